@@ -1,0 +1,31 @@
+//! Prints the CustomResourceDefinitions as YAML. `make generate` writes them into `manifests/`.
+
+use berth_api::{node::BootcNode, pool::BootcNodePool};
+use kube::CustomResourceExt;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("# Generated from the Rust types in api/ by `make generate`. Do not edit.");
+    for crd in [BootcNodePool::crd(), BootcNode::crd()] {
+        let mut value = serde_json::to_value(&crd)?;
+        strip(&mut value);
+        println!("---\n{}", serde_saphyr::to_string(&value)?.trim_end());
+    }
+    Ok(())
+}
+
+/// Takes out what the derive adds and we do not want: defaults that the server would write into every object, and
+/// `nullable`, which would make `null` a value beside absence.
+fn strip(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(map) => {
+            // A schema's `default` stands beside its `type`; a property named `default` would not.
+            if map.contains_key("type") || map.contains_key("x-kubernetes-int-or-string") {
+                map.remove("default");
+                map.remove("nullable");
+            }
+            map.values_mut().for_each(strip);
+        }
+        serde_json::Value::Array(list) => list.iter_mut().for_each(strip),
+        _ => {}
+    }
+}

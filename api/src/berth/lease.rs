@@ -1,0 +1,269 @@
+//! A berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease is an error that
+//! names what is wrong, never a guess; whoever counts capacity counts such a Lease as held.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+
+use super::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, Offer, Outcome};
+use crate::digest::Digest;
+use crate::keys;
+use crate::names::{BootId, NodeName, NodeUid, PoolName};
+
+/// What is wrong with a Lease that should be a berth.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Lease {lease} is not a berth that Berth wrote: {what}; restore it, or delete it when no node holds it"
+)]
+pub struct LeaseError {
+    /// Name of the Lease.
+    pub lease: String,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// Prefix of `holderIdentity` when a berth is closed.
+const CLOSED: &str = "closed:";
+/// Prefix of `holderIdentity` when a berth is offered.
+const OFFERED: &str = "offered:";
+
+struct Reader<'a> {
+    name: &'a str,
+    annotations: Option<&'a BTreeMap<String, String>>,
+}
+
+impl<'a> Reader<'a> {
+    fn error<T>(&self, what: impl Into<String>) -> Result<T, LeaseError> {
+        Err(LeaseError {
+            lease: self.name.to_owned(),
+            what: what.into(),
+        })
+    }
+
+    fn optional(&self, key: &str) -> Option<&'a str> {
+        self.annotations?.get(key).map(String::as_str)
+    }
+
+    fn required(&self, key: &str) -> Result<&'a str, LeaseError> {
+        match self.optional(key) {
+            Some(value) if !value.is_empty() => Ok(value),
+            _ => self.error(format!("annotation {key} is missing")),
+        }
+    }
+
+    fn parsed<T: std::str::FromStr>(&self, key: &str) -> Result<T, LeaseError> {
+        let text = self.required(key)?;
+        text.parse()
+            .or_else(|_| self.error(format!("annotation {key} is {text:?}")))
+    }
+
+    fn outcome(&self) -> Result<Option<Outcome>, LeaseError> {
+        let word = self.optional(keys::ANNOTATION_OUTCOME);
+        word.map(|w| {
+            Outcome::from_word(w).map_or_else(|| self.error(format!("outcome is {w:?}")), Ok)
+        })
+        .transpose()
+    }
+
+    fn closed(&self, reason: &str) -> Result<BerthState, LeaseError> {
+        let Some(reason) = ClosedReason::from_word(reason) else {
+            return self.error(format!("it is closed for the unknown reason {reason:?}"));
+        };
+        let last_node = self
+            .optional(keys::ANNOTATION_LAST_NODE)
+            .map(NodeName::from);
+        Ok(BerthState::Closed(Closed {
+            reason,
+            last_node,
+            outcome: self.outcome()?,
+        }))
+    }
+
+    fn offered(&self, node: &str) -> Result<BerthState, LeaseError> {
+        Ok(BerthState::Offered(Offer {
+            node: NodeName::from(node),
+            uid: NodeUid::from(self.required(keys::ANNOTATION_NODE_UID)?),
+            target: self.parsed(keys::ANNOTATION_TARGET)?,
+            open_until: self.parsed(keys::ANNOTATION_OPEN_UNTIL)?,
+        }))
+    }
+
+    fn held(&self, node: &str) -> Result<BerthState, LeaseError> {
+        let phase = match self.required(keys::ANNOTATION_PHASE)? {
+            "Taken" => HoldPhase::Taken,
+            "Committed" => HoldPhase::Committed,
+            "Releasing" => match self.outcome()? {
+                Some(outcome) => HoldPhase::Releasing(outcome),
+                None => return self.error("it is being released without an outcome"),
+            },
+            other => return self.error(format!("its phase is {other:?}")),
+        };
+        let from = match self.optional(keys::ANNOTATION_FROM) {
+            Some(_) => Some(self.parsed::<Digest>(keys::ANNOTATION_FROM)?),
+            None => None,
+        };
+        Ok(BerthState::Held(Holding {
+            node: NodeName::from(node),
+            uid: NodeUid::from(self.required(keys::ANNOTATION_NODE_UID)?),
+            target: self.parsed(keys::ANNOTATION_TARGET)?,
+            from,
+            boot_id: BootId::from(self.required(keys::ANNOTATION_BOOT_ID)?),
+            phase,
+            revoke: self.optional(keys::ANNOTATION_REVOKE).map(str::to_owned),
+        }))
+    }
+}
+
+/// Reads a berth.
+///
+/// # Errors
+/// When the Lease is not one that [`write`] could have written.
+pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
+    let name = lease.metadata.name.as_deref().unwrap_or_default();
+    let reader = Reader {
+        name,
+        annotations: lease.metadata.annotations.as_ref(),
+    };
+    let pool = lease
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|l| l.get(keys::LABEL_POOL));
+    let Some(pool) = pool else {
+        return reader.error(format!("label {} is missing", keys::LABEL_POOL));
+    };
+    let index = name
+        .strip_prefix(pool.as_str())
+        .and_then(|rest| rest.strip_prefix('-'))
+        .and_then(|n| n.parse().ok());
+    let Some(index) = index else {
+        return reader.error(format!("its name is not {pool}-NUMBER"));
+    };
+    let holder = lease
+        .spec
+        .as_ref()
+        .and_then(|s| s.holder_identity.as_deref())
+        .unwrap_or_default();
+    let state = if let Some(reason) = holder.strip_prefix(CLOSED) {
+        reader.closed(reason)?
+    } else if let Some(node) = holder.strip_prefix(OFFERED) {
+        reader.offered(node)?
+    } else if holder.is_empty() || holder.contains(':') {
+        return reader.error(format!("its holderIdentity is {holder:?}"));
+    } else {
+        reader.held(holder)?
+    };
+    Ok(Berth {
+        pool: PoolName::from(pool.as_str()),
+        index,
+        epoch: reader.parsed(keys::ANNOTATION_EPOCH)?,
+        state,
+    })
+}
+
+fn annotations(berth: &Berth) -> Vec<(&'static str, Option<String>)> {
+    let mut uid = None;
+    let mut target = None;
+    let mut from = None;
+    let mut boot_id = None;
+    let mut phase = None;
+    let mut open_until = None;
+    let mut revoke = None;
+    let mut outcome = None;
+    let mut last_node = None;
+    match &berth.state {
+        BerthState::Closed(c) => {
+            outcome = c.outcome;
+            last_node = c.last_node.as_ref().map(ToString::to_string);
+        }
+        BerthState::Offered(o) => {
+            uid = Some(o.uid.to_string());
+            target = Some(o.target.to_string());
+            open_until = Some(o.open_until.to_string());
+        }
+        BerthState::Held(h) => {
+            uid = Some(h.uid.to_string());
+            target = Some(h.target.to_string());
+            from = h.from.as_ref().map(ToString::to_string);
+            boot_id = Some(h.boot_id.to_string());
+            revoke = h.revoke.clone();
+            phase = Some(match h.phase {
+                HoldPhase::Taken => "Taken",
+                HoldPhase::Committed => "Committed",
+                HoldPhase::Releasing(_) => "Releasing",
+            });
+            if let HoldPhase::Releasing(o) = h.phase {
+                outcome = Some(o);
+            }
+        }
+    }
+    vec![
+        (keys::ANNOTATION_EPOCH, Some(berth.epoch.to_string())),
+        (keys::ANNOTATION_NODE_UID, uid),
+        (keys::ANNOTATION_TARGET, target),
+        (keys::ANNOTATION_FROM, from),
+        (keys::ANNOTATION_BOOT_ID, boot_id),
+        (keys::ANNOTATION_PHASE, phase.map(str::to_owned)),
+        (keys::ANNOTATION_OPEN_UNTIL, open_until),
+        (keys::ANNOTATION_REVOKE, revoke),
+        (
+            keys::ANNOTATION_OUTCOME,
+            outcome.map(|o| o.as_str().to_owned()),
+        ),
+        (keys::ANNOTATION_LAST_NODE, last_node),
+    ]
+}
+
+fn holder(berth: &Berth) -> String {
+    match &berth.state {
+        BerthState::Closed(closed) => format!("{CLOSED}{}", closed.reason.as_str()),
+        BerthState::Offered(offer) => format!("{OFFERED}{}", offer.node),
+        BerthState::Held(holding) => holding.node.to_string(),
+    }
+}
+
+/// Writes a berth into the Lease that it was read from, leaving alone what is not ours. UID and resourceVersion
+/// stay as they were read, so that the PUT is a compare-and-swap.
+pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
+    let annotations_map = lease.metadata.annotations.get_or_insert_default();
+    for (key, value) in annotations(berth) {
+        match value {
+            Some(value) => annotations_map.insert(key.to_owned(), value),
+            None => annotations_map.remove(key),
+        };
+    }
+    let labels = lease.metadata.labels.get_or_insert_default();
+    labels.insert(keys::LABEL_POOL.to_owned(), berth.pool.to_string());
+    // The label stays with the last node: its agent then sees the change that took the berth from it.
+    if let Some((node, _)) = berth.node() {
+        labels.insert(keys::LABEL_NODE.to_owned(), node.to_string());
+    }
+    let spec = lease.spec.get_or_insert_default();
+    spec.holder_identity = Some(holder(berth));
+    spec.renew_time = Some(MicroTime::from(now));
+}
+
+/// A Lease for a berth that does not exist yet. `reboot_timeout` becomes `leaseDurationSeconds`, for people and
+/// dashboards: nothing of a berth ever expires by it.
+pub fn create(berth: &Berth, namespace: &str, reboot_timeout: Duration, now: Timestamp) -> Lease {
+    let mut lease = Lease {
+        metadata: ObjectMeta {
+            name: Some(berth.name()),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            lease_duration_seconds: Some(
+                i32::try_from(reboot_timeout.as_secs())
+                    .unwrap_or(i32::MAX)
+                    .max(1),
+            ),
+            ..LeaseSpec::default()
+        }),
+    };
+    write(berth, &mut lease, now);
+    lease
+}

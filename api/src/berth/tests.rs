@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use proptest::prelude::*;
+
+use super::*;
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32))
+        .parse()
+        .unwrap()
+}
+
+fn new() -> Berth {
+    Berth::new(PoolName::from("workers"), 2, 7)
+}
+
+fn offer(node: &str) -> Offer {
+    Offer {
+        node: NodeName::from(node),
+        uid: NodeUid::from("uid-1"),
+        target: digest(2),
+        open_until: Timestamp::from_second(1_000).unwrap(),
+    }
+}
+
+fn taken() -> Berth {
+    let (node, uid) = (NodeName::from("n1"), NodeUid::from("uid-1"));
+    new()
+        .offered(offer("n1"))
+        .unwrap()
+        .taken(&node, &uid, Some(digest(1)), BootId::from("b1"))
+        .unwrap()
+}
+
+fn there_and_back(berth: &Berth) -> Berth {
+    let lease = lease::create(
+        berth,
+        "berth-system",
+        Duration::from_secs(900),
+        Timestamp::UNIX_EPOCH,
+    );
+    lease::read(&lease).unwrap()
+}
+
+#[test]
+fn a_whole_turn() {
+    let committed = taken().committed(BootId::from("b1")).unwrap();
+    let back = committed
+        .releasing(Outcome::Updated)
+        .unwrap()
+        .given_back()
+        .unwrap();
+    let BerthState::Closed(closed) = &back.state else {
+        panic!("{back:?}")
+    };
+    assert_eq!(closed.reason, ClosedReason::Released);
+    assert_eq!(closed.outcome, Some(Outcome::Updated));
+    assert_eq!(closed.last_node, Some(NodeName::from("n1")));
+}
+
+#[test]
+fn every_state_survives_its_lease() {
+    let taken = taken();
+    let revoked = taken.revoked(Some("Paused".into())).unwrap();
+    let committed = taken.committed(BootId::from("b2")).unwrap();
+    let releasing = committed.releasing(Outcome::NotApplied).unwrap();
+    let closed = releasing.given_back().unwrap();
+    let lapsed = new()
+        .offered(offer("n1"))
+        .unwrap()
+        .closed(ClosedReason::Lapsed)
+        .unwrap();
+    for berth in [
+        new(),
+        new().offered(offer("n1")).unwrap(),
+        taken,
+        revoked,
+        committed,
+        releasing,
+        closed,
+        lapsed,
+    ] {
+        assert_eq!(there_and_back(&berth), berth);
+    }
+}
+
+#[test]
+fn an_offer_is_for_one_node_and_uid() {
+    let offered = new().offered(offer("n1")).unwrap();
+    let boot = || BootId::from("b");
+    assert!(
+        offered
+            .taken(&NodeName::from("n2"), &NodeUid::from("uid-1"), None, boot())
+            .is_err()
+    );
+    assert!(
+        offered
+            .taken(&NodeName::from("n1"), &NodeUid::from("uid-2"), None, boot())
+            .is_err()
+    );
+    assert!(
+        offered.offered(offer("n2")).is_err(),
+        "an offer is not moved: it is closed first"
+    );
+}
+
+#[test]
+fn a_revoked_berth_is_not_committed_and_a_release_is_sticky() {
+    let revoked = taken().revoked(Some("Paused".into())).unwrap();
+    assert!(revoked.committed(BootId::from("b1")).is_err());
+    let releasing = revoked.releasing(Outcome::Revoked).unwrap();
+    assert!(releasing.committed(BootId::from("b1")).is_err());
+    assert!(releasing.uncommitted().is_err());
+    assert!(releasing.releasing(Outcome::Updated).is_err());
+    assert!(taken().given_back().is_err(), "the Node is restored first");
+    assert!(
+        taken().closed(ClosedReason::Shrunk).is_err(),
+        "the controller does not take a held berth away"
+    );
+}
+
+#[test]
+fn a_new_offer_forgets_the_last_turn() {
+    let closed = taken()
+        .releasing(Outcome::DrainTimeout)
+        .unwrap()
+        .given_back()
+        .unwrap();
+    let mut lease = lease::create(
+        &closed,
+        "berth-system",
+        Duration::from_secs(900),
+        Timestamp::UNIX_EPOCH,
+    );
+    let offered = closed.offered(offer("n2")).unwrap();
+    lease::write(&offered, &mut lease, Timestamp::UNIX_EPOCH);
+    assert_eq!(lease::read(&lease).unwrap(), offered);
+    assert!(
+        !lease
+            .metadata
+            .annotations
+            .unwrap()
+            .contains_key(crate::keys::ANNOTATION_OUTCOME)
+    );
+}
+
+proptest! {
+    #[test]
+    fn reading_an_edited_lease_never_panics(holder in "[a-z:0-9]{0,20}", key in 0usize..10, value in "\\PC{0,20}") {
+        let mut lease: Lease = lease::create(&taken(), "n", Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+        if let Some(spec) = &mut lease.spec {
+            spec.holder_identity = Some(holder);
+        }
+        let annotations = lease.metadata.annotations.as_mut().unwrap();
+        let name = annotations.keys().nth(key % annotations.len()).cloned().unwrap();
+        annotations.insert(name, value);
+        let _ = lease::read(&lease);
+    }
+}

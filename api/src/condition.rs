@@ -1,0 +1,178 @@
+//! Conditions: the names that Berth uses and the one way to set one.
+//!
+//! A condition's `lastTransitionTime` moves only when its status moves (invariant I9), so that "since when" and
+//! alerts on duration mean something.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// Condition types of a BootcNode. Where MachineConfigNode has the same meaning, the name is the same.
+pub mod node {
+    /// The node runs the desired image and is not being worked on.
+    pub const UPDATED: &str = "Updated";
+    /// Staged, locked and uninhibited: a berth may be offered.
+    pub const UPDATE_PREPARED: &str = "UpdatePrepared";
+    /// The desired image is on the host.
+    pub const IMAGE_PULLED: &str = "ImagePulledFromRegistry";
+    /// The desired image is staged, with finalization locked.
+    pub const STAGED: &str = "Staged";
+    /// Cordoned under our berth.
+    pub const CORDONED: &str = "Cordoned";
+    /// Drained under our berth.
+    pub const DRAINED: &str = "Drained";
+    /// The update is committed: the image is unlocked and the reboot is on its way or done.
+    pub const UPDATE_EXECUTED: &str = "UpdateExecuted";
+    /// The desired image is booted.
+    pub const APPLIED_OS_IMAGE: &str = "AppliedOSImage";
+    /// The host came back under a new boot ID.
+    pub const REBOOTED_NODE: &str = "RebootedNode";
+    /// The Node is Ready under the new boot ID.
+    pub const RESUMED: &str = "Resumed";
+    /// The cordon that we made is undone.
+    pub const UNCORDONED: &str = "Uncordoned";
+    /// The turn is over: proven, uncordoned, given back.
+    pub const UPDATE_COMPLETE: &str = "UpdateComplete";
+    /// Something is wrong that needs a look; the reason says what.
+    pub const NODE_DEGRADED: &str = "NodeDegraded";
+}
+
+/// Condition types of a BootcNodePool.
+pub mod pool {
+    /// Every member runs the target.
+    pub const UPDATED: &str = "Updated";
+    /// Members are on their way to the target.
+    pub const PROGRESSING: &str = "Progressing";
+    /// At least one member is degraded, or a berth needs a person.
+    pub const DEGRADED: &str = "Degraded";
+    /// Nothing is offered, by the admin's word.
+    pub const PAUSED: &str = "Paused";
+    /// The reference is resolved to digests.
+    pub const IMAGE_RESOLVED: &str = "ImageResolved";
+    /// A node matches more than one pool.
+    pub const NODE_CONFLICT: &str = "NodeConflict";
+}
+
+/// Longest message that is stored; the schema of `Condition` allows 32768.
+pub const MAX_MESSAGE: usize = 1024;
+
+/// What a condition should say now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// `Some(true)`: True; `Some(false)`: False; `None`: Unknown.
+    pub status: Option<bool>,
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// One line for people; may be empty.
+    pub message: String,
+}
+
+impl Verdict {
+    /// True, with a reason.
+    pub fn yes(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status: Some(true),
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// False, with a reason.
+    pub fn no(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status: Some(false),
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// Unknown, with a reason. Never means failed.
+    pub fn unknown(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status: None,
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+fn status_text(status: Option<bool>) -> &'static str {
+    match status {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    }
+}
+
+/// Brings a text from a host tool or a registry into the one bounded line that a condition may hold.
+pub fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_MESSAGE) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
+}
+
+/// Sets a condition, keeping its `lastTransitionTime` unless the status changes.
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    verdict: Verdict,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let status = status_text(verdict.status);
+    let message = one_line(&verdict.message);
+    match conditions.iter_mut().find(|c| c.type_ == type_) {
+        Some(condition) => {
+            if condition.status != status {
+                condition.last_transition_time = Time::from(now);
+            }
+            condition.status = status.to_owned();
+            condition.reason = verdict.reason.to_owned();
+            condition.message = message;
+            condition.observed_generation = generation;
+        }
+        None => conditions.push(Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: verdict.reason.to_owned(),
+            message,
+            last_transition_time: Time::from(now),
+            observed_generation: generation,
+        }),
+    }
+}
+
+/// The condition of that type, when it has been reported.
+pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|c| c.type_ == type_)
+}
+
+/// Whether the condition is True.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    find(conditions, type_).is_some_and(|c| c.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transition_time_moves_with_the_status_only() {
+        let at = |s: i64| Timestamp::from_second(s).unwrap();
+        let mut conditions = vec![];
+        set(&mut conditions, "X", Verdict::no("A", "one"), None, at(1));
+        set(&mut conditions, "X", Verdict::no("B", "two"), None, at(2));
+        assert_eq!(conditions[0].last_transition_time.0, at(1));
+        assert_eq!(conditions[0].reason, "B");
+        set(&mut conditions, "X", Verdict::yes("C", ""), None, at(3));
+        assert_eq!(conditions[0].last_transition_time.0, at(3));
+        assert_eq!(conditions.len(), 1);
+    }
+
+    #[test]
+    fn messages_are_one_bounded_line() {
+        assert_eq!(one_line("error: a\n  b\n"), "error: a b");
+        assert!(one_line(&"ü ".repeat(5000)).chars().count() <= MAX_MESSAGE + 1);
+    }
+}

@@ -1,0 +1,144 @@
+//! Content digests, parsed once at the edge.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, de};
+
+/// A SHA-256 content digest in OCI form: `sha256:` and 64 lower-case hex digits.
+///
+/// The only algorithm that `bootc` and rpm-ostree report for manifests.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+/// Why a text is not a [`Digest`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a digest; write sha256: followed by 64 lower-case hex digits")]
+pub struct DigestError(String);
+
+impl Digest {
+    /// The first 16 hex digits: enough to name a unit or a file after the digest.
+    pub fn short(&self) -> String {
+        hex(self.0.get(..8).unwrap_or_default())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn nibble(c: u8) -> Option<u8> {
+    match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    }
+}
+
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        // The text may come from a stranger: keep the error short.
+        let error = || DigestError(text.chars().take(100).collect());
+        let digits = text.strip_prefix("sha256:").ok_or_else(error)?.as_bytes();
+        if digits.len() != 64 {
+            return Err(error());
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let [high, low] = pair else {
+                return Err(error());
+            };
+            *byte = nibble(*high)
+                .zip(nibble(*low))
+                .map(|(h, l)| h << 4 | l)
+                .ok_or_else(error)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", hex(&self.0))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl schemars::JsonSchema for Digest {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Digest".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "maxLength": 71,
+            "pattern": "^sha256:[0-9a-f]{64}$",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_it_prints_it_reads(bytes: [u8; 32]) {
+            let digest = Digest(bytes);
+            prop_assert_eq!(digest.to_string().parse::<Digest>(), Ok(digest));
+        }
+
+        #[test]
+        fn never_panics_and_never_guesses(text in ".{0,90}") {
+            if let Ok(digest) = text.parse::<Digest>() {
+                prop_assert_eq!(digest.to_string(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_almost_a_digest() {
+        let good = format!("sha256:{}", "a".repeat(64));
+        assert!(good.parse::<Digest>().is_ok());
+        for bad in [
+            &good[..70],
+            &good.to_uppercase(),
+            &good.replace("256", "512"),
+            "",
+            "sha256:",
+            &format!("{good} "),
+        ] {
+            assert!(bad.parse::<Digest>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn short_names_the_first_sixteen_digits() {
+        let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48))
+            .parse()
+            .unwrap();
+        assert_eq!(digest.short(), "0123456789abcdef");
+    }
+}

@@ -1,0 +1,71 @@
+//! Durations as an admin writes them: `90s`, `15m`, `12h`, `0`.
+
+use std::time::Duration;
+
+/// Pattern of a duration in the schema; the same grammar that [`parse`] reads.
+pub const PATTERN: &str = "^(0|[0-9]{1,6}(s|m|h))$";
+
+/// Why a text is not a duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a duration; write a whole number and a unit, such as 90s, 15m or 12h")]
+pub struct DurationError(String);
+
+/// Reads a duration: one whole number with one of the units `s`, `m`, `h`, or a plain `0`.
+///
+/// # Errors
+/// When the text is anything else. Compound texts such as `1h30m` are not part of the pattern.
+pub fn parse(text: &str) -> Result<Duration, DurationError> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let error = || DurationError(text.chars().take(40).collect());
+    let unit = match text.chars().last() {
+        Some('s') => 1,
+        Some('m') => 60,
+        Some('h') => 3600,
+        _ => return Err(error()),
+    };
+    // The unit is one ASCII character, so the cut falls on a character boundary.
+    let digits = text.get(..text.len() - 1).unwrap_or_default();
+    if digits.is_empty() || digits.len() > 6 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(error());
+    }
+    let count: u64 = digits.parse().map_err(|_| error())?;
+    Ok(Duration::from_secs(count * unit))
+}
+
+/// Reads a duration that the schema has already checked, falling back where an old object still holds rubbish.
+pub fn parse_or(text: Option<&str>, fallback: Duration) -> Duration {
+    text.and_then(|t| parse(t).ok()).unwrap_or(fallback)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_the_pattern() {
+        for (text, seconds) in [
+            ("0", 0),
+            ("0s", 0),
+            ("90s", 90),
+            ("15m", 900),
+            ("12h", 43_200),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in [
+            "", "12", "-5m", "1h30m", "5 m", "5M", "m", "9999999s", "½h", "１２m",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,12}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! References to images in registries, as an admin writes them and as `bootc switch` gets them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, de};
+
+use crate::digest::Digest;
+
+/// A fully qualified reference with a tag, a digest, or both: `registry/repository[:tag][@sha256:…]`.
+///
+/// Short names are refused: what they mean depends on each host's configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ImageRef {
+    registry: String,
+    repository: String,
+    tag: Option<String>,
+    digest: Option<Digest>,
+}
+
+/// Why a text is not an [`ImageRef`]. Each message says what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImageRefError {
+    /// Empty, too long, or with characters that no reference has.
+    #[error("{0:?} is not an image reference; write one such as quay.io/example/os:stable")]
+    Malformed(String),
+    /// No registry host in front.
+    #[error(
+        "{0:?} names no registry; write the whole reference, such as quay.io/example/os:stable"
+    )]
+    NoRegistry(String),
+    /// Neither tag nor digest.
+    #[error("{0:?} has neither a tag nor a digest; add one, such as :stable or @sha256:…")]
+    NoTagOrDigest(String),
+    /// The part behind `@` is not a digest.
+    #[error(
+        "in {0:?} the part behind @ is not a digest; write @sha256: and 64 lower-case hex digits"
+    )]
+    BadDigest(String),
+}
+
+/// Longest reference that is accepted, in bytes; the schema has the same bound.
+pub const MAX_LENGTH: usize = 512;
+
+impl ImageRef {
+    /// Host and port of the registry.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// Path of the repository inside the registry.
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    /// The tag, when there is one.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// The digest, when the reference is pinned.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.digest.as_ref()
+    }
+
+    /// The same repository at exactly this digest, without a tag: `bootc` then finds what it already has
+    /// without asking the registry, and what is pulled cannot change between resolving and pulling.
+    pub fn at(&self, digest: &Digest) -> ImageRef {
+        ImageRef {
+            registry: self.registry.clone(),
+            repository: self.repository.clone(),
+            tag: None,
+            digest: Some(digest.clone()),
+        }
+    }
+}
+
+fn is_registry(host: &str) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (host, None),
+    };
+    let port_ok =
+        port.is_none_or(|p| !p.is_empty() && p.len() <= 5 && p.bytes().all(|b| b.is_ascii_digit()));
+    let name_ok = name.split('.').all(|l| {
+        !l.is_empty()
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    });
+    port_ok && name_ok && (port.is_some() || name.contains('.') || name == "localhost")
+}
+
+fn is_repository(path: &str) -> bool {
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    !path.is_empty()
+        && path.split('/').all(|part| {
+            part.starts_with(edge)
+                && part.ends_with(edge)
+                && part
+                    .chars()
+                    .all(|c| edge(c) || matches!(c, '.' | '_' | '-'))
+        })
+}
+
+fn is_tag(tag: &str) -> bool {
+    !tag.is_empty()
+        && tag.len() <= 128
+        && tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && tag
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+impl FromStr for ImageRef {
+    type Err = ImageRefError;
+
+    fn from_str(text: &str) -> Result<Self, ImageRefError> {
+        let shown = || text.chars().take(120).collect::<String>();
+        if text.len() > MAX_LENGTH {
+            return Err(ImageRefError::Malformed(shown()));
+        }
+        let (name, digest) = match text.split_once('@') {
+            Some((name, digest)) => (
+                name,
+                Some(
+                    digest
+                        .parse()
+                        .map_err(|_| ImageRefError::BadDigest(shown()))?,
+                ),
+            ),
+            None => (text, None),
+        };
+        let (registry, rest) = name
+            .split_once('/')
+            .ok_or_else(|| ImageRefError::NoRegistry(shown()))?;
+        let (repository, tag) = match rest.split_once(':') {
+            Some((repository, tag)) => (repository, Some(tag)),
+            None => (rest, None),
+        };
+        if !is_repository(repository) || !tag.is_none_or(is_tag) {
+            return Err(ImageRefError::Malformed(shown()));
+        }
+        if !is_registry(registry) {
+            return Err(ImageRefError::NoRegistry(shown()));
+        }
+        if tag.is_none() && digest.is_none() {
+            return Err(ImageRefError::NoTagOrDigest(shown()));
+        }
+        Ok(Self {
+            registry: registry.to_owned(),
+            repository: repository.to_owned(),
+            tag: tag.map(str::to_owned),
+            digest,
+        })
+    }
+}
+
+impl fmt::Display for ImageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for ImageRef {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ImageRef {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+impl schemars::JsonSchema for ImageRef {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ImageRef".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "maxLength": MAX_LENGTH })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_tags_digests_and_both() {
+        let digest = format!("sha256:{}", "0f".repeat(32));
+        for text in [
+            "quay.io/example/os:stable".to_owned(),
+            format!("quay.io/example/os@{digest}"),
+            format!("127.0.0.1:5000/os:v1@{digest}"),
+            "localhost/os:1".to_owned(),
+            "registry:5000/a/b/c_d.e-f:v1.2".to_owned(),
+        ] {
+            assert_eq!(text.parse::<ImageRef>().map(|r| r.to_string()), Ok(text));
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        use ImageRefError as E;
+        let kind = |t: &str| t.parse::<ImageRef>().unwrap_err();
+        assert!(matches!(kind("os:stable"), E::NoRegistry(_)));
+        assert!(matches!(kind("example/os:stable"), E::NoRegistry(_)));
+        assert!(matches!(kind("quay.io/example/os"), E::NoTagOrDigest(_)));
+        assert!(matches!(
+            kind("quay.io/example/os@sha256:12"),
+            E::BadDigest(_)
+        ));
+        for bad in [
+            "quay.io/os:a b",
+            "--apply/os:1",
+            "quay.io/--apply:x",
+            "quay.io/Os:1",
+            "quay.io//os:1",
+            "quay.io/os:",
+            "quay.io/os:v1\n",
+        ] {
+            assert!(bad.parse::<ImageRef>().is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_it_reads_it_prints(text in "[a-z0-9.:/@_ -]{0,60}") {
+            if let Ok(reference) = text.parse::<ImageRef>() {
+                prop_assert_eq!(reference.to_string(), text.clone());
+                prop_assert!(!text.starts_with('-') && !text.contains(char::is_whitespace));
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Every label, annotation, finalizer and fixed name that Berth puts on an object. The table in
+//! `docs/architecture.md` lists the same keys; a test in the `tests` crate compares the two.
+
+/// API group of the custom resources.
+pub const GROUP: &str = "berth.dev";
+/// Version of the custom resources.
+pub const VERSION: &str = "v1alpha1";
+/// Default namespace of the programs and the berths.
+pub const NAMESPACE: &str = "berth-system";
+
+/// Finalizer on a BootcNode: the agent first undoes what Berth did on the node.
+pub const FINALIZER_NODE: &str = "berth.dev/cleanup";
+/// Finalizer on a BootcNodePool: its nodes are released before it goes.
+pub const FINALIZER_POOL: &str = "berth.dev/cleanup";
+
+/// Label on a berth and a BootcNode: the pool that it belongs to.
+pub const LABEL_POOL: &str = "berth.dev/pool";
+/// Label on a berth: the node it is offered to or held by. The agent finds its berths by it.
+pub const LABEL_NODE: &str = "berth.dev/node";
+
+/// Annotation on a Node, written in the same patch as `spec.unschedulable`: our cordon and what was before it.
+pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
+/// Annotation on a Node, changed each time Berth gives a node back, so that an older cordon write still on its
+/// way loses on `resourceVersion`.
+pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
+
+/// Annotation on a berth: UID of the Node it is offered to or held by.
+pub const ANNOTATION_NODE_UID: &str = "berth.dev/node-uid";
+/// Annotation on a berth: digest that the node may boot.
+pub const ANNOTATION_TARGET: &str = "berth.dev/target-digest";
+/// Annotation on a berth: digest that the holder ran, proven, when it took the berth.
+pub const ANNOTATION_FROM: &str = "berth.dev/from-digest";
+/// Annotation on a berth: boot ID under which the holder took or committed it.
+pub const ANNOTATION_BOOT_ID: &str = "berth.dev/boot-id";
+/// Annotation on a berth: how far its holder is (`Taken`, `Committed`, `Releasing`).
+pub const ANNOTATION_PHASE: &str = "berth.dev/phase";
+/// Annotation on a berth: when an offer lapses (RFC 3339).
+pub const ANNOTATION_OPEN_UNTIL: &str = "berth.dev/open-until";
+/// Annotation on a berth: the leader's epoch that last stamped it.
+pub const ANNOTATION_EPOCH: &str = "berth.dev/epoch";
+/// Annotation on a held berth: the controller asks for it back, and why.
+pub const ANNOTATION_REVOKE: &str = "berth.dev/revoke";
+/// Annotation on a berth that is being or was given back: how the turn ended.
+pub const ANNOTATION_OUTCOME: &str = "berth.dev/outcome";
+/// Annotation on a closed berth: node whose turn or offer ended there last.
+pub const ANNOTATION_LAST_NODE: &str = "berth.dev/last-node";

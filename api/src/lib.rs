@@ -1,0 +1,19 @@
+//! Types, names and pure functions shared by every Berth program.
+//!
+//! Nothing here does I/O. The agent and the controller meet only in these types: the two custom resources
+//! ([`pool::BootcNodePool`], [`node::BootcNode`]) and the Lease that is a [`berth::Berth`].
+
+pub mod berth;
+pub mod condition;
+pub mod digest;
+pub mod duration;
+pub mod image_ref;
+pub mod keys;
+pub mod names;
+pub mod node;
+pub mod pool;
+pub mod quantity;
+
+pub use digest::Digest;
+pub use image_ref::ImageRef;
+pub use names::{BootId, NodeName, NodeUid, PoolName};

@@ -1,0 +1,320 @@
+//! BootcNode: what one node should run, and what it runs. The controller writes the spec, the node's agent the status.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+
+/// What one node should run, and what it runs. Named as its Node, and owned by it.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "BootcNode",
+    plural = "bootcnodes",
+    shortname = "bn",
+    status = "BootcNodeStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "What one node should run, and what it runs. Named as its Node, and owned by it.",
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolName"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.phaseStartTime"),
+    printcolumn(
+        name = "Booted",
+        type_ = "string",
+        json_path = ".status.booted.version"
+    ),
+    printcolumn(name = "Desired", type_ = "string", json_path = ".spec.image.version"),
+    printcolumn(
+        name = "Degraded",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='NodeDegraded')].reason"
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='NodeDegraded')].message",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct BootcNodeSpec {
+    /// The pool that the node belongs to. Empty: undo what Berth did on this node, and report it.
+    #[schemars(length(max = 63))]
+    #[serde(default)]
+    pub pool_name: String,
+    /// UID of the Node that this was published for. An agent on a Node with another UID does nothing.
+    #[serde(rename = "nodeUID")]
+    #[schemars(length(max = 64))]
+    #[serde(default)]
+    pub node_uid: String,
+    /// What the node should run. Absent while the pool's image is not resolved for this platform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<DesiredImage>,
+    /// Whether the image may be pulled and staged now.
+    #[serde(default)]
+    pub staging: Staging,
+    /// Why nothing happens here for now, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+    /// How long a drain may take (from the pool).
+    #[schemars(length(max = 16))]
+    #[serde(default)]
+    pub drain_timeout: String,
+    /// How long the node may take from its reboot until it is proven (from the pool).
+    #[schemars(length(max = 16))]
+    #[serde(default)]
+    pub reboot_timeout: String,
+    /// Least time between two reports of progress while staging (from the pool); `0` reports none.
+    #[schemars(length(max = 16))]
+    #[serde(default)]
+    pub progress_interval: String,
+}
+
+/// What a node should run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DesiredImage {
+    /// What to pull: the repository at the digest of this node's platform.
+    #[serde(rename = "ref")]
+    #[schemars(length(max = 512))]
+    pub reference: String,
+    /// Digest of this node's platform: what the host will report as booted.
+    pub digest: Digest,
+    /// Digest that the reference was resolved to; another one when it is an index.
+    pub index_digest: Digest,
+    /// The image's version label, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub version: Option<String>,
+}
+
+/// Whether a node may pull.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Staging {
+    /// Wait: enough others are pulling.
+    #[default]
+    Held,
+    /// Pull and stage the image.
+    Allowed,
+}
+
+/// Why nothing happens on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    /// CamelCase reason, such as `NodeConflict`.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// One line for people.
+    #[schemars(length(max = 1100))]
+    pub message: String,
+}
+
+/// What a node's agent sees.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BootcNodeStatus {
+    /// Generation of the spec that this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// UID of the Node that the agent runs on.
+    #[serde(rename = "nodeUID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub node_uid: Option<String>,
+    /// The host's boot ID.
+    #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
+    /// Version of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub agent_version: Option<String>,
+    /// Version of bootc on the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub bootc_version: Option<String>,
+    /// Changes every few minutes while the agent lives. Readers watch it change; its value is this node's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heartbeat_time: Option<Time>,
+    /// The deployment that runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub booted: Option<Deployment>,
+    /// The deployment that is staged for a later boot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staged: Option<Deployment>,
+    /// The deployment that a rollback would boot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<Deployment>,
+    /// Where the node is, in one word. Derived from the rest; nothing decides on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase_start_time: Option<Time>,
+    /// How far a running pull is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// The failure that the agent is backing off from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// How the node's last turn with a berth ended without an update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_turn: Option<Turn>,
+    /// Digests that failed here and are not tried again.
+    #[schemars(length(max = 16))]
+    #[serde(default)]
+    pub failed_digests: Vec<Digest>,
+    /// Pods that hold up a drain.
+    #[schemars(length(max = 10))]
+    #[serde(default)]
+    pub drain_blockers: Vec<DrainBlocker>,
+    /// Conditions; `berth_api::condition::node` lists the types.
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    #[schemars(length(max = 32))]
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}
+
+/// One deployment on the host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Deployment {
+    /// The reference that it was pulled by.
+    #[schemars(length(max = 512))]
+    #[serde(default)]
+    pub image: String,
+    /// Digest of its manifest, for this platform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// Version label of the image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub version: Option<String>,
+    /// OCI architecture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub architecture: Option<String>,
+    /// When the image was built.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<Time>,
+    /// Staged with finalization locked: a reboot discards it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
+    pub locked: bool,
+}
+
+/// Where a node is, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Nothing is asked of it yet.
+    Idle,
+    /// It should change, and waits for leave to pull.
+    Pending,
+    /// It pulls or stages.
+    Staging,
+    /// Staged and locked; waits for a berth.
+    Waiting,
+    /// Holds a berth, and moves its pods away.
+    Draining,
+    /// Committed; the reboot is on its way.
+    Rebooting,
+    /// Back from the reboot; not proven yet.
+    Proving,
+    /// Gives its berth back.
+    Releasing,
+    /// Runs what it should.
+    Updated,
+    /// Something is wrong; see `NodeDegraded`.
+    Degraded,
+    /// Left its pool; what Berth did is undone.
+    Released,
+}
+
+impl Phase {
+    /// The word that the API shows.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "Idle",
+            Self::Pending => "Pending",
+            Self::Staging => "Staging",
+            Self::Waiting => "Waiting",
+            Self::Draining => "Draining",
+            Self::Rebooting => "Rebooting",
+            Self::Proving => "Proving",
+            Self::Releasing => "Releasing",
+            Self::Updated => "Updated",
+            Self::Degraded => "Degraded",
+            Self::Released => "Released",
+        }
+    }
+}
+
+/// How far a pull is. Bytes are those to be downloaded; layers that are there already do not count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Bytes downloaded.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Bytes to download; 0 when the host tool does not say.
+    #[serde(default)]
+    pub bytes_total: u64,
+    /// Bytes per second since the last report.
+    #[serde(default)]
+    pub bytes_per_second: u64,
+}
+
+/// A failure, and when the agent tries again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// CamelCase reason.
+    #[schemars(length(max = 64))]
+    pub reason: String,
+    /// The host tool's own words, in one line.
+    #[schemars(length(max = 1100))]
+    pub message: String,
+    /// The digest that it was about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it is tried again, by this node's clock.
+    pub next_try_time: Time,
+}
+
+/// A turn with a berth that did not end in an update.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Turn {
+    /// CamelCase word for how it ended, such as `DrainTimeout`.
+    #[schemars(length(max = 64))]
+    pub outcome: String,
+    /// One line: which pod, which budget, which inhibitor.
+    #[schemars(length(max = 1100))]
+    pub message: String,
+    /// The digest that it was for.
+    pub digest: Digest,
+    /// How many turns for this digest ended like this.
+    pub attempts: u32,
+    /// When the node is ready for the next turn, by this node's clock.
+    pub next_try_time: Time,
+}
+
+/// A pod that holds up a drain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainBlocker {
+    /// `namespace/name`.
+    #[schemars(length(max = 320))]
+    pub pod: String,
+    /// Why it is still there, with the name of the budget where one blocks.
+    #[schemars(length(max = 512))]
+    pub reason: String,
+    /// Since when.
+    pub since: Time,
+}
