@@ -1,0 +1,178 @@
+//! The command line of bootc 1.16.9, as far as a test host needs it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Deploy and transactionally in-place with bootable container images.
+#[derive(Debug, Parser)]
+#[command(name = "bootc", version = "1.16.9")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Download and queue an updated container image to apply.
+    #[command(alias = "update")]
+    Upgrade(Upgrade),
+    /// Target a new container image reference to boot.
+    Switch(Switch),
+    /// Change the bootloader entry ordering.
+    Rollback(Rollback),
+    /// Display status.
+    Status(Status),
+    /// (Of the stand-in only.) Make a sysroot with an image deployed, without a booted system.
+    #[command(hide = true, name = "standin-install")]
+    Install(Install),
+}
+
+/// Flags of `bootc upgrade`.
+#[derive(Debug, Args)]
+pub(crate) struct Upgrade {
+    /// Don't display progress.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    /// Check if an update is available without applying it.
+    #[arg(long, conflicts_with = "apply")]
+    pub(crate) check: bool,
+    /// Restart or reboot into the new target image.
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// Download and stage the update without applying it.
+    #[arg(long, conflicts_with_all = ["check", "apply"])]
+    pub(crate) download_only: bool,
+    /// Apply a staged deployment that was previously downloaded with --download-only.
+    #[arg(long, conflicts_with_all = ["check", "download_only"])]
+    pub(crate) from_downloaded: bool,
+    #[arg(long, hide = true)]
+    pub(crate) progress_fd: Option<u32>,
+}
+
+/// Flags of `bootc switch`.
+#[derive(Debug, Args)]
+pub(crate) struct Switch {
+    /// Don't display progress.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    /// Restart or reboot into the new target image.
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// The transport; e.g. registry, oci, oci-archive.
+    #[arg(long, default_value = "registry")]
+    pub(crate) transport: String,
+    /// Enforce that /etc/containers/policy.json has a default policy which requires signatures.
+    #[arg(long)]
+    pub(crate) enforce_container_sigpolicy: bool,
+    /// Retain reference to the currently booted image.
+    #[arg(long)]
+    pub(crate) retain: bool,
+    #[arg(long, hide = true)]
+    pub(crate) progress_fd: Option<u32>,
+    /// Target image to use for the next boot.
+    pub(crate) target: String,
+}
+
+/// Flags of `bootc rollback`.
+#[derive(Debug, Args)]
+pub(crate) struct Rollback {
+    /// Restart or reboot into the rollback image.
+    #[arg(long)]
+    pub(crate) apply: bool,
+}
+
+/// Output formats of `bootc status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Output in human readable form.
+    Humanreadable,
+    /// Output in YAML format.
+    Yaml,
+    /// Output in JSON format.
+    Json,
+}
+
+/// Flags of `bootc status`.
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    #[arg(long, hide = true)]
+    pub(crate) json: bool,
+    /// The output format.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) format: Option<Format>,
+    /// The desired format version.
+    #[arg(long)]
+    pub(crate) format_version: Option<u32>,
+    /// Only display status for the booted deployment.
+    #[arg(long)]
+    pub(crate) booted: bool,
+}
+
+/// Flags of the stand-in's own way to make a first sysroot.
+#[derive(Debug, Args)]
+pub(crate) struct Install {
+    /// Directory of the sysroot; it is made and initialised when it is not one yet.
+    #[arg(long)]
+    pub(crate) sysroot: PathBuf,
+    /// Where to pull from, as skopeo names it (`oci:DIR`).
+    #[arg(long)]
+    pub(crate) source: String,
+    /// What the deployment's origin names.
+    pub(crate) target: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(args: &[&str]) -> i32 {
+        match Cli::try_parse_from(args) {
+            Ok(_) => 0,
+            Err(e) => e.exit_code(),
+        }
+    }
+
+    #[test]
+    fn a_flag_that_1_16_9_lacks_is_a_usage_error() {
+        assert_eq!(
+            code(&["bootc", "switch", "--download-only", "q.io/a@sha256:1"]),
+            2
+        );
+        assert_eq!(code(&["bootc", "switch"]), 2);
+        assert_eq!(code(&["bootc", "upgrade", "--check", "--download-only"]), 2);
+        assert_eq!(
+            code(&["bootc", "upgrade", "--from-downloaded", "--download-only"]),
+            2
+        );
+    }
+
+    #[test]
+    fn what_the_agent_calls_is_accepted() {
+        assert_eq!(code(&["bootc", "--version"]), 0);
+        assert_eq!(
+            code(&["bootc", "switch", "--progress-fd", "3", "q.io/a@sha256:1"]),
+            0
+        );
+        assert_eq!(
+            code(&[
+                "bootc",
+                "switch",
+                "--quiet",
+                "--retain",
+                "--transport",
+                "oci",
+                "/x"
+            ]),
+            0
+        );
+        assert_eq!(
+            code(&["bootc", "status", "--format=json", "--format-version=1"]),
+            0
+        );
+        assert_eq!(code(&["bootc", "status", "--json"]), 0);
+        assert_eq!(code(&["bootc", "upgrade", "--from-downloaded"]), 0);
+        assert_eq!(code(&["bootc", "rollback"]), 0);
+    }
+}

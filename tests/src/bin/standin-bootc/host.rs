@@ -1,0 +1,295 @@
+//! The `org.containers.bootc/v1` status document.
+//!
+//! bootc prints canonical JSON (sorted keys, one line); the fields here stand in the order of their JSON names.
+
+use serde::Serialize;
+
+/// An image by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ImageReference {
+    pub(crate) image: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) signature: Option<String>,
+    pub(crate) transport: String,
+}
+
+impl ImageReference {
+    /// An image in a registry, not verified.
+    pub(crate) fn registry(name: &str) -> Self {
+        Self {
+            image: name.to_owned(),
+            signature: None,
+            transport: "registry".to_owned(),
+        }
+    }
+
+    /// As skopeo wants to hear it.
+    pub(crate) fn skopeo(&self) -> String {
+        match self.transport.as_str() {
+            "registry" => format!("docker://{}", self.image),
+            transport => format!("{transport}:{}", self.image),
+        }
+    }
+}
+
+/// An image that was pulled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ImageStatus {
+    pub(crate) architecture: String,
+    pub(crate) image: ImageReference,
+    pub(crate) image_digest: String,
+    pub(crate) timestamp: Option<String>,
+    pub(crate) version: Option<String>,
+}
+
+/// The ostree side of a deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OstreeEntry {
+    pub(crate) checksum: String,
+    pub(crate) deploy_serial: u32,
+    pub(crate) stateroot: String,
+}
+
+/// One deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BootEntry {
+    pub(crate) cached_update: Option<ImageStatus>,
+    pub(crate) composefs: Option<()>,
+    pub(crate) download_only: bool,
+    pub(crate) image: Option<ImageStatus>,
+    pub(crate) incompatible: bool,
+    pub(crate) ostree: Option<OstreeEntry>,
+    pub(crate) pinned: bool,
+    pub(crate) soft_reboot_capable: bool,
+    pub(crate) store: Option<&'static str>,
+}
+
+/// Which of the boot entries comes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum BootOrder {
+    #[default]
+    Default,
+    Rollback,
+}
+
+/// What the host is told to run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HostSpec {
+    pub(crate) boot_order: BootOrder,
+    pub(crate) image: Option<ImageReference>,
+}
+
+/// What the host runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HostStatus {
+    pub(crate) booted: Option<BootEntry>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) other_deployments: Vec<BootEntry>,
+    pub(crate) read_only: bool,
+    pub(crate) rollback: Option<BootEntry>,
+    pub(crate) rollback_queued: bool,
+    pub(crate) staged: Option<BootEntry>,
+    #[serde(rename = "type")]
+    pub(crate) kind: Option<&'static str>,
+    pub(crate) usr_overlay: Option<()>,
+}
+
+/// The name every host document has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Metadata {
+    pub(crate) name: &'static str,
+}
+
+/// The document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Host {
+    pub(crate) api_version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) metadata: Metadata,
+    pub(crate) spec: HostSpec,
+    pub(crate) status: HostStatus,
+}
+
+/// A deployment as ostree lists it, with its image, in boot order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) booted: bool,
+    pub(crate) staged: bool,
+    pub(crate) entry: BootEntry,
+}
+
+impl Host {
+    /// A host that bootc has nothing to say about (a container, or not booted by ostree).
+    pub(crate) fn null() -> Self {
+        Self {
+            api_version: "org.containers.bootc/v1",
+            kind: "BootcHost",
+            metadata: Metadata { name: "host" },
+            spec: HostSpec::default(),
+            status: HostStatus::default(),
+        }
+    }
+
+    /// Sorts deployments into booted, staged, rollback and others.
+    pub(crate) fn of(list: Vec<Listed>) -> Self {
+        let mut host = Self::null();
+        let booted_at = list.iter().position(|d| d.booted);
+        let stateroot = booted_at
+            .and_then(|at| list.get(at))
+            .and_then(|d| d.entry.ostree.as_ref())
+            .map(|o| o.stateroot.clone());
+        for (at, deployment) in list.into_iter().enumerate() {
+            let own = deployment.entry.ostree.as_ref().map(|o| &o.stateroot) == stateroot.as_ref();
+            if deployment.booted {
+                host.status.booted = Some(deployment.entry);
+            } else if deployment.staged {
+                host.status.staged = Some(deployment.entry);
+            } else if own && host.status.rollback.is_none() {
+                host.status.rollback_queued = booted_at.is_some_and(|booted| at < booted);
+                host.status.rollback = Some(deployment.entry);
+            } else {
+                host.status.other_deployments.push(deployment.entry);
+            }
+        }
+        host.fill_in();
+        host
+    }
+
+    fn fill_in(&mut self) {
+        let image = |entry: &Option<BootEntry>| {
+            let status = entry.as_ref().and_then(|e| e.image.as_ref());
+            status.map(|i| i.image.clone())
+        };
+        let booted = image(&self.status.booted);
+        self.status.kind = booted.is_some().then_some("bootcHost");
+        self.spec.image = image(&self.status.staged).or(booted);
+        if self.spec.image.is_some() && self.status.rollback_queued {
+            self.spec.boot_order = BootOrder::Rollback;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(digit: char, serial: u32) -> BootEntry {
+        let digest = format!("sha256:{}", String::from(digit).repeat(64));
+        BootEntry {
+            cached_update: None,
+            composefs: None,
+            download_only: false,
+            image: Some(ImageStatus {
+                architecture: "amd64".into(),
+                image: ImageReference::registry(&format!("192.0.2.1:5000/os@{digest}")),
+                image_digest: digest,
+                timestamp: Some("2026-01-02T03:04:05Z".into()),
+                version: Some(format!("{digit}.0.0")),
+            }),
+            incompatible: false,
+            ostree: Some(OstreeEntry {
+                checksum: String::from(digit).repeat(64),
+                deploy_serial: serial,
+                stateroot: "default".into(),
+            }),
+            pinned: false,
+            soft_reboot_capable: false,
+            store: Some("ostreeContainer"),
+        }
+    }
+
+    fn listed(digit: char, booted: bool, staged: bool) -> Listed {
+        let entry = BootEntry {
+            download_only: staged,
+            ..entry(digit, 0)
+        };
+        Listed {
+            booted,
+            staged,
+            entry,
+        }
+    }
+
+    /// What bootc prints for one deployment, written out.
+    fn expected(digit: char, locked: bool) -> String {
+        let d = String::from(digit).repeat(64);
+        format!(
+            r#"{{"cachedUpdate":null,"composefs":null,"downloadOnly":{locked},"image":{{"architecture":"amd64","image":{{"image":"192.0.2.1:5000/os@sha256:{d}","transport":"registry"}},"imageDigest":"sha256:{d}","timestamp":"2026-01-02T03:04:05Z","version":"{digit}.0.0"}},"incompatible":false,"ostree":{{"checksum":"{d}","deploySerial":0,"stateroot":"default"}},"pinned":false,"softRebootCapable":false,"store":"ostreeContainer"}}"#
+        )
+    }
+
+    fn document(spec: &str, order: &str, status: &str) -> String {
+        format!(
+            r#"{{"apiVersion":"org.containers.bootc/v1","kind":"BootcHost","metadata":{{"name":"host"}},"spec":{{"bootOrder":"{order}","image":{spec}}},"status":{status}}}"#
+        )
+    }
+
+    fn spec(digit: char) -> String {
+        let d = String::from(digit).repeat(64);
+        format!(r#"{{"image":"192.0.2.1:5000/os@sha256:{d}","transport":"registry"}}"#)
+    }
+
+    #[test]
+    fn staged_and_locked() {
+        let host = Host::of(vec![
+            listed('3', false, true),
+            listed('1', true, false),
+            listed('2', false, false),
+        ]);
+        let status = format!(
+            r#"{{"booted":{},"readOnly":false,"rollback":{},"rollbackQueued":false,"staged":{},"type":"bootcHost","usrOverlay":null}}"#,
+            expected('1', false),
+            expected('2', false),
+            expected('3', true)
+        );
+        assert_eq!(
+            serde_json::to_string(&host).unwrap(),
+            document(&spec('3'), "default", &status)
+        );
+    }
+
+    #[test]
+    fn a_queued_rollback_is_before_the_booted_one() {
+        let host = Host::of(vec![listed('2', false, false), listed('1', true, false)]);
+        let status = format!(
+            r#"{{"booted":{},"readOnly":false,"rollback":{},"rollbackQueued":true,"staged":null,"type":"bootcHost","usrOverlay":null}}"#,
+            expected('1', false),
+            expected('2', false)
+        );
+        assert_eq!(
+            serde_json::to_string(&host).unwrap(),
+            document(&spec('1'), "rollback", &status)
+        );
+    }
+
+    #[test]
+    fn not_a_bootc_host() {
+        let status = r#"{"booted":null,"readOnly":false,"rollback":null,"rollbackQueued":false,"staged":null,"type":null,"usrOverlay":null}"#;
+        assert_eq!(
+            serde_json::to_string(&Host::null()).unwrap(),
+            document("null", "default", status)
+        );
+    }
+
+    #[test]
+    fn other_stateroots_are_no_rollback() {
+        let mut other = listed('4', false, false);
+        other.entry.ostree.as_mut().unwrap().stateroot = "other".into();
+        let host = Host::of(vec![
+            listed('1', true, false),
+            other,
+            listed('2', false, false),
+        ]);
+        assert_eq!(host.status.rollback, Some(entry('2', 0)));
+        assert_eq!(host.status.other_deployments.len(), 1);
+        assert!(!host.status.rollback_queued);
+    }
+}

@@ -1,0 +1,193 @@
+//! Manifests, image configurations, and the names under which the repository keeps them.
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+use crate::gvariant::unquote;
+use crate::host::{ImageReference, ImageStatus};
+use crate::sysroot::Sysroot;
+
+/// Refs of layers, shared by all images.
+pub(crate) const BLOBS: &str = "ostree/container/blob";
+/// Refs of images.
+pub(crate) const IMAGES: &str = "ostree/container/image";
+/// Commit metadata: the digest of the image's manifest.
+pub(crate) const META_DIGEST: &str = "ostree.manifest-digest";
+/// Commit metadata: the manifest.
+pub(crate) const META_MANIFEST: &str = "ostree.manifest";
+/// Commit metadata: the image's configuration.
+pub(crate) const META_CONFIG: &str = "ostree.container.image-config";
+
+/// One layer, as a manifest names it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Layer {
+    pub(crate) digest: String,
+    pub(crate) size: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    layers: Vec<Layer>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Config {
+    #[serde(default)]
+    architecture: String,
+    created: Option<String>,
+    #[serde(default)]
+    config: Option<Execution>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Execution {
+    #[serde(rename = "Labels", default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// An image that is known by its manifest and configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) digest: String,
+    pub(crate) manifest: String,
+    pub(crate) config: String,
+}
+
+impl Image {
+    /// The layers, lowest first.
+    pub(crate) fn layers(&self) -> Result<Vec<Layer>> {
+        let manifest: Manifest =
+            serde_json::from_str(&self.manifest).context("Parsing manifest")?;
+        Ok(manifest.layers)
+    }
+
+    /// Refuses what cannot be booted here.
+    pub(crate) fn check(&self) -> Result<()> {
+        let config = self.parsed()?;
+        let labels = config.config.unwrap_or_default().labels.unwrap_or_default();
+        if !labels.contains_key("ostree.bootable") && !labels.contains_key("containers.bootc") {
+            bail!("Target image does not have ostree.bootable label");
+        }
+        let expected = architecture();
+        if config.architecture != expected {
+            bail!(
+                "Image has architecture {}; expected {expected}",
+                config.architecture
+            );
+        }
+        Ok(())
+    }
+
+    /// The part of the status that describes this image.
+    pub(crate) fn status(&self, reference: &ImageReference) -> Result<ImageStatus> {
+        let config = self.parsed()?;
+        let labels = config.config.unwrap_or_default().labels.unwrap_or_default();
+        let label = |name: &str| labels.get(name).cloned();
+        Ok(ImageStatus {
+            architecture: config.architecture,
+            image: reference.clone(),
+            image_digest: self.digest.clone(),
+            timestamp: label("org.opencontainers.image.created").or(config.created),
+            version: label("org.opencontainers.image.version").or_else(|| label("version")),
+        })
+    }
+
+    fn parsed(&self) -> Result<Config> {
+        serde_json::from_str(&self.config).context("Parsing image configuration")
+    }
+
+    /// What the repository remembers of the image that a merge commit was made from; `None` for other commits.
+    pub(crate) fn of_commit(sysroot: &Sysroot, commit: &str) -> Result<Option<Self>> {
+        let Ok(digest) = metadata(sysroot, commit, META_DIGEST) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            digest,
+            manifest: metadata(sysroot, commit, META_MANIFEST)?,
+            config: metadata(sysroot, commit, META_CONFIG)?,
+        }))
+    }
+}
+
+fn metadata(sysroot: &Sysroot, commit: &str, key: &str) -> Result<String> {
+    unquote(&sysroot.ostree(&["show", &format!("--print-metadata-key={key}"), commit])?)
+}
+
+/// This machine's architecture, as images name it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// The ref of a layer.
+pub(crate) fn layer_ref(digest: &str) -> String {
+    format!("{BLOBS}/{}", escape(digest))
+}
+
+/// The ref of an image.
+pub(crate) fn image_ref(image: &ImageReference) -> String {
+    format!("{IMAGES}/{}", escape(&image.skopeo()))
+}
+
+/// Refs allow fewer characters than image names do: others become `_XX_`, and so does a slash beside a slash.
+fn escape(name: &str) -> String {
+    let bytes = name.as_bytes();
+    let slash = |at: Option<usize>| at.and_then(|i| bytes.get(i)) == Some(&b'/');
+    let mut out = String::with_capacity(name.len() + 16);
+    for (at, byte) in bytes.iter().enumerate() {
+        let lonely = !slash(at.checked_sub(1)) && !slash(Some(at + 1)) && at > 0;
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(char::from(*byte)),
+            b'/' if lonely => out.push('/'),
+            b'_' => out.push_str("__"),
+            other => out.push_str(&format!("_{other:02X}_")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_as_ostree_containers_are() {
+        assert_eq!(layer_ref("sha256:ab"), "ostree/container/blob/sha256_3A_ab");
+        assert_eq!(
+            image_ref(&ImageReference::registry("q.io/a_b/os:v1")),
+            "ostree/container/image/docker_3A__2F__2F_q_2E_io/a__b/os_3A_v1"
+        );
+    }
+
+    #[test]
+    fn the_status_prefers_labels() {
+        let image = Image {
+            digest: "sha256:1".into(),
+            manifest: r#"{"layers":[{"digest":"sha256:2","size":3,"mediaType":"x"}]}"#.into(),
+            config: format!(
+                r#"{{"architecture":"{}","created":"2026-01-01T00:00:00Z","config":{{"Labels":{{"containers.bootc":"1","org.opencontainers.image.version":"7"}}}}}}"#,
+                architecture()
+            ),
+        };
+        let status = image
+            .status(&ImageReference::registry("q.io/os:v1"))
+            .unwrap();
+        assert_eq!(status.version.as_deref(), Some("7"));
+        assert_eq!(status.timestamp.as_deref(), Some("2026-01-01T00:00:00Z"));
+        assert_eq!(image.layers().unwrap()[0].size, 3);
+        image.check().unwrap();
+        let other = Image {
+            config: r#"{"architecture":"amd64"}"#.into(),
+            ..image
+        };
+        assert_eq!(
+            other.check().unwrap_err().to_string(),
+            "Target image does not have ostree.bootable label"
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! bootc's progress protocol: JSON lines through a pipe that the caller reads.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// Updates that may be lost are sent this often at most.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Where progress goes, if anybody wants to know.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    out: Option<File>,
+    started: bool,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    /// Writes to the descriptor of this number, which must be a pipe.
+    pub(crate) fn new(fd: Option<u32>) -> Result<Self> {
+        let Some(fd) = fd else {
+            return Ok(Self::default());
+        };
+        if fd <= 2 {
+            bail!("Cannot use fd {fd} for progress JSON");
+        }
+        let path = format!("/proc/self/fd/{fd}");
+        let meta = std::fs::metadata(&path).with_context(|| format!("Opening progress fd {fd}"))?;
+        if !meta.file_type().is_fifo() {
+            bail!("Opening progress fd {fd}: not a pipe");
+        }
+        let out = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("Opening progress fd {fd}"))?;
+        Ok(Self {
+            out: Some(out),
+            ..Self::default()
+        })
+    }
+
+    /// Sends an event that must not be lost.
+    pub(crate) fn send(&mut self, event: &Value) {
+        self.last = Some(Instant::now());
+        if !self.started {
+            self.started = true;
+            self.write(&json!({"type": "Start", "version": "0.1.0"}));
+        }
+        self.write(event);
+    }
+
+    /// Sends an event unless another was sent just now.
+    pub(crate) fn send_lossy(&mut self, event: impl FnOnce() -> Value) {
+        if self.out.is_some() && self.last.is_none_or(|last| last.elapsed() >= INTERVAL) {
+            self.send(&event());
+        }
+    }
+
+    /// Sends the state of a task that is counted in steps.
+    pub(crate) fn steps(&mut self, task: &Task<'_>, done: u64, subtasks: &[Value]) {
+        self.send(&json!({
+            "type": "ProgressSteps",
+            "task": task.name,
+            "description": task.description,
+            "id": task.id,
+            "stepsCached": 0,
+            "steps": done,
+            "stepsTotal": task.total,
+            "subtasks": subtasks,
+        }));
+    }
+
+    fn write(&mut self, event: &Value) {
+        let Some(out) = &mut self.out else { return };
+        let line = format!("{event}\n");
+        if let Err(error) = out.write_all(line.as_bytes()) {
+            // The reader is gone; that must not stop an update.
+            eprintln!("Failed to write to jsonl: {error}");
+            self.out = None;
+        }
+    }
+}
+
+/// A task that is counted in steps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) description: &'a str,
+    pub(crate) id: &'a str,
+    pub(crate) total: u64,
+}
+
+/// A part of such a task.
+pub(crate) fn subtask(name: &str, description: &str, id: &str, completed: bool) -> Value {
+    json!({"subtask": name, "description": description, "id": id, "completed": completed})
+}

@@ -1,0 +1,181 @@
+//! `skopeo experimental-image-proxy`: how bootc itself talks to registries.
+//!
+//! Requests and replies are JSON packets over a socket pair; bulk data comes through pipes whose ends arrive with the replies.
+
+use std::fs::File;
+use std::io::{IoSliceMut, Read};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, send, socketpair,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The longest packet skopeo sends.
+const PACKET: usize = 32 * 1024;
+/// Where the host keeps its registry credentials; the first that exists is used.
+const AUTH: [&str; 3] = [
+    "/run/ostree/auth.json",
+    "/etc/ostree/auth.json",
+    "/usr/lib/ostree/auth.json",
+];
+
+/// A running proxy.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    socket: OwnedFd,
+    child: Child,
+}
+
+/// Data on its way from the proxy.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    id: u32,
+    /// Where the bytes come from.
+    pub(crate) data: File,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reply {
+    success: bool,
+    #[serde(default)]
+    value: Value,
+    #[serde(default)]
+    pipeid: u32,
+    #[serde(default)]
+    error: String,
+}
+
+impl Proxy {
+    /// Starts skopeo.
+    pub(crate) fn start() -> Result<Self> {
+        let (socket, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .context("skopeo spawn error")?;
+        let mut command = Command::new("skopeo");
+        command.arg("experimental-image-proxy");
+        match AUTH.iter().find(|path| std::path::Path::new(path).exists()) {
+            Some(path) => command.arg("--authfile").arg(path),
+            None => command.arg("--no-creds"),
+        };
+        let child = command
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .context("skopeo spawn error")?;
+        let proxy = Self { socket, child };
+        proxy.call("Initialize", &json!([]))?;
+        Ok(proxy)
+    }
+
+    /// Opens an image; the number names it from then on.
+    pub(crate) fn open(&self, image: &str) -> Result<u64> {
+        let (value, _) = self.call("OpenImage", &json!([image]))?;
+        value.as_u64().context("OpenImage without a number")
+    }
+
+    /// The manifest's digest and text.
+    pub(crate) fn manifest(&self, image: u64) -> Result<(String, String)> {
+        let (value, pipe) = self.call("GetManifest", &json!([image]))?;
+        let digest = value
+            .as_str()
+            .context("GetManifest without a digest")?
+            .to_owned();
+        Ok((digest, self.text(pipe)?))
+    }
+
+    /// The text of the image's configuration.
+    pub(crate) fn config(&self, image: u64) -> Result<String> {
+        let (_, pipe) = self.call("GetFullConfig", &json!([image]))?;
+        self.text(pipe)
+    }
+
+    /// Starts to fetch a blob.
+    pub(crate) fn blob(&self, image: u64, digest: &str, size: u64) -> Result<Pipe> {
+        let (_, pipe) = self.call("GetBlob", &json!([image, digest, size]))?;
+        pipe.context("GetBlob without a pipe")
+    }
+
+    /// Ends a transfer; this is where skopeo reports what went wrong with it.
+    pub(crate) fn finish(&self, pipe: Pipe) -> Result<()> {
+        let id = pipe.id;
+        drop(pipe);
+        self.call("FinishPipe", &json!([id])).map(drop)
+    }
+
+    fn text(&self, pipe: Option<Pipe>) -> Result<String> {
+        let mut pipe = pipe.context("a reply without a pipe")?;
+        let mut text = String::new();
+        pipe.data
+            .read_to_string(&mut text)
+            .context("reading from skopeo")?;
+        self.finish(pipe)?;
+        Ok(text)
+    }
+
+    fn call(&self, method: &str, args: &Value) -> Result<(Value, Option<Pipe>)> {
+        let request = serde_json::to_vec(&json!({"method": method, "args": args}))?;
+        send(self.socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL).map_err(|_| {
+            anyhow!("skopeo proxy unexpectedly exited during request method {method}")
+        })?;
+        let (bytes, fd) = self.receive()?;
+        if bytes.is_empty() {
+            bail!("skopeo proxy unexpectedly exited during request method {method}");
+        }
+        let reply: Reply = serde_json::from_slice(&bytes).context("Deserializing reply")?;
+        if !reply.success {
+            bail!("failed to invoke method {method}: {}", reply.error);
+        }
+        let pipe = fd.map(|fd| {
+            own(fd).map(|data| Pipe {
+                id: reply.pipeid,
+                data,
+            })
+        });
+        Ok((reply.value, pipe.transpose()?))
+    }
+
+    fn receive(&self) -> Result<(Vec<u8>, Option<RawFd>)> {
+        let mut buffer = vec![0u8; PACKET];
+        let mut control = nix::cmsg_space!(RawFd);
+        let (length, fd) = {
+            let mut slices = [IoSliceMut::new(&mut buffer)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let message = recvmsg::<()>(
+                self.socket.as_raw_fd(),
+                &mut slices,
+                Some(&mut control),
+                flags,
+            )
+            .context("reading from skopeo")?;
+            let fd = message.cmsgs()?.find_map(|c| match c {
+                ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
+                _ => None,
+            });
+            (message.bytes, fd)
+        };
+        buffer.truncate(length);
+        Ok((buffer, fd))
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Nothing depends on how it ends: everything that was fetched has been checked.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An owned handle of a received descriptor. Opening it anew is the way to get one without `unsafe`.
+fn own(fd: RawFd) -> Result<File> {
+    let file = File::open(format!("/proc/self/fd/{fd}")).context("taking a pipe from skopeo");
+    nix::unistd::close(fd).context("closing skopeo's pipe")?;
+    file
+}

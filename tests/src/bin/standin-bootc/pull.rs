@@ -1,0 +1,339 @@
+//! Fetches an image into the repository, layer by layer.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::host::ImageReference;
+use crate::image::{
+    BLOBS, IMAGES, Image, Layer, META_CONFIG, META_DIGEST, META_MANIFEST, image_ref, layer_ref,
+};
+use crate::progress::{Progress, Task};
+use crate::proxy::Proxy;
+use crate::sysroot::Sysroot;
+use crate::throttle::Throttle;
+
+/// Layers from a root file system as containers have it: its `/etc` is `/usr/etc` in ostree.
+const ETC: &str = "--tar-pathname-filter=^(\\./)?etc(/|$),usr/etc/";
+
+/// An image that is in the repository.
+#[derive(Debug)]
+pub(crate) struct Pulled {
+    pub(crate) commit: String,
+    pub(crate) image: Image,
+}
+
+/// What a registry says about an image, before anything is fetched.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    proxy: Proxy,
+    number: u64,
+    pub(crate) image: Image,
+}
+
+/// Finds an image in the repository that needs no registry: a reference by digest which was pulled before.
+pub(crate) fn present(sysroot: &Sysroot, reference: &ImageReference) -> Result<Option<Pulled>> {
+    let Ok(commit) = sysroot.ostree(&["rev-parse", &image_ref(reference)]) else {
+        return Ok(None);
+    };
+    let commit = commit.trim().to_owned();
+    let pinned = reference.image.split_once('@').map(|(_, digest)| digest);
+    Ok(Image::of_commit(sysroot, &commit)?
+        .filter(|image| pinned == Some(image.digest.as_str()))
+        .map(|image| Pulled { commit, image }))
+}
+
+/// Asks the registry.
+pub(crate) fn prepare(source: &str) -> Result<Prepared> {
+    let fetch = || -> Result<Prepared> {
+        let proxy = Proxy::start()?;
+        let number = proxy.open(source)?;
+        let (digest, manifest) = proxy.manifest(number)?;
+        let config = proxy.config(number)?;
+        let image = Image {
+            digest,
+            manifest,
+            config,
+        };
+        Ok(Prepared {
+            proxy,
+            number,
+            image,
+        })
+    };
+    fetch()
+        .context("Fetching manifest")
+        .context("Preparing import")
+}
+
+/// Fetches what is missing and makes the commit that can be deployed.
+pub(crate) fn import(
+    sysroot: &Sysroot,
+    reference: &ImageReference,
+    prepared: Prepared,
+    progress: &mut Progress,
+) -> Result<Pulled> {
+    let image = prepared.image.clone();
+    image.check()?;
+    let layers = image.layers()?;
+    let known = refs(sysroot, BLOBS)?;
+    let (cached, missing): (Vec<Layer>, Vec<Layer>) = layers
+        .iter()
+        .cloned()
+        .partition(|layer| known.contains(&layer_ref(&layer.digest)));
+    let mut count = Count::new(&image.digest, &cached, &missing);
+    let scratch = scratch(sysroot)?;
+    let mut throttle = Throttle::from_host();
+    for layer in &missing {
+        count.begin(layer);
+        progress.send(&count.event());
+        let file = scratch.join(layer.digest.replace(':', "-"));
+        fetch(&prepared, layer, &file, &mut throttle, &mut |bytes| {
+            count.add(bytes);
+            progress.send_lossy(|| count.event());
+        })
+        .context("Importing")
+        .context("Pulling")?;
+        commit_layer(sysroot, layer, &file)
+            .context("Importing")
+            .context("Pulling")?;
+        std::fs::remove_file(&file).context("removing a fetched layer")?;
+        count.end();
+        progress.send(&count.event());
+    }
+    drop(prepared);
+    let task = Task {
+        name: "importing",
+        description: "Importing Image",
+        id: &image.digest,
+        total: 1,
+    };
+    progress.steps(&task, 0, &[]);
+    let commit = merge(sysroot, reference, &image, &layers)?;
+    progress.steps(&task, 1, &[]);
+    Ok(Pulled { commit, image })
+}
+
+fn fetch(
+    prepared: &Prepared,
+    layer: &Layer,
+    to: &Path,
+    throttle: &mut Throttle,
+    seen: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let mut pipe = prepared
+        .proxy
+        .blob(prepared.number, &layer.digest, layer.size)?;
+    let mut file = File::create(to).with_context(|| format!("making {}", to.display()))?;
+    let mut buffer = vec![0u8; throttle.chunk()];
+    loop {
+        let length = pipe.data.read(&mut buffer).context("reading a layer")?;
+        let Some(bytes) = buffer.get(..length).filter(|b| !b.is_empty()) else {
+            break;
+        };
+        file.write_all(bytes).context("writing a layer")?;
+        throttle.pass(bytes.len() as u64);
+        seen(bytes.len() as u64);
+    }
+    prepared.proxy.finish(pipe)
+}
+
+fn commit_layer(sysroot: &Sysroot, layer: &Layer, file: &Path) -> Result<()> {
+    let branch = format!("--branch={}", layer_ref(&layer.digest));
+    let tree = format!("--tree=tar={}", file.display());
+    let common = [
+        "--parent=none",
+        "--no-bindings",
+        "--tar-autocreate-parents",
+        ETC,
+    ];
+    let mut args = vec!["commit", branch.as_str(), tree.as_str()];
+    args.extend(common);
+    sysroot.ostree(&args).map(drop)
+}
+
+/// Puts the layers on top of each other. Layers that delete what lies below are not supported (test images have none).
+fn merge(
+    sysroot: &Sysroot,
+    reference: &ImageReference,
+    image: &Image,
+    layers: &[Layer],
+) -> Result<String> {
+    let mut args = vec![
+        "commit".to_owned(),
+        format!("--branch={}", image_ref(reference)),
+        "--parent=none".to_owned(),
+        "--no-bindings".to_owned(),
+        format!("--add-metadata-string={META_DIGEST}={}", image.digest),
+        format!("--add-metadata-string={META_MANIFEST}={}", image.manifest),
+        format!("--add-metadata-string={META_CONFIG}={}", image.config),
+    ];
+    args.extend(
+        layers
+            .iter()
+            .map(|layer| format!("--tree=ref={}", layer_ref(&layer.digest))),
+    );
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Ok(sysroot.ostree(&args)?.trim().to_owned())
+}
+
+/// Forgets images and layers that no deployment needs any more.
+pub(crate) fn forget_unused(sysroot: &Sysroot, keep: &[(ImageReference, Image)]) -> Result<()> {
+    let images: BTreeSet<String> = keep
+        .iter()
+        .map(|(reference, _)| image_ref(reference))
+        .collect();
+    let mut layers = BTreeSet::new();
+    for (_, image) in keep {
+        layers.extend(image.layers()?.iter().map(|layer| layer_ref(&layer.digest)));
+    }
+    let mut unused: Vec<String> = refs(sysroot, IMAGES)?
+        .difference(&images)
+        .cloned()
+        .collect();
+    unused.extend(refs(sysroot, BLOBS)?.difference(&layers).cloned());
+    for name in &unused {
+        sysroot.ostree(&["refs", "--delete", name])?;
+    }
+    if !unused.is_empty() {
+        sysroot.admin(&["cleanup"])?;
+    }
+    Ok(())
+}
+
+fn refs(sysroot: &Sysroot, prefix: &str) -> Result<BTreeSet<String>> {
+    let text = sysroot.ostree(&["refs", "--list", prefix])?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// An empty directory for half-fetched layers; what a killed pull left there goes.
+fn scratch(sysroot: &Sysroot) -> Result<PathBuf> {
+    let path = sysroot.repo().join("tmp/standin-bootc");
+    if path.exists() {
+        std::fs::remove_dir_all(&path).context("emptying the scratch directory")?;
+    }
+    std::fs::create_dir_all(&path).context("making the scratch directory")?;
+    Ok(path)
+}
+
+/// The state of a pull, as progress events tell it.
+#[derive(Debug)]
+struct Count {
+    id: String,
+    bytes_cached: u64,
+    bytes_total: u64,
+    bytes: u64,
+    steps_cached: u64,
+    steps_total: u64,
+    steps: u64,
+    subtasks: Vec<Subtask>,
+}
+
+#[derive(Debug)]
+struct Subtask {
+    id: String,
+    bytes: u64,
+    total: u64,
+}
+
+impl Count {
+    fn new(id: &str, cached: &[Layer], missing: &[Layer]) -> Self {
+        Self {
+            id: id.to_owned(),
+            bytes_cached: cached.iter().map(|l| l.size).sum(),
+            bytes_total: missing.iter().map(|l| l.size).sum(),
+            bytes: 0,
+            steps_cached: cached.len() as u64,
+            steps_total: missing.len() as u64,
+            steps: 0,
+            subtasks: Vec::new(),
+        }
+    }
+
+    fn begin(&mut self, layer: &Layer) {
+        let hex = layer
+            .digest
+            .strip_prefix("sha256:")
+            .unwrap_or(&layer.digest);
+        self.subtasks.push(Subtask {
+            id: hex.chars().take(21).collect(),
+            bytes: 0,
+            total: layer.size,
+        });
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if let Some(last) = self.subtasks.last_mut() {
+            last.bytes += bytes;
+        }
+    }
+
+    fn end(&mut self) {
+        self.steps += 1;
+    }
+
+    fn event(&self) -> Value {
+        let subtask = |s: &Subtask| {
+            json!({
+                "subtask": "layer",
+                "description": format!("Derived Layer: {}", s.id),
+                "id": s.id,
+                "bytesCached": 0,
+                "bytes": s.bytes,
+                "bytesTotal": s.total,
+            })
+        };
+        json!({
+            "type": "ProgressBytes",
+            "task": "pulling",
+            "description": format!("Pulling Image: {}", self.id),
+            "id": self.id,
+            "bytesCached": self.bytes_cached,
+            "bytes": self.bytes,
+            "bytesTotal": self.bytes_total,
+            "stepsCached": self.steps_cached,
+            "steps": self.steps,
+            "stepsTotal": self.steps_total,
+            "subtasks": self.subtasks.iter().map(subtask).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(digit: char, size: u64) -> Layer {
+        Layer {
+            digest: format!("sha256:{}", String::from(digit).repeat(64)),
+            size,
+        }
+    }
+
+    #[test]
+    fn progress_counts_only_what_is_fetched() {
+        let mut count = Count::new(
+            "sha256:9",
+            &[layer('1', 100)],
+            &[layer('2', 10), layer('3', 5)],
+        );
+        count.begin(&layer('2', 10));
+        count.add(4);
+        let event = count.event();
+        assert_eq!(event["bytesCached"], 100);
+        assert_eq!(event["bytesTotal"], 15);
+        assert_eq!(event["bytes"], 4);
+        assert_eq!(event["steps"], 0);
+        assert_eq!(event["stepsCached"], 1);
+        assert_eq!(event["subtasks"][0]["id"], "222222222222222222222");
+        count.add(6);
+        count.end();
+        assert_eq!(count.event()["steps"], 1);
+        assert_eq!(count.event()["subtasks"][0]["bytes"], 10);
+    }
+}

@@ -1,0 +1,102 @@
+//! Builds and prints the status document.
+
+use anyhow::{Result, bail};
+
+use crate::cli;
+use crate::host::{BootEntry, Host, ImageReference, Listed, OstreeEntry};
+use crate::image::Image;
+use crate::origin::Origin;
+use crate::run::output;
+use crate::sysroot::{Deployment, Sysroot};
+
+/// Whether bootc has anything to say here: a host that was booted by ostree, and not a container on one.
+pub(crate) fn is_host() -> bool {
+    let exists = |path: &str| std::path::Path::new(path).exists();
+    !in_container() && exists("/run/ostree-booted")
+}
+
+/// Whether this process is in a container, by bootc's own signs.
+pub(crate) fn in_container() -> bool {
+    let exists = |path: &str| std::path::Path::new(path).exists();
+    std::env::var_os("container").is_some() || exists("/run/.containerenv") || exists("/.dockerenv")
+}
+
+/// The document of a locked sysroot.
+pub(crate) fn read(sysroot: &Sysroot) -> Result<Host> {
+    let soft = soft_reboots();
+    let list = sysroot.deployments()?;
+    let listed = list
+        .iter()
+        .map(|deployment| listed(sysroot, deployment, soft));
+    Ok(Host::of(listed.collect::<Result<_>>()?))
+}
+
+/// All deployments' images.
+pub(crate) fn images(sysroot: &Sysroot) -> Result<Vec<(ImageReference, Image)>> {
+    let mut all = Vec::new();
+    for deployment in sysroot.deployments()? {
+        let origin = Origin::parse(&sysroot.origin(&deployment)?)?;
+        let image = Image::of_commit(sysroot, &deployment.checksum)?;
+        all.extend(origin.image.zip(image));
+    }
+    Ok(all)
+}
+
+/// `bootc status`.
+pub(crate) fn run(options: &cli::Status) -> Result<()> {
+    if let Some(version) = options.format_version.filter(|v| *v > 1) {
+        bail!("Unsupported format version: {version}");
+    }
+    let mut host = if is_host() {
+        read(&Sysroot::lock()?)?
+    } else {
+        Host::null()
+    };
+    if options.booted {
+        host.status.staged = None;
+        host.status.rollback = None;
+    }
+    // YAML is a superset of JSON; what people read is not asked for in tests.
+    println!("{}", serde_json::to_string(&host)?);
+    Ok(())
+}
+
+fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<Listed> {
+    let origin = Origin::parse(&sysroot.origin(deployment)?)?;
+    let image = match &origin.image {
+        Some(reference) if !origin.incompatible => Image::of_commit(sysroot, &deployment.checksum)?
+            .map(|image| image.status(reference))
+            .transpose()?,
+        _ => None,
+    };
+    let entry = BootEntry {
+        cached_update: None,
+        composefs: None,
+        download_only: deployment.locked,
+        image,
+        incompatible: origin.incompatible,
+        ostree: Some(OstreeEntry {
+            checksum: deployment.checksum.clone(),
+            deploy_serial: deployment.serial,
+            stateroot: deployment.stateroot.clone(),
+        }),
+        pinned: deployment.pinned,
+        soft_reboot_capable: soft,
+        store: Some("ostreeContainer"),
+    };
+    Ok(Listed {
+        booted: deployment.booted,
+        staged: deployment.staged,
+        entry,
+    })
+}
+
+/// Whether this libostree can prepare soft reboots. All test images have one kernel, so that is all there is to it.
+fn soft_reboots() -> bool {
+    let text = output("ostree", &["--version"]).unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.trim().strip_prefix("Version:"))
+        .and_then(|v| v.trim().trim_matches('\'').split_once('.'))
+        .and_then(|(year, number)| Some((year.parse::<u32>().ok()?, number.parse::<u32>().ok()?)))
+        .is_some_and(|version| version >= (2025, 3))
+}

@@ -1,0 +1,225 @@
+//! The host's sysroot: its lock, its deployments, its repository.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::run::output;
+
+/// What ostree and bootc both lock.
+const LOCK: &str = "/sysroot/ostree/lock";
+/// What the `ostree` processes below us lock instead, while we hold the real lock.
+const INNER_LOCK: &str = "/run/standin-bootc.lock";
+
+/// A sysroot: that of the booted host, or one being made.
+#[derive(Debug)]
+pub(crate) struct Sysroot {
+    /// Where the sysroot is, as this process sees it.
+    pub(crate) path: PathBuf,
+    /// Released by the kernel when the process ends, however it ends.
+    _lock: Option<Flock<File>>,
+}
+
+/// One line of `ostree admin status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Deployment {
+    pub(crate) booted: bool,
+    pub(crate) stateroot: String,
+    pub(crate) checksum: String,
+    pub(crate) serial: u32,
+    pub(crate) staged: bool,
+    pub(crate) locked: bool,
+    pub(crate) pinned: bool,
+}
+
+impl Sysroot {
+    /// Takes the host's sysroot lock, waiting for it without end as bootc does.
+    ///
+    /// The `ostree` processes that are started later would wait for the very lock that is held here. So they get another file in
+    /// its place, in a mount namespace of our own; for everybody else the real one stays locked.
+    pub(crate) fn lock() -> Result<Self> {
+        let file = open_lock(Path::new(LOCK))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, e)| e)
+            .context("Locking sysroot")?;
+        open_lock(Path::new(INNER_LOCK))?;
+        unshare(CloneFlags::CLONE_NEWNS)
+            .context("This command requires full root privileges (CAP_SYS_ADMIN)")?;
+        let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+        mount(None::<&str>, "/", None::<&str>, slave, None::<&str>)
+            .context("Preparing for write: mount namespace")?;
+        mount(
+            Some(INNER_LOCK),
+            LOCK,
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )
+        .context("Preparing for write: inner lock")?;
+        Ok(Self {
+            path: PathBuf::from("/sysroot"),
+            _lock: Some(lock),
+        })
+    }
+
+    /// A sysroot that is not booted, made when it does not exist yet.
+    pub(crate) fn at(path: &Path, stateroot: &str) -> Result<Self> {
+        let sysroot = Self {
+            path: path.to_owned(),
+            _lock: None,
+        };
+        if !sysroot.repo().exists() {
+            std::fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
+            let path = path.to_str().context("sysroot path")?;
+            output("ostree", &["admin", "init-fs", "--modern", path])?;
+            output(
+                "ostree",
+                &[
+                    "admin",
+                    "stateroot-init",
+                    stateroot,
+                    &format!("--sysroot={path}"),
+                ],
+            )?;
+        }
+        Ok(sysroot)
+    }
+
+    /// The repository of the sysroot.
+    pub(crate) fn repo(&self) -> PathBuf {
+        self.path.join("ostree/repo")
+    }
+
+    /// Runs an `ostree` command on the repository.
+    pub(crate) fn ostree(&self, args: &[&str]) -> Result<String> {
+        let repo = format!("--repo={}", self.repo().display());
+        let (verb, rest) = args.split_first().context("an ostree verb")?;
+        let mut all = vec![*verb, repo.as_str()];
+        all.extend(rest);
+        output("ostree", &all)
+    }
+
+    /// Runs an `ostree admin` command on the sysroot.
+    pub(crate) fn admin(&self, args: &[&str]) -> Result<String> {
+        let sysroot = format!("--sysroot={}", self.path.display());
+        let (verb, rest) = args.split_first().context("an ostree admin verb")?;
+        let mut all = vec!["admin", *verb];
+        if self._lock.is_none() {
+            all.push(&sysroot);
+        }
+        all.extend(rest);
+        output("ostree", &all)
+    }
+
+    /// All deployments in boot order, a staged one first.
+    pub(crate) fn deployments(&self) -> Result<Vec<Deployment>> {
+        parse(&self.admin(&["status", "--skip-signatures"])?)
+    }
+
+    /// The text of a deployment's origin file.
+    pub(crate) fn origin(&self, deployment: &Deployment) -> Result<String> {
+        let name = format!("{}.{}.origin", deployment.checksum, deployment.serial);
+        let path = self
+            .path
+            .join("ostree/deploy")
+            .join(&deployment.stateroot)
+            .join("deploy")
+            .join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    }
+
+    /// The stateroot of the booted deployment.
+    pub(crate) fn booted_stateroot(&self) -> Result<String> {
+        let all = self.deployments()?;
+        match all.into_iter().find(|d| d.booted) {
+            Some(deployment) => Ok(deployment.stateroot),
+            None => bail!("Initializing storage: System not booted via bootc"),
+        }
+    }
+
+    /// Tells who watches `/ostree/bootc` that something changed.
+    pub(crate) fn touch(&self) -> Result<()> {
+        let path = self.path.join("ostree/bootc");
+        std::fs::create_dir_all(&path).context("Updating mtime")?;
+        let stamp = path.join(".stamp");
+        File::create(&stamp).context("Updating mtime")?;
+        std::fs::remove_file(&stamp).context("Updating mtime")
+    }
+}
+
+fn open_lock(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .with_context(|| format!("Opening {}", path.display()))
+}
+
+fn parse(text: &str) -> Result<Vec<Deployment>> {
+    let mut list: Vec<Deployment> = Vec::new();
+    for line in text.lines() {
+        // Deployments stand at column 2, what belongs to one is indented further.
+        let is_head = line
+            .get(..2)
+            .is_some_and(|mark| mark == "* " || mark == "  ")
+            && line.get(2..3).is_some_and(|c| c != " ");
+        if is_head {
+            if let Some(deployment) = head(line)? {
+                list.push(deployment);
+            }
+        } else if line.trim() == "Pinned: yes"
+            && let Some(last) = list.last_mut()
+        {
+            last.pinned = true;
+        }
+    }
+    Ok(list)
+}
+
+fn head(line: &str) -> Result<Option<Deployment>> {
+    let mut words = line.get(2..).unwrap_or_default().split_whitespace();
+    let (Some(stateroot), Some(name)) = (words.next(), words.next()) else {
+        return Ok(None);
+    };
+    let Some((checksum, serial)) = name.split_once('.') else {
+        return Ok(None);
+    };
+    let note = line.split_once('(').map(|(_, n)| n).unwrap_or_default();
+    let locked = note.contains("finalization locked");
+    Ok(Some(Deployment {
+        booted: line.starts_with('*'),
+        stateroot: stateroot.to_owned(),
+        checksum: checksum.to_owned(),
+        serial: serial
+            .parse()
+            .with_context(|| format!("deployment {name}"))?,
+        staged: locked || note.contains("staged"),
+        locked,
+        pinned: false,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_deployments_is_read() {
+        let text = "  default cc.0 (finalization locked)\n    origin: <unknown origin type>\n* default aa.1\n    origin: x\n    Pinned: yes\n  default bb.0 (rollback)\n    origin: x\n";
+        let list = parse(text).unwrap();
+        assert_eq!(list.len(), 3);
+        assert!(list[0].staged && list[0].locked && !list[0].booted);
+        assert!(list[1].booted && list[1].pinned && list[1].serial == 1);
+        assert!(!list[2].staged && list[2].checksum == "bb");
+        assert!(parse("  default dd.0 (staged)\n").unwrap()[0].staged);
+        assert!(parse("No deployments.\n").unwrap().is_empty());
+    }
+}

@@ -1,0 +1,71 @@
+//! Slows pulls down when a test asks for it, so that it has the time to kill things in the middle.
+
+use std::time::{Duration, Instant};
+
+/// Where a test host says how fast it may pull (`rate=BYTES_PER_SECOND`).
+const FILE: &str = "/etc/standin-bootc.conf";
+/// The same by environment; it wins.
+const VARIABLE: &str = "STANDIN_BOOTC_RATE";
+
+/// Keeps a pull at or below a number of bytes per second.
+#[derive(Debug)]
+pub(crate) struct Throttle {
+    rate: Option<u64>,
+    begin: Instant,
+    bytes: u64,
+}
+
+impl Throttle {
+    /// As the environment or the host's file says; unlimited when neither speaks.
+    pub(crate) fn from_host() -> Self {
+        let rate = std::env::var(VARIABLE)
+            .ok()
+            .and_then(|v| v.trim().parse().ok())
+            .or_else(|| parse(&std::fs::read_to_string(FILE).unwrap_or_default()));
+        Self {
+            rate,
+            begin: Instant::now(),
+            bytes: 0,
+        }
+    }
+
+    /// How many bytes to read at most in one go, so that even slow rates pass evenly.
+    pub(crate) fn chunk(&self) -> usize {
+        match self.rate {
+            Some(rate) => usize::try_from(rate / 20)
+                .unwrap_or(usize::MAX)
+                .clamp(512, 1 << 20),
+            None => 1 << 20,
+        }
+    }
+
+    /// Counts bytes and sleeps as long as they should have taken.
+    pub(crate) fn pass(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        let Some(rate) = self.rate else { return };
+        let due = Duration::from_millis(self.bytes.saturating_mul(1000) / rate);
+        let spent = self.begin.elapsed();
+        if due > spent {
+            std::thread::sleep(due - spent);
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<u64> {
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("rate="))
+        .find_map(|value| value.trim().parse().ok())
+        .filter(|rate| *rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_read_from_the_file() {
+        assert_eq!(parse("# slow\nrate=1000\n"), Some(1000));
+        assert_eq!(parse("rate=0\n"), None);
+        assert_eq!(parse(""), None);
+    }
+}
