@@ -4,5 +4,15 @@ pub mod audit;
 pub mod controlplane;
 pub mod hosts;
 pub mod images;
+pub mod ports;
+pub mod process;
 pub mod registry;
 pub mod tools;
+
+/// Chooses the process's TLS implementation. Call it before making any client; more than once is fine.
+///
+/// Two rustls providers in one program panic at first use, so the choice is explicit.
+pub fn install_crypto() {
+    // An error says that a provider is installed already, which is what we want.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

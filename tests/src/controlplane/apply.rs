@@ -1,0 +1,139 @@
+//! Server-side apply of manifests, as `kubectl apply --server-side` does it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::{Scope, pinned_kind};
+use kube::{Api, Client, ResourceExt};
+
+use crate::tools::{Tool, Tools};
+
+/// How long a new kind may take to be served.
+const KIND_DEADLINE: Duration = Duration::from_secs(15);
+
+pub(super) async fn path(client: &Client, path: &Path) -> Result<()> {
+    if path.join("kustomization.yaml").is_file() {
+        let directory = path.to_owned();
+        let rendered = tokio::task::spawn_blocking(move || kustomize(&directory)).await??;
+        return text(client, &rendered).await;
+    }
+    for file in files(path)? {
+        let content = fs::read_to_string(&file)?;
+        text(client, &content)
+            .await
+            .with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|e| e == "yaml" || e == "yml") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn kustomize(directory: &Path) -> Result<String> {
+    let tools = Tools::ensure(&[Tool::Kubectl])?;
+    let output = Command::new(tools.path(Tool::Kubectl)?)
+        .arg("kustomize")
+        .arg(directory)
+        .output()
+        .context("kubectl kustomize")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+pub(super) async fn text(client: &Client, text: &str) -> Result<()> {
+    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
+    for document in documents.into_iter().filter(|document| !document.is_null()) {
+        let object: DynamicObject =
+            serde_json::from_value(document).context("a document that is no Kubernetes object")?;
+        let what = format!(
+            "{} {}",
+            object.types.as_ref().map_or("?", |types| &types.kind),
+            object.name_any()
+        );
+        one(client, &object).await.context(what)?;
+    }
+    Ok(())
+}
+
+async fn one(client: &Client, object: &DynamicObject) -> Result<()> {
+    let types = object.types.as_ref().context("no apiVersion or kind")?;
+    let kind = GroupVersionKind::try_from(types)?;
+    let api = api(client, &kind, object.namespace().as_deref()).await?;
+    let name = object
+        .metadata
+        .name
+        .as_deref()
+        .context("no metadata.name")?;
+    let parameters = PatchParams::apply("berth-tests").force();
+    api.patch(name, &parameters, &Patch::Apply(object)).await?;
+    if kind.kind == "CustomResourceDefinition" {
+        established(&api, name).await?;
+    }
+    Ok(())
+}
+
+async fn api(
+    client: &Client,
+    kind: &GroupVersionKind,
+    namespace: Option<&str>,
+) -> Result<Api<DynamicObject>> {
+    let started = Instant::now();
+    let (resource, capabilities) = loop {
+        match pinned_kind(client, kind).await {
+            Ok(found) => break found,
+            // Discovery trails an established CRD a little.
+            Err(_) if started.elapsed() < KIND_DEADLINE => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => return Err(error).context("the kind is not served"),
+        }
+    };
+    Ok(match capabilities.scope {
+        Scope::Cluster => Api::all_with(client.clone(), &resource),
+        Scope::Namespaced => {
+            Api::namespaced_with(client.clone(), namespace.unwrap_or("default"), &resource)
+        }
+    })
+}
+
+/// Waits until the API server serves the new kind, or says why it will not.
+async fn established(api: &Api<DynamicObject>, name: &str) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let crd = api.get(name).await?;
+        let conditions = crd.data["status"]["conditions"].clone();
+        let is_true = |kind: &str| {
+            conditions
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|c| c["type"] == kind && c["status"] == "True")
+        };
+        if is_true("Established") {
+            return Ok(());
+        }
+        if started.elapsed() > KIND_DEADLINE {
+            bail!("not established: {conditions}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,190 @@
+//! Kubeconfigs for whoever a test needs: users, nodes, service accounts.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use kube::api::PostParams;
+use kube::config::KubeConfigOptions;
+use kube::{Api, Client, Config, ResourceExt};
+
+use super::ControlPlane;
+use super::pki::{Authority, Credential, kubeconfig};
+use super::servers::Layout;
+
+/// A kubeconfig in a file, with certificates and tokens embedded, so that the text works anywhere.
+#[derive(Debug, Clone)]
+pub struct Kubeconfig {
+    /// Its file, in the control plane's directory.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: String,
+}
+
+impl Kubeconfig {
+    pub(super) fn write(directory: &Path, name: &str, text: String) -> Result<Self> {
+        let safe: String = name
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || "-.".contains(c) {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .collect();
+        let path = directory.join(format!("{safe}.kubeconfig"));
+        std::fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
+        Ok(Self { path, text })
+    }
+
+    /// A client with this identity.
+    pub async fn client(&self) -> Result<Client> {
+        crate::install_crypto();
+        let parsed = kube::config::Kubeconfig::from_yaml(&self.text)?;
+        let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
+        Ok(Client::try_from(config)?)
+    }
+}
+
+/// What a token is bound to; it dies with that object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound<'a> {
+    /// Nothing: the token carries no node claim.
+    Nothing,
+    /// This pod of the account's namespace. The token carries the claim of the node that the pod is on.
+    Pod(&'a str),
+    /// This Node, as an agent under systemd has it. The token carries its claim.
+    Node(&'a str),
+}
+
+impl ControlPlane {
+    /// A user with a client certificate, in at most one group.
+    pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<Kubeconfig> {
+        let pair = self.authority.client(user, groups)?;
+        self.kubeconfig_with(user, &Credential::Certificate(pair))
+    }
+
+    /// A node's kubelet.
+    pub fn node_kubeconfig(&self, node: &str) -> Result<Kubeconfig> {
+        self.kubeconfig_for(&format!("system:node:{node}"), &["system:nodes"])
+    }
+
+    /// A service account, by a token for it. The account is made if it is not there.
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound: Bound<'_>,
+    ) -> Result<Kubeconfig> {
+        let token = self.service_account_token(namespace, name, bound).await?;
+        let file = match bound {
+            Bound::Nothing => format!("{namespace}-{name}"),
+            Bound::Pod(object) => format!("{namespace}-{name}-pod-{object}"),
+            Bound::Node(object) => format!("{namespace}-{name}-node-{object}"),
+        };
+        self.kubeconfig_with(&file, &Credential::Token(token))
+    }
+
+    /// A token for a service account, good for a day. The account is made if it is not there.
+    pub async fn service_account_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound: Bound<'_>,
+    ) -> Result<String> {
+        self.ensure_account(namespace, name).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin_client(), namespace);
+        let request = TokenRequest {
+            spec: TokenRequestSpec {
+                audiences: vec!["https://kubernetes.default.svc".to_owned()],
+                expiration_seconds: Some(24 * 3600),
+                bound_object_ref: self.reference(namespace, bound).await?,
+            },
+            ..TokenRequest::default()
+        };
+        let answer: TokenRequest = accounts
+            .create_subresource("token", name, &PostParams::default(), &request)
+            .await
+            .with_context(|| format!("requesting a token for {namespace}/{name}"))?;
+        Ok(answer
+            .status
+            .context("a TokenRequest without status")?
+            .token)
+    }
+
+    async fn reference(
+        &self,
+        namespace: &str,
+        bound: Bound<'_>,
+    ) -> Result<Option<BoundObjectReference>> {
+        let client = self.admin_client();
+        let (kind, name, uid) = match bound {
+            Bound::Nothing => return Ok(None),
+            Bound::Pod(name) => {
+                let pods: Api<Pod> = Api::namespaced(client, namespace);
+                ("Pod", name, pods.get(name).await?.uid())
+            }
+            Bound::Node(name) => {
+                let nodes: Api<Node> = Api::all(client);
+                ("Node", name, nodes.get(name).await?.uid())
+            }
+        };
+        Ok(Some(BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(kind.to_owned()),
+            name: Some(name.to_owned()),
+            uid,
+        }))
+    }
+
+    async fn ensure_account(&self, namespace: &str, name: &str) -> Result<()> {
+        let text = format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: {namespace}}}}}\n---\n\
+             {{apiVersion: v1, kind: ServiceAccount, metadata: {{name: {name}, namespace: {namespace}}}}}\n"
+        );
+        self.apply_yaml(&text).await
+    }
+
+    /// Makes a pod of this account on a node, without any kubelet to run it: something to bind a token to.
+    pub async fn place_pod(
+        &self,
+        namespace: &str,
+        account: &str,
+        node: &str,
+        name: &str,
+    ) -> Result<Pod> {
+        self.ensure_account(namespace, account).await?;
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "nodeName": node,
+                "serviceAccountName": account,
+                "terminationGracePeriodSeconds": 0,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": "main", "image": "example.com/none"}],
+            },
+        }))?;
+        let pods: Api<Pod> = Api::namespaced(self.admin_client(), namespace);
+        pods.create(&PostParams::default(), &pod)
+            .await
+            .with_context(|| format!("placing pod {name} on {node}"))
+    }
+
+    fn kubeconfig_with(&self, name: &str, credential: &Credential) -> Result<Kubeconfig> {
+        let text = kubeconfig(&self.url(), &self.authority.certificate(), credential)?;
+        Kubeconfig::write(self.layout.directory(), name, text)
+    }
+}
+
+/// The text of the admin's kubeconfig. It goes by loopback, which is there before any bridge.
+pub(super) fn admin(authority: &Authority, layout: &Layout) -> Result<String> {
+    let pair = authority.client("berth-test-admin", &["system:masters"])?;
+    kubeconfig(
+        &layout.url(Ipv4Addr::LOCALHOST.into()),
+        &authority.certificate(),
+        &Credential::Certificate(pair),
+    )
+}

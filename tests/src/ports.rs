@@ -1,0 +1,62 @@
+//! Free TCP ports that stay free.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+const FIRST: u16 = 20_000;
+const COUNT: u16 = 12_000;
+
+/// A port that is reserved among test processes for as long as this value lives.
+///
+/// It lies below the range of the ports that the kernel gives to outgoing connections. A port from that range
+/// can be taken by any client while a server is stopped for a test, and a client that keeps trying to reach
+/// the stopped server can even end up connected to itself.
+#[derive(Debug)]
+pub struct Port {
+    number: u16,
+    // The lock is the reservation; it goes with the file.
+    _lock: File,
+}
+
+impl Port {
+    /// Reserves a port that nobody listens on.
+    pub fn reserve() -> Result<Self> {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let directory = std::env::temp_dir().join("berth-ports");
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("making {}", directory.display()))?;
+        // Processes that start together begin far apart.
+        let offset = u16::try_from(std::process::id() % 1200)? * 10;
+        for _ in 0..COUNT {
+            let step = NEXT.fetch_add(1, Ordering::Relaxed);
+            let number = FIRST + offset.wrapping_add(step) % COUNT;
+            let lock = File::create(directory.join(number.to_string()))?;
+            if lock.try_lock().is_ok() && TcpListener::bind(("0.0.0.0", number)).is_ok() {
+                return Ok(Self {
+                    number,
+                    _lock: lock,
+                });
+            }
+        }
+        bail!("no free port between {FIRST} and {}", FIRST + COUNT)
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_reservations_differ() {
+        let (one, other) = (Port::reserve().unwrap(), Port::reserve().unwrap());
+        assert_ne!(one.number(), other.number());
+    }
+}

@@ -1,0 +1,163 @@
+//! Child processes that end with the harness, whatever ends the harness.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
+
+/// The same command, run so that it is killed when the thread that starts it ends.
+///
+/// Takes over program, arguments, environment and working directory, not the standard streams.
+pub fn with_parent(command: &Command) -> Command {
+    let mut wrapped = Command::new("setpriv");
+    wrapped
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        wrapped.current_dir(directory);
+    }
+    wrapped
+}
+
+/// Starts a command from a thread that lives as long as this process.
+///
+/// The kernel sends the parent-death signal when the parent *thread* ends. A test's thread or a blocking thread
+/// of the runtime ends long before the process, so [`with_parent`] is only sound together with this.
+pub fn spawn_lasting(command: Command) -> Result<Child> {
+    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Request>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, requests) = mpsc::channel::<Request>();
+        std::thread::spawn(move || {
+            for (mut command, reply) in requests {
+                // A requester that is gone has no use for the child: dropping it closes nothing here.
+                let _ = reply.send(command.spawn());
+            }
+        });
+        Mutex::new(sender)
+    });
+    let (reply, answer) = mpsc::channel();
+    let program = format!("{:?}", command.get_program());
+    spawner
+        .lock()
+        .map_err(|_| anyhow::anyhow!("the spawner is poisoned"))?
+        .send((command, reply))
+        .ok()
+        .context("the spawner is gone")?;
+    answer
+        .recv()
+        .context("the spawner did not answer")?
+        .with_context(|| format!("starting {program}"))
+}
+
+/// A server with its output in a file. Killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a command with standard output and error appended to `log`.
+    pub fn start(name: &str, command: &Command, log: &Path) -> Result<Self> {
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("opening {}", log.display()))?;
+        let mut command = with_parent(command);
+        command
+            .stdin(std::process::Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        let child = spawn_lasting(command).with_context(|| format!("starting {name}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log: log.to_owned(),
+        })
+    }
+
+    /// Its process ID.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it did.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// The last lines of its output, under a line that names it; for error messages.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        format!("last words of {}:\n{}", self.name, last_lines(&text, 15))
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.exit_status() {
+            Some(status) => anyhow::bail!("{} ended: {status}; {}", self.name, self.log_tail()),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks it to end, and kills it after `grace`. Returns when it is gone.
+    pub fn stop(&mut self, grace: Duration) {
+        self.signal(Signal::SIGTERM);
+        let deadline = Instant::now() + grace;
+        while self.exit_status().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+    }
+
+    /// Kills it now. Returns when it is gone.
+    pub fn kill(&mut self) {
+        if self.exit_status().is_none() {
+            // Both can only fail when it is gone already.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    /// Sends it a signal (stop and continue, say).
+    pub fn signal(&mut self, signal: Signal) {
+        // Once it is reaped, its ID may be another's.
+        if self.exit_status().is_some() {
+            return;
+        }
+        if let Ok(id) = i32::try_from(self.child.id()) {
+            // It can only fail when it is gone already.
+            let _ = kill(Pid::from_raw(id), signal);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The last `count` lines of a text.
+pub fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(count);
+    lines.get(from..).unwrap_or_default().join("\n")
+}

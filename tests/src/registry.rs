@@ -1,0 +1,127 @@
+//! A real image registry of one's own, over plain HTTP.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::images::RegistryClient;
+use crate::ports::Port;
+use crate::process::Process;
+use crate::tools::{Tool, Tools};
+
+/// A running registry. Dropping it ends it and removes what it holds.
+#[derive(Debug)]
+pub struct Registry {
+    address: SocketAddr,
+    process: Mutex<Option<Process>>,
+    program: PathBuf,
+    _port: Port,
+    directory: tempfile::TempDir,
+}
+
+impl Registry {
+    /// Starts one on a free port of this address (loopback, or a bridge's) and waits until it answers.
+    pub async fn start(bind: IpAddr) -> Result<Self> {
+        let tools = tokio::task::spawn_blocking(|| Tools::ensure(&[Tool::Registry])).await??;
+        let port = Port::reserve()?;
+        let directory = tempfile::Builder::new()
+            .prefix("berth-registry-")
+            .tempdir()?;
+        let address = SocketAddr::from((bind, port.number()));
+        let config = serde_json::json!({
+            "version": "0.1",
+            "log": {"level": "warn"},
+            "storage": {
+                "filesystem": {"rootdirectory": directory.path().join("data")},
+                "delete": {"enabled": true},
+                "maintenance": {"uploadpurging": {"enabled": false}},
+            },
+            "http": {"addr": address.to_string()},
+        });
+        fs::write(directory.path().join("config.yml"), config.to_string())?;
+        let this = Self {
+            address,
+            process: Mutex::default(),
+            program: tools.path(Tool::Registry)?.to_owned(),
+            _port: port,
+            directory,
+        };
+        this.restart().await?;
+        Ok(this)
+    }
+
+    /// Starts one on loopback.
+    pub async fn start_local() -> Result<Self> {
+        Self::start(Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// Starts it again, on the same port and with what it held.
+    pub async fn restart(&self) -> Result<()> {
+        self.stop()?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("serve")
+            .arg(self.directory.path().join("config.yml"))
+            // It would otherwise look for a collector of traces.
+            .env("OTEL_TRACES_EXPORTER", "none");
+        let process = Process::start("registry", &command, &self.log())?;
+        self.with_process(|slot| *slot = Some(process))?;
+        let started = Instant::now();
+        while tokio::net::TcpStream::connect(self.address).await.is_err() {
+            self.with_process(|slot| slot.as_mut().map_or(Ok(()), Process::check))??;
+            if started.elapsed() > Duration::from_secs(30) {
+                let words = self.with_process(|slot| slot.as_ref().map(Process::log_tail))?;
+                bail!(
+                    "the registry does not answer; {}",
+                    words.unwrap_or_default()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Takes it away; its clients get connection errors until [`Self::restart`].
+    pub fn stop(&self) -> Result<()> {
+        self.with_process(|slot| drop(slot.take()))
+    }
+
+    /// `http://address:port`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// `address:port`, the first part of an image reference.
+    pub fn host(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// A client that pushes to it and looks at what it holds.
+    pub fn client(&self) -> RegistryClient {
+        RegistryClient::new(&self.url())
+    }
+
+    /// Its output, with a line for every request it answered.
+    pub fn log(&self) -> PathBuf {
+        self.directory.path().join("registry.log")
+    }
+
+    /// Its directory of data (`data/docker/registry/v2/…`).
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    fn with_process<T>(&self, change: impl FnOnce(&mut Option<Process>) -> T) -> Result<T> {
+        let mut slot = self
+            .process
+            .lock()
+            .ok()
+            .context("a thread panicked while it held the registry")?;
+        Ok(change(&mut slot))
+    }
+}
