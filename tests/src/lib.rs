@@ -1,13 +1,17 @@
 //! The harness that every Berth test stands on: a real control plane, a real registry, and real or simulated hosts.
 
 pub mod audit;
+pub mod cluster;
 pub mod controlplane;
 pub mod hosts;
 pub mod images;
 pub mod ports;
 pub mod process;
+pub mod programs;
 pub mod registry;
+pub mod scratch;
 pub mod tools;
+pub mod truth;
 
 /// Chooses the process's TLS implementation. Call it before making any client; more than once is fine.
 ///

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::images::RegistryClient;
 use crate::ports::Port;
 use crate::process::Process;
+use crate::scratch::Scratch;
 use crate::tools::{Tool, Tools};
 
 /// A running registry. Dropping it ends it and removes what it holds.
@@ -21,7 +22,7 @@ pub struct Registry {
     process: Mutex<Option<Process>>,
     program: PathBuf,
     _port: Port,
-    directory: tempfile::TempDir,
+    directory: Scratch,
 }
 
 impl Registry {
@@ -29,9 +30,7 @@ impl Registry {
     pub async fn start(bind: IpAddr) -> Result<Self> {
         let tools = tokio::task::spawn_blocking(|| Tools::ensure(&[Tool::Registry])).await??;
         let port = Port::reserve()?;
-        let directory = tempfile::Builder::new()
-            .prefix("berth-registry-")
-            .tempdir()?;
+        let directory = Scratch::new("berth-registry-")?;
         let address = SocketAddr::from((bind, port.number()));
         let config = serde_json::json!({
             "version": "0.1",
@@ -41,7 +40,8 @@ impl Registry {
                 "delete": {"enabled": true},
                 "maintenance": {"uploadpurging": {"enabled": false}},
             },
-            "http": {"addr": address.to_string()},
+            // A fixed secret, so that an upload survives a restart.
+            "http": {"addr": address.to_string(), "secret": "berth-tests"},
         });
         fs::write(directory.path().join("config.yml"), config.to_string())?;
         let this = Self {

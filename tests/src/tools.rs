@@ -95,6 +95,8 @@ impl GoModule {
     }
 }
 
+const BUILD_PREFIX: &str = ".build-";
+
 /// Where each of the tools asked for is.
 #[derive(Debug, Clone)]
 pub struct Tools {
@@ -210,11 +212,10 @@ fn cached(tool: Tool) -> Result<PathBuf> {
 fn build(tool: Tool, module: &GoModule, directory: &Path, path: &Path) -> Result<()> {
     let name = tool.file_name();
     let started = Instant::now();
-    eprintln!(
-        "berth-tools: building {name} from its Go module (once; kube-apiserver alone takes minutes)"
-    );
+    eprintln!("berth-tools: building {name} from its Go module, once; it may take minutes");
+    sweep(directory);
     let scratch = tempfile::Builder::new()
-        .prefix(".build-")
+        .prefix(BUILD_PREFIX)
         .tempdir_in(directory)?;
     fs::write(scratch.path().join("go.mod"), module.go_mod)?;
     fs::write(scratch.path().join("go.sum"), module.go_sum)?;
@@ -242,6 +243,17 @@ fn build(tool: Tool, module: &GoModule, directory: &Path, path: &Path) -> Result
     fs::rename(&binary, path).with_context(|| format!("moving {name} into the cache"))?;
     say(name, "built", started.elapsed());
     Ok(())
+}
+
+/// Removes what builds that were killed left. The caller has the build lock, so none of it is in use.
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with(BUILD_PREFIX) {
+            // It is only tidiness: what cannot be removed may stay.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// The linker flags. Without a version a Kubernetes server calls itself v0.0.0, and version checks go wrong.

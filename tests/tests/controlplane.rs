@@ -8,7 +8,7 @@ use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::images::{Image, Index};
 use berth_tests::registry::Registry;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview, TokenReviewSpec};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -116,7 +116,7 @@ async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
         .service_account_token("berth-system", "berth-agent", Bound::Pod("agent-n1"))
         .await?;
     let admin = plane.admin_client();
-    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(admin.clone(), "berth-system");
+    let pods: Api<Pod> = Api::namespaced(admin.clone(), "berth-system");
     pods.delete(
         "agent-n1",
         &kube::api::DeleteParams::default().grace_period(0),
@@ -143,6 +143,52 @@ async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
         );
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+#[tokio::test]
+async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
+    let plane = ControlPlane::start(Options {
+        scheduler: true,
+        ..Options::simulated_nodes()
+    })
+    .await?;
+    let admin = plane.admin_client();
+    make_node(&admin, "n1").await?;
+    let pods: Api<Pod> = Api::namespaced(admin.clone(), "default");
+    let pod = serde_json::from_value(json!({
+        "metadata": {"name": "p"},
+        "spec": {
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "main", "image": "example.com/none"}],
+        },
+    }))?;
+    pods.create(&PostParams::default(), &pod).await?;
+    // Room for it, as a kubelet would report.
+    let nodes: Api<Node> = Api::all(admin);
+    let status = json!({"status": {"allocatable": {"pods": "10", "cpu": "1", "memory": "1Gi"}}});
+    nodes
+        .patch_status("n1", &PatchParams::default(), &Patch::Merge(status))
+        .await?;
+    let started = Instant::now();
+    loop {
+        let spec = pods.get("p").await?.spec.context("no spec")?;
+        if spec.node_name.as_deref() == Some("n1") {
+            return Ok(());
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "not scheduled");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_ends_says_why() -> Result<()> {
+    let options = Options {
+        apiserver_arguments: vec!["--no-such-flag".to_owned()],
+        ..Options::default()
+    };
+    let error = ControlPlane::start(options).await.unwrap_err();
+    assert!(format!("{error:#}").contains("no-such-flag"), "{error:#}");
+    Ok(())
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use kube::api::PostParams;
 use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, ResourceExt};
@@ -140,12 +140,15 @@ impl ControlPlane {
         }))
     }
 
+    /// Creates, never applies: what manifests say about an account that is there must stay.
     async fn ensure_account(&self, namespace: &str, name: &str) -> Result<()> {
-        let text = format!(
-            "{{apiVersion: v1, kind: Namespace, metadata: {{name: {namespace}}}}}\n---\n\
-             {{apiVersion: v1, kind: ServiceAccount, metadata: {{name: {name}, namespace: {namespace}}}}}\n"
-        );
-        self.apply_yaml(&text).await
+        let client = self.admin_client();
+        let mut space = Namespace::default();
+        space.metadata.name = Some(namespace.to_owned());
+        ensure(&Api::all(client.clone()), &space).await?;
+        let mut account = ServiceAccount::default();
+        account.metadata.name = Some(name.to_owned());
+        ensure(&Api::namespaced(client, namespace), &account).await
     }
 
     /// Makes a pod of this account on a node, without any kubelet to run it: something to bind a token to.
@@ -176,6 +179,19 @@ impl ControlPlane {
     fn kubeconfig_with(&self, name: &str, credential: &Credential) -> Result<Kubeconfig> {
         let text = kubeconfig(&self.url(), &self.authority.certificate(), credential)?;
         Kubeconfig::write(self.layout.directory(), name, text)
+    }
+}
+
+/// Creates an object unless it is there.
+async fn ensure<K>(api: &Api<K>, object: &K) -> Result<()>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    match api.create(&PostParams::default(), object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(error)
+            .with_context(|| format!("creating {}", object.meta().name.as_deref().unwrap_or("?"))),
     }
 }
 

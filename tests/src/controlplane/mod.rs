@@ -19,6 +19,7 @@ use kube::{Api, Client};
 
 use crate::ports::Port;
 use crate::process::Process;
+use crate::scratch::Scratch;
 use crate::tools::{Tool, Tools};
 
 pub use identities::{Bound, Kubeconfig};
@@ -87,7 +88,7 @@ pub struct ControlPlane {
     authority: Authority,
     admin: Client,
     _ports: [Port; 3],
-    _directory: tempfile::TempDir,
+    _directory: Scratch,
 }
 
 impl std::fmt::Debug for ControlPlane {
@@ -150,9 +151,7 @@ impl ControlPlane {
             wanted.push(Tool::KubeScheduler);
         }
         let tools = tokio::task::spawn_blocking(move || Tools::ensure(&wanted)).await??;
-        let directory = tempfile::Builder::new()
-            .prefix("berth-controlplane-")
-            .tempdir()?;
+        let directory = Scratch::new("berth-controlplane-")?;
         let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
         let authority = Authority::new()?;
         let [api, etcd, peer] = &ports;

@@ -1,0 +1,90 @@
+//! Private directories that do not stay behind, not even after a kill.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+const LOCK: &str = ".in-use";
+
+/// A private directory, removed when dropped. If its process was killed, the next one to make a directory
+/// with the same prefix removes it.
+#[derive(Debug)]
+pub struct Scratch {
+    directory: TempDir,
+    // Held for as long as the directory is in use; the kernel lets go of it when the process ends.
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes `/tmp/<prefix>…`, and removes what killed processes left of the same prefix.
+    pub fn new(prefix: &str) -> Result<Self> {
+        let parent = std::env::temp_dir();
+        sweep(&parent, prefix);
+        let directory = tempfile::Builder::new()
+            .prefix(prefix)
+            .tempdir_in(&parent)
+            .with_context(|| format!("making a directory in {}", parent.display()))?;
+        let lock = File::create(directory.path().join(LOCK))?;
+        lock.lock()?;
+        Ok(Self {
+            directory,
+            _lock: lock,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// Removes the directories that nobody uses. What cannot be removed or looked at is left: it is only tidiness.
+fn sweep(parent: &Path, prefix: &str) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix) && is_abandoned(&entry.path()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_abandoned(directory: &Path) -> bool {
+    let Ok(lock) = File::open(directory.join(LOCK)) else {
+        return false;
+    };
+    // A fresh one may be between its creation and its lock.
+    let is_old = lock
+        .metadata()
+        .and_then(|data| data.modified())
+        .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > Duration::from_secs(5)));
+    is_old && lock.try_lock().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_swept() {
+        let prefix = "berth-scratch-test-";
+        let used = Scratch::new(prefix).unwrap();
+        let left = Scratch::new(prefix).unwrap();
+        let old = std::time::SystemTime::now() - Duration::from_secs(60);
+        for scratch in [&used, &left] {
+            let lock = File::options()
+                .write(true)
+                .open(scratch.path().join(LOCK))
+                .unwrap();
+            lock.set_modified(old).unwrap();
+        }
+        // As a kill would: the lock goes, the directory stays.
+        let Scratch { directory, _lock } = left;
+        drop(_lock);
+        let abandoned = directory.keep();
+        drop(Scratch::new(prefix).unwrap());
+        assert!(!abandoned.exists());
+        assert!(used.path().exists());
+    }
+}
