@@ -1,0 +1,317 @@
+//! The deployments of a simulated host: what ostree and bootc 1.16 would make of each command.
+//!
+//! A pure state machine without time, processes or files, so that its rules can be tested one by one. It is the
+//! ground truth of "nothing armed by accident" (I3): only [`Deployments::shut_down`] decides what a reboot boots.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+/// One deployed image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// The reference as it was given to `bootc switch`.
+    pub image: String,
+    /// Manifest digest.
+    pub digest: String,
+    /// Version label.
+    pub version: String,
+    /// Time label.
+    pub timestamp: String,
+    /// OCI architecture.
+    pub architecture: String,
+    /// Tells deployments of the same image apart.
+    pub serial: u32,
+}
+
+impl Deployment {
+    /// A stand-in for the ostree commit: as long as one, and a function of the image alone.
+    fn checksum(&self) -> String {
+        self.digest
+            .trim_start_matches("sha256:")
+            .chars()
+            .rev()
+            .collect()
+    }
+}
+
+/// What is staged, and whether a shutdown would apply it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staged {
+    /// The staged deployment.
+    pub deployment: Deployment,
+    /// Finalization is locked: a shutdown discards it.
+    pub locked: bool,
+}
+
+/// What changes the look of `bootc status` without being a deployment.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct View {
+    /// The host was not installed as a bootc host.
+    pub not_bootc: bool,
+    /// Packages are layered: `incompatible`, and no image for the booted entry.
+    pub layered: bool,
+    /// A bootc older than 1.12, which has no `downloadOnly` and no `softRebootCapable`.
+    pub old: bool,
+}
+
+/// All deployments of one host.
+#[derive(Debug, Clone)]
+pub struct Deployments {
+    staged: Option<Staged>,
+    /// In boot order: the first one is what the boot loader takes.
+    finalized: Vec<Deployment>,
+    /// Which of them runs.
+    booted: usize,
+    /// Images whose layers are on the disk, so that staging them needs no registry.
+    cached: BTreeSet<String>,
+    finalization_failed: bool,
+}
+
+impl Deployments {
+    /// A host that was installed with this image.
+    pub fn new(booted: Deployment) -> Self {
+        Self {
+            cached: BTreeSet::from([booted.digest.clone()]),
+            staged: None,
+            finalized: vec![booted],
+            booted: 0,
+            finalization_failed: false,
+        }
+    }
+
+    /// The deployment that runs; `None` never happens in practice.
+    pub fn booted(&self) -> Option<&Deployment> {
+        self.finalized.get(self.booted)
+    }
+
+    /// What is staged.
+    pub fn staged(&self) -> Option<&Staged> {
+        self.staged.as_ref()
+    }
+
+    /// A shutdown now would change what boots.
+    pub fn is_armed(&self) -> bool {
+        self.staged.as_ref().is_some_and(|s| !s.locked)
+    }
+
+    /// The first finalized deployment that does not run.
+    pub fn rollback(&self) -> Option<&Deployment> {
+        self.finalized.get(usize::from(self.booted == 0))
+    }
+
+    /// The rollback deployment is the one that the boot loader takes next.
+    pub fn rollback_queued(&self) -> bool {
+        self.booted > 0
+    }
+
+    /// Whether the previous shutdown failed to finalize what was staged.
+    pub fn finalization_failed(&self) -> bool {
+        self.finalization_failed
+    }
+
+    /// The reference that the next `switch` is compared with: that of the staged image, else of the booted one.
+    pub fn spec_image(&self) -> Option<&str> {
+        let deployment = self
+            .staged
+            .as_ref()
+            .map(|s| &s.deployment)
+            .or(self.booted())?;
+        Some(&deployment.image)
+    }
+
+    /// Whether staging this digest needs no registry.
+    pub fn is_cached(&self, digest: &str) -> bool {
+        self.cached.contains(digest)
+    }
+
+    /// Stages an image in place of whatever was staged. Like the real one it is armed unless `locked`.
+    pub fn stage(&mut self, mut deployment: Deployment, locked: bool) {
+        let twins = self
+            .finalized
+            .iter()
+            .filter(|d| d.digest == deployment.digest);
+        deployment.serial = twins.map(|d| d.serial + 1).max().unwrap_or(0);
+        self.staged = Some(Staged { deployment, locked });
+        // Staging ends with a cleanup: layers that no deployment uses go.
+        let used = self
+            .staged
+            .iter()
+            .map(|s| &s.deployment)
+            .chain(&self.finalized);
+        self.cached = used.map(|d| d.digest.clone()).collect();
+    }
+
+    /// `ostree admin lock-finalization`: what it prints, or the error.
+    pub fn lock(&mut self) -> Result<&'static str, String> {
+        let staged = self.staged.as_mut().ok_or("No staged deployment")?;
+        Ok(if std::mem::replace(&mut staged.locked, true) {
+            "Staged deployment is already finalization locked"
+        } else {
+            "Staged deployment is now finalization locked"
+        })
+    }
+
+    /// `ostree admin lock-finalization --unlock`: what it prints, or the error.
+    pub fn unlock(&mut self) -> Result<&'static str, String> {
+        let staged = self.staged.as_mut().ok_or("No staged deployment")?;
+        Ok(if std::mem::replace(&mut staged.locked, false) {
+            "Staged deployment is now queued to apply on shutdown"
+        } else {
+            "Staged deployment is already prepared for finalization"
+        })
+    }
+
+    /// `ostree admin undeploy INDEX`; a staged deployment has index 0 and moves the others by one.
+    pub fn undeploy(&mut self, index: usize) -> Result<String, String> {
+        let gone = |d: &Deployment| format!("Deleted deployment {}.{}", d.checksum(), d.serial);
+        let position = match (index, &self.staged) {
+            (0, Some(staged)) => {
+                let text = gone(&staged.deployment);
+                self.staged = None;
+                return Ok(text);
+            }
+            (_, Some(_)) => index - 1,
+            (_, None) => index,
+        };
+        if position == self.booted {
+            return Err(format!(
+                "Cannot undeploy currently booted deployment {index}"
+            ));
+        }
+        if position >= self.finalized.len() {
+            return Err(format!(
+                "Out of range deployment index {index}, expected < {}",
+                self.finalized.len()
+            ));
+        }
+        let deployment = self.finalized.remove(position);
+        self.booted -= usize::from(position < self.booted);
+        self.cached.remove(&deployment.digest);
+        Ok(gone(&deployment))
+    }
+
+    /// `bootc rollback`: swaps the boot order and drops what is staged. A second call swaps it back.
+    pub fn toggle_rollback(&mut self) -> Result<String, String> {
+        if self.finalized.len() < 2 {
+            return Err("No rollback available".to_owned());
+        }
+        let queued = self.rollback_queued();
+        self.finalized.swap(0, 1);
+        self.booted = usize::from(!queued);
+        self.staged = None;
+        Ok(if queued {
+            "notice: Reverting queued rollback state".to_owned()
+        } else {
+            "Next boot: rollback deployment".to_owned()
+        })
+    }
+
+    /// An orderly shutdown: an unlocked staged deployment goes in front, a locked one is lost.
+    ///
+    /// With `finalization_works` false nothing changes except that the failure is remembered for the next boot.
+    pub fn shut_down(&mut self, finalization_works: bool) {
+        let armed = self.staged.take().filter(|s| !s.locked);
+        self.finalization_failed = false;
+        let Some(staged) = armed else { return };
+        if !finalization_works {
+            self.finalization_failed = true;
+            return;
+        }
+        // Only the deployment that ran stays beside the new one.
+        let old = self.booted().cloned();
+        self.finalized = std::iter::once(staged.deployment).chain(old).collect();
+        // Until the boot the old one still runs; it is last now.
+        self.booted = self.finalized.len() - 1;
+    }
+
+    /// The power goes: what was staged lived in `/run` and is lost.
+    pub fn cut_power(&mut self) {
+        self.staged = None;
+        self.finalization_failed = false;
+    }
+
+    /// The boot loader takes the first deployment.
+    pub fn boot(&mut self) {
+        self.booted = 0;
+    }
+
+    /// The output of `bootc status --format=json`.
+    pub fn status(&self, view: View) -> Value {
+        if view.not_bootc {
+            return null_host();
+        }
+        let booted = self.booted().map(|d| entry(d, false, view, view.layered));
+        let staged = self
+            .staged
+            .as_ref()
+            .map(|s| entry(&s.deployment, s.locked, view, false));
+        let rollback = self.rollback().map(|d| entry(d, false, view, false));
+        let spec = match self.spec_image() {
+            Some(image) if !view.layered || self.staged.is_some() => json!({
+                "image": {"image": image, "transport": "registry"},
+                "bootOrder": if self.rollback_queued() { "rollback" } else { "default" },
+            }),
+            _ => json!({"image": null, "bootOrder": "default"}),
+        };
+        json!({
+            "apiVersion": "org.containers.bootc/v1",
+            "kind": "BootcHost",
+            "metadata": {"name": "host"},
+            "spec": spec,
+            "status": {
+                "booted": booted,
+                "staged": staged,
+                "rollback": rollback,
+                "rollbackQueued": self.rollback_queued(),
+                "type": if view.layered { Value::Null } else { json!("bootcHost") },
+                "usrOverlay": null,
+                "readOnly": false,
+            },
+        })
+    }
+}
+
+fn null_host() -> Value {
+    json!({
+        "apiVersion": "org.containers.bootc/v1",
+        "kind": "BootcHost",
+        "metadata": {},
+        "spec": {"image": null, "bootOrder": "default"},
+        "status": {
+            "booted": null, "staged": null, "rollback": null, "rollbackQueued": false, "type": null,
+            "usrOverlay": null, "readOnly": false,
+        },
+    })
+}
+
+fn entry(deployment: &Deployment, locked: bool, view: View, layered: bool) -> Value {
+    let image = (!layered).then(|| {
+        json!({
+            "image": {"image": deployment.image, "transport": "registry"},
+            "imageDigest": deployment.digest,
+            "version": deployment.version,
+            "timestamp": deployment.timestamp,
+            "architecture": deployment.architecture,
+        })
+    });
+    let mut entry = json!({
+        "image": image,
+        "cachedUpdate": null,
+        "incompatible": layered,
+        "pinned": false,
+        "softRebootCapable": false,
+        "downloadOnly": locked,
+        "store": "ostreeContainer",
+        "ostree": {"stateroot": "default", "checksum": deployment.checksum(), "deploySerial": deployment.serial},
+        "composefs": null,
+    });
+    if let (true, Some(map)) = (view.old, entry.as_object_mut()) {
+        map.remove("softRebootCapable");
+        map.remove("downloadOnly");
+    }
+    entry
+}
+
+#[cfg(test)]
+mod tests;

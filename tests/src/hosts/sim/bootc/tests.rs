@@ -1,0 +1,212 @@
+//! What each command and each way to go down makes of the deployments.
+
+use super::super::catalog::digest_of;
+use super::*;
+
+fn deployment(version: &str) -> Deployment {
+    let digest = digest_of(version);
+    Deployment {
+        image: format!("registry.test/os@{digest}"),
+        digest,
+        version: version.to_owned(),
+        timestamp: "2026-11-01T00:00:00Z".to_owned(),
+        architecture: "amd64".to_owned(),
+        serial: 0,
+    }
+}
+
+fn host(version: &str) -> Deployments {
+    Deployments::new(deployment(version))
+}
+
+fn reboot(host: &mut Deployments) {
+    host.shut_down(true);
+    host.boot();
+}
+
+fn versions(host: &Deployments) -> (String, Option<String>) {
+    (
+        host.booted().unwrap().version.clone(),
+        host.rollback().map(|d| d.version.clone()),
+    )
+}
+
+#[test]
+fn a_locked_staged_image_is_discarded_by_a_reboot() {
+    let mut host = host("1");
+    host.stage(deployment("2"), false);
+    host.lock().unwrap();
+    reboot(&mut host);
+    assert_eq!(versions(&host), ("1".to_owned(), None));
+    assert!(host.staged().is_none());
+    assert!(
+        host.is_cached(&digest_of("2")),
+        "its layers stay until the next cleanup"
+    );
+}
+
+#[test]
+fn an_unlocked_staged_image_is_booted_and_the_old_one_becomes_the_rollback() {
+    let mut host = host("1");
+    for version in ["2", "3"] {
+        host.stage(deployment(version), true);
+        host.unlock().unwrap();
+        reboot(&mut host);
+    }
+    assert_eq!(versions(&host), ("3".to_owned(), Some("2".to_owned())));
+    assert!(!host.rollback_queued());
+}
+
+#[test]
+fn a_power_cut_loses_what_is_staged_even_unlocked() {
+    let mut host = host("1");
+    host.stage(deployment("2"), false);
+    host.cut_power();
+    host.boot();
+    assert_eq!(versions(&host), ("1".to_owned(), None));
+    assert!(host.staged().is_none());
+}
+
+#[test]
+fn a_failed_finalization_is_remembered_for_one_boot() {
+    let mut host = host("1");
+    host.stage(deployment("2"), false);
+    host.shut_down(false);
+    host.boot();
+    assert!(host.finalization_failed());
+    assert_eq!(versions(&host), ("1".to_owned(), None));
+    reboot(&mut host);
+    assert!(!host.finalization_failed());
+}
+
+#[test]
+fn undeploy_removes_the_staged_image_but_never_the_booted_one() {
+    let mut host = host("1");
+    assert_eq!(
+        host.undeploy(0).unwrap_err(),
+        "Cannot undeploy currently booted deployment 0"
+    );
+    host.stage(deployment("2"), true);
+    assert!(host.undeploy(0).unwrap().starts_with("Deleted deployment "));
+    assert!(host.staged().is_none());
+    assert!(host.undeploy(1).is_err());
+}
+
+#[test]
+fn locking_needs_something_staged_and_may_be_repeated() {
+    let mut host = host("1");
+    assert_eq!(host.lock().unwrap_err(), "No staged deployment");
+    assert_eq!(host.unlock().unwrap_err(), "No staged deployment");
+    host.stage(deployment("2"), false);
+    assert!(host.lock().unwrap().contains("now finalization locked"));
+    assert!(host.lock().unwrap().contains("already finalization locked"));
+    assert!(host.unlock().unwrap().contains("now queued"));
+    assert!(host.unlock().unwrap().contains("already prepared"));
+}
+
+#[test]
+fn rollback_is_a_toggle_that_drops_what_is_staged() {
+    let mut host = host("1");
+    assert!(host.toggle_rollback().is_err());
+    host.stage(deployment("2"), false);
+    reboot(&mut host);
+    host.stage(deployment("3"), false);
+    host.toggle_rollback().unwrap();
+    assert!(host.rollback_queued() && host.staged().is_none());
+    assert_eq!(
+        host.status(View::default())["spec"]["bootOrder"],
+        "rollback"
+    );
+    host.toggle_rollback().unwrap();
+    assert!(!host.rollback_queued());
+    host.toggle_rollback().unwrap();
+    reboot(&mut host);
+    assert_eq!(versions(&host), ("1".to_owned(), Some("2".to_owned())));
+}
+
+#[test]
+fn status_has_the_keys_of_the_real_one() {
+    let mut host = host("1");
+    host.stage(deployment("2"), true);
+    let status = host.status(View::default());
+    let keys = |v: &Value| {
+        v.as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<BTreeSet<_>>()
+    };
+    let set = |names: &[&str]| {
+        names
+            .iter()
+            .map(|n| (*n).to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(
+        keys(&status["status"]),
+        set(&[
+            "booted",
+            "readOnly",
+            "rollback",
+            "rollbackQueued",
+            "staged",
+            "type",
+            "usrOverlay"
+        ])
+    );
+    assert_eq!(
+        keys(&status["status"]["staged"]),
+        set(&[
+            "cachedUpdate",
+            "composefs",
+            "downloadOnly",
+            "image",
+            "incompatible",
+            "ostree",
+            "pinned",
+            "softRebootCapable",
+            "store",
+        ])
+    );
+    assert_eq!(status["status"]["staged"]["downloadOnly"], true);
+    assert_eq!(
+        status["status"]["staged"]["ostree"]["checksum"]
+            .as_str()
+            .unwrap()
+            .len(),
+        64
+    );
+    assert_eq!(status["status"]["rollback"], Value::Null);
+    assert_eq!(
+        status["spec"]["image"]["image"],
+        format!("registry.test/os@{}", digest_of("2"))
+    );
+}
+
+#[test]
+fn status_of_other_kinds_of_hosts() {
+    let host = host("1");
+    let not_bootc = host.status(View {
+        not_bootc: true,
+        ..View::default()
+    });
+    assert_eq!(not_bootc["status"]["booted"], Value::Null);
+    let layered = host.status(View {
+        layered: true,
+        ..View::default()
+    });
+    assert_eq!(layered["status"]["booted"]["incompatible"], true);
+    assert_eq!(layered["status"]["booted"]["image"], Value::Null);
+    let old = host.status(View {
+        old: true,
+        ..View::default()
+    });
+    assert!(old["status"]["booted"].get("downloadOnly").is_none());
+}
+
+#[test]
+fn the_same_image_twice_gets_another_serial() {
+    let mut host = host("1");
+    host.stage(deployment("1"), false);
+    assert_eq!(host.staged().unwrap().deployment.serial, 1);
+}

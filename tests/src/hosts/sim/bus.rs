@@ -1,0 +1,116 @@
+//! A private message bus for one simulated host.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+/// A `dbus-daemon` on a socket of its own, which lets everybody do everything. Dies with this value.
+#[derive(Debug)]
+pub struct Bus {
+    socket: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    daemon: Mutex<Option<Child>>,
+}
+
+impl Bus {
+    /// Prepares a bus in this directory; [`start`](Self::start) makes it run. The path must be short, for
+    /// socket addresses are limited to 107 bytes.
+    pub fn new(dir: &Path) -> Result<Self> {
+        let bus = Self {
+            socket: dir.join("bus"),
+            config: dir.join("bus.conf"),
+            log: dir.join("bus.log"),
+            daemon: Mutex::new(None),
+        };
+        std::fs::write(&bus.config, configuration(&bus.socket))
+            .context("cannot write the configuration of the bus")?;
+        Ok(bus)
+    }
+
+    /// The address for clients; the same for the whole life of the host.
+    pub fn address(&self) -> String {
+        format!("unix:path={}", self.socket.display())
+    }
+
+    /// Starts the daemon and waits until it accepts connections. One that runs is replaced.
+    pub async fn start(&self) -> Result<()> {
+        self.stop().await;
+        let log = File::create(&self.log).context("cannot write the log of the bus")?;
+        let daemon = Command::new("setpriv")
+            .args([
+                "--pdeathsig",
+                "KILL",
+                "--",
+                "dbus-daemon",
+                "--nofork",
+                "--nopidfile",
+                "--nosyslog",
+            ])
+            .arg(format!("--config-file={}", self.config.display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start dbus-daemon (Debian package dbus) under setpriv")?;
+        *self.daemon() = Some(daemon);
+        for _ in 0..2000 {
+            if UnixStream::connect(&self.socket).await.is_ok() {
+                return Ok(());
+            }
+            if let Some(Ok(Some(status))) = self.daemon().as_mut().map(Child::try_wait) {
+                let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+                bail!("dbus-daemon ended at once: {status}: {log}");
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bail!("dbus-daemon did not open {} in 10 s", self.socket.display())
+    }
+
+    /// Kills the daemon: every client loses its connection.
+    pub async fn stop(&self) {
+        let daemon = self.daemon().take();
+        if let Some(mut daemon) = daemon {
+            // An error means that it is gone already.
+            let _ = daemon.kill().await;
+        }
+        let _ = std::fs::remove_file(&self.socket);
+    }
+
+    /// Kills the daemon without waiting, for use while dropping.
+    pub(super) fn kill(&self) {
+        if let Some(mut daemon) = self.daemon().take() {
+            let _ = daemon.start_kill();
+        }
+    }
+
+    fn daemon(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        self.daemon.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+fn configuration(socket: &Path) -> String {
+    format!(
+        r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <listen>unix:path={}</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/>
+    <allow own="*"/>
+    <allow send_type="*"/>
+    <allow receive_type="*"/>
+    <allow send_destination="*"/>
+  </policy>
+</busconfig>
+"#,
+        socket.display()
+    )
+}

@@ -1,0 +1,39 @@
+//! Many simulated hosts at once.
+
+use anyhow::Result;
+use futures::{StreamExt, TryStreamExt, stream};
+
+use super::{SimHost, SimHostConfig};
+
+/// How many hosts are made at the same time: each of them starts processes.
+const AT_ONCE: usize = 16;
+
+/// The hosts of one test.
+#[derive(Debug, Clone, Default)]
+pub struct SimFleet {
+    /// In the order of their numbers.
+    pub hosts: Vec<SimHost>,
+}
+
+impl SimFleet {
+    /// Makes and boots `n` hosts; `config` is asked for each of them by number, from 0.
+    pub async fn start(n: usize, config: impl Fn(usize) -> SimHostConfig) -> Result<Self> {
+        let starting = stream::iter((0..n).map(|i| SimHost::start(config(i)))).buffered(AT_ONCE);
+        Ok(Self {
+            hosts: starting.try_collect().await?,
+        })
+    }
+
+    /// The host with this name.
+    pub fn host(&self, name: &str) -> Option<&SimHost> {
+        self.hosts.iter().find(|h| h.name() == name)
+    }
+
+    /// How many hosts booted this digest and are up.
+    pub fn running(&self, digest: &str) -> usize {
+        let facts = self.hosts.iter().map(SimHost::facts);
+        facts
+            .filter(|f| f.boot_id.is_some() && f.booted == digest)
+            .count()
+    }
+}

@@ -1,0 +1,416 @@
+//! A stand-in for the kubelet: keeps its Node, and makes pods on it start and end.
+//!
+//! It uses the node's own kubelet identity, so that the Node authorizer and NodeRestriction see what they would
+//! see from a real one. One watch per host and no polling, so that a hundred of them fit into one process.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::TryStreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Config, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio::task::AbortHandle;
+
+use super::settings::SharedSettings;
+
+/// A pod with this annotation never ends by itself.
+pub const NEVER_ENDS: &str = "berth.test/never-ends";
+
+/// Who the kubelet stand-in is.
+#[derive(Debug, Clone, Default)]
+pub struct KubeletConfig {
+    /// Credentials of `system:node:NAME` in the group `system:nodes`.
+    pub kubeconfig: PathBuf,
+    /// Labels that the Node gets when it registers. NodeRestriction refuses some, such as
+    /// `node-role.kubernetes.io/…`: those are for an admin to set.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What is running at this boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Boot {
+    pub(super) boot_id: String,
+    pub(super) digest: String,
+    pub(super) version: String,
+}
+
+/// The kubelet of one host. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Kubelet {
+    node: String,
+    architecture: String,
+    config: KubeletConfig,
+    settings: SharedSettings,
+    client: Arc<OnceCell<Client>>,
+    tasks: Arc<Mutex<Vec<AbortHandle>>>,
+    /// Pods that are being started or ended, so that a second event does not do it again.
+    busy: Arc<Mutex<HashSet<(String, bool)>>>,
+}
+
+impl std::fmt::Debug for Kubelet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kubelet")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Kubelet {
+    pub(super) fn new(
+        node: &str,
+        architecture: &str,
+        config: KubeletConfig,
+        settings: SharedSettings,
+    ) -> Self {
+        Self {
+            node: node.to_owned(),
+            architecture: architecture.to_owned(),
+            config,
+            settings,
+            client: Arc::default(),
+            tasks: Arc::default(),
+            busy: Arc::default(),
+        }
+    }
+
+    async fn client(&self) -> Result<Client> {
+        let client = self
+            .client
+            .get_or_try_init(|| connect(&self.config.kubeconfig))
+            .await?;
+        Ok(client.clone())
+    }
+
+    /// Starts as after a boot: registers, says not ready, then ready, and looks after its pods.
+    pub(super) fn start(&self, boot: Boot) {
+        self.stop();
+        let (node, pods, lease) = (self.clone(), self.clone(), self.clone());
+        let started = vec![
+            tokio::spawn(async move { forever(&node.node, || node.come_up(&boot)).await })
+                .abort_handle(),
+            tokio::spawn(async move { pods.look_after_pods().await }).abort_handle(),
+            tokio::spawn(async move { lease.renew_lease().await }).abort_handle(),
+        ];
+        self.tasks().extend(started);
+    }
+
+    /// Stops as when the host goes down: nothing is said to anybody.
+    pub(super) fn stop(&self) {
+        for task in self.tasks().drain(..) {
+            task.abort();
+        }
+        self.busy().clear();
+    }
+
+    fn tasks(&self) -> std::sync::MutexGuard<'_, Vec<AbortHandle>> {
+        self.tasks.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn busy(&self) -> std::sync::MutexGuard<'_, HashSet<(String, bool)>> {
+        self.busy.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    async fn come_up(&self, boot: &Boot) -> Result<()> {
+        let settings = self.settings.with(|s| s.kubelet.clone());
+        tokio::time::sleep(settings.start_delay).await;
+        self.register().await?;
+        self.report(boot, false, "KubeletNotReady").await?;
+        if !self.settings.with(|s| s.never_ready.contains(&boot.digest)) {
+            tokio::time::sleep(settings.ready_delay).await;
+            self.report(boot, true, "KubeletReady").await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the Node unless it exists; a deleted one comes back with another UID.
+    pub(super) async fn register(&self) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client().await?);
+        if nodes
+            .get_opt(&self.node)
+            .await
+            .context("cannot read the Node")?
+            .is_some()
+        {
+            return Ok(());
+        }
+        let mut labels = self.config.labels.clone();
+        labels.insert("kubernetes.io/hostname".to_owned(), self.node.clone());
+        labels.insert("kubernetes.io/arch".to_owned(), self.architecture.clone());
+        labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": self.node, "labels": labels},
+            "spec": {},
+        });
+        let node: Node =
+            serde_json::from_value(node).context("the Node of a simulated host is malformed")?;
+        match nodes.create(&PostParams::default(), &node).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            created => created.map(drop).context("cannot create the Node"),
+        }
+    }
+
+    /// Writes the Node's status under this boot.
+    pub(super) async fn report(&self, boot: &Boot, ready: bool, reason: &str) -> Result<()> {
+        let nodes: Api<Node> = Api::all(self.client().await?);
+        let before = nodes
+            .get(&self.node)
+            .await
+            .context("cannot read the Node")?;
+        let status = node_status(
+            &self.node,
+            &self.architecture,
+            boot,
+            condition(&before, ready, reason),
+        );
+        let patch = Patch::Strategic(json!({ "status": status }));
+        let patched = nodes
+            .patch_status(&self.node, &PatchParams::default(), &patch)
+            .await;
+        patched.context("cannot write the status of the Node")?;
+        Ok(())
+    }
+
+    async fn look_after_pods(&self) {
+        let client = match self.client().await {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::error!(
+                    node = self.node,
+                    error = format!("{error:#}"),
+                    "no pods will run"
+                );
+                return;
+            }
+        };
+        let pods: Api<Pod> = Api::all(client.clone());
+        let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node));
+        let mut stream = pin!(watcher(pods, config).default_backoff().applied_objects());
+        loop {
+            match stream.try_next().await {
+                Ok(Some(pod)) => self.pod_changed(&client, pod),
+                Ok(None) => return,
+                // The stream goes on by itself after a while.
+                Err(error) => tracing::debug!(node = self.node, %error, "watch of pods"),
+            }
+        }
+    }
+
+    fn pod_changed(&self, client: &Client, pod: Pod) {
+        let ending = pod.metadata.deletion_timestamp.is_some();
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|s| s.phase.as_deref())
+            .unwrap_or("Pending");
+        if (!ending && phase != "Pending") || (ending && pod.annotations().contains_key(NEVER_ENDS))
+        {
+            return;
+        }
+        let key = (pod.uid().unwrap_or_default(), ending);
+        if !self.busy().insert(key.clone()) {
+            return;
+        }
+        let (kubelet, client) = (self.clone(), client.clone());
+        let task = tokio::spawn(async move {
+            let settings = kubelet.settings.with(|s| s.kubelet.clone());
+            tokio::time::sleep(if ending {
+                settings.pod_stop
+            } else {
+                settings.pod_start
+            })
+            .await;
+            let step = || async {
+                if ending {
+                    end_pod(&client, &pod).await
+                } else {
+                    run_pod(&client, &pod).await
+                }
+            };
+            forever(&kubelet.node, step).await;
+            kubelet.busy().remove(&key);
+        });
+        let mut tasks = self.tasks();
+        tasks.retain(|t| !t.is_finished());
+        tasks.push(task.abort_handle());
+    }
+
+    async fn renew_lease(&self) {
+        loop {
+            let every = self.settings.with(|s| s.kubelet.renew_lease);
+            if every.is_some()
+                && let Err(error) = self.write_lease().await
+            {
+                tracing::debug!(
+                    node = self.node,
+                    error = format!("{error:#}"),
+                    "lease not renewed"
+                );
+            }
+            // Looks at the setting again now and then.
+            tokio::time::sleep(
+                every
+                    .unwrap_or(Duration::from_secs(5))
+                    .max(Duration::from_secs(1)),
+            )
+            .await;
+        }
+    }
+
+    async fn write_lease(&self) -> Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.client().await?, "kube-node-lease");
+        let spec = json!({
+            "holderIdentity": self.node, "leaseDurationSeconds": 40, "renewTime": format!("{:.6}", Timestamp::now()),
+        });
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        match leases
+            .patch(&self.node, &PatchParams::default(), &patch)
+            .await
+        {
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                let lease: Lease = serde_json::from_value(json!({
+                    "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self.node}, "spec": spec,
+                }))?;
+                leases.create(&PostParams::default(), &lease).await?;
+            }
+            patched => drop(patched?),
+        }
+        Ok(())
+    }
+}
+
+/// Tries until it works: the API server may be restarting.
+async fn forever<F: Future<Output = Result<()>>>(node: &str, mut step: impl FnMut() -> F) {
+    while let Err(error) = step().await {
+        tracing::debug!(
+            node,
+            error = format!("{error:#}"),
+            "kubelet stand-in tries again"
+        );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn connect(kubeconfig: &PathBuf) -> Result<Client> {
+    let file = Kubeconfig::read_from(kubeconfig)
+        .with_context(|| format!("cannot read {}", kubeconfig.display()))?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("cannot use {}", kubeconfig.display()))?;
+    // Whoever calls decides about retries: a hidden one could outlive a simulated reboot.
+    config.default_retry = false;
+    Client::try_from(config).context("cannot make a client for the kubelet stand-in")
+}
+
+/// The Ready condition; its transition time changes only with its status.
+fn condition(node: &Node, ready: bool, reason: &str) -> Value {
+    let status = if ready { "True" } else { "False" };
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|s| s.conditions.as_deref())
+        .unwrap_or_default();
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let same = conditions
+        .iter()
+        .find(|c| c.type_ == "Ready" && c.status == status);
+    let since = same
+        .and_then(|c| c.last_transition_time.as_ref())
+        .map_or_else(
+            || now.clone(),
+            |t| t.0.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        );
+    json!({
+        "type": "Ready", "status": status, "reason": reason, "message": "reported by a stand-in",
+        "lastHeartbeatTime": now, "lastTransitionTime": since,
+    })
+}
+
+fn node_status(node: &str, architecture: &str, boot: &Boot, ready: Value) -> Value {
+    let resources =
+        json!({"cpu": "8", "memory": "32Gi", "pods": "110", "ephemeral-storage": "100Gi"});
+    json!({
+        "conditions": [ready],
+        "capacity": resources,
+        "allocatable": resources,
+        "addresses": [{"type": "Hostname", "address": node}],
+        "images": [{"names": ["registry.test/pause:1"], "sizeBytes": 700_000}],
+        "nodeInfo": {
+            "bootID": boot.boot_id, "machineID": node, "systemUUID": node, "kernelVersion": "6.12.0",
+            "osImage": format!("Simulated OS {}", boot.version), "operatingSystem": "linux", "architecture": architecture,
+            "containerRuntimeVersion": "simulated://1", "kubeletVersion": "v1.36.3", "kubeProxyVersion": "",
+        },
+    })
+}
+
+async fn run_pod(client: &Client, pod: &Pod) -> Result<()> {
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let conditions = [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ];
+    let conditions: Vec<_> = conditions
+        .iter()
+        .map(|c| json!({"type": c, "status": "True", "lastTransitionTime": now}))
+        .collect();
+    let containers = pod
+        .spec
+        .as_ref()
+        .map(|s| s.containers.as_slice())
+        .unwrap_or_default();
+    let containers: Vec<_> = containers
+        .iter()
+        .map(|c| {
+            json!({
+                "name": c.name, "image": c.image, "imageID": "simulated", "ready": true, "started": true,
+                "restartCount": 0, "state": {"running": {"startedAt": now}},
+            })
+        })
+        .collect();
+    let status = json!({
+        "phase": "Running", "conditions": conditions, "containerStatuses": containers, "startTime": now,
+        "podIP": "192.0.2.2", "podIPs": [{"ip": "192.0.2.2"}],
+    });
+    let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid()}, "status": status}));
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    match pods
+        .patch_status(&pod.name_any(), &PatchParams::default(), &patch)
+        .await
+    {
+        // Gone, or another pod of that name by now.
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        patched => patched
+            .map(drop)
+            .context("cannot write the status of the pod"),
+    }
+}
+
+async fn end_pod(client: &Client, pod: &Pod) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: pod.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match pods.delete(&pod.name_any(), &parameters).await {
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        deleted => deleted.map(drop).context("cannot delete the pod"),
+    }
+}

@@ -1,0 +1,138 @@
+//! `org.freedesktop.login1` on the bus of a simulated host.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+use zbus::{Connection, interface};
+
+use super::error::NamedError;
+use super::settings::{RebootFault, SharedSettings};
+
+const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+/// `RebootWithFlags`: the bits that ask for something else than an ordinary reboot.
+const KEXEC: u64 = 2;
+const SOFT_REBOOT: u64 = 4;
+
+/// The session manager of one host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Login {
+    settings: SharedSettings,
+    preparing: Arc<AtomicBool>,
+    /// Where accepted requests go: how much longer than usual the shutdown takes.
+    reboots: UnboundedSender<Duration>,
+}
+
+impl Login {
+    pub(super) fn new(settings: SharedSettings, reboots: UnboundedSender<Duration>) -> Self {
+        Self {
+            settings,
+            preparing: Arc::default(),
+            reboots,
+        }
+    }
+
+    /// Serves on this connection and takes logind's name.
+    pub(super) async fn serve(&self, conn: &Connection) -> zbus::Result<()> {
+        conn.object_server()
+            .at(
+                PATH,
+                Manager {
+                    login: self.clone(),
+                },
+            )
+            .await?;
+        conn.request_name("org.freedesktop.login1").await
+    }
+
+    /// A shutdown begins, or after a boot there is none. Answers what it was before.
+    pub(super) fn set_preparing(&self, preparing: bool) -> bool {
+        self.preparing.swap(preparing, Ordering::SeqCst)
+    }
+
+    /// Tells everybody that a shutdown begins.
+    pub(super) async fn announce(&self, conn: &Connection) -> zbus::Result<()> {
+        conn.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &(true,))
+            .await
+    }
+
+    fn request(&self, flags: u64) -> Result<(), NamedError> {
+        if flags & (KEXEC | SOFT_REBOOT) != 0 {
+            let text = "the simulated host has neither kexec nor soft reboot";
+            return Err(NamedError::new(
+                "org.freedesktop.DBus.Error.NotSupported",
+                text,
+            ));
+        }
+        let settings = self.settings.get();
+        if let RebootFault::Refused { name, message } = settings.reboot {
+            return Err(NamedError::new(&name, message));
+        }
+        if settings.inhibitors.iter().any(|i| i.blocks_shutdown()) {
+            let text = "Operation denied due to active block inhibitor";
+            return Err(NamedError::new(
+                "org.freedesktop.login1.BlockedByInhibitorLock",
+                text,
+            ));
+        }
+        let delay = match settings.reboot {
+            RebootFault::Lost => return Ok(()),
+            RebootFault::Delayed(delay) => delay,
+            RebootFault::Works | RebootFault::Refused { .. } => Duration::ZERO,
+        };
+        if self.set_preparing(true) {
+            let text = "There's already a shutdown or sleep operation in progress";
+            return Err(NamedError::new(
+                "org.freedesktop.login1.OperationInProgress",
+                text,
+            ));
+        }
+        // Nobody listens any more when the whole host is being dropped.
+        let _ = self.reboots.send(delay);
+        Ok(())
+    }
+}
+
+struct Manager {
+    login: Login,
+}
+
+#[interface(name = "org.freedesktop.login1.Manager")]
+impl Manager {
+    async fn list_inhibitors(&self) -> Vec<(String, String, String, String, u32, u32)> {
+        let inhibitors = self.login.settings.with(|s| s.inhibitors.clone());
+        let listed = |i: super::settings::Inhibitor| (i.what, i.who, i.why, i.mode, i.uid, i.pid);
+        inhibitors.into_iter().map(listed).collect()
+    }
+
+    async fn can_reboot(&self) -> String {
+        "yes".to_owned()
+    }
+
+    async fn reboot(&self, _interactive: bool) -> Result<(), NamedError> {
+        self.login.request(0)
+    }
+
+    async fn reboot_with_flags(&self, flags: u64) -> Result<(), NamedError> {
+        self.login.request(flags)
+    }
+
+    // Like the real one it changes without a PropertiesChanged.
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn preparing_for_shutdown(&self) -> bool {
+        self.login.preparing.load(Ordering::SeqCst)
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn scheduled_shutdown(&self) -> (String, u64) {
+        (String::new(), u64::MAX)
+    }
+
+    #[zbus(signal)]
+    async fn prepare_for_shutdown(
+        emitter: &zbus::object_server::SignalEmitter<'_>,
+        start: bool,
+    ) -> zbus::Result<()>;
+}

@@ -1,0 +1,314 @@
+//! The parts of one simulated host and what happens to them when the power comes and goes.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::AbortHandle;
+use zbus::Connection;
+
+use super::agent::Agents;
+use super::bus::Bus;
+use super::kubelet::{Boot, Kubelet};
+use super::login::Login;
+use super::process::Os;
+use super::settings::SharedSettings;
+use super::systemd;
+use super::units::Units;
+use crate::hosts::{HostChange, HostLog};
+
+/// The timers and services of other updaters, with the state below `active` that each of them has.
+const RIVALS: &[(&str, &str)] = &[
+    ("bootc-fetch-apply-updates.timer", "waiting"),
+    ("rpm-ostreed-automatic.timer", "waiting"),
+    ("zincati.service", "running"),
+];
+/// How long a process may go on after SIGTERM.
+const TERM_GRACE: Duration = Duration::from_millis(20);
+
+/// How a host goes down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Down {
+    /// With a shutdown that finalizes what is staged, and takes so much longer than usual.
+    Orderly(Duration),
+    /// At once.
+    PowerCut,
+}
+
+/// What exists only while the host is up.
+#[derive(Debug)]
+struct Up {
+    boot: Boot,
+    /// systemd and logind hang on these; they are replaced when the bus is.
+    systemd: Connection,
+    login: Connection,
+    clients: AbortHandle,
+}
+
+/// One host. All changes of its power go through one lock, so they never overlap.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) name: String,
+    /// Where the agent finds the host's files.
+    pub(super) root: PathBuf,
+    pub(super) settings: SharedSettings,
+    pub(super) os: std::sync::Arc<Os>,
+    pub(super) bus: Bus,
+    pub(super) units: Units,
+    pub(super) login: Login,
+    pub(super) kubelet: Option<Kubelet>,
+    pub(super) agents: Agents,
+    pub(super) log: HostLog,
+    power: AsyncMutex<Option<Up>>,
+    /// A copy of the boot ID for readers; `None` while the host is down.
+    boot_id: Mutex<Option<String>>,
+}
+
+/// The parts that a [`Machine`] is built of.
+pub(super) struct Parts {
+    pub(super) name: String,
+    pub(super) root: PathBuf,
+    pub(super) settings: SharedSettings,
+    pub(super) os: std::sync::Arc<Os>,
+    pub(super) bus: Bus,
+    pub(super) login: Login,
+    pub(super) kubelet: Option<Kubelet>,
+    pub(super) agents: Agents,
+    pub(super) log: HostLog,
+}
+
+impl Machine {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            units: Units::new(parts.os.clone(), parts.root.clone()),
+            name: parts.name,
+            root: parts.root,
+            settings: parts.settings,
+            os: parts.os,
+            bus: parts.bus,
+            login: parts.login,
+            kubelet: parts.kubelet,
+            agents: parts.agents,
+            log: parts.log,
+            power: AsyncMutex::default(),
+            boot_id: Mutex::default(),
+        }
+    }
+
+    /// The boot ID, while the host is up.
+    pub(super) fn boot_id(&self) -> Option<String> {
+        self.boot_id_slot().clone()
+    }
+
+    fn boot_id_slot(&self) -> MutexGuard<'_, Option<String>> {
+        self.boot_id.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Boots, unless the host is up.
+    pub(super) async fn power_on(&self) -> Result<()> {
+        let mut power = self.power.lock().await;
+        if power.is_none() {
+            *power = Some(self.boot().await?);
+        }
+        Ok(())
+    }
+
+    /// Goes down, unless the host is down.
+    pub(super) async fn power_off(&self, how: Down) {
+        let mut power = self.power.lock().await;
+        if let Some(up) = power.take() {
+            self.go_down(up, how).await;
+        }
+    }
+
+    /// Goes down and comes up again. With `boot` only if that is still the boot that runs: a request must not
+    /// reboot the host a second time.
+    pub(super) async fn reboot(&self, how: Down, boot: Option<&str>) -> Result<()> {
+        let mut power = self.power.lock().await;
+        let same = |up: &mut Up| boot.is_none_or(|id| up.boot.boot_id == id);
+        let Some(up) = power.take_if(same) else {
+            return Ok(());
+        };
+        self.go_down(up, how).await;
+        tokio::time::sleep(self.settings.with(|s| s.reboot_time)).await;
+        *power = Some(self.boot().await?);
+        Ok(())
+    }
+
+    /// The message bus dies and comes back; systemd and logind return to it, their clients have to.
+    pub(super) async fn restart_bus(&self) -> Result<()> {
+        let mut power = self.power.lock().await;
+        let Some(up) = power.as_mut() else {
+            return Ok(());
+        };
+        up.clients.abort();
+        self.bus.start().await?;
+        self.units.forget_clients();
+        (up.systemd, up.login, up.clients) = self.serve().await?;
+        Ok(())
+    }
+
+    /// The kubelet starts again under the boot that runs.
+    pub(super) async fn restart_kubelet(&self) {
+        if let (Some(up), Some(kubelet)) = (self.power.lock().await.as_ref(), &self.kubelet) {
+            kubelet.start(up.boot.clone());
+        }
+    }
+
+    /// Makes the units of other updaters what the settings say.
+    pub(super) fn apply_rivals(&self) {
+        let rivals = self.settings.with(|s| s.rivals.clone());
+        for (name, sub) in RIVALS {
+            self.units
+                .fix(name, rivals.contains(*name).then_some(("active", *sub)));
+        }
+    }
+
+    async fn boot(&self) -> Result<Up> {
+        let (digest, version, failed) = self.os.deployments(|d| {
+            d.boot();
+            let booted = d.booted().map(|b| (b.digest.clone(), b.version.clone()));
+            let (digest, version) = booted.unwrap_or_default();
+            (digest, version, d.finalization_failed())
+        });
+        let boot_id = self.new_boot_id()?;
+        self.log.record(
+            &self.name,
+            HostChange::Up {
+                boot_id: boot_id.clone(),
+                digest: digest.clone(),
+                version: version.clone(),
+            },
+        );
+        self.units.fix(
+            "ostree-boot-complete.service",
+            Some(if failed {
+                ("failed", "failed")
+            } else {
+                ("inactive", "dead")
+            }),
+        );
+        self.apply_rivals();
+        self.login.set_preparing(false);
+        self.bus.start().await?;
+        let (systemd, login, clients) = self.serve().await?;
+        let dead = self.settings.with(|s| s.kubelet_dead.contains(&digest));
+        let boot = Boot {
+            boot_id: boot_id.clone(),
+            digest,
+            version,
+        };
+        *self.boot_id_slot() = Some(boot_id);
+        if let Some(kubelet) = self.kubelet.as_ref().filter(|_| !dead) {
+            kubelet.start(boot.clone());
+            // Without a kubelet nothing would start the agent either.
+            self.agents.start();
+        } else if self.kubelet.is_none() {
+            self.agents.start();
+        }
+        Ok(Up {
+            boot,
+            systemd,
+            login,
+            clients,
+        })
+    }
+
+    async fn serve(&self) -> Result<(Connection, Connection, AbortHandle)> {
+        let connect = || async {
+            let builder = zbus::connection::Builder::address(self.bus.address().as_str());
+            builder
+                .build()
+                .await
+                .context("cannot connect to the bus of a simulated host")
+        };
+        let (systemd, login) = (connect().await?, connect().await?);
+        self.login
+            .serve(&login)
+            .await
+            .context("cannot serve logind")?;
+        let clients = systemd::serve(&systemd, &self.units)
+            .await
+            .context("cannot serve systemd")?;
+        Ok((systemd, login, clients))
+    }
+
+    /// A fresh boot: a new boot ID and an empty `/run`.
+    fn new_boot_id(&self) -> Result<String> {
+        let run = self.root.join("run");
+        if run.exists() {
+            std::fs::remove_dir_all(&run).context("cannot empty /run of a simulated host")?;
+        }
+        std::fs::create_dir_all(&run).context("cannot make /run of a simulated host")?;
+        // Every read of this file is another random UUID, written like a boot ID.
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid")
+            .context("cannot make a boot ID")?;
+        let file = self.root.join("proc/sys/kernel/random/boot_id");
+        std::fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))
+            .context("cannot make the directory of the boot ID")?;
+        std::fs::write(&file, &id).context("cannot write the boot ID")?;
+        Ok(id.trim().to_owned())
+    }
+
+    async fn go_down(&self, up: Up, how: Down) {
+        if let Down::Orderly(longer) = how {
+            self.begin_shutdown(&up, longer).await;
+        }
+        self.agents
+            .stop(0, (how != Down::PowerCut).then_some(TERM_GRACE))
+            .await;
+        if let Some(kubelet) = &self.kubelet {
+            kubelet.stop();
+        }
+        up.clients.abort();
+        self.units.clear();
+        // A killed command lets go of the sysroot a moment later; nothing may change between that and the boot.
+        self.os
+            .quiesced(|d| match how {
+                Down::Orderly(_) => {
+                    let fails =
+                        d.is_armed() && self.settings.strikes(|s| &mut s.finalization_failures);
+                    d.shut_down(!fails);
+                }
+                Down::PowerCut => d.cut_power(),
+            })
+            .await;
+        *self.boot_id_slot() = None;
+        // Errors mean that the connection is closed already.
+        let _ = up.systemd.close().await;
+        let _ = up.login.close().await;
+        self.bus.stop().await;
+        self.log.record(&self.name, HostChange::Down);
+    }
+
+    async fn begin_shutdown(&self, up: &Up, longer: Duration) {
+        self.login.set_preparing(true);
+        self.units.shutting_down();
+        if let Err(error) = self.login.announce(&up.login).await {
+            tracing::debug!(host = self.name, %error, "shutdown not announced");
+        }
+        let (report, time) = self
+            .settings
+            .with(|s| (s.kubelet.report_shutdown, s.shutdown_time));
+        if let Some(kubelet) = self.kubelet.as_ref().filter(|_| report) {
+            let said = tokio::time::timeout(
+                Duration::from_secs(2),
+                kubelet.report(&up.boot, false, "NodeShuttingDown"),
+            );
+            let _ = said.await;
+        }
+        tokio::time::sleep(time + longer).await;
+    }
+
+    /// Ends everything without waiting, for use while dropping.
+    pub(super) fn abandon(&self) {
+        self.agents.abandon();
+        if let Some(kubelet) = &self.kubelet {
+            kubelet.stop();
+        }
+        self.units.clear();
+        self.bus.kill();
+    }
+}

@@ -1,0 +1,382 @@
+//! Simulated hosts: everything the agent sees of a host, without root, containers or real images.
+//!
+//! Each host has a message bus of its own on which stand-ins for systemd and logind answer, a private directory
+//! as its root, a state machine in place of bootc and ostree, and a stand-in for the kubelet. The agent on it is
+//! the real program. Hosts are cheap (one `dbus-daemon` and one agent process each), so a test can have a
+//! hundred, and every fault that matters can be injected: see [`Settings`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::sync::mpsc;
+
+pub mod agent;
+pub mod bootc;
+pub mod bus;
+pub mod catalog;
+pub mod fleet;
+pub mod kubelet;
+pub mod settings;
+
+mod error;
+mod login;
+mod machine;
+mod process;
+mod systemd;
+mod transient;
+mod units;
+
+pub use agent::AgentConfig;
+pub use catalog::{Catalog, CatalogImage};
+pub use fleet::SimFleet;
+pub use kubelet::{KubeletConfig, NEVER_ENDS};
+pub use settings::{Inhibitor, KubeletSettings, RebootFault, Settings};
+
+use self::agent::{AgentCommand, Agents};
+use self::bootc::Deployment;
+use self::bus::Bus;
+use self::kubelet::Kubelet;
+use self::login::Login;
+use self::machine::{Down, Machine, Parts};
+use self::process::Os;
+use self::settings::SharedSettings;
+use crate::hosts::HostLog;
+use crate::scratch::Scratch;
+
+/// What a simulated host is made of.
+#[derive(Debug, Clone)]
+pub struct SimHostConfig {
+    /// Name of the host and of its Node.
+    pub name: String,
+    /// Reference of the image that it was installed with, such as `registry.test/os@sha256:…`.
+    pub image: String,
+    /// That image's manifest digest.
+    pub digest: String,
+    /// OCI architecture of the host.
+    pub architecture: String,
+    /// The images that exist.
+    pub catalog: Catalog,
+    /// Where it is noted what happens to the host.
+    pub log: HostLog,
+    /// Properties and faults at the start.
+    pub settings: Settings,
+    /// The agent; `None` for a host whose test is the agent.
+    pub agent: Option<AgentConfig>,
+    /// The kubelet stand-in; `None` for a host without Kubernetes.
+    pub kubelet: Option<KubeletConfig>,
+}
+
+impl SimHostConfig {
+    /// A host with neither agent nor kubelet that was installed with `repository@digest`.
+    pub fn new(
+        name: &str,
+        repository: &str,
+        digest: &str,
+        catalog: &Catalog,
+        log: &HostLog,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            image: format!("{repository}@{digest}"),
+            digest: digest.to_owned(),
+            architecture: "amd64".to_owned(),
+            catalog: catalog.clone(),
+            log: log.clone(),
+            settings: Settings::default(),
+            agent: None,
+            kubelet: None,
+        }
+    }
+}
+
+/// What is true of a host now, whatever its agent believes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The boot ID; `None` while the host is down.
+    pub boot_id: Option<String>,
+    /// Digest of the image that runs, or ran last.
+    pub booted: String,
+    /// Its version.
+    pub version: String,
+    /// Digest of the staged image.
+    pub staged: Option<String>,
+    /// The staged image is locked: a shutdown discards it.
+    pub locked: bool,
+    /// Digest of the rollback image.
+    pub rollback: Option<String>,
+}
+
+/// A simulated host. Cheap to clone; when the last clone is dropped, its processes are killed.
+#[derive(Debug, Clone)]
+pub struct SimHost(Arc<Owner>);
+
+#[derive(Debug)]
+struct Owner {
+    machine: Arc<Machine>,
+    reboots: tokio::task::AbortHandle,
+    dir: Scratch,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.reboots.abort();
+        self.machine.abandon();
+    }
+}
+
+impl SimHost {
+    /// Makes a host and boots it.
+    pub async fn start(config: SimHostConfig) -> Result<Self> {
+        let host = Self::off(config)?;
+        host.power_on().await?;
+        Ok(host)
+    }
+
+    /// Makes a host that is not powered on yet.
+    pub fn off(config: SimHostConfig) -> Result<Self> {
+        // A short name, because the path of the bus's socket may not be long.
+        let dir = Scratch::new("berth-sim-")?;
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("var/lib"))
+            .context("cannot make the root of a simulated host")?;
+        let settings = SharedSettings::new(config.settings);
+        let (sender, requests) = mpsc::unbounded_channel();
+        let bus = Bus::new(dir.path())?;
+        let command = config.agent.map(|agent| AgentCommand {
+            node: config.name.clone(),
+            bus: bus.address(),
+            root: root.clone(),
+            config: agent,
+        });
+        let booted = deployment(
+            &config.catalog,
+            &config.image,
+            &config.digest,
+            &config.architecture,
+        );
+        let machine = Arc::new(Machine::new(Parts {
+            os: Arc::new(Os::new(
+                &config.name,
+                booted,
+                config.catalog,
+                settings.clone(),
+                config.log.clone(),
+            )),
+            kubelet: config
+                .kubelet
+                .map(|k| Kubelet::new(&config.name, &config.architecture, k, settings.clone())),
+            agents: Agents::new(command, settings.clone(), dir.path().to_owned()),
+            login: Login::new(settings.clone(), sender),
+            name: config.name,
+            log: config.log,
+            root,
+            settings,
+            bus,
+        }));
+        let reboots = tokio::spawn(serve_requests(machine.clone(), requests)).abort_handle();
+        Ok(Self(Arc::new(Owner {
+            machine,
+            reboots,
+            dir,
+        })))
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.0.machine
+    }
+
+    /// The host's and its Node's name.
+    pub fn name(&self) -> &str {
+        &self.machine().name
+    }
+
+    /// Address of the host's bus; it stays the same across reboots.
+    pub fn bus_address(&self) -> String {
+        self.machine().bus.address()
+    }
+
+    /// The host's root as a directory, for `--host-root`.
+    pub fn root(&self) -> &Path {
+        &self.machine().root
+    }
+
+    /// Reads or changes the settings; a change has effect at once, except on what is already under way.
+    pub fn settings<T>(&self, f: impl FnOnce(&mut Settings) -> T) -> T {
+        let value = self.machine().settings.with(f);
+        self.machine().apply_rivals();
+        value
+    }
+
+    /// What is true now.
+    pub fn facts(&self) -> Facts {
+        let boot_id = self.machine().boot_id();
+        self.machine().os.deployments(|d| {
+            let booted = d.booted().map(|b| (b.digest.clone(), b.version.clone()));
+            let (booted, version) = booted.unwrap_or_default();
+            Facts {
+                boot_id,
+                booted,
+                version,
+                staged: d.staged().map(|s| s.deployment.digest.clone()),
+                locked: d.staged().is_some_and(|s| s.locked),
+                rollback: d.rollback().map(|r| r.digest.clone()),
+            }
+        })
+    }
+
+    /// Boots, unless the host is up.
+    pub async fn power_on(&self) -> Result<()> {
+        self.machine().power_on().await
+    }
+
+    /// An orderly shutdown that stays off; it applies an unlocked staged image.
+    pub async fn power_off(&self) {
+        self.machine()
+            .power_off(Down::Orderly(Duration::ZERO))
+            .await;
+    }
+
+    /// An orderly reboot that nobody in the cluster asked for. Returns when the host is up again.
+    pub async fn reboot_now(&self) -> Result<()> {
+        self.machine()
+            .reboot(Down::Orderly(Duration::ZERO), None)
+            .await
+    }
+
+    /// The power fails and comes back: what was staged is lost. Returns when the host is up again.
+    pub async fn power_cut(&self) -> Result<()> {
+        self.machine().reboot(Down::PowerCut, None).await
+    }
+
+    /// The power fails and stays away until [`power_on`](Self::power_on).
+    pub async fn power_loss(&self) {
+        self.machine().power_off(Down::PowerCut).await;
+    }
+
+    /// The message bus is restarted: all its clients lose their connections.
+    pub async fn restart_bus(&self) -> Result<()> {
+        self.machine().restart_bus().await
+    }
+
+    /// Somebody else stages an image, unlocked, behind the agent's back. The image must be in the catalog.
+    pub fn stage_behind_the_agent(&self, image: &str, digest: &str) {
+        let machine = self.machine();
+        machine.os.stage_image(image, digest);
+    }
+
+    /// SIGKILL for every agent on the host. They come back after `settings.agent_restart`.
+    pub fn kill_agent(&self) {
+        self.machine().agents.kill();
+    }
+
+    /// Ends the agents (SIGTERM) until [`start_agent`](Self::start_agent).
+    pub async fn stop_agent(&self) {
+        self.machine().agents.want(0);
+        self.machine()
+            .agents
+            .stop(0, Some(Duration::from_millis(50)))
+            .await;
+    }
+
+    /// Starts the agent again after [`stop_agent`](Self::stop_agent), or when it may not restart by itself.
+    pub fn start_agent(&self) {
+        self.run_agents(1);
+    }
+
+    /// Starts a second agent beside the first one, as a surging DaemonSet does. It stays over reboots.
+    pub fn second_agent(&self) {
+        self.run_agents(2);
+    }
+
+    /// Ends the second agent again.
+    pub async fn end_second_agent(&self) {
+        self.machine().agents.want(1);
+        self.machine()
+            .agents
+            .stop(1, Some(Duration::from_millis(50)))
+            .await;
+    }
+
+    fn run_agents(&self, count: usize) {
+        self.machine().agents.want(count);
+        if self.machine().boot_id().is_some() {
+            self.machine().agents.start();
+        }
+    }
+
+    /// Process IDs of the agents that run now.
+    pub fn agent_pids(&self) -> Vec<u32> {
+        self.machine().agents.pids()
+    }
+
+    /// What the first agent wrote to its standard error, over all its lives.
+    pub fn agent_log(&self) -> PathBuf {
+        self.machine().agents.log(0)
+    }
+
+    /// The same for the agent with this index; 1 is the second one.
+    pub fn agent_log_of(&self, index: usize) -> PathBuf {
+        self.machine().agents.log(index)
+    }
+
+    /// The directory with everything of this host; it goes with the host.
+    pub fn dir(&self) -> &Path {
+        self.0.dir.path()
+    }
+
+    /// Registers the Node again after a test deleted it: the same name, another UID, the current boot.
+    pub async fn register(&self) -> Result<()> {
+        let kubelet = self
+            .machine()
+            .kubelet
+            .as_ref()
+            .context("this host has no kubelet stand-in")?;
+        kubelet.register().await?;
+        self.machine().restart_kubelet().await;
+        Ok(())
+    }
+
+    /// Stops the kubelet stand-in alone: the Node goes stale, pods are no longer looked after.
+    pub fn stop_kubelet(&self) {
+        if let Some(kubelet) = &self.machine().kubelet {
+            kubelet.stop();
+        }
+    }
+
+    /// Starts the kubelet stand-in again, under the boot that runs.
+    pub async fn start_kubelet(&self) {
+        self.machine().restart_kubelet().await;
+    }
+}
+
+fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) -> Deployment {
+    let known = catalog
+        .get(digest)
+        .unwrap_or_else(|| CatalogImage::new("0"));
+    Deployment {
+        image: image.to_owned(),
+        digest: digest.to_owned(),
+        version: known.version,
+        timestamp: known.timestamp,
+        architecture: architecture.to_owned(),
+        serial: 0,
+    }
+}
+
+/// Carries out the reboots that logind accepted, each for the boot in which it was asked for.
+async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedReceiver<Duration>) {
+    while let Some(longer) = requests.recv().await {
+        let Some(boot) = machine.boot_id() else {
+            continue;
+        };
+        if let Err(error) = machine.reboot(Down::Orderly(longer), Some(&boot)).await {
+            tracing::error!(
+                host = machine.name,
+                error = format!("{error:#}"),
+                "the host did not come up again"
+            );
+        }
+    }
+}

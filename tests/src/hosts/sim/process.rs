@@ -1,0 +1,428 @@
+//! The programs that the units of a simulated host run: `bootc`, `ostree`, and a few that tests use.
+//!
+//! They take their time, hold the sysroot lock as the real ones do, and write what the real ones write.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::bootc::{Deployment, Deployments, View};
+use super::catalog::{Catalog, CatalogImage};
+use super::settings::{Settings, SharedSettings};
+use crate::hosts::{HostChange, HostLog};
+
+/// What systemd reports for a program that does not exist.
+pub(super) const EXIT_EXEC: i32 = 203;
+
+/// Where a program writes. A write that fails is dropped: nothing reads the answer.
+#[derive(Debug, Default)]
+pub(super) struct Stdio {
+    pub(super) out: Option<File>,
+    pub(super) err: Option<File>,
+    /// File descriptor 3, when the unit opens a file.
+    pub(super) fd3: Option<File>,
+}
+
+impl Stdio {
+    fn out(&mut self, line: &str) {
+        write_line(&mut self.out, line);
+    }
+
+    fn fail(&mut self, text: &str) -> i32 {
+        write_line(&mut self.err, &format!("error: {text}"));
+        1
+    }
+
+    fn usage(&mut self, argument: &str, verb: &str) -> i32 {
+        let text = format!(
+            "error: unexpected argument '{argument}' found\n\nUsage: bootc {verb} [OPTIONS]\n\nFor more information, try '--help'."
+        );
+        write_line(&mut self.err, &text);
+        2
+    }
+}
+
+fn write_line(file: &mut Option<File>, line: &str) {
+    if let Some(file) = file {
+        let _ = file.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+/// The software of one host: its deployments and the programs that change them. Survives reboots.
+#[derive(Debug)]
+pub(super) struct Os {
+    host: String,
+    architecture: String,
+    catalog: Catalog,
+    settings: SharedSettings,
+    log: HostLog,
+    deployments: Mutex<Deployments>,
+    /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for all of its time.
+    sysroot: AsyncMutex<()>,
+}
+
+/// Records the end of a pull however it ends, a kill included.
+struct PullRecord<'a> {
+    os: &'a Os,
+    digest: String,
+    ok: bool,
+}
+
+impl Drop for PullRecord<'_> {
+    fn drop(&mut self) {
+        let (digest, ok) = (std::mem::take(&mut self.digest), self.ok);
+        self.os
+            .log
+            .record(&self.os.host, HostChange::PullEnded { digest, ok });
+    }
+}
+
+/// What `bootc switch` was asked for.
+struct Switch {
+    target: String,
+    progress: bool,
+    download_only: bool,
+}
+
+impl Os {
+    /// The software of the host with this name, which booted `image` first.
+    pub(super) fn new(
+        host: &str,
+        booted: Deployment,
+        catalog: Catalog,
+        settings: SharedSettings,
+        log: HostLog,
+    ) -> Self {
+        Self {
+            host: host.to_owned(),
+            architecture: booted.architecture.clone(),
+            catalog,
+            settings,
+            log,
+            deployments: Mutex::new(Deployments::new(booted)),
+            sysroot: AsyncMutex::new(()),
+        }
+    }
+
+    /// Reads or changes the deployments at once, past the sysroot lock.
+    pub(super) fn deployments<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
+        f(&mut self.deployments.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// Changes the deployments when no command runs. Commands that were killed end first.
+    pub(super) async fn quiesced<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
+        let _lock = self.sysroot.lock().await;
+        self.deployments(f)
+    }
+
+    /// Stages an image at once, unlocked, as if somebody else had done it. An unknown one has the version "0".
+    pub(super) fn stage_image(&self, target: &str, digest: &str) {
+        let image = self
+            .catalog
+            .get(digest)
+            .unwrap_or_else(|| CatalogImage::new("0"));
+        self.stage(target, digest, image, false);
+    }
+
+    /// Runs a command to its end and answers its exit status. Dropping the future kills it.
+    pub(super) async fn run(&self, argv: &[String], io: &mut Stdio) -> i32 {
+        let words: Vec<&str> = argv.iter().map(String::as_str).collect();
+        let settings = self.settings.get();
+        let [program, arguments @ ..] = words.as_slice() else {
+            return EXIT_EXEC;
+        };
+        match *program {
+            "/usr/bin/bootc" if settings.bootc_missing => EXIT_EXEC,
+            "/usr/bin/bootc" => self.bootc(arguments, &settings, io).await,
+            "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
+            "/usr/bin/true" => 0,
+            "/usr/bin/false" => 1,
+            "/usr/bin/sleep" => {
+                let seconds = arguments
+                    .first()
+                    .and_then(|s| s.parse().ok())
+                    .unwrap_or(0.0);
+                tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+                0
+            }
+            _ => EXIT_EXEC,
+        }
+    }
+
+    async fn bootc(&self, arguments: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
+        match arguments {
+            ["--version"] => {
+                io.out(&format!("bootc {}", settings.bootc_version));
+                0
+            }
+            ["status", flags @ ..] => self.status(flags, settings, io).await,
+            ["switch", rest @ ..] => match parse_switch(rest, settings) {
+                Ok(switch) => self.switch(switch, settings, io).await,
+                Err(argument) => io.usage(argument, "switch"),
+            },
+            ["upgrade", "--from-downloaded"] if settings.bootc_numbers() >= (1, 12, 0) => {
+                self.upgrade_from_downloaded(settings, io).await
+            }
+            ["upgrade", flag, ..] => io.usage(flag, "upgrade"),
+            ["rollback"] => {
+                let _lock = self.local_command(settings).await;
+                match self.deployments(Deployments::toggle_rollback) {
+                    Ok(text) => {
+                        io.out(&text);
+                        0
+                    }
+                    Err(text) => io.fail(&format!("Rollback: Rollback (ostree): {text}")),
+                }
+            }
+            [other, ..] => io.usage(other, "<COMMAND>"),
+            [] => 2,
+        }
+    }
+
+    /// Waits for the sysroot lock, then as long as a command without a network takes.
+    async fn local_command(&self, settings: &Settings) -> tokio::sync::MutexGuard<'_, ()> {
+        let lock = self.sysroot.lock().await;
+        tokio::time::sleep(settings.command_time).await;
+        lock
+    }
+
+    async fn status(&self, flags: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
+        let known = [
+            "--format=json",
+            "--json",
+            "--format-version=1",
+            "--format-version=0",
+        ];
+        if let Some(flag) = flags.iter().find(|f| !known.contains(f)) {
+            return io.usage(flag, "status");
+        }
+        let _lock = self.local_command(settings).await;
+        let view = View {
+            not_bootc: settings.not_bootc,
+            layered: settings.layered,
+            old: settings.bootc_numbers() < (1, 12, 0),
+        };
+        let status = self.deployments(|d| d.status(view));
+        io.out(&status.to_string());
+        0
+    }
+
+    async fn upgrade_from_downloaded(&self, settings: &Settings, io: &mut Stdio) -> i32 {
+        if settings.not_bootc {
+            return io.fail("Upgrading: Initializing storage: System not booted via bootc");
+        }
+        let _lock = self.local_command(settings).await;
+        match self.deployments(Deployments::unlock) {
+            Ok(_) => {
+                io.out("Staged deployment will now be applied on reboot");
+                0
+            }
+            Err(_) => io.fail("Upgrading: No staged deployment found"),
+        }
+    }
+
+    async fn ostree(&self, arguments: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
+        let _lock = self.local_command(settings).await;
+        let result = match arguments {
+            ["admin", "lock-finalization"] if self.settings.strikes(|s| &mut s.lock_failures) => {
+                Err("Failed to lock finalization: Input/output error".to_owned())
+            }
+            ["admin", "lock-finalization"] => self.deployments(|d| d.lock().map(str::to_owned)),
+            ["admin", "lock-finalization", "--unlock" | "-u"] => {
+                self.deployments(|d| d.unlock().map(str::to_owned))
+            }
+            ["admin", "undeploy", index] => match index.parse() {
+                Ok(index) => self.deployments(|d| d.undeploy(index)),
+                Err(_) => Err("INDEX must be specified".to_owned()),
+            },
+            _ => Err(format!("Unknown command '{}'", arguments.join(" "))),
+        };
+        match result {
+            Ok(text) => {
+                io.out(&text);
+                0
+            }
+            Err(text) => io.fail(&text),
+        }
+    }
+
+    async fn switch(&self, switch: Switch, settings: &Settings, io: &mut Stdio) -> i32 {
+        if settings.not_bootc {
+            return io.fail("Switching: Initializing storage: System not booted via bootc");
+        }
+        let _lock = self.sysroot.lock().await;
+        if self.deployments(|d| d.spec_image() == Some(switch.target.as_str())) {
+            io.out("Image specification is unchanged.");
+            return 0;
+        }
+        let digest = switch
+            .target
+            .rsplit_once('@')
+            .map(|(_, digest)| digest)
+            .unwrap_or_default();
+        let mut record = PullRecord {
+            os: self,
+            digest: digest.to_owned(),
+            ok: false,
+        };
+        self.log.record(
+            &self.host,
+            HostChange::PullStarted {
+                digest: digest.to_owned(),
+            },
+        );
+        let cached = self.deployments(|d| d.is_cached(digest));
+        if let Err(text) = self.pull(&switch, digest, cached, settings, io).await {
+            return io.fail(&format!("Switching: Switching (ostree): {text}"));
+        }
+        record.ok = true;
+        io.out(&format!("Queued for next boot: {}", switch.target));
+        0
+    }
+
+    /// Fetches (unless it is on the disk) and stages; answers the error after `Switching (ostree): `.
+    async fn pull(
+        &self,
+        switch: &Switch,
+        digest: &str,
+        cached: bool,
+        settings: &Settings,
+        io: &mut Stdio,
+    ) -> Result<(), String> {
+        let image = self.find(&switch.target, digest, cached, settings)?;
+        let progress = switch.progress && io.fd3.is_some();
+        if !cached {
+            if settings.disk_full {
+                let target = &switch.target;
+                let required = image.size;
+                return Err(format!(
+                    "Pulling: Insufficient free space for {target} (available: 1048576 required: {required})"
+                ));
+            }
+            let fails = self.settings.strikes(|s| &mut s.pull_failures);
+            let lines = if progress {
+                pulling(digest, image.size)
+            } else {
+                Vec::new()
+            };
+            // In steps, so that the progress is spread over the time that the pull takes.
+            let steps = if fails { 2 } else { 4 };
+            for step in 0..steps {
+                for line in lines.iter().filter(|(at, _)| *at == step) {
+                    write_line(&mut io.fd3, &line.1);
+                }
+                tokio::time::sleep(settings.pull_time / 4).await;
+            }
+            if fails {
+                return Err(settings.pull_failure_text.clone());
+            }
+        }
+        tokio::time::sleep(settings.command_time).await;
+        self.stage(&switch.target, digest, image, switch.download_only);
+        if progress {
+            write_line(&mut io.fd3, &staging(digest));
+        }
+        if self.settings.strikes(|s| &mut s.staged_then_fails) {
+            return Err("Pulling bound images: failed to pull bound image".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The manifest, as the registry or the disk has it.
+    fn find(
+        &self,
+        target: &str,
+        digest: &str,
+        cached: bool,
+        settings: &Settings,
+    ) -> Result<CatalogImage, String> {
+        let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage";
+        let name = target.split('@').next().unwrap_or_default();
+        let registry = name.split('/').next().unwrap_or_default();
+        if !cached && settings.registry_down {
+            return Err(format!(
+                "{open}: pinging container registry {registry}: Get \"https://{registry}/v2/\": dial tcp 192.0.2.1:443: connect: connection refused"
+            ));
+        }
+        let Some(image) = self.catalog.get(digest) else {
+            return Err(format!(
+                "{open}: reading manifest {digest} in {name}: manifest unknown"
+            ));
+        };
+        if image.architecture != self.architecture {
+            let (has, expected) = (&image.architecture, &self.architecture);
+            return Err(format!("Image has architecture {has}; expected {expected}"));
+        }
+        Ok(image)
+    }
+
+    fn stage(&self, target: &str, digest: &str, image: CatalogImage, locked: bool) {
+        let deployment = Deployment {
+            image: target.to_owned(),
+            digest: digest.to_owned(),
+            version: image.version,
+            timestamp: image.timestamp,
+            architecture: image.architecture,
+            serial: 0,
+        };
+        self.deployments(|d| d.stage(deployment, locked));
+    }
+}
+
+fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch, &'a str> {
+    let mut switch = Switch {
+        target: String::new(),
+        progress: false,
+        download_only: false,
+    };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match *argument {
+            "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
+            "--download-only" if settings.bootc_numbers() > (1, 16, 9) => {
+                switch.download_only = true
+            }
+            "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}
+            target if !target.starts_with('-') && switch.target.is_empty() => {
+                switch.target = target.to_owned()
+            }
+            other => return Err(other),
+        }
+    }
+    if switch.target.is_empty() {
+        Err("<TARGET>")
+    } else {
+        Ok(switch)
+    }
+}
+
+/// The progress lines of a pull with the quarter of the time at which each of them comes.
+fn pulling(digest: &str, size: u64) -> Vec<(u32, String)> {
+    let line = |quarter: u32| {
+        let bytes = size / 4 * u64::from(quarter);
+        json!({
+            "type": "ProgressBytes", "task": "pulling", "description": "Pulling Image", "id": digest,
+            "bytesCached": 0, "bytes": bytes, "bytesTotal": size,
+            "stepsCached": 0, "steps": quarter, "stepsTotal": 4, "subtasks": [],
+        })
+    };
+    let start = (0, json!({"type": "Start", "version": "0.1.0"}).to_string());
+    std::iter::once(start)
+        .chain((0..4).map(|quarter| (quarter, line(quarter).to_string())))
+        .collect()
+}
+
+fn staging(digest: &str) -> String {
+    json!({
+        "type": "ProgressSteps", "task": "staging", "description": "Deploying Image", "id": digest,
+        "stepsCached": 0, "steps": 3, "stepsTotal": 3, "subtasks": [],
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests;

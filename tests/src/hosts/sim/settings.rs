@@ -1,0 +1,246 @@
+//! What a simulated host is like and which faults it has. All of it may be changed while the host runs.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What comes of a request to reboot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum RebootFault {
+    /// The host reboots.
+    #[default]
+    Works,
+    /// The request is accepted and nothing happens, ever.
+    Lost,
+    /// The request is accepted, and the shutdown takes so much longer.
+    Delayed(Duration),
+    /// The request fails with this D-Bus error.
+    Refused {
+        /// Error name, such as `org.freedesktop.DBus.Error.AccessDenied`.
+        name: String,
+        /// Error text.
+        message: String,
+    },
+}
+
+/// One lock that logind lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inhibitor {
+    /// What is inhibited, colon-separated, such as `shutdown:sleep`.
+    pub what: String,
+    /// Who holds it.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// `block` or `delay`.
+    pub mode: String,
+    /// The holder's user.
+    pub uid: u32,
+    /// The holder's process.
+    pub pid: u32,
+}
+
+impl Inhibitor {
+    /// A lock that blocks a shutdown.
+    pub fn block(who: &str, why: &str) -> Self {
+        Self {
+            what: "shutdown".to_owned(),
+            who: who.to_owned(),
+            why: why.to_owned(),
+            mode: "block".to_owned(),
+            uid: 0,
+            pid: 4711,
+        }
+    }
+
+    /// Whether it stops a reboot request: `delay` locks only wait.
+    pub fn blocks_shutdown(&self) -> bool {
+        self.mode == "block" && self.what.split(':').any(|w| w == "shutdown")
+    }
+}
+
+/// How the stand-in for the kubelet behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletSettings {
+    /// From the boot to the first status under the new boot ID, which says not ready.
+    pub start_delay: Duration,
+    /// From there to Ready.
+    pub ready_delay: Duration,
+    /// How long a pod needs from scheduled to Ready.
+    pub pod_start: Duration,
+    /// How long a deleted pod takes to end. A pod with the annotation `berth.test/never-ends` never does.
+    pub pod_stop: Duration,
+    /// The kubelet says NotReady when an orderly shutdown begins (graceful node shutdown).
+    pub report_shutdown: bool,
+    /// How often the Lease in `kube-node-lease` is renewed; `None` leaves it alone.
+    pub renew_lease: Option<Duration>,
+}
+
+impl Default for KubeletSettings {
+    fn default() -> Self {
+        Self {
+            start_delay: Duration::ZERO,
+            ready_delay: Duration::from_millis(200),
+            pod_start: Duration::from_millis(50),
+            pod_stop: Duration::from_millis(100),
+            report_shutdown: false,
+            renew_lease: Some(Duration::from_secs(10)),
+        }
+    }
+}
+
+/// Properties and faults of one host. Counters (`u32`) go down by one each time the fault strikes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a pull takes when the layers are not on the disk yet.
+    pub pull_time: Duration,
+    /// How long `bootc status` and the other local commands take.
+    pub command_time: Duration,
+    /// From an accepted reboot request to Down.
+    pub shutdown_time: Duration,
+    /// From Down to Up.
+    pub reboot_time: Duration,
+    /// So many pulls fail half-way.
+    pub pull_failures: u32,
+    /// With this text as the root cause.
+    pub pull_failure_text: String,
+    /// The next pulls stage the image (unlocked!) and then fail, as when a bound image cannot be pulled.
+    pub staged_then_fails: u32,
+    /// Nothing is left for another image.
+    pub disk_full: bool,
+    /// The registry does not answer.
+    pub registry_down: bool,
+    /// `ostree admin lock-finalization` fails so many times.
+    pub lock_failures: u32,
+    /// The next shutdowns fail to finalize what is staged: the old image boots again.
+    pub finalization_failures: u32,
+    /// `/usr/bin/bootc` does not exist.
+    pub bootc_missing: bool,
+    /// The version that bootc says. Older than 1.12: no locking; newer than 1.16.9: `switch --download-only`.
+    pub bootc_version: String,
+    /// The host was not installed as a bootc host.
+    pub not_bootc: bool,
+    /// Packages are layered on the booted image.
+    pub layered: bool,
+    /// While one of these images is booted, the kubelet never becomes Ready.
+    pub never_ready: BTreeSet<String>,
+    /// While one of these images is booted, the kubelet does not even start.
+    pub kubelet_dead: BTreeSet<String>,
+    /// Other updaters that are active, by unit name such as `zincati.service`.
+    pub rivals: BTreeSet<String>,
+    /// What comes of the next requests to reboot.
+    pub reboot: RebootFault,
+    /// What logind lists.
+    pub inhibitors: Vec<Inhibitor>,
+    /// How soon a dead agent is started again; `None` leaves it dead.
+    pub agent_restart: Option<Duration>,
+    /// How the kubelet stand-in behaves.
+    pub kubelet: KubeletSettings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            pull_time: Duration::from_millis(200),
+            command_time: Duration::from_millis(2),
+            shutdown_time: Duration::from_millis(50),
+            reboot_time: Duration::from_secs(1),
+            pull_failures: 0,
+            pull_failure_text: "Pulling: Importing: unexpected end of file".to_owned(),
+            staged_then_fails: 0,
+            disk_full: false,
+            registry_down: false,
+            lock_failures: 0,
+            finalization_failures: 0,
+            bootc_missing: false,
+            bootc_version: "1.16.9".to_owned(),
+            not_bootc: false,
+            layered: false,
+            never_ready: BTreeSet::new(),
+            kubelet_dead: BTreeSet::new(),
+            rivals: BTreeSet::new(),
+            reboot: RebootFault::Works,
+            inhibitors: Vec::new(),
+            agent_restart: Some(Duration::from_millis(100)),
+            kubelet: KubeletSettings::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The version as numbers, for comparisons; a part that is no number counts as 0.
+    pub fn bootc_numbers(&self) -> (u32, u32, u32) {
+        let mut parts = self
+            .bootc_version
+            .split('.')
+            .map(|p| p.parse().unwrap_or(0));
+        let mut next = || parts.next().unwrap_or(0);
+        (next(), next(), next())
+    }
+}
+
+/// One host's settings, shared by its parts. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct SharedSettings(Arc<Mutex<Settings>>);
+
+impl SharedSettings {
+    /// Shares these settings.
+    pub fn new(settings: Settings) -> Self {
+        Self(Arc::new(Mutex::new(settings)))
+    }
+
+    /// Reads or changes them.
+    pub fn with<T>(&self, f: impl FnOnce(&mut Settings) -> T) -> T {
+        // Poisoned only when a test's closure panicked; plain data stays usable.
+        f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// A copy of them as they are now.
+    pub fn get(&self) -> Settings {
+        self.with(|s| s.clone())
+    }
+
+    /// Whether a counted fault strikes now; counts it down.
+    pub fn strikes(&self, counter: impl FnOnce(&mut Settings) -> &mut u32) -> bool {
+        self.with(|s| {
+            let counter = counter(s);
+            let strikes = *counter > 0;
+            *counter = counter.saturating_sub(1);
+            strikes
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_faults_end() {
+        let settings = SharedSettings::default();
+        settings.with(|s| s.pull_failures = 2);
+        let strikes: Vec<_> = (0..3)
+            .map(|_| settings.strikes(|s| &mut s.pull_failures))
+            .collect();
+        assert_eq!(strikes, [true, true, false]);
+    }
+
+    #[test]
+    fn only_block_locks_on_shutdown_block() {
+        let mut inhibitor = Inhibitor::block("backup", "running");
+        assert!(inhibitor.blocks_shutdown());
+        inhibitor.what = "sleep".to_owned();
+        assert!(!inhibitor.blocks_shutdown());
+        inhibitor.what = "sleep:shutdown".to_owned();
+        assert!(inhibitor.blocks_shutdown());
+        inhibitor.mode = "delay".to_owned();
+        assert!(!inhibitor.blocks_shutdown());
+    }
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        let settings = Settings::default();
+        assert_eq!(settings.bootc_numbers(), (1, 16, 9));
+        assert!(settings.bootc_numbers() > (1, 12, 0));
+    }
+}

@@ -1,0 +1,480 @@
+//! `org.freedesktop.systemd1` on the bus of a simulated host.
+
+use std::collections::HashMap;
+
+use futures::StreamExt;
+use zbus::fdo::DBusProxy;
+use zbus::message::Header;
+use zbus::object_server::ResponseDispatchNotifier;
+use zbus::{
+    Connection, ObjectPath, ObjectServer, OwnedObjectPath, OwnedVariant, Variant, interface,
+};
+
+use super::error::NamedError;
+use super::transient::Transient;
+use super::units::{Notice, Unit, Units};
+
+const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const SERVICE: &str = "org.freedesktop.systemd1.Service";
+/// The version that the simulated systemd says.
+const VERSION: &str = "257";
+
+/// What `ListUnitsByNames` answers for one unit.
+type Listed = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    u32,
+    String,
+    OwnedObjectPath,
+);
+type Properties = Vec<(String, OwnedVariant)>;
+
+/// Serves the units on this connection and takes systemd's name. Dropping the answer leaves the service running:
+/// it ends with the connection.
+pub(super) async fn serve(
+    conn: &Connection,
+    units: &Units,
+) -> zbus::Result<tokio::task::AbortHandle> {
+    let watch = tokio::spawn(watch_clients(
+        clients_that_leave(conn).await?,
+        units.clone(),
+    ));
+    for name in units.names() {
+        publish(conn.object_server(), units, &name).await?;
+    }
+    conn.object_server()
+        .at(
+            MANAGER_PATH,
+            Manager {
+                units: units.clone(),
+            },
+        )
+        .await?;
+    units.set_bus(Some(conn.clone()));
+    conn.request_name("org.freedesktop.systemd1").await?;
+    Ok(watch.abort_handle())
+}
+
+async fn clients_that_leave(conn: &Connection) -> zbus::Result<zbus::fdo::NameOwnerChangedStream> {
+    DBusProxy::new(conn)
+        .await?
+        .receive_name_owner_changed()
+        .await
+}
+
+/// A client that left the bus holds no references any more.
+async fn watch_clients(mut changes: zbus::fdo::NameOwnerChangedStream, units: Units) {
+    while let Some(change) = changes.next().await {
+        let Ok(args) = change.args() else { continue };
+        if args.new_owner().is_none() {
+            units.forget_client(args.name().as_str());
+        }
+    }
+}
+
+/// Makes a unit's object exist. It stays when the unit is unloaded, for systemd as well answers for units by
+/// the names in their paths, loaded or not.
+async fn publish(
+    server: &ObjectServer,
+    units: &Units,
+    name: &str,
+) -> zbus::Result<OwnedObjectPath> {
+    let path = unit_path(name);
+    let (unit, service) = (units.clone(), units.clone());
+    let name = name.to_owned();
+    server
+        .at(
+            &path,
+            UnitFace {
+                units: unit,
+                name: name.clone(),
+            },
+        )
+        .await?;
+    server
+        .at(
+            &path,
+            ServiceFace {
+                units: service,
+                name,
+            },
+        )
+        .await?;
+    Ok(path.into())
+}
+
+fn unit_path(name: &str) -> ObjectPath<'static> {
+    let mut label = String::new();
+    for (i, byte) in name.bytes().enumerate() {
+        // A digit may not come first.
+        if byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && i > 0) {
+            label.push(char::from(byte));
+        } else {
+            label.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    ObjectPath::from_string_unchecked(format!("{MANAGER_PATH}/unit/{label}"))
+}
+
+fn job_path(job: Option<u32>) -> OwnedObjectPath {
+    let path = job.map_or("/".to_owned(), |id| format!("{MANAGER_PATH}/job/{id}"));
+    ObjectPath::from_string_unchecked(path).into()
+}
+
+/// The caller's unique name.
+fn caller(header: &Header<'_>) -> Result<String, NamedError> {
+    let sender = header
+        .sender()
+        .ok_or_else(|| NamedError::invalid("the call has no sender"))?;
+    Ok(sender.to_string())
+}
+
+/// Tells the subscribers. Errors mean that the bus is gone, and the subscribers with it.
+async fn tell(units: &Units, notices: Vec<Notice>) {
+    let Some(conn) = units.bus().filter(|_| units.has_subscribers()) else {
+        return;
+    };
+    for notice in notices {
+        let sent = match &notice {
+            Notice::Changed(name) => changed(&conn, name, &units.get(name)).await,
+            Notice::JobNew(id, name) => {
+                let body = (*id, job_path(Some(*id)), name.as_str());
+                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobNew", &body)
+                    .await
+            }
+            Notice::JobRemoved(id, name, result) => {
+                let body = (*id, job_path(Some(*id)), name.as_str(), *result);
+                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobRemoved", &body)
+                    .await
+            }
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, ?notice, "signal not sent");
+        }
+    }
+}
+
+async fn changed(conn: &Connection, name: &str, unit: &Unit) -> zbus::Result<()> {
+    let of_unit = HashMap::from([
+        ("ActiveState", Variant::from(unit.active)),
+        ("SubState", Variant::from(unit.sub)),
+    ]);
+    let of_service = HashMap::from([
+        ("Result", Variant::from(unit.result)),
+        ("ExecMainCode", Variant::from(unit.main_code)),
+        ("ExecMainStatus", Variant::from(unit.main_status)),
+    ]);
+    for (interface, properties) in [(SERVICE, of_service), (UNIT, of_unit)] {
+        let body = (interface, properties, Vec::<&str>::new());
+        let path = unit_path(name);
+        conn.emit_signal(
+            None::<&str>,
+            path,
+            "org.freedesktop.DBus.Properties",
+            "PropertiesChanged",
+            &body,
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+struct Manager {
+    units: Units,
+}
+
+impl Manager {
+    /// A client that was killed right after its call may have left before its reference was noted.
+    async fn drop_if_gone(&self, conn: &Connection, client: &str) -> Result<(), NamedError> {
+        let name = zbus::names::BusName::try_from(client)?;
+        let bus = DBusProxy::new(conn).await?;
+        if !bus.name_has_owner(name).await.map_err(zbus::Error::from)? {
+            self.units.forget_client(client);
+        }
+        Ok(())
+    }
+}
+
+#[interface(name = "org.freedesktop.systemd1.Manager")]
+impl Manager {
+    async fn subscribe(&self, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
+        if self.units.subscribe(&caller(&header)?) {
+            return Ok(());
+        }
+        Err(NamedError::systemd(
+            "AlreadySubscribed",
+            "Client is already subscribed.",
+        ))
+    }
+
+    async fn unsubscribe(&self, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
+        if self.units.unsubscribe(&caller(&header)?) {
+            return Ok(());
+        }
+        Err(NamedError::systemd(
+            "NotSubscribed",
+            "Client is not subscribed.",
+        ))
+    }
+
+    async fn start_transient_unit(
+        &self,
+        name: String,
+        mode: String,
+        properties: Properties,
+        _aux: Vec<(String, Properties)>,
+        #[zbus(header)] header: Header<'_>,
+        #[zbus(connection)] conn: &Connection,
+    ) -> Result<ResponseDispatchNotifier<OwnedObjectPath>, NamedError> {
+        check_start(&name, &mode)?;
+        let spec = Transient::parse(properties)?;
+        let client = caller(&header)?;
+        let job = self.units.enqueue(&name, &spec, &client)?;
+        publish(conn.object_server(), &self.units, &name).await?;
+        self.drop_if_gone(conn, &client).await?;
+        let (response, sent) = ResponseDispatchNotifier::new(job_path(Some(job)));
+        let units = self.units.clone();
+        tokio::spawn(async move {
+            tell(
+                &units,
+                vec![
+                    Notice::JobNew(job, name.clone()),
+                    Notice::Changed(name.clone()),
+                ],
+            )
+            .await;
+            // The caller hears of the job before it hears of its end.
+            sent.await;
+            let teller = units.clone();
+            units.run(&name, job, spec, move |notices| async move {
+                tell(&teller, notices).await
+            });
+        });
+        Ok(response)
+    }
+
+    async fn get_unit(
+        &self,
+        name: String,
+        #[zbus(object_server)] server: &ObjectServer,
+    ) -> Result<OwnedObjectPath, NamedError> {
+        self.units.loaded(&name)?;
+        Ok(publish(server, &self.units, &name).await?)
+    }
+
+    async fn load_unit(
+        &self,
+        name: String,
+        #[zbus(object_server)] server: &ObjectServer,
+    ) -> Result<OwnedObjectPath, NamedError> {
+        Ok(publish(server, &self.units, &name).await?)
+    }
+
+    async fn stop_unit(&self, name: String, mode: String) -> Result<OwnedObjectPath, NamedError> {
+        check_mode(&mode)?;
+        let (job, notices) = self.units.stop(&name)?;
+        tell(&self.units, notices).await;
+        self.units.collect();
+        Ok(job_path(Some(job)))
+    }
+
+    async fn reset_failed_unit(&self, name: String) -> Result<(), NamedError> {
+        let notices = self.units.reset_failed(&name)?;
+        tell(&self.units, notices).await;
+        Ok(())
+    }
+
+    async fn ref_unit(
+        &self,
+        name: String,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), NamedError> {
+        self.units.add_ref(&name, &caller(&header)?)
+    }
+
+    async fn unref_unit(
+        &self,
+        name: String,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), NamedError> {
+        self.units.drop_ref(&name, &caller(&header)?)
+    }
+
+    async fn list_units_by_names(
+        &self,
+        names: Vec<String>,
+        #[zbus(object_server)] server: &ObjectServer,
+    ) -> Result<Vec<Listed>, NamedError> {
+        let mut listed = Vec::new();
+        for name in names {
+            let unit = self.units.get(&name);
+            let path = publish(server, &self.units, &name).await?;
+            listed.push((
+                name,
+                unit.description,
+                load_state(unit.loaded),
+                unit.active.to_owned(),
+                unit.sub.to_owned(),
+                String::new(),
+                path,
+                unit.job.unwrap_or_default(),
+                unit.job.map(|_| "start".to_owned()).unwrap_or_default(),
+                job_path(unit.job),
+            ));
+        }
+        Ok(listed)
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn version(&self) -> String {
+        VERSION.to_owned()
+    }
+
+    #[zbus(signal)]
+    async fn job_new(
+        emitter: &zbus::object_server::SignalEmitter<'_>,
+        id: u32,
+        job: OwnedObjectPath,
+        unit: String,
+    ) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn job_removed(
+        emitter: &zbus::object_server::SignalEmitter<'_>,
+        id: u32,
+        job: OwnedObjectPath,
+        unit: String,
+        result: String,
+    ) -> zbus::Result<()>;
+}
+
+fn load_state(loaded: bool) -> String {
+    if loaded { "loaded" } else { "not-found" }.to_owned()
+}
+
+fn check_mode(mode: &str) -> Result<(), NamedError> {
+    if ["fail", "replace"].contains(&mode) {
+        return Ok(());
+    }
+    Err(NamedError::invalid(format!("Job mode {mode} invalid")))
+}
+
+fn check_start(name: &str, mode: &str) -> Result<(), NamedError> {
+    check_mode(mode)?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
+    if name.ends_with(".service") && name.len() < 256 && name.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(NamedError::invalid(format!(
+        "Unit name {name} is not valid."
+    )))
+}
+
+struct UnitFace {
+    units: Units,
+    name: String,
+}
+
+#[interface(name = "org.freedesktop.systemd1.Unit")]
+impl UnitFace {
+    async fn r#ref(&self, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
+        self.units.add_ref(&self.name, &caller(&header)?)
+    }
+
+    async fn unref(&self, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
+        self.units.drop_ref(&self.name, &caller(&header)?)
+    }
+
+    async fn reset_failed(&self) -> Result<(), NamedError> {
+        let notices = self.units.reset_failed(&self.name)?;
+        tell(&self.units, notices).await;
+        Ok(())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn id(&self) -> String {
+        self.name.clone()
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn description(&self) -> String {
+        self.units.get(&self.name).description
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    async fn load_state(&self) -> String {
+        load_state(self.units.get(&self.name).loaded)
+    }
+
+    #[zbus(property)]
+    async fn active_state(&self) -> String {
+        self.units.get(&self.name).active.to_owned()
+    }
+
+    #[zbus(property)]
+    async fn sub_state(&self) -> String {
+        self.units.get(&self.name).sub.to_owned()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn job(&self) -> (u32, OwnedObjectPath) {
+        let job = self.units.get(&self.name).job;
+        (job.unwrap_or_default(), job_path(job))
+    }
+}
+
+struct ServiceFace {
+    units: Units,
+    name: String,
+}
+
+#[interface(name = "org.freedesktop.systemd1.Service")]
+impl ServiceFace {
+    #[zbus(property)]
+    async fn result(&self) -> String {
+        self.units.get(&self.name).result.to_owned()
+    }
+
+    #[zbus(property)]
+    async fn exec_main_code(&self) -> i32 {
+        self.units.get(&self.name).main_code
+    }
+
+    #[zbus(property)]
+    async fn exec_main_status(&self) -> i32 {
+        self.units.get(&self.name).main_status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_paths_are_escaped_like_those_of_systemd() {
+        let path = unit_path("berth-pull-0123.service");
+        assert_eq!(
+            path.as_str(),
+            "/org/freedesktop/systemd1/unit/berth_2dpull_2d0123_2eservice"
+        );
+        assert_eq!(
+            unit_path("0.service").as_str(),
+            "/org/freedesktop/systemd1/unit/_30_2eservice"
+        );
+    }
+
+    #[test]
+    fn only_services_can_be_started() {
+        assert!(check_start("berth-status.service", "fail").is_ok());
+        assert!(check_start("berth-status.timer", "fail").is_err());
+        assert!(check_start("a b.service", "fail").is_err());
+        assert!(check_start("a.service", "sometimes").is_err());
+    }
+}

@@ -1,0 +1,494 @@
+//! The service manager of a simulated host: its units, their jobs, and who keeps them loaded.
+//!
+//! The rules are systemd's for transient services of Type=oneshot; the bus side is in [`super::systemd`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::future::Future;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nix::fcntl::OFlag;
+use tokio::task::AbortHandle;
+use zbus::Connection;
+
+use super::error::NamedError;
+use super::process::{Os, Stdio};
+use super::transient::{Exec, Transient};
+
+/// What systemd reports for an output file that cannot be opened.
+const EXIT_STDOUT: i32 = 209;
+const EXIT_STDERR: i32 = 222;
+/// `CLD_EXITED` and `CLD_KILLED`: how the main process ended.
+const EXITED: i32 = 1;
+const KILLED: i32 = 2;
+
+/// One unit as its properties show it.
+#[derive(Debug, Clone)]
+pub(super) struct Unit {
+    pub(super) description: String,
+    pub(super) loaded: bool,
+    pub(super) active: &'static str,
+    pub(super) sub: &'static str,
+    pub(super) result: &'static str,
+    pub(super) main_code: i32,
+    pub(super) main_status: i32,
+    pub(super) job: Option<u32>,
+    /// Not started by a client, and not to be unloaded.
+    fixed: bool,
+    collect_failed: bool,
+    refs: BTreeSet<String>,
+    task: Option<AbortHandle>,
+}
+
+impl Unit {
+    /// What the properties of a unit that does not exist say.
+    fn absent(name: &str) -> Self {
+        Self {
+            description: name.to_owned(),
+            loaded: false,
+            active: "inactive",
+            sub: "dead",
+            result: "success",
+            main_code: 0,
+            main_status: 0,
+            job: None,
+            fixed: false,
+            collect_failed: false,
+            refs: BTreeSet::new(),
+            task: None,
+        }
+    }
+
+    /// Nothing keeps it in memory any more.
+    fn is_garbage(&self) -> bool {
+        let over = self.active == "inactive" || (self.active == "failed" && self.collect_failed);
+        over && !self.fixed && self.refs.is_empty() && self.job.is_none()
+    }
+}
+
+/// How the commands of a service ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Outcome {
+    result: &'static str,
+    code: i32,
+    status: i32,
+}
+
+impl Outcome {
+    fn exited(status: i32) -> Self {
+        let result = if status == 0 { "success" } else { "exit-code" };
+        Self {
+            result,
+            code: EXITED,
+            status,
+        }
+    }
+
+    fn killed(result: &'static str) -> Self {
+        // SIGTERM.
+        Self {
+            result,
+            code: KILLED,
+            status: 15,
+        }
+    }
+}
+
+/// Something that clients are told about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Notice {
+    Changed(String),
+    JobNew(u32, String),
+    JobRemoved(u32, String, &'static str),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    units: BTreeMap<String, Unit>,
+    subscribers: BTreeSet<String>,
+    last_job: u32,
+    shutting_down: bool,
+}
+
+impl State {
+    fn collect(&mut self) {
+        self.units.retain(|_, unit| !unit.is_garbage());
+    }
+
+    fn job(&mut self) -> u32 {
+        self.last_job += 1;
+        self.last_job
+    }
+}
+
+/// All units of one host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Units {
+    os: Arc<Os>,
+    root: PathBuf,
+    state: Arc<Mutex<State>>,
+    /// Where signals go; another connection after a restart of the bus, also for units that run on.
+    bus: Arc<Mutex<Option<Connection>>>,
+}
+
+impl Units {
+    pub(super) fn new(os: Arc<Os>, root: PathBuf) -> Self {
+        Self {
+            os,
+            root,
+            state: Arc::default(),
+            bus: Arc::default(),
+        }
+    }
+
+    /// The connection for signals, while there is one.
+    pub(super) fn bus(&self) -> Option<Connection> {
+        self.bus.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Sends signals there from now on. `None` when the host goes down: the connection serves these units, so
+    /// neither would ever be dropped otherwise.
+    pub(super) fn set_bus(&self, conn: Option<Connection>) {
+        *self.bus.lock().unwrap_or_else(|e| e.into_inner()) = conn;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The unit with this name, also when it is not loaded.
+    pub(super) fn get(&self, name: &str) -> Unit {
+        self.state()
+            .units
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| Unit::absent(name))
+    }
+
+    /// The unit with this name, if it is loaded.
+    pub(super) fn loaded(&self, name: &str) -> Result<Unit, NamedError> {
+        self.state()
+            .units
+            .get(name)
+            .cloned()
+            .ok_or_else(|| no_such_unit(name))
+    }
+
+    /// Names of all loaded units.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.state().units.keys().cloned().collect()
+    }
+
+    /// Puts a unit in place that no client started, such as a timer of another updater; `None` removes it.
+    pub(super) fn fix(&self, name: &str, states: Option<(&'static str, &'static str)>) {
+        let mut state = self.state();
+        let Some((active, sub)) = states else {
+            state.units.remove(name);
+            return;
+        };
+        let failed = active == "failed";
+        let unit = Unit {
+            loaded: true,
+            fixed: true,
+            active,
+            sub,
+            result: if failed { "exit-code" } else { "success" },
+            main_code: i32::from(failed),
+            main_status: i32::from(failed),
+            ..Unit::absent(name)
+        };
+        state.units.insert(name.to_owned(), unit);
+    }
+
+    /// A client wants signals; `false` when it had them already.
+    pub(super) fn subscribe(&self, client: &str) -> bool {
+        self.state().subscribers.insert(client.to_owned())
+    }
+
+    /// A client wants no more signals; `false` when it had none.
+    pub(super) fn unsubscribe(&self, client: &str) -> bool {
+        self.state().subscribers.remove(client)
+    }
+
+    /// Signals are sent at all only when somebody subscribed.
+    pub(super) fn has_subscribers(&self) -> bool {
+        !self.state().subscribers.is_empty()
+    }
+
+    /// A client left the bus: with it go its subscription and its references.
+    pub(super) fn forget_client(&self, client: &str) {
+        let mut state = self.state();
+        state.subscribers.remove(client);
+        for unit in state.units.values_mut() {
+            unit.refs.remove(client);
+        }
+        state.collect();
+    }
+
+    /// The bus went away, and with it all clients.
+    pub(super) fn forget_clients(&self) {
+        let mut state = self.state();
+        state.subscribers.clear();
+        for unit in state.units.values_mut() {
+            unit.refs.clear();
+        }
+        state.collect();
+    }
+
+    /// Keeps a loaded unit in memory for as long as the client is on the bus.
+    pub(super) fn add_ref(&self, name: &str, client: &str) -> Result<(), NamedError> {
+        let mut state = self.state();
+        let unit = state
+            .units
+            .get_mut(name)
+            .ok_or_else(|| no_such_unit(name))?;
+        unit.refs.insert(client.to_owned());
+        Ok(())
+    }
+
+    /// Ends what [`add_ref`](Self::add_ref) began.
+    pub(super) fn drop_ref(&self, name: &str, client: &str) -> Result<(), NamedError> {
+        let mut state = self.state();
+        let unit = state
+            .units
+            .get_mut(name)
+            .ok_or_else(|| no_such_unit(name))?;
+        if !unit.refs.remove(client) {
+            return Err(NamedError::systemd(
+                "NotReferenced",
+                "Unit has not been referenced yet.",
+            ));
+        }
+        state.collect();
+        Ok(())
+    }
+
+    /// Takes a start job for a new transient unit. The caller then runs [`run`](Self::run) with its number.
+    pub(super) fn enqueue(
+        &self,
+        name: &str,
+        unit: &Transient,
+        client: &str,
+    ) -> Result<u32, NamedError> {
+        let mut state = self.state();
+        if state.shutting_down {
+            let text = format!(
+                "Transaction for {name}/start is destructive (reboot.target has 'start' job queued)."
+            );
+            return Err(NamedError::systemd("TransactionIsDestructive", text));
+        }
+        if state.units.contains_key(name) {
+            let text = format!("Unit {name} was already loaded or has a fragment file.");
+            return Err(NamedError::systemd("UnitExists", text));
+        }
+        let job = state.job();
+        let refs = unit.add_ref.then(|| client.to_owned());
+        let unit = Unit {
+            description: unit.description.clone(),
+            loaded: true,
+            active: "activating",
+            sub: "start",
+            job: Some(job),
+            collect_failed: unit.collect_failed,
+            refs: refs.into_iter().collect(),
+            ..Unit::absent(name)
+        };
+        state.units.insert(name.to_owned(), unit);
+        Ok(job)
+    }
+
+    /// Runs the commands of a unit whose start job was enqueued, and tells about the end with `notify`.
+    pub(super) fn run<F>(
+        &self,
+        name: &str,
+        job: u32,
+        spec: Transient,
+        notify: impl FnOnce(Vec<Notice>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (units, unit) = (self.clone(), name.to_owned());
+        let task = async move {
+            let outcome = match spec.timeout {
+                None => units.execute(&unit, &spec).await,
+                Some(limit) => match tokio::time::timeout(limit, units.execute(&unit, &spec)).await
+                {
+                    Ok(outcome) => outcome,
+                    Err(_) => Outcome::killed("timeout"),
+                },
+            };
+            if let Some(notices) = units.settle(&unit, job, outcome) {
+                notify(notices).await;
+                // Only now: whoever needs the result holds a reference.
+                units.collect();
+            }
+        };
+        // Under the lock, so that nobody stops the unit between the look at its job and the start.
+        if let Some(unit) = self
+            .state()
+            .units
+            .get_mut(name)
+            .filter(|u| u.job == Some(job))
+        {
+            unit.task = Some(tokio::spawn(task).abort_handle());
+        }
+    }
+
+    async fn execute(&self, name: &str, spec: &Transient) -> Outcome {
+        let Ok(fd3) = self.open_files(spec) else {
+            return Outcome {
+                result: "resources",
+                code: 0,
+                status: 0,
+            };
+        };
+        let Ok(out) = self.output(spec.stdout.as_deref()) else {
+            return Outcome::exited(EXIT_STDOUT);
+        };
+        let Ok(err) = self.output(spec.stderr.as_deref()) else {
+            return Outcome::exited(EXIT_STDERR);
+        };
+        let mut io = Stdio { out, err, fd3 };
+        let status = self.commands(&spec.start, &mut io).await;
+        if status != 0 || spec.post.is_empty() {
+            return Outcome::exited(status);
+        }
+        if let Some(unit) = self.state().units.get_mut(name) {
+            (unit.sub, unit.main_code) = ("start-post", EXITED);
+        }
+        let post = self.commands(&spec.post, &mut io).await;
+        // The main process went well, so its status stays 0 although the unit fails.
+        Outcome {
+            status: 0,
+            ..Outcome::exited(post)
+        }
+    }
+
+    /// Runs commands until one fails that may not.
+    async fn commands(&self, commands: &[Exec], io: &mut Stdio) -> i32 {
+        for command in commands {
+            let status = self.os.run(&command.argv, io).await;
+            if status != 0 && !command.ignore {
+                return status;
+            }
+        }
+        0
+    }
+
+    fn output(&self, path: Option<&str>) -> std::io::Result<Option<File>> {
+        path.map(|p| File::create(self.on_host(p))).transpose()
+    }
+
+    /// Opens the first of the files, read-write like systemd, so that a FIFO without a reader does not block.
+    fn open_files(&self, spec: &Transient) -> std::io::Result<Option<File>> {
+        let Some((path, _, flags)) = spec.open_files.first() else {
+            return Ok(None);
+        };
+        let write = !flags.contains("read-only");
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(write)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(self.on_host(path));
+        match opened {
+            Err(_) if flags.contains("graceful") => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
+    fn on_host(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Notes the end of a job, unless it was ended by somebody else already.
+    fn settle(&self, name: &str, job: u32, outcome: Outcome) -> Option<Vec<Notice>> {
+        let mut state = self.state();
+        let unit = state.units.get_mut(name).filter(|u| u.job == Some(job))?;
+        finish(unit, outcome);
+        let result = if outcome.result == "success" {
+            "done"
+        } else {
+            "failed"
+        };
+        Some(vec![
+            Notice::Changed(name.to_owned()),
+            Notice::JobRemoved(job, name.to_owned(), result),
+        ])
+    }
+
+    /// Stops a unit: what runs is terminated and its job cancelled. Answers the stop job.
+    pub(super) fn stop(&self, name: &str) -> Result<(u32, Vec<Notice>), NamedError> {
+        let mut state = self.state();
+        let stop_job = state.job();
+        let unit = state
+            .units
+            .get_mut(name)
+            .ok_or_else(|| no_such_unit(name))?;
+        let mut notices = Vec::new();
+        if let Some(job) = unit.job {
+            if let Some(task) = unit.task.take() {
+                task.abort();
+            }
+            finish(unit, Outcome::killed("signal"));
+            notices.push(Notice::JobRemoved(job, name.to_owned(), "canceled"));
+            notices.push(Notice::Changed(name.to_owned()));
+        } else if unit.active == "active" {
+            (unit.active, unit.sub) = ("inactive", "dead");
+            notices.push(Notice::Changed(name.to_owned()));
+        }
+        notices.push(Notice::JobNew(stop_job, name.to_owned()));
+        notices.push(Notice::JobRemoved(stop_job, name.to_owned(), "done"));
+        Ok((stop_job, notices))
+    }
+
+    /// Unloads what nothing keeps, after the notices of [`stop`](Self::stop) were sent.
+    pub(super) fn collect(&self) {
+        self.state().collect();
+    }
+
+    /// Makes a failed unit an inactive one.
+    pub(super) fn reset_failed(&self, name: &str) -> Result<Vec<Notice>, NamedError> {
+        let mut state = self.state();
+        let unit = state
+            .units
+            .get_mut(name)
+            .ok_or_else(|| no_such_unit(name))?;
+        if unit.active == "failed" {
+            (unit.active, unit.sub, unit.result) = ("inactive", "dead", "success");
+        }
+        state.collect();
+        Ok(vec![Notice::Changed(name.to_owned())])
+    }
+
+    /// A shutdown began: nothing can be started any more.
+    pub(super) fn shutting_down(&self) {
+        self.state().shutting_down = true;
+    }
+
+    /// The host is off: whatever ran is dead, and everything is forgotten.
+    pub(super) fn clear(&self) {
+        self.set_bus(None);
+        let state = std::mem::take(&mut *self.state());
+        for task in state.units.into_values().filter_map(|u| u.task) {
+            task.abort();
+        }
+    }
+}
+
+fn finish(unit: &mut Unit, outcome: Outcome) {
+    let failed = outcome.result != "success";
+    (unit.active, unit.sub) = if failed {
+        ("failed", "failed")
+    } else {
+        ("inactive", "dead")
+    };
+    (unit.result, unit.main_code, unit.main_status) =
+        (outcome.result, outcome.code, outcome.status);
+    (unit.job, unit.task) = (None, None);
+}
+
+fn no_such_unit(name: &str) -> NamedError {
+    NamedError::systemd("NoSuchUnit", format!("Unit {name} not loaded."))
+}
