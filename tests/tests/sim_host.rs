@@ -264,11 +264,11 @@ async fn pulls_fail_as_they_are_told_to() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_pull_reports_progress_and_can_be_stopped() -> Result<()> {
+async fn a_pull_reports_progress_through_a_fifo() -> Result<()> {
     let world = World::start().await?;
     world
         .host
-        .settings(|s| s.pull_time = Duration::from_secs(2));
+        .settings(|s| s.pull_time = Duration::from_millis(400));
     let client = world.client().await?;
     let fifo = world.host.root().join("run/berth/pull.fifo");
     nix::unistd::mkfifo(&fifo, Mode::from_bits_truncate(0o600))?;
@@ -305,7 +305,23 @@ async fn a_pull_reports_progress_and_can_be_stopped() -> Result<()> {
         (&"ProgressBytes".into(), &"pulling".into())
     );
     assert_eq!(progress["bytes"], 75_000_000);
+    assert_eq!(wait_for(&mut removed, &job).await?, "done");
+    Ok(())
+}
 
+#[tokio::test]
+async fn a_stopped_pull_stages_nothing() -> Result<()> {
+    let world = World::start().await?;
+    world
+        .host
+        .settings(|s| s.pull_time = Duration::from_secs(60));
+    let client = world.client().await?;
+    let mut removed = client.manager.receive_job_removed().await?;
+    let command = ["/usr/bin/bootc", "switch", &world.target()];
+    let job = client
+        .start(&world.pull_unit(), &command, LOCK, &[])
+        .await?;
+    sleep(Duration::from_millis(50)).await;
     client
         .manager
         .stop_unit(&world.pull_unit(), "replace")
