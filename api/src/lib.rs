@@ -13,6 +13,7 @@ pub mod names;
 pub mod node;
 pub mod pool;
 pub mod quantity;
+mod selector;
 
 pub use digest::Digest;
 pub use image_ref::ImageRef;

@@ -43,7 +43,8 @@ use crate::quantity::Quantity;
 pub struct BootcNodePoolSpec {
     /// Which nodes are members. Required; `{}` written out selects all nodes. A node that two pools select is
     /// taken by neither, except that it stays where it already is.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::selector::schema")]
     pub node_selector: Option<LabelSelector>,
     /// The OS image that the members should run. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,14 +93,14 @@ pub struct Rollout {
     /// How many members may be unavailable at once: a number of at least 1, or 1% to 100% of the members,
     /// rounded down but never below 1. Nodes that are unavailable for another reason use it up as well. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : string(self).matches('^([1-9][0-9]?|100)%$')")
-        .message("maxUnavailable must be a whole number of at least 1, or a percentage from 1% to 100%, such as 25%"))]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
+        .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_unavailable: Option<Quantity>,
     /// How many members may pull an image at once: a number of at least 1, or 1% to 100% of the members, rounded
     /// up. Default 25%.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : string(self).matches('^([1-9][0-9]?|100)%$')")
-        .message("maxStaging must be a whole number of at least 1, or a percentage from 1% to 100%, such as 25%"))]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
+        .message("maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_staging: Option<Quantity>,
     /// How long a node may take from its reboot until it is proven, before it is reported as not coming back. It
     /// keeps its berth all the same. Default 15m.
@@ -138,10 +139,7 @@ pub const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 impl BootcNodePoolSpec {
     /// The image reference as written; the server refuses a pool without one.
     pub fn image_ref(&self) -> &str {
-        self.image
-            .as_ref()
-            .and_then(|i| i.reference.as_deref())
-            .unwrap_or_default()
+        self.image.as_ref().and_then(|i| i.reference.as_deref()).unwrap_or_default()
     }
 
     fn rollout(&self) -> Rollout {
@@ -155,42 +153,27 @@ impl BootcNodePoolSpec {
 
     /// The pool's capacity `k` for that many members.
     pub fn capacity(&self, members: usize) -> usize {
-        self.rollout()
-            .max_unavailable
-            .unwrap_or(Quantity::Nodes(1))
-            .rounded_down(members)
+        self.rollout().max_unavailable.unwrap_or(Quantity::Nodes(1)).rounded_down(members)
     }
 
     /// How many of that many members may stage at once.
     pub fn max_staging(&self, members: usize) -> usize {
-        self.rollout()
-            .max_staging
-            .unwrap_or(Quantity::Percent(25))
-            .rounded_up(members)
+        self.rollout().max_staging.unwrap_or(Quantity::Percent(25)).rounded_up(members)
     }
 
     /// `rollout.rebootTimeout`, or its default.
     pub fn reboot_timeout(&self) -> Duration {
-        duration::parse_or(
-            self.rollout().reboot_timeout.as_deref(),
-            DEFAULT_REBOOT_TIMEOUT,
-        )
+        duration::parse_or(self.rollout().reboot_timeout.as_deref(), DEFAULT_REBOOT_TIMEOUT)
     }
 
     /// `rollout.progressInterval`, or its default.
     pub fn progress_interval(&self) -> Duration {
-        duration::parse_or(
-            self.rollout().progress_interval.as_deref(),
-            DEFAULT_PROGRESS_INTERVAL,
-        )
+        duration::parse_or(self.rollout().progress_interval.as_deref(), DEFAULT_PROGRESS_INTERVAL)
     }
 
     /// `drain.timeout`, or its default.
     pub fn drain_timeout(&self) -> Duration {
-        duration::parse_or(
-            self.drain.as_ref().and_then(|d| d.timeout.as_deref()),
-            DEFAULT_DRAIN_TIMEOUT,
-        )
+        duration::parse_or(self.drain.as_ref().and_then(|d| d.timeout.as_deref()), DEFAULT_DRAIN_TIMEOUT)
     }
 }
 
@@ -241,10 +224,7 @@ pub struct Target {
 impl Target {
     /// The manifest digest for a node's architecture, in OCI (and Kubernetes) words: `amd64`, `arm64`.
     pub fn digest_for(&self, architecture: &str) -> Option<&Digest> {
-        self.platforms
-            .iter()
-            .find(|p| p.architecture == architecture)
-            .map(|p| &p.digest)
+        self.platforms.iter().find(|p| p.architecture == architecture).map(|p| &p.digest)
     }
 }
 
