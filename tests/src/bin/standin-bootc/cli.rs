@@ -136,41 +136,18 @@ mod tests {
 
     #[test]
     fn a_flag_that_1_16_9_lacks_is_a_usage_error() {
-        assert_eq!(
-            code(&["bootc", "switch", "--download-only", "q.io/a@sha256:1"]),
-            2
-        );
+        assert_eq!(code(&["bootc", "switch", "--download-only", "q.io/a@sha256:1"]), 2);
         assert_eq!(code(&["bootc", "switch"]), 2);
         assert_eq!(code(&["bootc", "upgrade", "--check", "--download-only"]), 2);
-        assert_eq!(
-            code(&["bootc", "upgrade", "--from-downloaded", "--download-only"]),
-            2
-        );
+        assert_eq!(code(&["bootc", "upgrade", "--from-downloaded", "--download-only"]), 2);
     }
 
     #[test]
     fn what_the_agent_calls_is_accepted() {
         assert_eq!(code(&["bootc", "--version"]), 0);
-        assert_eq!(
-            code(&["bootc", "switch", "--progress-fd", "3", "q.io/a@sha256:1"]),
-            0
-        );
-        assert_eq!(
-            code(&[
-                "bootc",
-                "switch",
-                "--quiet",
-                "--retain",
-                "--transport",
-                "oci",
-                "/x"
-            ]),
-            0
-        );
-        assert_eq!(
-            code(&["bootc", "status", "--format=json", "--format-version=1"]),
-            0
-        );
+        assert_eq!(code(&["bootc", "switch", "--progress-fd", "3", "q.io/a@sha256:1"]), 0);
+        assert_eq!(code(&["bootc", "switch", "--quiet", "--retain", "--transport", "oci", "/x"]), 0);
+        assert_eq!(code(&["bootc", "status", "--format=json", "--format-version=1"]), 0);
         assert_eq!(code(&["bootc", "status", "--json"]), 0);
         assert_eq!(code(&["bootc", "upgrade", "--from-downloaded"]), 0);
         assert_eq!(code(&["bootc", "rollback"]), 0);

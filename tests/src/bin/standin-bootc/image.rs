@@ -1,10 +1,10 @@
 //! Manifests, image configurations, and the names under which the repository keeps them.
 
 use anyhow::{Context, Result, bail};
+use berth_tests::hosts::real::ostree::{self, META_CONFIG, META_DIGEST, META_MANIFEST, unquote};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-use crate::gvariant::unquote;
 use crate::host::{ImageReference, ImageStatus};
 use crate::sysroot::Sysroot;
 
@@ -12,12 +12,6 @@ use crate::sysroot::Sysroot;
 pub(crate) const BLOBS: &str = "ostree/container/blob";
 /// Refs of images.
 pub(crate) const IMAGES: &str = "ostree/container/image";
-/// Commit metadata: the digest of the image's manifest.
-pub(crate) const META_DIGEST: &str = "ostree.manifest-digest";
-/// Commit metadata: the manifest.
-pub(crate) const META_MANIFEST: &str = "ostree.manifest";
-/// Commit metadata: the image's configuration.
-pub(crate) const META_CONFIG: &str = "ostree.container.image-config";
 
 /// One layer, as a manifest names it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -57,8 +51,7 @@ pub(crate) struct Image {
 impl Image {
     /// The layers, lowest first.
     pub(crate) fn layers(&self) -> Result<Vec<Layer>> {
-        let manifest: Manifest =
-            serde_json::from_str(&self.manifest).context("Parsing manifest")?;
+        let manifest: Manifest = serde_json::from_str(&self.manifest).context("Parsing manifest")?;
         Ok(manifest.layers)
     }
 
@@ -71,10 +64,7 @@ impl Image {
         }
         let expected = architecture();
         if config.architecture != expected {
-            bail!(
-                "Image has architecture {}; expected {expected}",
-                config.architecture
-            );
+            bail!("Image has architecture {}; expected {expected}", config.architecture);
         }
         Ok(())
     }
@@ -124,45 +114,14 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The ref of a layer.
-pub(crate) fn layer_ref(digest: &str) -> String {
-    format!("{BLOBS}/{}", escape(digest))
-}
-
 /// The ref of an image.
 pub(crate) fn image_ref(image: &ImageReference) -> String {
-    format!("{IMAGES}/{}", escape(&image.skopeo()))
-}
-
-/// Refs allow fewer characters than image names do: others become `_XX_`, and so does a slash beside a slash.
-fn escape(name: &str) -> String {
-    let bytes = name.as_bytes();
-    let slash = |at: Option<usize>| at.and_then(|i| bytes.get(i)) == Some(&b'/');
-    let mut out = String::with_capacity(name.len() + 16);
-    for (at, byte) in bytes.iter().enumerate() {
-        let lonely = !slash(at.checked_sub(1)) && !slash(Some(at + 1)) && at > 0;
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(char::from(*byte)),
-            b'/' if lonely => out.push('/'),
-            b'_' => out.push_str("__"),
-            other => out.push_str(&format!("_{other:02X}_")),
-        }
-    }
-    out
+    ostree::image_ref(&image.skopeo())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_escaped_as_ostree_containers_are() {
-        assert_eq!(layer_ref("sha256:ab"), "ostree/container/blob/sha256_3A_ab");
-        assert_eq!(
-            image_ref(&ImageReference::registry("q.io/a_b/os:v1")),
-            "ostree/container/image/docker_3A__2F__2F_q_2E_io/a__b/os_3A_v1"
-        );
-    }
 
     #[test]
     fn the_status_prefers_labels() {
@@ -174,20 +133,12 @@ mod tests {
                 architecture()
             ),
         };
-        let status = image
-            .status(&ImageReference::registry("q.io/os:v1"))
-            .unwrap();
+        let status = image.status(&ImageReference::registry("q.io/os:v1")).unwrap();
         assert_eq!(status.version.as_deref(), Some("7"));
         assert_eq!(status.timestamp.as_deref(), Some("2026-01-01T00:00:00Z"));
         assert_eq!(image.layers().unwrap()[0].size, 3);
         image.check().unwrap();
-        let other = Image {
-            config: r#"{"architecture":"amd64"}"#.into(),
-            ..image
-        };
-        assert_eq!(
-            other.check().unwrap_err().to_string(),
-            "Target image does not have ostree.bootable label"
-        );
+        let other = Image { config: r#"{"architecture":"amd64"}"#.into(), ..image };
+        assert_eq!(other.check().unwrap_err().to_string(), "Target image does not have ostree.bootable label");
     }
 }

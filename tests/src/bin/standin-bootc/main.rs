@@ -6,7 +6,6 @@
 //! bootc 1.16.9 has them. It never runs outside of tests.
 
 mod cli;
-mod gvariant;
 mod host;
 mod image;
 mod install;

@@ -22,15 +22,8 @@ impl Origin {
     /// Reads the text of an origin file.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let incompatible = text.lines().any(|line| FOREIGN.contains(&line.trim()));
-        let image = text
-            .lines()
-            .find_map(|line| line.trim().strip_prefix(KEY))
-            .map(parse_reference)
-            .transpose()?;
-        Ok(Self {
-            image,
-            incompatible,
-        })
+        let image = text.lines().find_map(|line| line.trim().strip_prefix(KEY)).map(parse_reference).transpose()?;
+        Ok(Self { image, incompatible })
     }
 }
 
@@ -50,10 +43,7 @@ pub(crate) fn text(image: &ImageReference) -> String {
 }
 
 fn parse_reference(text: &str) -> Result<ImageReference> {
-    let (kind, rest) = text
-        .trim()
-        .split_once(':')
-        .with_context(|| format!("Parsing image reference {text}"))?;
+    let (kind, rest) = text.trim().split_once(':').with_context(|| format!("Parsing image reference {text}"))?;
     let signature = match kind {
         "ostree-unverified-registry" => return Ok(ImageReference::registry(rest)),
         "ostree-unverified-image" => None,
@@ -62,15 +52,9 @@ fn parse_reference(text: &str) -> Result<ImageReference> {
     };
     let (transport, image) = match rest.strip_prefix("docker://") {
         Some(image) => ("registry", image),
-        None => rest
-            .split_once(':')
-            .with_context(|| format!("Parsing image reference {text}"))?,
+        None => rest.split_once(':').with_context(|| format!("Parsing image reference {text}"))?,
     };
-    Ok(ImageReference {
-        image: image.to_owned(),
-        signature,
-        transport: transport.to_owned(),
-    })
+    Ok(ImageReference { image: image.to_owned(), signature, transport: transport.to_owned() })
 }
 
 #[cfg(test)]
@@ -101,8 +85,7 @@ mod tests {
 
     #[test]
     fn layering_is_seen() {
-        let origin =
-            Origin::parse("[origin]\nrefspec=x:y\n\n[packages]\nrequested=vim;\n").unwrap();
+        let origin = Origin::parse("[origin]\nrefspec=x:y\n\n[packages]\nrequested=vim;\n").unwrap();
         assert!(origin.incompatible);
         assert_eq!(origin.image, None);
     }

@@ -8,34 +8,20 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, send, socketpair,
-};
+use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, send, socketpair};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The longest packet skopeo sends.
 const PACKET: usize = 32 * 1024;
 /// Where the host keeps its registry credentials; the first that exists is used.
-const AUTH: [&str; 3] = [
-    "/run/ostree/auth.json",
-    "/etc/ostree/auth.json",
-    "/usr/lib/ostree/auth.json",
-];
+const AUTH: [&str; 3] = ["/run/ostree/auth.json", "/etc/ostree/auth.json", "/usr/lib/ostree/auth.json"];
 
 /// A running proxy.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     socket: OwnedFd,
     child: Child,
-}
-
-/// Data on its way from the proxy.
-#[derive(Debug)]
-pub(crate) struct Pipe {
-    id: u32,
-    /// Where the bytes come from.
-    pub(crate) data: File,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,23 +38,15 @@ struct Reply {
 impl Proxy {
     /// Starts skopeo.
     pub(crate) fn start() -> Result<Self> {
-        let (socket, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .context("skopeo spawn error")?;
+        let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .context("skopeo spawn error")?;
         let mut command = Command::new("skopeo");
         command.arg("experimental-image-proxy");
         match AUTH.iter().find(|path| std::path::Path::new(path).exists()) {
             Some(path) => command.arg("--authfile").arg(path),
             None => command.arg("--no-creds"),
         };
-        let child = command
-            .stdin(Stdio::from(theirs))
-            .spawn()
-            .context("skopeo spawn error")?;
+        let child = command.stdin(Stdio::from(theirs)).spawn().context("skopeo spawn error")?;
         let proxy = Self { socket, child };
         proxy.call("Initialize", &json!([]))?;
         Ok(proxy)
@@ -83,10 +61,7 @@ impl Proxy {
     /// The manifest's digest and text.
     pub(crate) fn manifest(&self, image: u64) -> Result<(String, String)> {
         let (value, pipe) = self.call("GetManifest", &json!([image]))?;
-        let digest = value
-            .as_str()
-            .context("GetManifest without a digest")?
-            .to_owned();
+        let digest = value.as_str().context("GetManifest without a digest")?.to_owned();
         Ok((digest, self.text(pipe)?))
     }
 
@@ -97,33 +72,45 @@ impl Proxy {
     }
 
     /// Starts to fetch a blob.
-    pub(crate) fn blob(&self, image: u64, digest: &str, size: u64) -> Result<Pipe> {
-        let (_, pipe) = self.call("GetBlob", &json!([image, digest, size]))?;
-        pipe.context("GetBlob without a pipe")
+    pub(crate) fn blob(&self, image: u64, digest: &str, size: u64) -> Result<File> {
+        let (_, data) = self.call("GetBlob", &json!([image, digest, size]))?;
+        data.context("GetBlob without a pipe")
     }
 
-    /// Ends a transfer; this is where skopeo reports what went wrong with it.
-    pub(crate) fn finish(&self, pipe: Pipe) -> Result<()> {
-        let id = pipe.id;
-        drop(pipe);
-        self.call("FinishPipe", &json!([id])).map(drop)
+    /// Ends a transfer, after its last byte; this is where skopeo reports what went wrong with it.
+    pub(crate) fn finish(&self, data: File) -> Result<()> {
+        drop(data);
+        self.reply("FinishPipe").map(drop)
     }
 
-    fn text(&self, pipe: Option<Pipe>) -> Result<String> {
-        let mut pipe = pipe.context("a reply without a pipe")?;
+    fn text(&self, data: Option<File>) -> Result<String> {
+        let mut data = data.context("a reply without a pipe")?;
         let mut text = String::new();
-        pipe.data
-            .read_to_string(&mut text)
-            .context("reading from skopeo")?;
-        self.finish(pipe)?;
+        data.read_to_string(&mut text).context("reading from skopeo")?;
+        self.finish(data)?;
         Ok(text)
     }
 
-    fn call(&self, method: &str, args: &Value) -> Result<(Value, Option<Pipe>)> {
+    /// Calls a method. Data that comes with the answer ends only because skopeo is asked at once to finish the pipe:
+    /// it keeps its end open until then, and answers that request when all is written.
+    fn call(&self, method: &str, args: &Value) -> Result<(Value, Option<File>)> {
+        self.request(method, args)?;
+        let (reply, fd) = self.reply(method)?;
+        let data = fd.map(own).transpose()?;
+        if data.is_some() {
+            self.request("FinishPipe", &json!([reply.pipeid]))?;
+        }
+        Ok((reply.value, data))
+    }
+
+    fn request(&self, method: &str, args: &Value) -> Result<()> {
         let request = serde_json::to_vec(&json!({"method": method, "args": args}))?;
-        send(self.socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL).map_err(|_| {
-            anyhow!("skopeo proxy unexpectedly exited during request method {method}")
-        })?;
+        send(self.socket.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL)
+            .map_err(|_| anyhow!("skopeo proxy unexpectedly exited during request method {method}"))?;
+        Ok(())
+    }
+
+    fn reply(&self, method: &str) -> Result<(Reply, Option<RawFd>)> {
         let (bytes, fd) = self.receive()?;
         if bytes.is_empty() {
             bail!("skopeo proxy unexpectedly exited during request method {method}");
@@ -132,13 +119,7 @@ impl Proxy {
         if !reply.success {
             bail!("failed to invoke method {method}: {}", reply.error);
         }
-        let pipe = fd.map(|fd| {
-            own(fd).map(|data| Pipe {
-                id: reply.pipeid,
-                data,
-            })
-        });
-        Ok((reply.value, pipe.transpose()?))
+        Ok((reply, fd))
     }
 
     fn receive(&self) -> Result<(Vec<u8>, Option<RawFd>)> {
@@ -147,13 +128,8 @@ impl Proxy {
         let (length, fd) = {
             let mut slices = [IoSliceMut::new(&mut buffer)];
             let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let message = recvmsg::<()>(
-                self.socket.as_raw_fd(),
-                &mut slices,
-                Some(&mut control),
-                flags,
-            )
-            .context("reading from skopeo")?;
+            let message = recvmsg::<()>(self.socket.as_raw_fd(), &mut slices, Some(&mut control), flags)
+                .context("reading from skopeo")?;
             let fd = message.cmsgs()?.find_map(|c| match c {
                 ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
                 _ => None,

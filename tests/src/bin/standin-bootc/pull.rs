@@ -6,12 +6,11 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use berth_tests::hosts::real::ostree::{META_CONFIG, META_DIGEST, META_MANIFEST, layer_ref};
 use serde_json::{Value, json};
 
 use crate::host::ImageReference;
-use crate::image::{
-    BLOBS, IMAGES, Image, Layer, META_CONFIG, META_DIGEST, META_MANIFEST, image_ref, layer_ref,
-};
+use crate::image::{BLOBS, IMAGES, Image, Layer, image_ref};
 use crate::progress::{Progress, Task};
 use crate::proxy::Proxy;
 use crate::sysroot::Sysroot;
@@ -54,20 +53,10 @@ pub(crate) fn prepare(source: &str) -> Result<Prepared> {
         let number = proxy.open(source)?;
         let (digest, manifest) = proxy.manifest(number)?;
         let config = proxy.config(number)?;
-        let image = Image {
-            digest,
-            manifest,
-            config,
-        };
-        Ok(Prepared {
-            proxy,
-            number,
-            image,
-        })
+        let image = Image { digest, manifest, config };
+        Ok(Prepared { proxy, number, image })
     };
-    fetch()
-        .context("Fetching manifest")
-        .context("Preparing import")
+    fetch().context("Fetching manifest").context("Preparing import")
 }
 
 /// Fetches what is missing and makes the commit that can be deployed.
@@ -81,10 +70,8 @@ pub(crate) fn import(
     image.check()?;
     let layers = image.layers()?;
     let known = refs(sysroot, BLOBS)?;
-    let (cached, missing): (Vec<Layer>, Vec<Layer>) = layers
-        .iter()
-        .cloned()
-        .partition(|layer| known.contains(&layer_ref(&layer.digest)));
+    let (cached, missing): (Vec<Layer>, Vec<Layer>) =
+        layers.iter().cloned().partition(|layer| known.contains(&layer_ref(&layer.digest)));
     let mut count = Count::new(&image.digest, &cached, &missing);
     let scratch = scratch(sysroot)?;
     let mut throttle = Throttle::from_host();
@@ -98,20 +85,13 @@ pub(crate) fn import(
         })
         .context("Importing")
         .context("Pulling")?;
-        commit_layer(sysroot, layer, &file)
-            .context("Importing")
-            .context("Pulling")?;
+        commit_layer(sysroot, layer, &file).context("Importing").context("Pulling")?;
         std::fs::remove_file(&file).context("removing a fetched layer")?;
         count.end();
         progress.send(&count.event());
     }
     drop(prepared);
-    let task = Task {
-        name: "importing",
-        description: "Importing Image",
-        id: &image.digest,
-        total: 1,
-    };
+    let task = Task { name: "importing", description: "Importing Image", id: &image.digest, total: 1 };
     progress.steps(&task, 0, &[]);
     let commit = merge(sysroot, reference, &image, &layers)?;
     progress.steps(&task, 1, &[]);
@@ -125,13 +105,11 @@ fn fetch(
     throttle: &mut Throttle,
     seen: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    let mut pipe = prepared
-        .proxy
-        .blob(prepared.number, &layer.digest, layer.size)?;
+    let mut data = prepared.proxy.blob(prepared.number, &layer.digest, layer.size)?;
     let mut file = File::create(to).with_context(|| format!("making {}", to.display()))?;
     let mut buffer = vec![0u8; throttle.chunk()];
     loop {
-        let length = pipe.data.read(&mut buffer).context("reading a layer")?;
+        let length = data.read(&mut buffer).context("reading a layer")?;
         let Some(bytes) = buffer.get(..length).filter(|b| !b.is_empty()) else {
             break;
         };
@@ -139,30 +117,20 @@ fn fetch(
         throttle.pass(bytes.len() as u64);
         seen(bytes.len() as u64);
     }
-    prepared.proxy.finish(pipe)
+    prepared.proxy.finish(data)
 }
 
 fn commit_layer(sysroot: &Sysroot, layer: &Layer, file: &Path) -> Result<()> {
     let branch = format!("--branch={}", layer_ref(&layer.digest));
     let tree = format!("--tree=tar={}", file.display());
-    let common = [
-        "--parent=none",
-        "--no-bindings",
-        "--tar-autocreate-parents",
-        ETC,
-    ];
+    let common = ["--parent=none", "--no-bindings", "--tar-autocreate-parents", ETC];
     let mut args = vec!["commit", branch.as_str(), tree.as_str()];
     args.extend(common);
     sysroot.ostree(&args).map(drop)
 }
 
 /// Puts the layers on top of each other. Layers that delete what lies below are not supported (test images have none).
-fn merge(
-    sysroot: &Sysroot,
-    reference: &ImageReference,
-    image: &Image,
-    layers: &[Layer],
-) -> Result<String> {
+fn merge(sysroot: &Sysroot, reference: &ImageReference, image: &Image, layers: &[Layer]) -> Result<String> {
     let mut args = vec![
         "commit".to_owned(),
         format!("--branch={}", image_ref(reference)),
@@ -172,29 +140,19 @@ fn merge(
         format!("--add-metadata-string={META_MANIFEST}={}", image.manifest),
         format!("--add-metadata-string={META_CONFIG}={}", image.config),
     ];
-    args.extend(
-        layers
-            .iter()
-            .map(|layer| format!("--tree=ref={}", layer_ref(&layer.digest))),
-    );
+    args.extend(layers.iter().map(|layer| format!("--tree=ref={}", layer_ref(&layer.digest))));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     Ok(sysroot.ostree(&args)?.trim().to_owned())
 }
 
 /// Forgets images and layers that no deployment needs any more.
 pub(crate) fn forget_unused(sysroot: &Sysroot, keep: &[(ImageReference, Image)]) -> Result<()> {
-    let images: BTreeSet<String> = keep
-        .iter()
-        .map(|(reference, _)| image_ref(reference))
-        .collect();
+    let images: BTreeSet<String> = keep.iter().map(|(reference, _)| image_ref(reference)).collect();
     let mut layers = BTreeSet::new();
     for (_, image) in keep {
         layers.extend(image.layers()?.iter().map(|layer| layer_ref(&layer.digest)));
     }
-    let mut unused: Vec<String> = refs(sysroot, IMAGES)?
-        .difference(&images)
-        .cloned()
-        .collect();
+    let mut unused: Vec<String> = refs(sysroot, IMAGES)?.difference(&images).cloned().collect();
     unused.extend(refs(sysroot, BLOBS)?.difference(&layers).cloned());
     for name in &unused {
         sysroot.ostree(&["refs", "--delete", name])?;
@@ -255,15 +213,8 @@ impl Count {
     }
 
     fn begin(&mut self, layer: &Layer) {
-        let hex = layer
-            .digest
-            .strip_prefix("sha256:")
-            .unwrap_or(&layer.digest);
-        self.subtasks.push(Subtask {
-            id: hex.chars().take(21).collect(),
-            bytes: 0,
-            total: layer.size,
-        });
+        let hex = layer.digest.strip_prefix("sha256:").unwrap_or(&layer.digest);
+        self.subtasks.push(Subtask { id: hex.chars().take(21).collect(), bytes: 0, total: layer.size });
     }
 
     fn add(&mut self, bytes: u64) {
@@ -309,19 +260,12 @@ mod tests {
     use super::*;
 
     fn layer(digit: char, size: u64) -> Layer {
-        Layer {
-            digest: format!("sha256:{}", String::from(digit).repeat(64)),
-            size,
-        }
+        Layer { digest: format!("sha256:{}", String::from(digit).repeat(64)), size }
     }
 
     #[test]
     fn progress_counts_only_what_is_fetched() {
-        let mut count = Count::new(
-            "sha256:9",
-            &[layer('1', 100)],
-            &[layer('2', 10), layer('3', 5)],
-        );
+        let mut count = Count::new("sha256:9", &[layer('1', 100)], &[layer('2', 10), layer('3', 5)]);
         count.begin(&layer('2', 10));
         count.add(4);
         let event = count.event();

@@ -22,19 +22,13 @@ impl Throttle {
             .ok()
             .and_then(|v| v.trim().parse().ok())
             .or_else(|| parse(&std::fs::read_to_string(FILE).unwrap_or_default()));
-        Self {
-            rate,
-            begin: Instant::now(),
-            bytes: 0,
-        }
+        Self { rate, begin: Instant::now(), bytes: 0 }
     }
 
     /// How many bytes to read at most in one go, so that even slow rates pass evenly.
     pub(crate) fn chunk(&self) -> usize {
         match self.rate {
-            Some(rate) => usize::try_from(rate / 20)
-                .unwrap_or(usize::MAX)
-                .clamp(512, 1 << 20),
+            Some(rate) => usize::try_from(rate / 20).unwrap_or(usize::MAX).clamp(512, 1 << 20),
             None => 1 << 20,
         }
     }

@@ -48,9 +48,7 @@ fn switch(options: &cli::Switch) -> Result<()> {
     let host = status::read(&sysroot)?;
     let target = ImageReference {
         image: options.target.clone(),
-        signature: options
-            .enforce_container_sigpolicy
-            .then(|| "containerPolicy".to_owned()),
+        signature: options.enforce_container_sigpolicy.then(|| "containerPolicy".to_owned()),
         transport: options.transport.clone(),
     };
     if host.spec.image.as_ref() == Some(&target) {
@@ -103,18 +101,8 @@ fn upgrade(options: &cli::Upgrade) -> Result<()> {
         println!("No update available.");
         return Ok(());
     }
-    stage(
-        &sysroot,
-        &target,
-        &pulled,
-        options.download_only,
-        &mut progress,
-    )?;
-    let title = if options.download_only {
-        "Staged but not queued for next boot"
-    } else {
-        "Update for"
-    };
+    stage(&sysroot, &target, &pulled, options.download_only, &mut progress)?;
+    let title = if options.download_only { "Staged but not queued for next boot" } else { "Update for" };
     announce(title, &target, &pulled.image)?;
     sysroot.touch()?;
     reboot_if(options.apply)
@@ -138,11 +126,7 @@ fn staged_again(sysroot: &Sysroot, host: &Host, options: &cli::Upgrade) -> Resul
 }
 
 fn from_downloaded(sysroot: &Sysroot, host: &Host, apply: bool) -> Result<()> {
-    let staged = host
-        .status
-        .staged
-        .as_ref()
-        .context("No staged deployment found")?;
+    let staged = host.status.staged.as_ref().context("No staged deployment found")?;
     if staged.download_only {
         sysroot.admin(&["lock-finalization", "--unlock"])?;
         println!("Staged deployment will now be applied on reboot");
@@ -162,11 +146,7 @@ fn rollback(options: &cli::Rollback) -> Result<()> {
 }
 
 fn change_order(sysroot: &Sysroot, host: &Host) -> Result<()> {
-    let rollback = host
-        .status
-        .rollback
-        .as_ref()
-        .context("No rollback available")?;
+    let rollback = host.status.rollback.as_ref().context("No rollback available")?;
     if rollback.image.is_none() {
         bail!("Rollback is not container image based");
     }
@@ -174,10 +154,7 @@ fn change_order(sysroot: &Sysroot, host: &Host) -> Result<()> {
         sysroot.admin(&["undeploy", "0"])?;
     }
     let list = sysroot.deployments()?;
-    let booted = list
-        .iter()
-        .position(|d| d.booted)
-        .context("No booted deployment")?;
+    let booted = list.iter().position(|d| d.booted).context("No booted deployment")?;
     let stateroot = list.get(booted).map(|d| d.stateroot.clone());
     let other = list
         .iter()
@@ -210,22 +187,12 @@ fn stage(
     lock: bool,
     progress: &mut Progress,
 ) -> Result<()> {
-    let task = Task {
-        name: "staging",
-        description: "Deploying Image",
-        id: &pulled.image.digest,
-        total: 3,
-    };
+    let task = Task { name: "staging", description: "Deploying Image", id: &pulled.image.digest, total: 3 };
     let parts = |done: usize| {
         let all = [
             subtask("merging", "Merging Image", "fetching", done > 0),
             subtask("deploying", "Deploying Image", "deploying", done > 1),
-            subtask(
-                "bound_images",
-                "Pulling Bound Images",
-                "bound_images",
-                done > 2,
-            ),
+            subtask("bound_images", "Pulling Bound Images", "bound_images", done > 2),
             subtask("cleanup", "Removing old images", "cleanup", done > 3),
         ];
         let shown = (done + 1).min(all.len());
@@ -246,10 +213,7 @@ fn stage(
     progress.steps(&task, 1, &parts(2));
     progress.steps(&task, 2, &parts(3));
     pull::forget_unused(sysroot, &status::images(sysroot)?).context("Cleanup")?;
-    mark_reboot_required(&format!(
-        "bootc: Reboot required for image: {}",
-        pulled.image.digest
-    ))?;
+    mark_reboot_required(&format!("bootc: Reboot required for image: {}", pulled.image.digest))?;
     progress.steps(&task, 3, &parts(4));
     Ok(())
 }
@@ -272,13 +236,7 @@ fn reboot_if(wanted: bool) -> Result<()> {
         return Ok(());
     }
     let mut command = Command::new("systemd-run");
-    command.args([
-        "--quiet",
-        "--",
-        "systemctl",
-        "reboot",
-        "--message=Initiated by bootc",
-    ]);
+    command.args(["--quiet", "--", "systemctl", "reboot", "--message=Initiated by bootc"]);
     if !command.status().context("Running systemd-run")?.success() {
         bail!("Initiating reboot failed");
     }

@@ -1,0 +1,72 @@
+//! What a boot loader reads: the entries that ostree writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// One boot entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    version: u64,
+    target: String,
+}
+
+/// The root of the deployment that a boot loader would start from this sysroot.
+pub(super) fn default_deployment(sysroot: &Path) -> Result<PathBuf> {
+    let directory = sysroot.join("boot/loader/entries");
+    let mut best: Option<Entry> = None;
+    let files = fs::read_dir(&directory).with_context(|| format!("reading {}", directory.display()))?;
+    for file in files {
+        let path = file?.path();
+        if path.extension().is_none_or(|e| e != "conf") {
+            continue;
+        }
+        let Some(entry) = parse(&fs::read_to_string(&path)?) else {
+            continue;
+        };
+        if best.as_ref().is_none_or(|b| entry.version > b.version) {
+            best = Some(entry);
+        }
+    }
+    let best = best.with_context(|| format!("no boot entry in {}", directory.display()))?;
+    let link = sysroot.join(best.target.trim_start_matches('/'));
+    fs::canonicalize(&link).with_context(|| format!("following {}", link.display()))
+}
+
+fn parse(text: &str) -> Option<Entry> {
+    let value = |key: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
+        lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim())
+    };
+    let target = value("options")?.split_whitespace().find_map(|word| word.strip_prefix("ostree="))?;
+    Some(Entry { version: value("version")?.parse().ok()?, target: target.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_names_its_deployment() {
+        let text =
+            "title Debian (ostree:0)\nversion 2\noptions rw ostree=/ostree/boot.1/default/ab/0\nlinux /ostree/x\n";
+        let entry = parse(text).unwrap();
+        assert_eq!(entry.version, 2);
+        assert_eq!(entry.target, "/ostree/boot.1/default/ab/0");
+        assert_eq!(parse("title x\nversion 1\n"), None);
+    }
+
+    #[test]
+    fn the_highest_version_is_booted() {
+        let root = tempfile::tempdir().unwrap();
+        let entries = root.path().join("boot/loader/entries");
+        fs::create_dir_all(&entries).unwrap();
+        for (version, name) in [(1, "old"), (10, "new"), (2, "middle")] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+            let text = format!("version {version}\noptions ostree=/{name}\n");
+            fs::write(entries.join(format!("ostree-{version}.conf")), text).unwrap();
+        }
+        assert_eq!(default_deployment(root.path()).unwrap(), fs::canonicalize(root.path().join("new")).unwrap());
+    }
+}

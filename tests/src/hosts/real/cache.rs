@@ -1,0 +1,60 @@
+//! Directories that are made once and used by every later run.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::tools::cache_dir;
+
+/// Finds a directory of the cache, or makes it: `make` fills a sibling which is then renamed, so that half of one is never found.
+///
+/// Two processes that want the same one do not both make it.
+pub(super) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let cache = cache_dir()?;
+    let path = cache.join(name);
+    if path.is_dir() {
+        return Ok(path);
+    }
+    let lock = File::create(cache.join(format!(".{name}.lock")))?;
+    lock.lock().with_context(|| format!("waiting for {name}"))?;
+    if path.is_dir() {
+        return Ok(path);
+    }
+    let began = std::time::Instant::now();
+    eprintln!("berth-hosts: making {name}");
+    let temporary = cache.join(format!(".{name}.new"));
+    remove(&temporary)?;
+    fs::create_dir(&temporary)?;
+    make(&temporary).with_context(|| format!("making {name}"))?;
+    fs::rename(&temporary, &path).with_context(|| format!("renaming to {}", path.display()))?;
+    eprintln!("berth-hosts: {name}: {:.1} s", began.elapsed().as_secs_f64());
+    Ok(path)
+}
+
+/// Removes a directory that may hold ostree deployments, which are immutable.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    for deployment in deployments(path) {
+        // Only ext4, btrfs and the like know the bit; where it is unknown it is not set either.
+        let _ = super::shell::tool("chattr", &["-i".as_ref(), deployment.as_os_str()]);
+    }
+    fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display()))
+}
+
+/// The deployments of all stateroots of all sysroots in and directly below a directory.
+fn deployments(path: &Path) -> Vec<PathBuf> {
+    let list = |path: PathBuf| -> Vec<PathBuf> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|e| e.path()).collect()
+    };
+    let mut sysroots = vec![path.to_owned(), path.join("sysroot")];
+    for entry in list(path.to_owned()) {
+        sysroots.push(entry.join("sysroot"));
+    }
+    let stateroots = sysroots.into_iter().flat_map(|s| list(s.join("ostree/deploy")));
+    let all = stateroots.flat_map(|s| list(s.join("deploy")));
+    all.filter(|d| d.is_dir()).collect()
+}

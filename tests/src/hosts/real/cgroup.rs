@@ -1,0 +1,81 @@
+//! A control group for each host, so that hosts do not share one and can be killed as a whole.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+/// What the names of all our groups begin with.
+const PREFIX: &str = "berth-";
+
+/// A group of the unified hierarchy. Emptied and removed when dropped.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes an empty group.
+    pub(super) fn new(machine: &str) -> Result<Self> {
+        let path = unified().join(format!("{PREFIX}{machine}"));
+        let group = Self { path };
+        group.empty();
+        fs::create_dir(&group.path).with_context(|| format!("making {}", group.path.display()))?;
+        Ok(group)
+    }
+
+    /// The file to which a process writes its ID to enter the group.
+    pub(super) fn door(&self) -> PathBuf {
+        self.path.join("cgroup.procs")
+    }
+
+    /// Kills everything in it and removes it.
+    fn empty(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.path.exists() && Instant::now() < deadline {
+            self.kill();
+            remove_tree(&self.path);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Kills everything in it, at once.
+    pub(super) fn kill(&self) {
+        // Gone, or a kernel before 5.14: the supervisor's death takes the host along there.
+        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        self.empty();
+    }
+}
+
+/// Kills what is left in the groups of machines whose names begin so.
+pub(super) fn sweep(machines: &str) {
+    let prefix = format!("{PREFIX}{machines}");
+    for entry in fs::read_dir(unified()).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            drop(Cgroup { path: entry.path() });
+        }
+    }
+}
+
+/// Where the unified hierarchy is: beside the old ones on machines that still have those.
+fn unified() -> PathBuf {
+    let hybrid = Path::new("/sys/fs/cgroup/unified");
+    if hybrid.join("cgroup.procs").exists() { hybrid.to_owned() } else { PathBuf::from("/sys/fs/cgroup") }
+}
+
+/// Groups are removed from the leaves up; their files need no removing.
+fn remove_tree(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_tree(&entry.path());
+        }
+    }
+    // It fails while something is still dying in there; the caller tries again.
+    let _ = fs::remove_dir(path);
+}

@@ -1,0 +1,94 @@
+//! What distinguishes a test host from a plain Debian: a few small files, most of them in `tests/osimage`.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::shell::sha256;
+
+/// A file of the image: where, with which permissions, what.
+type File = (&'static str, u32, &'static str);
+
+const FILES: [File; 15] = [
+    ("usr/lib/systemd/system/kubelet.service", 0o644, include_str!("../../../osimage/kubelet.service")),
+    ("usr/lib/systemd/system/host-network.service", 0o644, include_str!("../../../osimage/host-network.service")),
+    ("usr/lib/systemd/system/guest-images.service", 0o644, include_str!("../../../osimage/guest-images.service")),
+    ("usr/lib/systemd/system/containerd.service.d/host.conf", 0o644, include_str!("../../../osimage/containerd.conf")),
+    ("usr/lib/systemd/system.conf.d/host.conf", 0o644, include_str!("../../../osimage/manager.conf")),
+    ("usr/lib/systemd/journald.conf.d/host.conf", 0o644, include_str!("../../../osimage/journald.conf")),
+    ("etc/kubernetes/kubelet.yaml", 0o644, include_str!("../../../osimage/kubelet.yaml")),
+    ("etc/containerd/config.toml", 0o644, include_str!("../../../osimage/containerd.toml")),
+    ("etc/cni/net.d/10-pods.conflist", 0o644, include_str!("../../../osimage/cni.conflist")),
+    ("etc/containers/policy.json", 0o644, include_str!("../../../osimage/policy.json")),
+    ("usr/bin/runc-on-host", 0o755, include_str!("../../../osimage/runc-on-host")),
+    ("usr/lib/ostree/prepare-root.conf", 0o644, include_str!("../../../osimage/prepare-root.conf")),
+    // No kernel is ever started; ostree only wants to see one.
+    ("usr/lib/modules/6.12.0-berth/vmlinuz", 0o644, "kernel\n"),
+    ("usr/lib/modules/6.12.0-berth/initramfs.img", 0o644, "initramfs\n"),
+    // Each host is given its own; an empty file is what an image has.
+    ("etc/machine-id", 0o444, ""),
+];
+
+/// Directories that a bootable image has beside Debian's own.
+const DIRECTORIES: [&str; 10] =
+    ["sysroot", "boot", "dev", "proc", "run", "sys", "tmp", "var", "etc/kubernetes/pki", "etc/containerd/conf.d"];
+
+/// Units that start with the host.
+const WANTED: [&str; 3] = ["kubelet.service", "host-network.service", "guest-images.service"];
+
+/// Units of Debian that have nothing to do on a test host.
+const MASKED: [&str; 9] = [
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "fstrim.timer",
+    "getty@tty1.service",
+    "console-getty.service",
+    "systemd-pstore.service",
+    "systemd-resolved.service",
+    "systemd-networkd.service",
+];
+
+/// A hash of all that [`write`] writes.
+pub(super) fn hash() -> String {
+    let files: String = FILES.iter().map(|(path, mode, text)| format!("{path} {mode} {text}\0")).collect();
+    sha256(format!("{files}{DIRECTORIES:?}{WANTED:?}{MASKED:?}").as_bytes())
+}
+
+/// Writes the files into a tree.
+pub(super) fn write(root: &Path) -> Result<()> {
+    for directory in DIRECTORIES {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    symlink("sysroot/ostree", root.join("ostree"))?;
+    for (path, mode, text) in FILES {
+        put(root, path, mode, text.as_bytes())?;
+    }
+    let wants = root.join("usr/lib/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants)?;
+    for unit in WANTED {
+        symlink(format!("../{unit}"), wants.join(unit))?;
+    }
+    let masks = root.join("etc/systemd/system");
+    fs::create_dir_all(&masks)?;
+    for unit in MASKED {
+        symlink("/dev/null", masks.join(unit))?;
+    }
+    Ok(())
+}
+
+/// Writes one file below a root, with the directories above it.
+pub(super) fn put(root: &Path, path: &str, mode: u32, bytes: &[u8]) -> Result<()> {
+    let path = root.join(path.trim_start_matches('/'));
+    let parent = path.parent().context("a file without a directory")?;
+    fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+    // What is there may be a hard link to what other hosts have: it is replaced, never written into.
+    if path.symlink_metadata().is_ok() {
+        fs::remove_file(&path).with_context(|| format!("replacing {}", path.display()))?;
+    }
+    fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! The container image that pods of test hosts run: one static program, which is also the sandbox's.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::cache;
+use super::shell::{sha256, sha256_file, tool};
+use crate::images::ImageSpec;
+
+/// The image's name on every host; it needs no registry there.
+pub const GUEST_IMAGE: &str = "berth.test/guest:1";
+
+const SOURCE: &str = include_str!("../../../osimage/guest.c");
+
+/// The image as an archive that containerd imports.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) archive: PathBuf,
+    pub(super) digest: String,
+}
+
+/// Finds or builds the image.
+pub(super) fn ensure() -> Result<Guest> {
+    let hash = sha256(format!("{GUEST_IMAGE}\n{SOURCE}").as_bytes());
+    let name = format!("guest-{}", hash.get(..16).unwrap_or(&hash));
+    let directory = cache::directory(&name, |to| {
+        let source = to.join("guest.c");
+        fs::write(&source, SOURCE)?;
+        let tree = to.join("tree");
+        fs::create_dir(&tree)?;
+        let (binary, source) = (tree.join("guest"), source.as_os_str());
+        tool("cc", &["-static".as_ref(), "-Os".as_ref(), "-s".as_ref(), "-o".as_ref(), binary.as_os_str(), source])?;
+        let image = ImageSpec::program(&binary, &[])?.build()?;
+        image.write_archive(&to.join("guest.tar"), GUEST_IMAGE)
+    })?;
+    let archive = directory.join("guest.tar");
+    let digest = sha256_file(&archive)?;
+    Ok(Guest { archive, digest })
+}

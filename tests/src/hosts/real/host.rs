@@ -1,0 +1,165 @@
+//! A host, as tests handle it.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::machine::{Boot, Machine};
+use super::{Site, blocking, shell};
+use crate::process::with_parent;
+
+/// What commands on a host find in their environment, and nothing else: `container` in particular would mislead bootc.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A host. Cheap to clone; dropping the last clone cuts its power and removes it.
+#[derive(Debug, Clone)]
+pub struct RealHost {
+    // In this order: the host's network goes after the host.
+    machine: Arc<Machine>,
+    address: Ipv4Addr,
+    _site: Arc<Site>,
+}
+
+impl RealHost {
+    pub(super) fn new(machine: Machine, address: Ipv4Addr, site: Arc<Site>) -> Self {
+        Self { machine: Arc::new(machine), address, _site: site }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.machine.hardware().host
+    }
+
+    /// Its address on the hosts' network.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Switches it on and waits until its system bus answers. From now on it boots again whenever it ends.
+    pub async fn start(&self) -> Result<Boot> {
+        self.machine.power(true);
+        self.wait_boot(None, Duration::from_secs(60)).await
+    }
+
+    /// Cuts its power for good (until [`Self::start`]).
+    pub async fn stop(&self) -> Result<()> {
+        self.machine.power(false);
+        let gone = self.wait("power off", Duration::from_secs(30), || self.machine.boot().is_none());
+        gone.await
+    }
+
+    /// Cuts its power and gives it back at once: nothing on the host sees a shutdown.
+    pub fn power_cut(&self) {
+        self.machine.power_cut();
+    }
+
+    /// Reboots it as an administrator would, without asking anybody. Returns when the shutdown was accepted.
+    pub async fn reboot_now(&self) -> Result<()> {
+        // The answer may be lost with the connection.
+        self.output(&["systemctl", "reboot"]).await.map(drop)
+    }
+
+    /// The boot that is running, if one is.
+    pub fn boot(&self) -> Option<Boot> {
+        self.machine.boot()
+    }
+
+    /// Waits until a boot other than `not` runs and its system bus answers.
+    pub async fn wait_boot(&self, not: Option<&str>, limit: Duration) -> Result<Boot> {
+        let begin = Instant::now();
+        loop {
+            let boot = self.boot().filter(|b| Some(b.boot_id.as_str()) != not);
+            if let Some(boot) = boot
+                && self.is_up().await
+            {
+                return Ok(boot);
+            }
+            if begin.elapsed() > limit {
+                bail!("{} did not boot within {limit:?}; its console:\n{}", self.name(), self.machine.console());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn is_up(&self) -> bool {
+        let ask = [
+            "busctl",
+            "call",
+            "org.freedesktop.login1",
+            "/org/freedesktop/login1",
+            "org.freedesktop.login1.Manager",
+            "CanReboot",
+        ];
+        self.output(&ask).await.is_ok_and(|out| out.status.success())
+    }
+
+    /// Runs a command on the host and gives back its standard output; an error if it fails.
+    pub async fn exec(&self, command: &[&str]) -> Result<String> {
+        let out = self.output(command).await?;
+        shell::check(&command.join(" "), &out)?;
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+
+    /// Runs a command on the host and gives back what it printed and how it ended.
+    pub async fn output(&self, command: &[&str]) -> Result<Output> {
+        let boot = self.boot().with_context(|| format!("{} is down", self.name()))?;
+        let mut enter = Command::new("nsenter");
+        enter.args(["--target", &boot.init.to_string()]);
+        enter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", "env", "-i", PATH]);
+        enter.args(command);
+        let mut enter = with_parent(&enter);
+        enter.stdin(Stdio::null());
+        let words = command.join(" ");
+        blocking(move || enter.output().with_context(|| format!("running {words} on a host"))).await
+    }
+
+    /// The journal of a unit over all boots.
+    pub async fn journal(&self, unit: &str) -> Result<String> {
+        self.exec(&["journalctl", "--no-pager", "--output=short-precise", "--unit", unit]).await
+    }
+
+    /// Writes a file on the running host.
+    pub async fn write(&self, path: &str, text: &str) -> Result<()> {
+        let path = self.path(path)?;
+        let text = text.to_owned();
+        blocking(move || std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))).await
+    }
+
+    /// Reads a file of the running host.
+    pub async fn read(&self, path: &str) -> Result<String> {
+        let path = self.path(path)?;
+        blocking(move || std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))).await
+    }
+
+    /// A path of the running host, as this computer sees it. Absolute links in it would lead astray.
+    pub fn path(&self, path: &str) -> Result<PathBuf> {
+        let boot = self.boot().with_context(|| format!("{} is down", self.name()))?;
+        Ok(PathBuf::from(format!("/proc/{}/root", boot.init)).join(path.trim_start_matches('/')))
+    }
+
+    /// The D-Bus address of the running host's system bus, for programs on this computer. Another one after each boot.
+    pub fn bus_address(&self) -> Result<String> {
+        Ok(format!("unix:path={}", self.path("run/dbus/system_bus_socket")?.display()))
+    }
+
+    /// Lets pulls on this host go at so many bytes a second (with the stand-in for bootc), or at full speed.
+    pub async fn limit_pulls(&self, rate: Option<u64>) -> Result<()> {
+        let text = rate.map(|rate| format!("rate={rate}\n")).unwrap_or_default();
+        self.write("/etc/standin-bootc.conf", &text).await
+    }
+
+    async fn wait(&self, what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+        let begin = Instant::now();
+        while !done() {
+            if begin.elapsed() > limit {
+                bail!("{}: no {what} within {limit:?}", self.name());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}

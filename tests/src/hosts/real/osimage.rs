@@ -1,0 +1,290 @@
+//! Bootable OS images in many cheap versions.
+//!
+//! Three layers are the same in all versions: Debian, the kubelet, and what makes a test host. Above them a version has a file that
+//! names it and some megabytes of random bytes, so that there is something to pull.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::layers::{self, Layer};
+use super::root::{self, Root};
+use super::shell::{run, sha256, sha256_file, tool};
+use super::{content, guest};
+use crate::process::last_lines;
+
+/// The layers that all OS images of a run share.
+#[derive(Debug, Clone)]
+pub struct OsImages {
+    pub(super) root: Root,
+    pub(super) bootc: PathBuf,
+    base: Vec<Layer>,
+}
+
+/// One version of the OS.
+#[derive(Debug, Clone)]
+pub struct OsImage {
+    /// What its label `org.opencontainers.image.version` says.
+    pub version: String,
+    /// Digest of its manifest, `sha256:…`.
+    pub digest: String,
+    pub(super) layout: PathBuf,
+}
+
+/// What a version of the OS is made of, beside what all have.
+#[derive(Debug, Clone)]
+pub struct OsVersion {
+    /// Its name, `1.0.0`.
+    pub version: String,
+    /// How many random bytes each of its own layers has.
+    pub payload: Vec<u64>,
+    /// Files that only this version has: path, permissions, content.
+    pub files: Vec<(String, u32, Vec<u8>)>,
+    /// More labels.
+    pub labels: Vec<(String, String)>,
+}
+
+impl OsVersion {
+    /// A version with one layer of 2 MB.
+    pub fn new(version: &str) -> Self {
+        Self { version: version.to_owned(), payload: vec![2 << 20], files: Vec::new(), labels: Vec::new() }
+    }
+}
+
+impl OsImages {
+    /// Finds or makes what all versions share; with a kubelet where the hosts are to be nodes.
+    ///
+    /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may name a real bootc.
+    pub fn ensure(kubelet: Option<&Path>) -> Result<Self> {
+        super::packages()?;
+        let real = std::env::var_os("BERTH_TEST_BOOTC").map(PathBuf::from);
+        let root = root::ensure(real.is_some())?;
+        let stand_in = stand_in()?;
+        let mut base = vec![debian(&root)?];
+        if let Some(kubelet) = kubelet {
+            base.push(binary_layer("usr/bin/kubelet", kubelet)?);
+        }
+        let bootc = real.unwrap_or_else(|| stand_in.clone());
+        base.push(binary_layer("usr/bin/bootc", &bootc)?);
+        base.push(host_layer()?);
+        Ok(Self { root, bootc: stand_in, base })
+    }
+
+    /// Finds or makes a version.
+    pub fn version(&self, version: &OsVersion) -> Result<OsImage> {
+        let mut layers = self.base.clone();
+        for (number, bytes) in version.payload.iter().enumerate() {
+            layers.push(payload_layer(&version.version, number, *bytes)?);
+        }
+        layers.push(version_layer(version)?);
+        self.layout(version, &layers)
+    }
+
+    fn layout(&self, version: &OsVersion, layers: &[Layer]) -> Result<OsImage> {
+        let config = config(version, layers).to_string();
+        let manifest = manifest(&config, layers).to_string();
+        let digest = sha256(manifest.as_bytes());
+        let name = format!("osimage-{}", digest.get(..16).unwrap_or(&digest));
+        let layout = super::cache::directory(&name, |to| {
+            let blobs = to.join("blobs/sha256");
+            fs::create_dir_all(&blobs)?;
+            fs::write(blobs.join(sha256(config.as_bytes())), &config)?;
+            fs::write(blobs.join(&digest), &manifest)?;
+            for layer in layers {
+                fs::hard_link(&layer.path, blobs.join(&layer.blob))?;
+            }
+            let index = json!({
+                "schemaVersion": 2,
+                "manifests": [{
+                    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                    "digest": format!("sha256:{digest}"),
+                    "size": manifest.len(),
+                }],
+            });
+            fs::write(to.join("index.json"), index.to_string())?;
+            fs::write(to.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
+            Ok(())
+        })?;
+        Ok(OsImage { version: version.version.clone(), digest: format!("sha256:{digest}"), layout })
+    }
+}
+
+impl OsImage {
+    /// Pushes it as `HOST/REPOSITORY:TAG` and gives back the reference by digest, `HOST/REPOSITORY@sha256:…`.
+    pub fn push(&self, registry: &str, repository: &str, tag: &str) -> Result<String> {
+        let to = format!("docker://{registry}/{repository}:{tag}");
+        let from = format!("oci:{}", self.layout.display());
+        let policy = "--insecure-policy";
+        tool("skopeo", &[policy, "copy", "--quiet", "--dest-tls-verify=false", &from, &to])
+            .with_context(|| format!("pushing {to}"))?;
+        Ok(self.reference(registry, repository))
+    }
+
+    /// The reference by digest.
+    pub fn reference(&self, registry: &str, repository: &str) -> String {
+        format!("{registry}/{repository}@{}", self.digest)
+    }
+}
+
+fn config(version: &OsVersion, layers: &[Layer]) -> Value {
+    let mut labels = serde_json::Map::new();
+    labels.insert("containers.bootc".into(), json!("1"));
+    labels.insert("ostree.bootable".into(), json!("true"));
+    labels.insert("org.opencontainers.image.version".into(), json!(version.version));
+    for (name, value) in &version.labels {
+        labels.insert(name.clone(), json!(value));
+    }
+    let diffs: Vec<String> = layers.iter().map(|l| format!("sha256:{}", l.diff)).collect();
+    json!({
+        "created": "2026-01-01T00:00:00Z",
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Labels": labels},
+        "rootfs": {"type": "layers", "diff_ids": diffs},
+        "history": layers.iter().map(|_| json!({"created_by": "berth-tests"})).collect::<Vec<_>>(),
+    })
+}
+
+fn manifest(config: &str, layers: &[Layer]) -> Value {
+    let layer = |layer: &Layer| {
+        json!({
+            "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
+            "digest": format!("sha256:{}", layer.blob),
+            "size": layer.size,
+        })
+    };
+    json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": format!("sha256:{}", sha256(config.as_bytes())),
+            "size": config.len(),
+        },
+        "layers": layers.iter().map(layer).collect::<Vec<_>>(),
+    })
+}
+
+/// Debian without what differs between machines or is never looked at.
+fn debian(root: &Root) -> Result<Layer> {
+    let left_out = [
+        "var/*",
+        "boot/*",
+        "dev/*",
+        "run/*",
+        "tmp/*",
+        "proc/*",
+        "sys/*",
+        "etc/machine-id",
+        "etc/hostname",
+        "etc/resolv.conf",
+        "usr/share/doc/*",
+        "usr/share/man/*",
+        "usr/share/locale/*",
+    ];
+    layers::ensure(&format!("root-{}", root.key), |_| {
+        let exclude = left_out.iter().map(|path| format!("--exclude=./{path}"));
+        let mut arguments: Vec<String> = vec!["--anchored".to_owned()];
+        arguments.extend(exclude);
+        Ok((root.path.clone(), arguments))
+    })
+}
+
+/// A layer of one program.
+fn binary_layer(path: &str, binary: &Path) -> Result<Layer> {
+    let hash = sha256_file(binary).with_context(|| format!("reading {}", binary.display()))?;
+    let name = path.rsplit('/').next().unwrap_or(path);
+    layers::ensure(&format!("{name}-{}", short(&hash)), |work| {
+        content::put(work, path, 0o755, &fs::read(binary)?)?;
+        Ok((work.to_owned(), owned()))
+    })
+}
+
+/// The layer of everything else that makes a test host.
+fn host_layer() -> Result<Layer> {
+    let guest = guest::ensure()?;
+    let hash = sha256(format!("{}{}", content::hash(), guest.digest).as_bytes());
+    layers::ensure(&format!("host-{}", short(&hash)), |work| {
+        content::write(work)?;
+        content::put(work, "usr/lib/guest-images/guest.tar", 0o644, &fs::read(&guest.archive)?)?;
+        Ok((work.to_owned(), owned()))
+    })
+}
+
+/// A layer of random bytes, the same for the same version in every run.
+fn payload_layer(version: &str, number: usize, bytes: u64) -> Result<Layer> {
+    let name = format!("{version}-{number}");
+    let hash = sha256(format!("{name} {bytes}").as_bytes());
+    layers::ensure(&format!("payload-{}", short(&hash)), |work| {
+        let mut seed = u64::from_str_radix(short(&hash), 16)?;
+        let words = usize::try_from(bytes / 8)?;
+        let mut data = Vec::with_capacity(words * 8);
+        for _ in 0..words {
+            // xorshift64: cheap, and gzip finds nothing in it.
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            data.extend(seed.to_le_bytes());
+        }
+        content::put(work, &format!("usr/lib/os-payload/{number}"), 0o644, &data)?;
+        Ok((work.to_owned(), owned()))
+    })
+}
+
+/// The layer that says which version it is.
+fn version_layer(version: &OsVersion) -> Result<Layer> {
+    let hash = sha256(format!("{} {:?}", version.version, version.files).as_bytes());
+    layers::ensure(&format!("version-{}", short(&hash)), |work| {
+        let text = format!("{}\n", version.version);
+        content::put(work, "usr/lib/os-version", 0o644, text.as_bytes())?;
+        for (path, mode, bytes) in &version.files {
+            content::put(work, path, *mode, bytes)?;
+        }
+        Ok((work.to_owned(), owned()))
+    })
+}
+
+fn owned() -> Vec<String> {
+    vec!["--owner=0".to_owned(), "--group=0".to_owned()]
+}
+
+fn short(hash: &str) -> &str {
+    hash.get(..16).unwrap_or(hash)
+}
+
+/// The stand-in for bootc, stripped: what cargo leaves has a hundred megabytes of debug information.
+fn stand_in() -> Result<PathBuf> {
+    // Cargo puts it beside the integration tests that it builds it for.
+    let tests = std::env::current_exe().context("the path of this program")?;
+    let beside = tests.ancestors().nth(2).map(|target| target.join("standin-bootc"));
+    let path = match beside.filter(|path| path.is_file()) {
+        Some(path) => path,
+        None => build_stand_in()?,
+    };
+    let hash = sha256_file(&path)?;
+    let directory = super::cache::directory(&format!("standin-{}", short(&hash)), |to| {
+        run(Command::new("strip").arg("-o").arg(to.join("bootc")).arg(&path)).map(drop)
+    })?;
+    Ok(directory.join("bootc"))
+}
+
+/// Builds it, for programs that are no tests.
+fn build_stand_in() -> Result<PathBuf> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--bin", "standin-bootc", "--message-format=json-render-diagnostics"]);
+    command.args(["--manifest-path", manifest]);
+    let out = command.output().context("running cargo")?;
+    if !out.status.success() {
+        bail!("building standin-bootc: {}", last_lines(&String::from_utf8_lossy(&out.stderr), 20));
+    }
+    let text = String::from_utf8_lossy(&out.stdout);
+    text.lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "standin-bootc")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo named no executable of standin-bootc")
+}

@@ -1,0 +1,104 @@
+//! How ostree prints strings, and how it names what came from container images. Also used by the stand-in for bootc.
+
+use anyhow::{Result, bail};
+
+/// Commit metadata: the digest of the manifest of the image that the commit was made from.
+pub const META_DIGEST: &str = "ostree.manifest-digest";
+/// Commit metadata: that manifest.
+pub const META_MANIFEST: &str = "ostree.manifest";
+/// Commit metadata: that image's configuration.
+pub const META_CONFIG: &str = "ostree.container.image-config";
+
+/// The ref of an image that skopeo calls by this name.
+pub fn image_ref(skopeo_name: &str) -> String {
+    format!("ostree/container/image/{}", escape(skopeo_name))
+}
+
+/// The ref of a layer.
+pub fn layer_ref(digest: &str) -> String {
+    format!("ostree/container/blob/{}", escape(digest))
+}
+
+/// Refs allow fewer characters than image names do: others become `_XX_`, and so does a slash beside a slash.
+fn escape(name: &str) -> String {
+    let bytes = name.as_bytes();
+    let slash = |at: Option<usize>| at.and_then(|i| bytes.get(i)) == Some(&b'/');
+    let mut out = String::with_capacity(name.len() + 16);
+    for (at, byte) in bytes.iter().enumerate() {
+        let lonely = !slash(at.checked_sub(1)) && !slash(Some(at + 1)) && at > 0;
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(char::from(*byte)),
+            b'/' if lonely => out.push('/'),
+            b'_' => out.push_str("__"),
+            other => out.push_str(&format!("_{other:02X}_")),
+        }
+    }
+    out
+}
+
+/// The string inside `'…'` or `"…"`, which is how GVariants are printed, with escapes resolved.
+pub fn unquote(text: &str) -> Result<String> {
+    let text = text.trim();
+    let mut chars = text.chars();
+    let Some(quote @ ('\'' | '"')) = chars.next() else {
+        bail!("not a quoted string: {text}");
+    };
+    let mut out = String::with_capacity(text.len());
+    while let Some(c) = chars.next() {
+        match c {
+            c if c == quote => return Ok(out),
+            '\\' => out.push(escaped(&mut chars)?),
+            c => out.push(c),
+        }
+    }
+    bail!("a string without an end: {text}")
+}
+
+fn escaped(chars: &mut std::str::Chars<'_>) -> Result<char> {
+    Ok(match chars.next() {
+        Some('n') => '\n',
+        Some('t') => '\t',
+        Some('r') => '\r',
+        Some('a') => '\u{7}',
+        Some('b') => '\u{8}',
+        Some('f') => '\u{c}',
+        Some('v') => '\u{b}',
+        Some('u') => unicode(chars, 4)?,
+        Some('U') => unicode(chars, 8)?,
+        Some(c) => c,
+        None => bail!("a backslash at the end of a string"),
+    })
+}
+
+fn unicode(chars: &mut std::str::Chars<'_>, digits: usize) -> Result<char> {
+    let hex: String = chars.take(digits).collect();
+    let code = u32::from_str_radix(&hex, 16)?;
+    match char::from_u32(code) {
+        Some(c) => Ok(c),
+        None => bail!("\\u{hex} is no character"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_as_ostree_containers_are() {
+        assert_eq!(layer_ref("sha256:ab"), "ostree/container/blob/sha256_3A_ab");
+        assert_eq!(
+            image_ref("docker://q.io/a_b/os:v1"),
+            "ostree/container/image/docker_3A__2F__2F_q_2E_io/a__b/os_3A_v1"
+        );
+    }
+
+    #[test]
+    fn strings_are_read_as_glib_prints_them() {
+        assert_eq!(unquote("'sha256:ab'\n").unwrap(), "sha256:ab");
+        assert_eq!(unquote(r#"'{"a":"b\\n"}'"#).unwrap(), r#"{"a":"b\n"}"#);
+        assert_eq!(unquote(r#""it's \"x\"""#).unwrap(), r#"it's "x""#);
+        assert_eq!(unquote(r"'\u00e9\t'").unwrap(), "é\t");
+        assert!(unquote("sha256:ab").is_err());
+        assert!(unquote("'open").is_err());
+    }
+}

@@ -1,0 +1,74 @@
+//! The root file system below all OS images: a small Debian, made by `mmdebstrap`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::shell::{sha256, tool};
+use super::{cache, shell};
+
+/// What hosts need beside the kubelet and bootc.
+const PACKAGES: [&str; 18] = [
+    "systemd",
+    "systemd-sysv",
+    "dbus",
+    "polkitd",
+    "iproute2",
+    "ca-certificates",
+    "ostree",
+    "ostree-boot",
+    "skopeo",
+    "containerd",
+    "runc",
+    "iptables",
+    "conntrack",
+    "kmod",
+    "curl",
+    "procps",
+    "jq",
+    "containernetworking-plugins",
+];
+/// What a real bootc needs in addition.
+const REAL_BOOTC: [&str; 1] = ["podman"];
+
+/// The root file system and the name by which what is made from it is cached.
+#[derive(Debug, Clone)]
+pub(super) struct Root {
+    pub(super) path: PathBuf,
+    pub(super) key: String,
+}
+
+/// Debian's name for the release that hosts run.
+fn suite() -> String {
+    std::env::var("BERTH_TEST_SUITE").unwrap_or_else(|_| "trixie".to_owned())
+}
+
+/// Finds or makes the root file system.
+pub(super) fn ensure(real_bootc: bool) -> Result<Root> {
+    let suite = suite();
+    let mut packages = PACKAGES.to_vec();
+    if real_bootc {
+        packages.extend(REAL_BOOTC);
+    }
+    let list = packages.join(",");
+    let hash = sha256(format!("{suite}\n{list}").as_bytes());
+    let key = format!("{suite}-{}", hash.get(..16).unwrap_or(&hash));
+    let path = cache::directory(&format!("osroot-{key}"), |to| {
+        let include = format!("--include={list}");
+        let to = to.join("root");
+        let mut command = std::process::Command::new("mmdebstrap");
+        command.args(["--quiet", "--variant=minbase", &include, &suite]).arg(to);
+        command.args(mirror());
+        shell::run(&mut command).map(drop)
+    })?;
+    Ok(Root { path: path.join("root"), key })
+}
+
+/// The mirror of Debian that this machine uses, if it is a Debian; `mmdebstrap` knows one otherwise.
+fn mirror() -> Option<String> {
+    let format = "$(ORIGIN) $(REPO_URI)";
+    let lines = tool("apt-get", &["indextargets", "--format", format, "Created-By: Packages"]);
+    let lines = lines.unwrap_or_default();
+    let mut uris = lines.lines().filter_map(|line| line.strip_prefix("Debian "));
+    uris.find(|uri| !uri.contains("security")).map(str::to_owned)
+}

@@ -1,0 +1,74 @@
+//! The directory of one test's hosts, and the tidying up after tests that were killed.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::{cache, cgroup, network};
+use crate::tools::cache_dir;
+
+const LOCK: &str = ".in-use";
+
+/// A directory for hosts, beside the cache so that files can be shared with it. Named as the bridge is. Removed when dropped.
+#[derive(Debug)]
+pub(super) struct RunDirectory {
+    path: PathBuf,
+    // Held while the directory is in use; the kernel lets go of it when the process ends.
+    _lock: File,
+}
+
+impl RunDirectory {
+    pub(super) fn new(name: &str) -> Result<Self> {
+        let path = parent()?.join(name);
+        cache::remove(&path)?;
+        fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+        let lock = File::create(path.join(LOCK))?;
+        lock.lock()?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        if std::env::var_os("BERTH_TEST_KEEP").is_some() {
+            return;
+        }
+        if let Err(error) = cache::remove(&self.path) {
+            eprintln!("berth-hosts: {error:#}");
+        }
+    }
+}
+
+fn parent() -> Result<PathBuf> {
+    Ok(cache_dir()?.join("run"))
+}
+
+/// Removes hosts, bridges and directories of tests whose process is gone.
+pub(super) fn sweep() -> Result<()> {
+    for entry in fs::read_dir(parent()?).into_iter().flatten().flatten() {
+        if !is_abandoned(&entry.path()) {
+            continue;
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        cgroup::sweep(&format!("{name}-"));
+        network::delete(&name);
+        cache::remove(&entry.path())?;
+    }
+    Ok(())
+}
+
+fn is_abandoned(path: &Path) -> bool {
+    let Ok(lock) = File::open(path.join(LOCK)) else {
+        return false;
+    };
+    // A fresh one may be between its creation and its lock.
+    let modified = lock.metadata().and_then(|data| data.modified());
+    let is_old = modified.is_ok_and(|t| t.elapsed().is_ok_and(|age| age > Duration::from_secs(5)));
+    is_old && lock.try_lock().is_ok()
+}

@@ -1,0 +1,251 @@
+//! The harness's real hosts, proven without Berth: what bootc, ostree, systemd and the kubelet do on them is what Berth relies on.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
+use berth_tests::hosts::{HostChange, HostLog};
+use berth_tests::registry::Registry;
+use serde_json::Value;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// One host with v1, and a registry that has v1 to v3.
+struct Rig {
+    host: RealHost,
+    registry: Registry,
+    log: HostLog,
+    versions: Vec<OsImage>,
+    _hosts: RealHosts,
+}
+
+impl Rig {
+    async fn new() -> Result<Self> {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).try_init().ok();
+        let begin = Instant::now();
+        let (images, versions) = tokio::task::spawn_blocking(|| -> Result<_> {
+            let images = OsImages::ensure(None)?;
+            let mut versions = Vec::new();
+            for (name, payload) in [("1.0.0", vec![1 << 20]), ("2.0.0", vec![1 << 20; 3]), ("3.0.0", vec![1 << 20])] {
+                let version = OsVersion { payload, ..OsVersion::new(name) };
+                versions.push(images.version(&version)?);
+            }
+            Ok((images, versions))
+        })
+        .await??;
+        eprintln!("images: {:?}", begin.elapsed());
+        let log = HostLog::default();
+        let hosts = RealHosts::new(images, log.clone()).await?;
+        let registry = Registry::start(hosts.gateway().into()).await?;
+        for version in &versions {
+            version.push(&registry.host(), "os", &version.version)?;
+        }
+        eprintln!("pushed: {:?}", begin.elapsed());
+        let first = versions.first().context("a version")?;
+        let host = hosts.add(HostOptions::new("host1", first, &registry.host())).await?;
+        eprintln!("installed: {:?}", begin.elapsed());
+        host.start().await?;
+        eprintln!("booted: {:?}", begin.elapsed());
+        Ok(Self { host, registry, log, versions, _hosts: hosts })
+    }
+
+    fn digest(&self, version: usize) -> &str {
+        &self.versions[version - 1].digest
+    }
+
+    fn reference(&self, version: usize) -> String {
+        self.versions[version - 1].reference(&self.registry.host(), "os")
+    }
+
+    async fn status(&self) -> Result<Value> {
+        let text = self.host.exec(&["bootc", "status", "--format=json", "--format-version=1"]).await?;
+        serde_json::from_str(&text).context("status")
+    }
+
+    /// Stages a version and locks it, in a unit as the agent does.
+    async fn stage(&self, version: usize) -> Result<()> {
+        let reference = self.reference(version);
+        let command = [
+            "systemd-run",
+            "--wait",
+            "--collect",
+            "--unit=pull",
+            "--service-type=oneshot",
+            "--property=ExecStartPost=/usr/bin/ostree admin lock-finalization",
+            "/usr/bin/bootc",
+            "switch",
+            &reference,
+        ];
+        self.host.exec(&command).await.map(drop)
+    }
+
+    /// Reboots through logind, as the agent does.
+    async fn reboot(&self) -> Result<()> {
+        let before = self.host.boot().context("up")?.boot_id;
+        let manager = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"];
+        let mut call = vec!["busctl", "call"];
+        call.extend(manager);
+        call.extend(["RebootWithFlags", "t", "0"]);
+        self.host.output(&call).await?;
+        self.host.wait_boot(Some(&before), MINUTE).await.map(drop)
+    }
+
+    /// Why a command failed.
+    async fn refused(&self, command: &[&str]) -> Result<(i32, String)> {
+        let out = self.host.output(command).await?;
+        let code = out.status.code().context("killed")?;
+        Ok((code, String::from_utf8_lossy(&out.stderr).trim().to_owned()))
+    }
+}
+
+fn skipped() -> bool {
+    let reason = berth_tests::hosts::real::unavailable();
+    if let Some(reason) = &reason {
+        eprintln!("{reason}");
+    }
+    reason.is_some()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn staged_locked_unlocked_booted_rolled_back() {
+    if skipped() {
+        return;
+    }
+    let rig = Rig::new().await.unwrap();
+    let begin = Instant::now();
+    let version = rig.host.exec(&["bootc", "--version"]).await.unwrap();
+    assert!(version.starts_with("bootc "), "{version}");
+    let status = rig.status().await.unwrap();
+    assert_eq!(status["status"]["booted"]["image"]["imageDigest"], rig.digest(1));
+    assert_eq!(status["status"]["booted"]["image"]["image"]["image"], rig.reference(1));
+    assert_eq!(status["status"]["rollback"], Value::Null);
+
+    rig.stage(2).await.unwrap();
+    let status = rig.status().await.unwrap();
+    assert_eq!(status["status"]["staged"]["image"]["imageDigest"], rig.digest(2));
+    assert_eq!(status["status"]["staged"]["downloadOnly"], true);
+    eprintln!("staged: {:?}", begin.elapsed());
+
+    // Somebody else's reboot does not bring the update.
+    rig.reboot().await.unwrap();
+    assert_eq!(rig.host.boot().unwrap().digest, rig.digest(1));
+    assert_eq!(rig.status().await.unwrap()["status"]["staged"], Value::Null);
+    eprintln!("rebooted: {:?}", begin.elapsed());
+
+    rig.stage(2).await.unwrap();
+    let words = rig.host.exec(&["bootc", "upgrade", "--from-downloaded"]).await.unwrap();
+    assert!(words.contains("will now be applied on reboot"), "{words}");
+    assert_eq!(rig.status().await.unwrap()["status"]["staged"]["downloadOnly"], false);
+    rig.host.write("/etc/kept", "by the merge of /etc\n").await.unwrap();
+    rig.reboot().await.unwrap();
+    let boot = rig.host.boot().unwrap();
+    assert_eq!((boot.digest.as_str(), boot.version.as_str()), (rig.digest(2), "2.0.0"));
+    let status = rig.status().await.unwrap();
+    assert_eq!(status["status"]["booted"]["image"]["imageDigest"], rig.digest(2));
+    assert_eq!(status["status"]["rollback"]["image"]["imageDigest"], rig.digest(1));
+    assert_eq!(rig.host.read("/etc/kept").await.unwrap(), "by the merge of /etc\n");
+    eprintln!("updated: {:?}", begin.elapsed());
+
+    rig.host.exec(&["bootc", "rollback"]).await.unwrap();
+    assert_eq!(rig.status().await.unwrap()["status"]["rollbackQueued"], true);
+    rig.reboot().await.unwrap();
+    assert_eq!(rig.host.boot().unwrap().version, "1.0.0");
+    eprintln!("rolled back: {:?}", begin.elapsed());
+
+    let boots: Vec<String> = rig
+        .log
+        .events()
+        .into_iter()
+        .filter_map(|e| match e.change {
+            HostChange::Up { version, .. } => Some(version),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(boots, ["1.0.0", "1.0.0", "2.0.0", "1.0.0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_pull_goes_on_where_it_was() {
+    if skipped() {
+        return;
+    }
+    let rig = Rig::new().await.unwrap();
+    rig.host.limit_pulls(Some(400 << 10)).await.unwrap();
+    let reference = rig.reference(2);
+    let start = ["systemd-run", "--unit=slow", "--service-type=exec", "/usr/bin/bootc", "switch", &reference];
+    rig.host.exec(&start).await.unwrap();
+    layers(&rig.host, 1).await.unwrap();
+
+    // Status waits for the pull.
+    let (code, _) = rig.refused(&["timeout", "1", "bootc", "status", "--json"]).await.unwrap();
+    assert_eq!(code, 124);
+    rig.host.exec(&["systemctl", "kill", "--signal=KILL", "slow.service"]).await.unwrap();
+    rig.host.limit_pulls(None).await.unwrap();
+    assert_eq!(rig.status().await.unwrap()["status"]["staged"], Value::Null);
+
+    // The retry fetches only what is missing; its progress says so.
+    let script =
+        format!("mkfifo /run/p; cat /run/p > /run/p.out & bootc switch --progress-fd 3 {reference} 3> /run/p; wait");
+    rig.host.exec(&["bash", "-c", &script]).await.unwrap();
+    let events = rig.host.read("/run/p.out").await.unwrap();
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(events[0]["type"], "Start");
+    assert_eq!(events[1]["task"], "pulling");
+    assert_eq!(events[1]["id"], rig.digest(2));
+    let left = events[1]["bytesTotal"].as_u64().unwrap();
+    assert!(left < 5 << 19, "one of three layers should be there: {left} bytes to go");
+    let last = events.last().unwrap();
+    assert_eq!((&last["task"], &last["steps"]), (&Value::from("staging"), &Value::from(3)));
+    assert_eq!(rig.status().await.unwrap()["status"]["staged"]["downloadOnly"], false);
+
+    // A power cut forgets what was staged; what was pulled remains, so that no registry is needed.
+    let before = rig.host.boot().unwrap().boot_id;
+    rig.host.power_cut();
+    rig.host.wait_boot(Some(&before), MINUTE).await.unwrap();
+    assert_eq!(rig.host.boot().unwrap().version, "1.0.0");
+    rig.registry.stop().unwrap();
+    rig.stage(2).await.unwrap();
+    assert_eq!(rig.status().await.unwrap()["status"]["staged"]["image"]["version"], "2.0.0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_have_bootcs_words() {
+    if skipped() {
+        return;
+    }
+    let rig = Rig::new().await.unwrap();
+    let host = rig.registry.host();
+    let (code, words) = rig.refused(&["bootc", "upgrade", "--from-downloaded"]).await.unwrap();
+    assert_eq!((code, words.as_str()), (1, "error: Upgrading: No staged deployment found"));
+    let (code, words) = rig.refused(&["bootc", "rollback"]).await.unwrap();
+    assert_eq!((code, words.as_str()), (1, "error: Rollback: Rollback (ostree): No rollback available"));
+    let (code, _) = rig.refused(&["bootc", "switch", "--download-only", &rig.reference(2)]).await.unwrap();
+    assert_eq!(code, 2);
+    let unknown = format!("sha256:{}", "0".repeat(64));
+    let (code, words) = rig.refused(&["bootc", "switch", &format!("{host}/os@{unknown}")]).await.unwrap();
+    assert_eq!(code, 1);
+    let expected = format!("OpenImage: reading manifest {unknown} in {host}/os: manifest unknown");
+    assert!(words.contains(&expected) && words.lines().count() == 1, "{words}");
+    let same = rig.host.exec(&["bootc", "switch", &rig.reference(1)]).await.unwrap();
+    assert_eq!(same.trim(), "Image specification is unchanged.");
+    rig.registry.stop().unwrap();
+    let (code, words) = rig.refused(&["bootc", "switch", &rig.reference(2)]).await.unwrap();
+    assert_eq!(code, 1);
+    assert!(words.contains("OpenImage: pinging container registry"), "{words}");
+    assert!(words.ends_with("connect: connection refused"), "{words}");
+}
+
+/// Waits until so many of v2's own layers are in the repository beside those of v1.
+async fn layers(host: &RealHost, count: usize) -> Result<()> {
+    let list = ["ostree", "refs", "--list", "ostree/container/blob"];
+    let before = host.exec(&list).await?.lines().count();
+    let begin = Instant::now();
+    while host.exec(&list).await?.lines().count() < before + count {
+        ensure!(begin.elapsed() < MINUTE, "no layer after a minute");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if host.exec(&["systemctl", "is-active", "slow.service"]).await.is_err() {
+            bail!("the pull ended: {}", host.journal("slow.service").await?);
+        }
+    }
+    Ok(())
+}
