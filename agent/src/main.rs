@@ -1,2 +1,68 @@
-//! (skeleton)
-fn main() {}
+//! `berth-agent`: see `berth-agent --help`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use berth_agent::cli::{Args, LogFormat};
+use berth_agent::clients;
+use berth_agent::host::{Host, HostRoot};
+use berth_agent::run::{Agent, Setup};
+use berth_api::NodeName;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    log(&args);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "cannot start the runtime");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(start(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "berth-agent ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log(args: &Args) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&args.log_level).unwrap_or_else(|_| "info".into());
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    match args.log_format {
+        LogFormat::Human => builder.with_target(false).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+}
+
+async fn start(args: Args) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let stop = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    };
+    let mut stop = std::pin::pin!(stop);
+    tracing::info!(node = args.node_name, version = env!("CARGO_PKG_VERSION"), "berth-agent starts");
+    let setup = async {
+        clients::install_crypto()?;
+        let root = HostRoot::new(&args.host_root);
+        let host = Host::connect(args.bus.as_deref(), root).await.context("cannot reach the host's system bus")?;
+        host.claim().await.context("cannot claim the host")?;
+        let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
+        let client =
+            clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root).await?;
+        let node = NodeName::new(args.node_name.clone());
+        let heartbeat = Duration::from_secs(args.heartbeat);
+        anyhow::Ok(Agent::new(Setup { node, host, client, kubelet, namespace: args.namespace.clone(), heartbeat }))
+    };
+    let agent = tokio::select! {
+        () = &mut stop => return Ok(()),
+        agent = setup => agent?,
+    };
+    agent.run(stop).await
+}

@@ -69,29 +69,17 @@ pub struct Verdict {
 impl Verdict {
     /// True, with a reason.
     pub fn yes(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status: Some(true),
-            reason,
-            message: message.into(),
-        }
+        Self { status: Some(true), reason, message: message.into() }
     }
 
     /// False, with a reason.
     pub fn no(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status: Some(false),
-            reason,
-            message: message.into(),
-        }
+        Self { status: Some(false), reason, message: message.into() }
     }
 
     /// Unknown, with a reason. Never means failed.
     pub fn unknown(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status: None,
-            reason,
-            message: message.into(),
-        }
+        Self { status: None, reason, message: message.into() }
     }
 }
 
@@ -113,13 +101,7 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// Sets a condition, keeping its `lastTransitionTime` unless the status changes.
-pub fn set(
-    conditions: &mut Vec<Condition>,
-    type_: &str,
-    verdict: Verdict,
-    generation: Option<i64>,
-    now: Timestamp,
-) {
+pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict, generation: Option<i64>, now: Timestamp) {
     let status = status_text(verdict.status);
     let message = one_line(&verdict.message);
     match conditions.iter_mut().find(|c| c.type_ == type_) {

@@ -50,10 +50,7 @@ impl FromStr for Digest {
             let [high, low] = pair else {
                 return Err(error());
             };
-            *byte = nibble(*high)
-                .zip(nibble(*low))
-                .map(|(h, l)| h << 4 | l)
-                .ok_or_else(error)?;
+            *byte = nibble(*high).zip(nibble(*low)).map(|(h, l)| h << 4 | l).ok_or_else(error)?;
         }
         Ok(Self(bytes))
     }
@@ -122,23 +119,15 @@ mod tests {
     fn refuses_what_is_almost_a_digest() {
         let good = format!("sha256:{}", "a".repeat(64));
         assert!(good.parse::<Digest>().is_ok());
-        for bad in [
-            &good[..70],
-            &good.to_uppercase(),
-            &good.replace("256", "512"),
-            "",
-            "sha256:",
-            &format!("{good} "),
-        ] {
+        for bad in [&good[..70], &good.to_uppercase(), &good.replace("256", "512"), "", "sha256:", &format!("{good} ")]
+        {
             assert!(bad.parse::<Digest>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn short_names_the_first_sixteen_digits() {
-        let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48))
-            .parse()
-            .unwrap();
+        let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48)).parse().unwrap();
         assert_eq!(digest.short(), "0123456789abcdef");
     }
 }

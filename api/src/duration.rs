@@ -46,18 +46,10 @@ mod tests {
 
     #[test]
     fn reads_the_pattern() {
-        for (text, seconds) in [
-            ("0", 0),
-            ("0s", 0),
-            ("90s", 90),
-            ("15m", 900),
-            ("12h", 43_200),
-        ] {
+        for (text, seconds) in [("0", 0), ("0s", 0), ("90s", 90), ("15m", 900), ("12h", 43_200)] {
             assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        for text in [
-            "", "12", "-5m", "1h30m", "5 m", "5M", "m", "9999999s", "½h", "１２m",
-        ] {
+        for text in ["", "12", "-5m", "1h30m", "5 m", "5M", "m", "9999999s", "½h", "１２m"] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -25,17 +25,13 @@ pub enum ImageRefError {
     #[error("{0:?} is not an image reference; write one such as quay.io/example/os:stable")]
     Malformed(String),
     /// No registry host in front.
-    #[error(
-        "{0:?} names no registry; write the whole reference, such as quay.io/example/os:stable"
-    )]
+    #[error("{0:?} names no registry; write the whole reference, such as quay.io/example/os:stable")]
     NoRegistry(String),
     /// Neither tag nor digest.
     #[error("{0:?} has neither a tag nor a digest; add one, such as :stable or @sha256:…")]
     NoTagOrDigest(String),
     /// The part behind `@` is not a digest.
-    #[error(
-        "in {0:?} the part behind @ is not a digest; write @sha256: and 64 lower-case hex digits"
-    )]
+    #[error("in {0:?} the part behind @ is not a digest; write @sha256: and 64 lower-case hex digits")]
     BadDigest(String),
 }
 
@@ -80,8 +76,7 @@ fn is_registry(host: &str) -> bool {
         Some((name, port)) => (name, Some(port)),
         None => (host, None),
     };
-    let port_ok =
-        port.is_none_or(|p| !p.is_empty() && p.len() <= 5 && p.bytes().all(|b| b.is_ascii_digit()));
+    let port_ok = port.is_none_or(|p| !p.is_empty() && p.len() <= 5 && p.bytes().all(|b| b.is_ascii_digit()));
     let name_ok = name.split('.').all(|l| {
         !l.is_empty()
             && !l.starts_with('-')
@@ -97,9 +92,7 @@ fn is_repository(path: &str) -> bool {
         && path.split('/').all(|part| {
             part.starts_with(edge)
                 && part.ends_with(edge)
-                && part
-                    .chars()
-                    .all(|c| edge(c) || matches!(c, '.' | '_' | '-'))
+                && part.chars().all(|c| edge(c) || matches!(c, '.' | '_' | '-'))
         })
 }
 
@@ -107,9 +100,7 @@ fn is_tag(tag: &str) -> bool {
     !tag.is_empty()
         && tag.len() <= 128
         && tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-        && tag
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 impl FromStr for ImageRef {
@@ -121,19 +112,10 @@ impl FromStr for ImageRef {
             return Err(ImageRefError::Malformed(shown()));
         }
         let (name, digest) = match text.split_once('@') {
-            Some((name, digest)) => (
-                name,
-                Some(
-                    digest
-                        .parse()
-                        .map_err(|_| ImageRefError::BadDigest(shown()))?,
-                ),
-            ),
+            Some((name, digest)) => (name, Some(digest.parse().map_err(|_| ImageRefError::BadDigest(shown()))?)),
             None => (text, None),
         };
-        let (registry, rest) = name
-            .split_once('/')
-            .ok_or_else(|| ImageRefError::NoRegistry(shown()))?;
+        let (registry, rest) = name.split_once('/').ok_or_else(|| ImageRefError::NoRegistry(shown()))?;
         let (repository, tag) = match rest.split_once(':') {
             Some((repository, tag)) => (repository, Some(tag)),
             None => (rest, None),
@@ -218,10 +200,7 @@ mod tests {
         assert!(matches!(kind("os:stable"), E::NoRegistry(_)));
         assert!(matches!(kind("example/os:stable"), E::NoRegistry(_)));
         assert!(matches!(kind("quay.io/example/os"), E::NoTagOrDigest(_)));
-        assert!(matches!(
-            kind("quay.io/example/os@sha256:12"),
-            E::BadDigest(_)
-        ));
+        assert!(matches!(kind("quay.io/example/os@sha256:12"), E::BadDigest(_)));
         for bad in [
             "quay.io/os:a b",
             "--apply/os:1",

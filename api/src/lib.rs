@@ -3,6 +3,9 @@
 //! Nothing here does I/O. The agent and the controller meet only in these types: the two custom resources
 //! ([`pool::BootcNodePool`], [`node::BootcNode`]) and the Lease that is a [`berth::Berth`].
 
+// Each `printcolumn` of the derive has a `type_`; clippy takes the second for a repetition.
+#![allow(clippy::duplicated_attributes)]
+
 pub mod berth;
 pub mod condition;
 pub mod digest;

@@ -22,11 +22,7 @@ use crate::digest::Digest;
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolName"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Since", type_ = "date", json_path = ".status.phaseStartTime"),
-    printcolumn(
-        name = "Booted",
-        type_ = "string",
-        json_path = ".status.booted.version"
-    ),
+    printcolumn(name = "Booted", type_ = "string", json_path = ".status.booted.version"),
     printcolumn(name = "Desired", type_ = "string", json_path = ".spec.image.version"),
     printcolumn(
         name = "Degraded",

@@ -16,9 +16,7 @@ pub enum Quantity {
 
 /// Why a value is not a [`Quantity`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not a number of nodes; write a whole number of at least 1, or a percentage from 1% to 100%"
-)]
+#[error("{0:?} is not a number of nodes; write a whole number of at least 1, or a percentage from 1% to 100%")]
 pub struct QuantityError(String);
 
 impl Quantity {
@@ -104,18 +102,7 @@ mod tests {
     fn reads_numbers_and_percentages() {
         assert_eq!(read("3"), Ok(Quantity::Nodes(3)));
         assert_eq!(read("\"25%\""), Ok(Quantity::Percent(25)));
-        for bad in [
-            "0",
-            "-1",
-            "\"0%\"",
-            "\"150%\"",
-            "\"two\"",
-            "\"3\"",
-            "\"\"",
-            "\"+5%\"",
-            "1.5",
-            "99999999999",
-        ] {
+        for bad in ["0", "-1", "\"0%\"", "\"150%\"", "\"two\"", "\"3\"", "\"\"", "\"+5%\"", "1.5", "99999999999"] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

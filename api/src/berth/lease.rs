@@ -15,9 +15,7 @@ use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
 /// What is wrong with a Lease that should be a berth.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "Lease {lease} is not a berth that Berth wrote: {what}; restore it, or delete it when no node holds it"
-)]
+#[error("Lease {lease} is not a berth that Berth wrote: {what}; restore it, or delete it when no node holds it")]
 pub struct LeaseError {
     /// Name of the Lease.
     pub lease: String,
@@ -37,10 +35,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn error<T>(&self, what: impl Into<String>) -> Result<T, LeaseError> {
-        Err(LeaseError {
-            lease: self.name.to_owned(),
-            what: what.into(),
-        })
+        Err(LeaseError { lease: self.name.to_owned(), what: what.into() })
     }
 
     fn optional(&self, key: &str) -> Option<&'a str> {
@@ -56,30 +51,20 @@ impl<'a> Reader<'a> {
 
     fn parsed<T: std::str::FromStr>(&self, key: &str) -> Result<T, LeaseError> {
         let text = self.required(key)?;
-        text.parse()
-            .or_else(|_| self.error(format!("annotation {key} is {text:?}")))
+        text.parse().or_else(|_| self.error(format!("annotation {key} is {text:?}")))
     }
 
     fn outcome(&self) -> Result<Option<Outcome>, LeaseError> {
         let word = self.optional(keys::ANNOTATION_OUTCOME);
-        word.map(|w| {
-            Outcome::from_word(w).map_or_else(|| self.error(format!("outcome is {w:?}")), Ok)
-        })
-        .transpose()
+        word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("outcome is {w:?}")), Ok)).transpose()
     }
 
     fn closed(&self, reason: &str) -> Result<BerthState, LeaseError> {
         let Some(reason) = ClosedReason::from_word(reason) else {
             return self.error(format!("it is closed for the unknown reason {reason:?}"));
         };
-        let last_node = self
-            .optional(keys::ANNOTATION_LAST_NODE)
-            .map(NodeName::from);
-        Ok(BerthState::Closed(Closed {
-            reason,
-            last_node,
-            outcome: self.outcome()?,
-        }))
+        let last_node = self.optional(keys::ANNOTATION_LAST_NODE).map(NodeName::from);
+        Ok(BerthState::Closed(Closed { reason, last_node, outcome: self.outcome()? }))
     }
 
     fn offered(&self, node: &str) -> Result<BerthState, LeaseError> {
@@ -123,30 +108,16 @@ impl<'a> Reader<'a> {
 /// When the Lease is not one that [`write`] could have written.
 pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     let name = lease.metadata.name.as_deref().unwrap_or_default();
-    let reader = Reader {
-        name,
-        annotations: lease.metadata.annotations.as_ref(),
-    };
-    let pool = lease
-        .metadata
-        .labels
-        .as_ref()
-        .and_then(|l| l.get(keys::LABEL_POOL));
+    let reader = Reader { name, annotations: lease.metadata.annotations.as_ref() };
+    let pool = lease.metadata.labels.as_ref().and_then(|l| l.get(keys::LABEL_POOL));
     let Some(pool) = pool else {
         return reader.error(format!("label {} is missing", keys::LABEL_POOL));
     };
-    let index = name
-        .strip_prefix(pool.as_str())
-        .and_then(|rest| rest.strip_prefix('-'))
-        .and_then(|n| n.parse().ok());
+    let index = name.strip_prefix(pool.as_str()).and_then(|rest| rest.strip_prefix('-')).and_then(|n| n.parse().ok());
     let Some(index) = index else {
         return reader.error(format!("its name is not {pool}-NUMBER"));
     };
-    let holder = lease
-        .spec
-        .as_ref()
-        .and_then(|s| s.holder_identity.as_deref())
-        .unwrap_or_default();
+    let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
     let state = if let Some(reason) = holder.strip_prefix(CLOSED) {
         reader.closed(reason)?
     } else if let Some(node) = holder.strip_prefix(OFFERED) {
@@ -156,12 +127,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     } else {
         reader.held(holder)?
     };
-    Ok(Berth {
-        pool: PoolName::from(pool.as_str()),
-        index,
-        epoch: reader.parsed(keys::ANNOTATION_EPOCH)?,
-        state,
-    })
+    Ok(Berth { pool: PoolName::from(pool.as_str()), index, epoch: reader.parsed(keys::ANNOTATION_EPOCH)?, state })
 }
 
 fn annotations(berth: &Berth) -> Vec<(&'static str, Option<String>)> {
@@ -209,10 +175,7 @@ fn annotations(berth: &Berth) -> Vec<(&'static str, Option<String>)> {
         (keys::ANNOTATION_PHASE, phase.map(str::to_owned)),
         (keys::ANNOTATION_OPEN_UNTIL, open_until),
         (keys::ANNOTATION_REVOKE, revoke),
-        (
-            keys::ANNOTATION_OUTCOME,
-            outcome.map(|o| o.as_str().to_owned()),
-        ),
+        (keys::ANNOTATION_OUTCOME, outcome.map(|o| o.as_str().to_owned())),
         (keys::ANNOTATION_LAST_NODE, last_node),
     ]
 }
@@ -256,11 +219,7 @@ pub fn create(berth: &Berth, namespace: &str, reboot_timeout: Duration, now: Tim
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {
-            lease_duration_seconds: Some(
-                i32::try_from(reboot_timeout.as_secs())
-                    .unwrap_or(i32::MAX)
-                    .max(1),
-            ),
+            lease_duration_seconds: Some(i32::try_from(reboot_timeout.as_secs()).unwrap_or(i32::MAX).max(1)),
             ..LeaseSpec::default()
         }),
     };

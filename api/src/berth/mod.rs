@@ -141,17 +141,8 @@ pub struct Refused {
 impl Berth {
     /// A new berth: created closed, so that an in-flight creation of a former leader licenses nothing.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
-        let state = BerthState::Closed(Closed {
-            reason: ClosedReason::New,
-            last_node: None,
-            outcome: None,
-        });
-        Self {
-            pool,
-            index,
-            epoch,
-            state,
-        }
+        let state = BerthState::Closed(Closed { reason: ClosedReason::New, last_node: None, outcome: None });
+        Self { pool, index, epoch, state }
     }
 
     /// Name of its Lease.
@@ -160,17 +151,11 @@ impl Berth {
     }
 
     fn refused<T>(&self, what: &'static str) -> Result<T, Refused> {
-        Err(Refused {
-            berth: self.name(),
-            what,
-        })
+        Err(Refused { berth: self.name(), what })
     }
 
     fn with(&self, state: BerthState) -> Self {
-        Self {
-            state,
-            ..self.clone()
-        }
+        Self { state, ..self.clone() }
     }
 
     /// The holding, when it is held.
@@ -202,10 +187,7 @@ impl Berth {
 
     /// A new leader's mark, which makes every write of an older leader to this berth lose.
     pub fn stamped(&self, epoch: u64) -> Self {
-        Self {
-            epoch,
-            ..self.clone()
-        }
+        Self { epoch, ..self.clone() }
     }
 
     /// Offers a closed berth to one node.
@@ -227,16 +209,9 @@ impl Berth {
         let closed = match &self.state {
             BerthState::Offered(offer) => {
                 let outcome = (reason == ClosedReason::Lapsed).then_some(Outcome::Lapsed);
-                Closed {
-                    reason,
-                    last_node: Some(offer.node.clone()),
-                    outcome,
-                }
+                Closed { reason, last_node: Some(offer.node.clone()), outcome }
             }
-            BerthState::Closed(closed) => Closed {
-                reason,
-                ..closed.clone()
-            },
+            BerthState::Closed(closed) => Closed { reason, ..closed.clone() },
             BerthState::Held(_) => return self.refused("a held berth is closed by its holder"),
         };
         Ok(self.with(BerthState::Closed(closed)))
@@ -263,10 +238,7 @@ impl Berth {
     /// When nobody holds it.
     pub fn revoked(&self, revoke: Option<String>) -> Result<Self, Refused> {
         match &self.state {
-            BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding {
-                revoke,
-                ..h.clone()
-            }))),
+            BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { revoke, ..h.clone() }))),
             _ => self.refused("nobody holds it"),
         }
     }
@@ -285,17 +257,15 @@ impl Berth {
         boot_id: BootId,
     ) -> Result<Self, Refused> {
         match &self.state {
-            BerthState::Offered(o) if o.node == *node && o.uid == *uid => {
-                Ok(self.with(BerthState::Held(Holding {
-                    node: o.node.clone(),
-                    uid: o.uid.clone(),
-                    target: o.target.clone(),
-                    from,
-                    boot_id,
-                    phase: HoldPhase::Taken,
-                    revoke: None,
-                })))
-            }
+            BerthState::Offered(o) if o.node == *node && o.uid == *uid => Ok(self.with(BerthState::Held(Holding {
+                node: o.node.clone(),
+                uid: o.uid.clone(),
+                target: o.target.clone(),
+                from,
+                boot_id,
+                phase: HoldPhase::Taken,
+                revoke: None,
+            }))),
             _ => self.refused("it is not offered to this node"),
         }
     }
@@ -314,11 +284,7 @@ impl Berth {
             return self.refused("its phase does not allow that");
         }
         let boot_id = boot_id.unwrap_or_else(|| holding.boot_id.clone());
-        Ok(self.with(BerthState::Held(Holding {
-            phase: to,
-            boot_id,
-            ..holding.clone()
-        })))
+        Ok(self.with(BerthState::Held(Holding { phase: to, boot_id, ..holding.clone() })))
     }
 
     /// Commits: from here on the node may unlock and reboot, under this boot ID.
@@ -351,15 +317,13 @@ impl Berth {
     /// When the berth is not being released.
     pub fn given_back(&self) -> Result<Self, Refused> {
         match &self.state {
-            BerthState::Held(Holding {
-                phase: HoldPhase::Releasing(outcome),
-                node,
-                ..
-            }) => Ok(self.with(BerthState::Closed(Closed {
-                reason: ClosedReason::Released,
-                last_node: Some(node.clone()),
-                outcome: Some(*outcome),
-            }))),
+            BerthState::Held(Holding { phase: HoldPhase::Releasing(outcome), node, .. }) => {
+                Ok(self.with(BerthState::Closed(Closed {
+                    reason: ClosedReason::Released,
+                    last_node: Some(node.clone()),
+                    outcome: Some(*outcome),
+                })))
+            }
             _ => self.refused("its release has not begun"),
         }
     }

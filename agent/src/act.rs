@@ -1,0 +1,252 @@
+//! Doing one step. Each arm does one thing to one system, and leaves behind what must be read anew.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use berth_api::berth::{Berth, HoldPhase};
+use jiff::Timestamp;
+
+use crate::facts::{ClusterNode, Deployments, DrainFacts, Os};
+use crate::host::bootc::BootcStatus;
+use crate::host::{BootcVersion, HostError};
+use crate::node::cordon;
+use crate::node::drain::{Drain, DrainProgress};
+use crate::run::Agent;
+use crate::step::Step;
+
+impl Agent {
+    /// Does one step.
+    pub(crate) async fn act(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Wait(..) => Ok(()),
+            Step::LookAtHost => self.look_at_host().await,
+            Step::ReadNode => self.read_node().await,
+            Step::StartPull(image) => {
+                self.past.staged_by_us = Some(image.digest.clone());
+                self.remember();
+                self.forget_os();
+                self.host
+                    .start_pull(&image)
+                    .await
+                    .with_context(|| format!("cannot start the pull of {}", image.reference))
+            }
+            Step::CancelPull(digest) => {
+                self.forget_os();
+                self.host.cancel_pull(&digest).await.with_context(|| format!("cannot stop the pull of {digest}"))
+            }
+            Step::Lock => {
+                self.forget_os();
+                self.host.lock().await.context("cannot lock the staged deployment")
+            }
+            Step::Unlock => {
+                self.forget_os();
+                self.host.unlock().await.context("cannot unlock the staged deployment")
+            }
+            Step::Unstage => {
+                self.forget_os();
+                self.host.unstage().await.context("cannot remove the staged deployment")
+            }
+            Step::Reboot => self.reboot_host().await,
+            Step::Drain => self.drain_pass().await,
+            step => self.act_on_cluster(step).await,
+        }
+    }
+
+    async fn act_on_cluster(&mut self, step: Step) -> Result<()> {
+        let result = match step {
+            Step::Take(berth) => self.take(&berth).await,
+            Step::Cordon(berth) => self.cordon(&berth).await,
+            Step::Commit(berth) => {
+                self.reboot_asked = None;
+                self.store(berth.committed(self.host.boot_id()?)?).await
+            }
+            Step::Uncommit(berth) => {
+                let why = self.reboot_blocked.take().unwrap_or_else(|| "the reboot did not begin".to_owned());
+                // Only a reboot that was asked for in vain ends the turn as blocked.
+                self.reboot_blocked = self.reboot_asked.take().map(|_| why);
+                self.store(berth.uncommitted()?).await
+            }
+            Step::Release(berth, outcome, message) => {
+                self.turn_message = message;
+                self.restored = false;
+                self.store(berth.releasing(outcome)?).await
+            }
+            Step::Restore(_) => self.restore().await,
+            Step::GiveBack(berth) => self.give_back(&berth).await,
+            Step::Uncordon => self.uncordon().await,
+            _ => Ok(()),
+        };
+        // Whatever happened, the Node is read again before the next decision on it.
+        self.cluster_node = ClusterNode::Unread;
+        if result.is_err() {
+            // A conflict means that somebody else wrote: decide anew from what is there.
+            self.berths.refresh().await.context("cannot list the berths of this node")?;
+        }
+        result
+    }
+
+    async fn look_at_host(&mut self) -> Result<()> {
+        self.rivals = self.host.rivals().await.unwrap_or_default();
+        self.finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
+        self.os = match self.host.bootc_version().await {
+            BootcVersion::Missing => unusable("BootcMissing", "the host has no /usr/bin/bootc"),
+            BootcVersion::TooOld(v) => {
+                unusable("BootcTooOld", &format!("bootc {v} is too old; 1.12.1 or newer is needed"))
+            }
+            BootcVersion::Failed(message) => unusable("BootcFailed", &message),
+            BootcVersion::Version(version) => {
+                self.bootc_version = Some(version);
+                match self.host.status().await {
+                    Ok(status) => os(status),
+                    // A pull that we did not know of holds the lock: it is found at the next pass.
+                    Err(HostError::Busy) => anyhow::bail!("the host is busy with a pull"),
+                    Err(error) => unusable("StatusFailed", &format!("{error:#}")),
+                }
+            }
+        };
+        self.fresh = true;
+        self.check_pulled();
+        Ok(())
+    }
+
+    /// After a pull that ended well, its image must be staged; a host tool that says otherwise has failed.
+    fn check_pulled(&mut self) {
+        let Some(digest) = self.pulled.take() else { return };
+        if self.os.deployments().is_none() {
+            return;
+        }
+        let staged = self.os.staged().and_then(|s| s.digest.as_ref());
+        if staged == Some(&digest) || self.os.booted() == Some(&digest) {
+            self.past.succeeded(&digest);
+        } else {
+            self.pull_failed(&digest, "bootc switch ended well, but the image is not staged");
+        }
+    }
+
+    async fn read_node(&mut self) -> Result<()> {
+        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
+        let node = cordon::read(client, self.node.as_str()).await.context("cannot read the Node")?;
+        self.cluster_node = node.map_or(ClusterNode::Gone, ClusterNode::Is);
+        Ok(())
+    }
+
+    async fn reboot_host(&mut self) -> Result<()> {
+        tracing::warn!("asking logind to reboot the host");
+        self.reboot_asked = Some(Instant::now());
+        self.fresh = false;
+        if let Err(error) = self.host.reboot().await {
+            self.reboot_blocked = Some(format!("logind refused the reboot: {error:#}"));
+        }
+        Ok(())
+    }
+
+    async fn drain_pass(&mut self) -> Result<()> {
+        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
+        let drain = self.drain.get_or_insert_with(Drain::default);
+        let progress =
+            drain.pass(client, self.node.as_str(), Timestamp::now()).await.context("cannot drain the node")?;
+        match progress {
+            DrainProgress::Done => {
+                self.drained = DrainFacts { done: true, ..DrainFacts::default() };
+                self.next_pass = None;
+                // Between here and the commit everything is read once more.
+                self.fresh = false;
+            }
+            DrainProgress::Waiting { blockers, next } => {
+                self.drained = DrainFacts { done: false, blockers, ..DrainFacts::default() };
+                self.next_pass = Some(Instant::now() + next);
+            }
+        }
+        self.cluster_node = ClusterNode::Unread;
+        Ok(())
+    }
+
+    async fn store(&mut self, berth: Berth) -> Result<()> {
+        let state = berth.holding().map_or_else(|| "Closed".to_owned(), |h| format!("{:?}", h.phase));
+        self.berths.put(&berth).await.with_context(|| format!("cannot write berth {}", berth.name()))?;
+        tracing::info!(berth = berth.name(), state, "berth");
+        Ok(())
+    }
+
+    async fn take(&mut self, berth: &Berth) -> Result<()> {
+        let Some(node) = self.cluster_node.get() else { return Ok(()) };
+        let taken = berth.taken(&self.node, &node.uid, self.os.booted().cloned(), self.host.boot_id()?)?;
+        self.begin_turn();
+        self.store(taken).await
+    }
+
+    /// A new turn remembers nothing of the one before.
+    fn begin_turn(&mut self) {
+        self.drain = None;
+        self.drained = DrainFacts::default();
+        self.next_pass = None;
+        self.reboot_asked = None;
+        self.reboot_blocked = None;
+        self.restored = false;
+        self.turn_counted = false;
+        self.turn_message.clear();
+    }
+
+    async fn cordon(&mut self, berth: &Berth) -> Result<()> {
+        let Some(node) = self.cluster_node.get() else { return Ok(()) };
+        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
+        cordon::cordon(client, self.node.as_str(), node, &berth.name()).await.context("cannot cordon the Node")?;
+        tracing::info!(berth = berth.name(), "cordoned");
+        Ok(())
+    }
+
+    async fn restore(&mut self) -> Result<()> {
+        let Some(node) = self.cluster_node.get() else { return Ok(()) };
+        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
+        // The mark has a new value each time: the same value would not move the resourceVersion.
+        let mark = Timestamp::now().to_string();
+        cordon::restore(client, self.node.as_str(), node, &mark).await.context("cannot restore the Node")?;
+        self.restored = true;
+        tracing::info!("restored the Node");
+        Ok(())
+    }
+
+    async fn give_back(&mut self, berth: &Berth) -> Result<()> {
+        if let Some(holding) = berth.holding()
+            && let HoldPhase::Releasing(outcome) = holding.phase
+        {
+            // Counted and stored before the berth is closed: a crash in between counts a turn twice, never not at all.
+            if !self.turn_counted {
+                self.count_turn(outcome, &holding.target);
+            }
+            self.store(berth.given_back()?).await?;
+        }
+        self.begin_turn();
+        self.berths.refresh().await.context("cannot list the berths of this node")
+    }
+
+    /// A cordon of ours that no berth covers, as the API server's own storage has it.
+    async fn uncordon(&mut self) -> Result<()> {
+        self.berths.refresh().await.context("cannot list the berths of this node")?;
+        let held = self.berths.berths().is_some_and(|b| b.iter().any(|b| b.holding().is_some()));
+        match held {
+            true => Ok(()),
+            false => self.restore().await,
+        }
+    }
+}
+
+fn unusable(reason: &'static str, message: &str) -> Os {
+    Os::Unusable { reason, message: message.to_owned() }
+}
+
+fn os(status: BootcStatus) -> Os {
+    match status {
+        BootcStatus::NotBootc => unusable(
+            "NotBootcHost",
+            "bootc status reports no booted deployment; the host was not installed as a bootc host",
+        ),
+        BootcStatus::Layered => unusable(
+            "LayeredHost",
+            "the booted deployment has packages layered by rpm-ostree, which an update would drop; run `rpm-ostree reset` on the host first",
+        ),
+        BootcStatus::Host(host) => {
+            Os::Bootc(Box::new(Deployments { booted: host.booted, staged: host.staged, rollback: host.rollback }))
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The two identities of an agent, as clients of the API server that the kubelet's kubeconfig names.
+//!
+//! Neither client retries by itself: a retry layer would turn "a budget blocks this eviction" into minutes of
+//! silence. Whoever asks decides when to ask again, and every request has a deadline.
+
+use std::fmt;
+use std::fs;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::Status;
+use kube::{Client, Config};
+
+use crate::host::HostRoot;
+
+/// An API server that does not even accept a connection within this time is away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Default deadline of a request.
+pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+/// Where a pod finds its service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The API server did not answer in time. The request may have been carried out.
+    #[error("the API server did not answer within {} s", .0.as_secs())]
+    Deadline(Duration),
+    /// The API server refused, or could not be reached.
+    #[error("{}", describe(.0))]
+    Kube(#[from] kube::Error),
+}
+
+impl RequestError {
+    /// The API server's own answer, when it gave one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Kube(kube::Error::Api(status)) => Some(status),
+            _ => None,
+        }
+    }
+}
+
+/// The message alone: kube shows the whole status twice.
+fn describe(error: &kube::Error) -> String {
+    let kube::Error::Api(status) = error else {
+        return error.to_string();
+    };
+    match status.message.as_str() {
+        "" => format!("{} ({})", status.reason, status.code),
+        message => message.to_owned(),
+    }
+}
+
+/// Waits for a request, but no longer than this.
+///
+/// # Errors
+/// When it failed, or the time is over.
+pub async fn with_deadline<T>(
+    deadline: Duration,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, RequestError> {
+    match tokio::time::timeout(deadline, request).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(RequestError::Deadline(deadline)),
+    }
+}
+
+/// Chooses the cryptography of every TLS connection. Must be called once, before the first client is made.
+///
+/// # Errors
+/// When it was chosen already.
+pub fn install_crypto() -> anyhow::Result<()> {
+    match rustls::crypto::ring::default_provider().install_default() {
+        Ok(()) => Ok(()),
+        Err(_) => bail!("a provider of cryptography is installed already"),
+    }
+}
+
+/// The agent's own identity: a kubeconfig, or the pod's service account at the server that the kubelet uses, so
+/// that it works also when service networking is what broke.
+///
+/// # Errors
+/// When the files that it needs are not there or make no sense.
+pub async fn agent_client(
+    kubeconfig: Option<&Path>,
+    kubelet_kubeconfig: &Path,
+    host_root: &Path,
+) -> anyhow::Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path)
+                .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+            let options = KubeConfigOptions::default();
+            Config::from_custom_kubeconfig(file, &options)
+                .await
+                .with_context(|| format!("cannot use the kubeconfig {}", path.display()))?
+        }
+        None => {
+            let server = kubelet_config(&HostRoot::new(host_root), kubelet_kubeconfig).await?;
+            service_account(server.config, Path::new(SERVICE_ACCOUNT))?
+        }
+    };
+    build(config)
+}
+
+/// The pod's service account at the server of another configuration. kube reads token and CA again as they change.
+fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
+    let token = directory.join("token");
+    if !token.exists() {
+        bail!("{} does not exist: outside a pod, give the agent its own --kubeconfig", token.display());
+    }
+    let mut config = Config::new(server.cluster_url);
+    config.tls_server_name = server.tls_server_name;
+    config.proxy_url = server.proxy_url;
+    config.root_cert_file = Some(directory.join("ca.crt"));
+    config.auth_info.token_file = Some(token.to_string_lossy().into_owned());
+    Ok(config)
+}
+
+fn build(mut config: Config) -> anyhow::Result<Client> {
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    Client::try_from(config).context("cannot make a client of the API server")
+}
+
+/// A configuration, and the files that it was made from, as the host names them.
+struct KubeletConfig {
+    config: Config,
+    files: Vec<PathBuf>,
+}
+
+/// Reads the kubelet's kubeconfig, whose paths are those of the host.
+async fn kubelet_config(root: &HostRoot, path: &Path) -> anyhow::Result<KubeletConfig> {
+    let mut files = vec![path.to_path_buf()];
+    let path = root.resolve(path).with_context(|| format!("cannot find {}", path.display()))?;
+    let named = || format!("the kubelet's kubeconfig {}", path.display());
+    let mut file = Kubeconfig::read_from(&path).with_context(|| format!("cannot read {}", named()))?;
+    let mut place = |path: &mut Option<String>| -> anyhow::Result<()> {
+        if let Some(path) = path {
+            let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
+            files.push(PathBuf::from(std::mem::replace(path, found.to_string_lossy().into_owned())));
+        }
+        Ok(())
+    };
+    for cluster in file.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
+        place(&mut cluster.certificate_authority)?;
+    }
+    for user in file.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
+        if user.exec.is_some() || user.auth_provider.is_some() {
+            bail!(
+                "{} gets its credentials from a program, which the agent cannot run; it needs a client certificate or a token file",
+                named()
+            );
+        }
+        place(&mut user.client_certificate)?;
+        place(&mut user.client_key)?;
+        place(&mut user.token_file)?;
+    }
+    let options = KubeConfigOptions::default();
+    let config =
+        Config::from_custom_kubeconfig(file, &options).await.with_context(|| format!("cannot use {}", named()))?;
+    Ok(KubeletConfig { config, files })
+}
+
+/// What a file was: where its name leads, and what was found there.
+type Print = Option<(PathBuf, SystemTime, u64)>;
+
+fn prints(root: &HostRoot, files: &[PathBuf]) -> Vec<Print> {
+    let print = |path: &PathBuf| {
+        let path = root.resolve(path).ok()?;
+        let metadata = fs::metadata(&path).ok()?;
+        Some((path, metadata.modified().ok()?, metadata.len()))
+    };
+    files.iter().map(print).collect()
+}
+
+/// The kubelet's identity. Its client certificate is renewed behind a link every few months, so the client is made
+/// anew whenever one of its files is another one.
+pub struct KubeletClient {
+    path: PathBuf,
+    root: HostRoot,
+    made: Option<Made>,
+}
+
+struct Made {
+    client: Client,
+    files: Vec<PathBuf>,
+    prints: Vec<Print>,
+}
+
+impl KubeletClient {
+    /// Nothing is read yet: a node may start its agent before its kubelet has credentials.
+    pub fn new(path: &Path, host_root: &Path) -> Self {
+        Self { path: path.to_path_buf(), root: HostRoot::new(host_root), made: None }
+    }
+
+    /// The client, with the credentials that the kubelet has now.
+    ///
+    /// # Errors
+    /// When the kubelet's files are not there or make no sense.
+    pub async fn get(&mut self) -> anyhow::Result<&Client> {
+        let stale = match &self.made {
+            None => true,
+            Some(made) => prints(&self.root, &made.files) != made.prints,
+        };
+        if stale {
+            let fresh = self.make().await?;
+            if self.made.is_some() {
+                tracing::info!("the kubelet's credentials changed: using the new ones");
+            }
+            self.made = Some(fresh);
+        }
+        match &self.made {
+            Some(made) => Ok(&made.client),
+            None => bail!("there is no client for the kubelet's credentials"),
+        }
+    }
+
+    async fn make(&self) -> anyhow::Result<Made> {
+        let KubeletConfig { config, files } = kubelet_config(&self.root, &self.path).await?;
+        Ok(Made { prints: prints(&self.root, &files), client: build(config)?, files })
+    }
+}
+
+impl fmt::Debug for KubeletClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubeletClient").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const KUBECONFIG: &str = r#"
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1", certificate-authority: /etc/kubernetes/ca.crt}}]
+users: [{name: u, user: {tokenFile: /var/lib/kubelet/current}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"#;
+
+    fn scratch(name: &str) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("berth-clients-{name}-{}", std::process::id()));
+        for directory in ["etc/kubernetes", "var/lib/kubelet"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        fs::write(root.join("etc/kubernetes/kubelet.conf"), KUBECONFIG).unwrap();
+        fs::write(root.join("etc/kubernetes/ca.crt"), "").unwrap();
+        fs::write(root.join("var/lib/kubelet/token-1"), "one").unwrap();
+        fs::write(root.join("var/lib/kubelet/token-2"), "two!").unwrap();
+        symlink("/var/lib/kubelet/token-1", root.join("var/lib/kubelet/current")).unwrap();
+        root
+    }
+
+    #[tokio::test]
+    async fn the_paths_of_the_kubelet_are_those_of_the_host() {
+        let scratch = scratch("paths");
+        let root = HostRoot::new(&scratch);
+        let path = Path::new("/etc/kubernetes/kubelet.conf");
+        let config = kubelet_config(&root, path).await.unwrap().config;
+        assert_eq!(config.cluster_url.to_string(), "http://127.0.0.1:1/");
+        let token = scratch.join("var/lib/kubelet/token-1");
+        assert_eq!(config.auth_info.token_file.as_deref(), token.to_str());
+
+        let with_program = KUBECONFIG.replace("tokenFile: /var/lib/kubelet/current", "exec: {command: aws}");
+        fs::write(scratch.join("etc/kubernetes/kubelet.conf"), with_program).unwrap();
+        let refused = kubelet_config(&root, path).await.err().unwrap();
+        assert!(refused.to_string().contains("from a program"), "{refused:#}");
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_link_that_leads_elsewhere_is_a_change() {
+        let scratch = scratch("links");
+        let root = HostRoot::new(&scratch);
+        let files = [PathBuf::from("/var/lib/kubelet/current")];
+        let before = prints(&root, &files);
+        assert_eq!(prints(&root, &files), before);
+        let link = scratch.join("var/lib/kubelet/current");
+        fs::remove_file(&link).unwrap();
+        symlink("/var/lib/kubelet/token-2", &link).unwrap();
+        assert_ne!(prints(&root, &files), before);
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    #[test]
+    fn a_service_account_is_used_at_the_server_of_the_kubelet() {
+        let scratch = scratch("account");
+        let server = || Config::new("https://192.0.2.1:6443".parse().unwrap());
+        assert!(service_account(server(), &scratch).is_err(), "no token there");
+        fs::write(scratch.join("token"), "t").unwrap();
+        let config = service_account(server(), &scratch).unwrap();
+        assert_eq!(config.cluster_url.to_string(), "https://192.0.2.1:6443/");
+        assert_eq!(config.root_cert_file, Some(scratch.join("ca.crt")));
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}

@@ -1,0 +1,288 @@
+//! The host's system bus: one connection, rebuilt when it broke, and the signals that wake the agent.
+//!
+//! Calls are made by hand rather than through generated proxies: the agent needs a dozen of them, each with a
+//! deadline and its own rule for a lost reply, and no property cache that a rebuilt connection would leave stale.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{Mutex, broadcast, watch};
+use zbus::connection::Builder;
+use zbus::{Connection, DBusError, DynamicType, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant, Type};
+
+/// Every call is answered within this time, or counts as lost.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A service on the bus, with the object and interface that calls go to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) service: &'a str,
+    pub(super) path: &'a str,
+    pub(super) interface: &'a str,
+}
+
+/// systemd's manager.
+pub(super) const SYSTEMD: Target<'static> = Target {
+    service: "org.freedesktop.systemd1",
+    path: "/org/freedesktop/systemd1",
+    interface: "org.freedesktop.systemd1.Manager",
+};
+
+/// logind's manager.
+pub(super) const LOGIND: Target<'static> = Target {
+    service: "org.freedesktop.login1",
+    path: "/org/freedesktop/login1",
+    interface: "org.freedesktop.login1.Manager",
+};
+
+/// Why a call has no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BusError {
+    /// There was no connection: the call was not made.
+    #[error("cannot reach the system bus: {0}")]
+    Unreachable(String),
+    /// The call was made, and what became of it is not known.
+    #[error("no reply to {method}: {why}")]
+    Lost {
+        /// The method.
+        method: String,
+        /// What happened to the connection.
+        why: String,
+    },
+    /// The service answered with an error.
+    #[error("{name}: {message}")]
+    Refused {
+        /// Name of the D-Bus error.
+        name: String,
+        /// Its text.
+        message: String,
+    },
+    /// The answer makes no sense.
+    #[error("bad reply to {method}: {why}")]
+    Malformed {
+        /// The method.
+        method: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl BusError {
+    /// Whether the service answered with an error of this name, or a name that ends like this.
+    pub fn is(&self, ending: &str) -> bool {
+        matches!(self, Self::Refused { name, .. } if name.ends_with(ending))
+    }
+}
+
+/// Wakes whoever waits for news from the host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Changes(Arc<watch::Sender<u64>>);
+
+impl Changes {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(0)))
+    }
+
+    pub(super) fn bump(&self) {
+        self.0.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
+
+/// A job of systemd that ended.
+#[derive(Debug, Clone)]
+pub(super) struct JobEnd {
+    pub(super) unit: String,
+    /// `done`, `failed`, `canceled`, `timeout`, …
+    pub(super) result: String,
+}
+
+/// The system bus of one host.
+#[derive(Debug)]
+pub(super) struct Bus {
+    address: String,
+    connection: Mutex<Option<Connection>>,
+    changes: Changes,
+    jobs: broadcast::Sender<JobEnd>,
+}
+
+impl Bus {
+    pub(super) fn new(address: String, changes: Changes) -> Self {
+        Self { address, connection: Mutex::new(None), changes, jobs: broadcast::Sender::new(64) }
+    }
+
+    /// The ends of systemd's jobs from now on. Those that end while the connection is down are missed.
+    pub(super) fn jobs(&self) -> broadcast::Receiver<JobEnd> {
+        self.jobs.subscribe()
+    }
+
+    /// Makes sure that there is a connection, so that signals arrive.
+    pub(super) async fn ensure(&self) -> Result<(), BusError> {
+        self.live().await.map(drop)
+    }
+
+    async fn live(&self) -> Result<Connection, BusError> {
+        let mut slot = self.connection.lock().await;
+        if let Some(connection) = slot.as_ref().filter(|c| !c.is_closed()) {
+            return Ok(connection.clone());
+        }
+        *slot = None;
+        let unreachable = |why: String| BusError::Unreachable(format!("{} ({why})", self.address));
+        let open = tokio::time::timeout(CALL_DEADLINE, self.open());
+        let connection = open
+            .await
+            .map_err(|_| unreachable("no answer in time".to_owned()))?
+            .map_err(|error| unreachable(error.to_string()))?;
+        *slot = Some(connection.clone());
+        Ok(connection)
+    }
+
+    async fn open(&self) -> zbus::Result<Connection> {
+        let connection = Builder::address(self.address.as_str()).method_timeout(CALL_DEADLINE).build().await?;
+        // Matches first: a job that ends right after `Subscribe` must not be missed.
+        let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
+        let shutdowns = signals(&connection, LOGIND, "PrepareForShutdown").await?;
+        let subscribed = raw_call(&connection, SYSTEMD, "Subscribe", &()).await;
+        // systemd itself may be restarting: its other calls will say so.
+        if let Err(error) = subscribed {
+            tracing::debug!(%error, "systemd does not take our subscription");
+        }
+        tokio::spawn(listen(jobs, shutdowns, self.changes.clone(), self.jobs.clone()));
+        Ok(connection)
+    }
+
+    /// Calls a method that may be repeated: when the connection turns out to be broken, once more on a new one.
+    pub(super) async fn call<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
+    where
+        B: Serialize + DynamicType,
+        R: DeserializeOwned + Type,
+    {
+        match self.call_once(target, method, body).await {
+            Err(BusError::Lost { method: lost, why }) => {
+                tracing::debug!(method = lost, why, "calling again on a new connection");
+                self.drop_connection().await;
+                self.call_once(target, method, body).await
+            }
+            result => result,
+        }
+    }
+
+    /// Calls a method at most once. [`BusError::Lost`] then means that it may or may not have been carried out.
+    pub(super) async fn call_once<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
+    where
+        B: Serialize + DynamicType,
+        R: DeserializeOwned + Type,
+    {
+        let connection = self.live().await?;
+        let reply = raw_call(&connection, target, method, body).await?;
+        reply
+            .body()
+            .deserialize()
+            .map_err(|error| BusError::Malformed { method: method.to_owned(), why: error.to_string() })
+    }
+
+    /// Reads a property.
+    pub(super) async fn property<T>(&self, target: Target<'_>, name: &str) -> Result<T, BusError>
+    where
+        T: TryFrom<OwnedVariant>,
+        T::Error: std::fmt::Display,
+    {
+        let properties = Target { interface: "org.freedesktop.DBus.Properties", ..target };
+        let value: OwnedVariant = self.call(properties, "Get", &(target.interface, name)).await?;
+        T::try_from(value)
+            .map_err(|error| BusError::Malformed { method: format!("Get({name})"), why: error.to_string() })
+    }
+
+    async fn drop_connection(&self) {
+        *self.connection.lock().await = None;
+    }
+}
+
+async fn raw_call<B>(
+    connection: &Connection,
+    target: Target<'_>,
+    method: &str,
+    body: &B,
+) -> Result<zbus::Message, BusError>
+where
+    B: Serialize + DynamicType,
+{
+    connection
+        .call_method(Some(target.service), target.path, Some(target.interface), method, body)
+        .await
+        .map_err(|error| translate(method, error))
+}
+
+fn translate(method: &str, error: zbus::Error) -> BusError {
+    let (name, message) = match &error {
+        zbus::Error::MethodError(name, message, _) => (name.to_string(), message.clone().unwrap_or_default()),
+        zbus::Error::FDO(known) if !matches!(**known, zbus::fdo::Error::ZBus(_)) => {
+            (known.name().to_string(), known.description().unwrap_or_default().to_owned())
+        }
+        other => {
+            return BusError::Lost { method: method.to_owned(), why: other.to_string() };
+        }
+    };
+    // The bus says this when the service went away between the call and its reply.
+    if ["NoReply", "Disconnected", "Timeout", "TimedOut"]
+        .iter()
+        .any(|n| name == format!("org.freedesktop.DBus.Error.{n}"))
+    {
+        return BusError::Lost { method: method.to_owned(), why: message };
+    }
+    BusError::Refused { name, message }
+}
+
+async fn signals(
+    connection: &Connection,
+    target: Target<'static>,
+    member: &'static str,
+) -> zbus::Result<MessageStream> {
+    let rule = MatchRule::builder()
+        .msg_type(zbus::message::Type::Signal)
+        .sender(target.service)
+        .path(target.path)
+        .interface(target.interface)
+        .member(member)
+        .build()?;
+    MessageStream::for_match_rule(rule, connection, None).await
+}
+
+/// Passes signals on until the connection ends, which is news as well: whatever was waited for may have been missed.
+async fn listen(
+    mut jobs: MessageStream,
+    mut shutdowns: MessageStream,
+    changes: Changes,
+    ends: broadcast::Sender<JobEnd>,
+) {
+    loop {
+        tokio::select! {
+            message = jobs.next() => {
+                let Some(Ok(message)) = message else { break };
+                let body = message.body();
+                let Ok((_, _, unit, result)) = body.deserialize::<(u32, OwnedObjectPath, String, String)>() else { continue };
+                if !unit.starts_with("berth-") {
+                    continue;
+                }
+                // The other units are waited for by whoever started them: waking for those would be a loop.
+                if unit.starts_with(super::pull::UNIT_PREFIX) {
+                    changes.bump();
+                }
+                // No receiver: nobody waits.
+                let _ = ends.send(JobEnd { unit, result });
+            }
+            message = shutdowns.next() => {
+                let Some(Ok(_)) = message else { break };
+                changes.bump();
+            }
+        }
+    }
+    tracing::debug!("the connection to the system bus ended");
+    changes.bump();
+}

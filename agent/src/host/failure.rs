@@ -1,0 +1,285 @@
+//! From the words of a host tool to a reason that programs can read.
+//!
+//! bootc has one exit code for everything and no machine-readable errors, so its words are all there is. No
+//! release promises them: what is not recognised is a plain failure of whatever was tried, with the words beside it.
+
+use berth_api::condition::one_line;
+
+/// A reason why the host could not do what was asked. The message is in the host tool's own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// Whether the same image may succeed here at a later try.
+    pub retry: bool,
+    /// One bounded line.
+    pub message: String,
+}
+
+/// The reasons that [`classify`] gives, and those of the agent's own checks.
+pub mod reason {
+    /// The registry cannot be reached or fails.
+    pub const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
+    /// The registry does not have the image.
+    pub const IMAGE_NOT_FOUND: &str = "ImageNotFound";
+    /// The registry wants credentials, or other ones.
+    pub const UNAUTHORIZED: &str = "Unauthorized";
+    /// The host's signature policy refuses the image.
+    pub const SIGNATURE_REJECTED: &str = "SignatureRejected";
+    /// No space on the host.
+    pub const DISK_FULL: &str = "DiskFull";
+    /// The image is no bootable OS image.
+    pub const NOT_BOOTABLE: &str = "NotBootable";
+    /// The image is for other machines.
+    pub const WRONG_ARCHITECTURE: &str = "WrongArchitecture";
+    /// There is no bootc on the host.
+    pub const BOOTC_MISSING: &str = "BootcMissing";
+    /// The host's bootc is older than the oldest supported one.
+    pub const BOOTC_TOO_OLD: &str = "BootcTooOld";
+    /// bootc itself could not be run, or says nothing that makes sense.
+    pub const BOOTC_FAILED: &str = "BootcFailed";
+    /// The host was not booted from an image by bootc.
+    pub const NOT_BOOTC_HOST: &str = "NotBootcHost";
+    /// Packages are layered on the host's image with rpm-ostree.
+    pub const LAYERED_HOST: &str = "LayeredHost";
+    /// A tool that a bootc host needs is missing.
+    pub const TOOL_MISSING: &str = "HostToolMissing";
+    /// The pull did not end within its deadline.
+    pub const PULL_TIMED_OUT: &str = "PullTimedOut";
+    /// The pull was stopped.
+    pub const PULL_CANCELED: &str = "PullCanceled";
+    /// The pull failed for a reason that is not one of these.
+    pub const PULL_FAILED: &str = "PullFailed";
+    /// Staged, but finalization could not be locked.
+    pub const LOCK_FAILED: &str = "LockFailed";
+    /// Another updater is active on the host.
+    pub const RIVAL_UPDATER: &str = "RivalUpdater";
+    /// The previous boot could not finalize what was staged.
+    pub const FINALIZATION_FAILED: &str = "FinalizationFailed";
+    /// The host's D-Bus, systemd or logind does not answer.
+    pub const HOST_UNREACHABLE: &str = "HostUnreachable";
+    /// logind refused to reboot.
+    pub const REBOOT_REFUSED: &str = "RebootRefused";
+    /// A host tool did not end within its deadline.
+    pub const HOST_TOOL_TIMED_OUT: &str = "HostToolTimedOut";
+    /// A host tool failed.
+    pub const HOST_TOOL_FAILED: &str = "HostToolFailed";
+
+    /// All of them, for whoever reads one back from a file.
+    pub const ALL: &[&str] = &[
+        REGISTRY_UNAVAILABLE,
+        IMAGE_NOT_FOUND,
+        UNAUTHORIZED,
+        SIGNATURE_REJECTED,
+        DISK_FULL,
+        NOT_BOOTABLE,
+        WRONG_ARCHITECTURE,
+        BOOTC_MISSING,
+        BOOTC_TOO_OLD,
+        BOOTC_FAILED,
+        NOT_BOOTC_HOST,
+        LAYERED_HOST,
+        TOOL_MISSING,
+        PULL_TIMED_OUT,
+        PULL_CANCELED,
+        PULL_FAILED,
+        LOCK_FAILED,
+        RIVAL_UPDATER,
+        FINALIZATION_FAILED,
+        HOST_UNREACHABLE,
+        REBOOT_REFUSED,
+        HOST_TOOL_TIMED_OUT,
+        HOST_TOOL_FAILED,
+    ];
+}
+
+/// What the words may contain, in lower case, and the reason that this means. The first match counts: what is
+/// wrong with the host or the image comes before what is wrong with the way to it, because the texts nest, with
+/// the name of the step in front and the cause at the end.
+const WORDS: &[(&[&str], &str)] = &[
+    // The agent's own sentences about the end of a unit.
+    (&["/usr/bin/bootc cannot be executed"], reason::BOOTC_MISSING),
+    (&["the pull did not end within"], reason::PULL_TIMED_OUT),
+    (&["the pull was ended by signal"], reason::PULL_CANCELED),
+    (&["ostree admin lock-finalization failed", "failed to lock finalization"], reason::LOCK_FAILED),
+    (
+        &[
+            "signature was required",
+            "insecureacceptanything",
+            "source image rejected",
+            "invalid gpg signature",
+            "signature verification failed",
+            "rejected by policy",
+            "cryptographic signature verification",
+        ],
+        reason::SIGNATURE_REJECTED,
+    ),
+    (
+        &["insufficient free space", "no space left on device", "min-free-space", "disk quota exceeded"],
+        reason::DISK_FULL,
+    ),
+    (&["does not have ostree.bootable label", "not a bootable container"], reason::NOT_BOOTABLE),
+    (&["image has architecture"], reason::WRONG_ARCHITECTURE),
+    (
+        &["no image found in image index for architecture", "no image found in manifest list for architecture"],
+        reason::WRONG_ARCHITECTURE,
+    ),
+    (
+        &[
+            "system not booted via bootc",
+            "no image source specified",
+            "detected container; this command requires a booted host",
+        ],
+        reason::NOT_BOOTC_HOST,
+    ),
+    (&["deployment contains local rpm-ostree modifications"], reason::LAYERED_HOST),
+    (&["skopeo spawn error", "failed to spawn", "failed to execute"], reason::TOOL_MISSING),
+    (
+        &[
+            "unauthorized",
+            "authentication required",
+            "403 forbidden",
+            "403 (forbidden)",
+            "401 unauthorized",
+            "access to the resource is denied",
+            "requested access to the resource",
+        ],
+        reason::UNAUTHORIZED,
+    ),
+    (
+        &[
+            "manifest unknown",
+            "manifest_unknown",
+            "name unknown",
+            "name_unknown",
+            "repository name not known",
+            "404 (not found)",
+            "404 not found",
+        ],
+        reason::IMAGE_NOT_FOUND,
+    ),
+    (
+        &[
+            "pinging container registry",
+            "dial tcp",
+            "connection refused",
+            "connection reset",
+            "no such host",
+            "i/o timeout",
+            "tls handshake timeout",
+            "x509:",
+            "toomanyrequests",
+            "too many requests",
+            "unexpected eof",
+            "network is unreachable",
+            "no route to host",
+            "temporary failure in name resolution",
+            "received unexpected http status: 5",
+            "invalid status code from registry 5",
+            "context deadline exceeded",
+            "server misbehaving",
+        ],
+        reason::REGISTRY_UNAVAILABLE,
+    ),
+];
+
+/// The reason that a host tool's words give for a pull that failed; `PullFailed` when they give none.
+pub fn classify(words: &str) -> Failure {
+    Failure::new(recognise(words).unwrap_or(reason::PULL_FAILED), words)
+}
+
+/// The reason that a host tool's words give, if they are known.
+pub fn recognise(words: &str) -> Option<&'static str> {
+    let text = words.to_lowercase();
+    let hit = |(phrases, _): &&(&[&str], &str)| phrases.iter().any(|phrase| text.contains(phrase));
+    WORDS.iter().find(hit).map(|(_, reason)| *reason)
+}
+
+/// The constant for a reason that comes back from a stored object.
+pub fn known_reason(stored: &str) -> Option<&'static str> {
+    reason::ALL.iter().find(|known| **known == stored).copied()
+}
+
+impl Failure {
+    /// A failure with this reason, in these words.
+    pub fn new(reason: &'static str, words: &str) -> Self {
+        Self {
+            reason,
+            retry: !matches!(reason, reason::NOT_BOOTABLE | reason::WRONG_ARCHITECTURE),
+            message: message(words),
+        }
+    }
+}
+
+/// The lines of a tool's error output that are the error: from the last `error:` on, else the last lines.
+pub(super) fn message(words: &str) -> String {
+    let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let is_error = |line: &&str| {
+        let line = line.to_lowercase();
+        line.starts_with("error:") || line.starts_with("error ")
+    };
+    let first = match lines.iter().rposition(is_error) {
+        Some(at) => at,
+        None => lines.len().saturating_sub(3),
+    };
+    one_line(&lines.get(first..).unwrap_or_default().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason::*;
+    use super::*;
+
+    #[test]
+    fn finds_the_reason_in_the_words() {
+        let open = "error: Switching: Switching (ostree): Preparing import: Fetching manifest: failed to invoke method OpenImage: ";
+        for (words, expected) in [
+            ("reading manifest sha256:12 in r/os: manifest unknown", IMAGE_NOT_FOUND),
+            (
+                "pinging container registry r: Get \"https://r/v2/\": dial tcp 10.0.0.1:443: connect: connection refused",
+                REGISTRY_UNAVAILABLE,
+            ),
+            ("Requesting bearer token: received unexpected HTTP status: 403 Forbidden", UNAUTHORIZED),
+            ("Requesting bearer token: invalid status code from registry 403 (Forbidden)", UNAUTHORIZED),
+            ("A signature was required, but no signature exists", SIGNATURE_REJECTED),
+            (
+                "pinging container registry r: Get \"https://r/v2/\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
+                REGISTRY_UNAVAILABLE,
+            ),
+            ("reading manifest v1 in r/os: unauthorized: authentication required", UNAUTHORIZED),
+            ("skopeo spawn error: No such file", TOOL_MISSING),
+            ("Pulling: Insufficient free space for r/os (available: 1 MB required: 2 MB)", DISK_FULL),
+            ("Pulling: Importing: writing: No space left on device", DISK_FULL),
+            ("Target image does not have ostree.bootable label", NOT_BOOTABLE),
+            ("Image has architecture arm64; expected amd64", WRONG_ARCHITECTURE),
+            ("System not booted via bootc", NOT_BOOTC_HOST),
+            ("toomanyrequests: You have reached your pull rate limit", REGISTRY_UNAVAILABLE),
+            ("something that nobody foresaw", PULL_FAILED),
+        ] {
+            let failure = classify(&format!("{open}{words}\n"));
+            assert_eq!(failure.reason, expected, "{words}");
+            assert!(failure.message.ends_with(words), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_wrong_image_is_hopeless() {
+        for (reason, helps) in [(NOT_BOOTABLE, false), (WRONG_ARCHITECTURE, false), (DISK_FULL, true)] {
+            assert_eq!(Failure::new(reason, "").retry, helps);
+        }
+    }
+
+    #[test]
+    fn the_message_is_the_error_and_not_the_chatter_before_it() {
+        let words = "warning: old\nFailed to write to jsonl\nerror: Switching: no\n  luck\n";
+        assert_eq!(classify(words).message, "error: Switching: no luck");
+        assert_eq!(classify("a\nb\nc\nd\n").message, "b c d");
+        assert_eq!(classify("").message, "");
+    }
+
+    #[test]
+    fn knows_only_its_own_reasons() {
+        assert_eq!(known_reason("DiskFull"), Some(DISK_FULL));
+        assert_eq!(known_reason("Nonsense"), None);
+    }
+}

@@ -1,0 +1,33 @@
+//! Small files on the host, written so that a crash leaves either the old or the new text.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Writes a file in place of the old one, durably: the text is on the disk before it has the name.
+///
+/// # Errors
+/// When the directory cannot be written; the old file is then untouched.
+pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or_else(|| io::Error::other("the file has no directory"))?;
+    let temporary = path.with_extension("tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    File::open(directory)?.sync_all()
+}
+
+/// The last `limit` bytes of a file as text, whatever they are; empty when there is no such file.
+pub fn tail(path: &Path, limit: u64) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
+        let mut text = Vec::new();
+        file.take(limit).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,99 @@
+//! logind: who inhibits a shutdown, whether one is on its way, and the request for one.
+//!
+//! Reboots go through logind and never through systemd's own `Reboot`, which stops nothing first: the staged
+//! deployment, which is finalized by a service that stops, would be lost.
+
+use super::HostError;
+use super::bus::{Bus, BusError, LOGIND};
+
+/// Somebody who blocks a shutdown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inhibitor {
+    /// Who, in their own words.
+    pub who: String,
+    /// Why, in their own words.
+    pub why: String,
+    /// Process ID on the host.
+    pub pid: u32,
+}
+
+impl std::fmt::Display for Inhibitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (process {}): {}", self.who, self.pid, self.why)
+    }
+}
+
+/// What, who, why, mode, user, process.
+type Listed = (String, String, String, String, u32, u32);
+
+pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
+    let listed: Vec<Listed> = bus.call(LOGIND, "ListInhibitors", &()).await?;
+    Ok(blocking(listed))
+}
+
+/// A delay is logind's to wait for; only a block would make it refuse.
+fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
+    let blocks = |(what, _, _, mode, ..): &Listed| {
+        what.split(':').any(|w| w == "shutdown") && (mode == "block" || mode == "block-weak")
+    };
+    let inhibitor = |(_, who, why, _, _, pid): Listed| Inhibitor { who, why, pid };
+    listed.into_iter().filter(blocks).map(inhibitor).collect()
+}
+
+pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
+    if bus.property::<bool>(LOGIND, "PreparingForShutdown").await? {
+        return Ok(true);
+    }
+    match bus.property::<zbus::OwnedVariant>(LOGIND, "ScheduledShutdown").await {
+        Ok(value) => Ok(<(String, u64)>::try_from(zbus::Variant::from(value)).is_ok_and(|(kind, _)| is_real(&kind))),
+        // Not every logind says.
+        Err(BusError::Refused { .. } | BusError::Malformed { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a scheduled shutdown of this kind would end the boot.
+fn is_real(kind: &str) -> bool {
+    !kind.is_empty() && !kind.starts_with("dry-")
+}
+
+pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {
+    let asked: Result<(), BusError> = bus.call_once(LOGIND, "RebootWithFlags", &0u64).await;
+    let asked = match asked {
+        Err(error) if error.is(".UnknownMethod") => bus.call_once(LOGIND, "Reboot", &false).await,
+        asked => asked,
+    };
+    match asked {
+        // A shutdown takes the bus with it, at times before the reply.
+        Ok(()) | Err(BusError::Lost { .. }) => Ok(()),
+        Err(error) if error.is(".OperationInProgress") => Ok(()),
+        Err(error @ BusError::Refused { .. }) => Err(HostError::RebootRefused(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_blocks_of_a_shutdown_count() {
+        let listed = |what: &str, mode: &str| (what.to_owned(), "w".to_owned(), "y".to_owned(), mode.to_owned(), 0, 7);
+        for (what, mode, blocks) in [
+            ("shutdown", "block", true),
+            ("sleep:shutdown:idle", "block-weak", true),
+            ("shutdown", "delay", false),
+            ("sleep", "block", false),
+            ("handle-power-key", "block", false),
+        ] {
+            assert_eq!(blocking(vec![listed(what, mode)]).len(), usize::from(blocks), "{what} {mode}");
+        }
+    }
+
+    #[test]
+    fn a_dry_run_is_no_shutdown() {
+        for (kind, real) in [("", false), ("dry-reboot", false), ("reboot", true), ("poweroff", true)] {
+            assert_eq!(is_real(kind), real, "{kind}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The host that the agent runs on: its system bus, its bootc, and a few files.
+//!
+//! Everything here is I/O at the edge. What to do with the answers is decided elsewhere; this module only makes sure
+//! that each question has an answer in bounded time, in the host's own words.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use berth_api::node::{DesiredImage, Progress};
+use berth_api::{BootId, Digest};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+pub mod bootc;
+mod bus;
+pub mod failure;
+mod files;
+pub mod lock;
+mod login;
+pub mod memory;
+mod progress;
+mod pull;
+pub mod root;
+mod units;
+
+pub use bootc::{BootcStatus, HostStatus};
+pub use bus::BusError;
+pub use failure::{Failure, reason};
+pub use lock::HostLock;
+pub use login::Inhibitor;
+pub use memory::Memory;
+pub use pull::{Pull, PullState};
+pub use root::HostRoot;
+
+use bus::{Bus, Changes};
+use memory::MemoryFile;
+use pull::Pulls;
+use root::RUN_DIR;
+use units::{Defeat, EXIT_EXEC, Spec};
+
+/// A host tool that takes longer than this hangs.
+const TOOL_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a bad answer about bootc's version is believed.
+const VERSION_RETRY: Duration = Duration::from_secs(30);
+/// The largest status that is read.
+const MAX_OUTPUT: u64 = 1 << 20;
+/// How much of a tool's error output is looked at.
+const STDERR_TAIL: u64 = 16 << 10;
+
+/// Updaters that would stage and reboot on their own.
+const RIVALS: &[&str] = &["bootc-fetch-apply-updates.timer", "rpm-ostreed-automatic.timer", "zincati.service"];
+
+/// Why the host did not do, or not say, what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum HostError {
+    /// A pull holds the lock that the command would wait for.
+    #[error("a pull is running")]
+    Busy,
+    /// A host tool failed; its own words.
+    #[error("{}", .0.message)]
+    Tool(Failure),
+    /// A host tool did not end in time.
+    #[error("{0}")]
+    Timeout(String),
+    /// The bus, systemd or logind did not do it.
+    #[error("{0}")]
+    Bus(#[from] BusError),
+    /// logind refused to reboot.
+    #[error("{0}")]
+    RebootRefused(String),
+    /// A file of ours cannot be read or written.
+    #[error("{0}")]
+    Io(String),
+}
+
+impl HostError {
+    /// A CamelCase reason for a condition.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Busy => "PullRunning",
+            Self::Tool(failure) => failure.reason,
+            Self::Timeout(_) => reason::HOST_TOOL_TIMED_OUT,
+            Self::Bus(_) => reason::HOST_UNREACHABLE,
+            Self::RebootRefused(_) => reason::REBOOT_REFUSED,
+            Self::Io(_) => reason::HOST_TOOL_FAILED,
+        }
+    }
+}
+
+/// The bootc on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootcVersion {
+    /// There is none.
+    Missing,
+    /// Older than the oldest supported one.
+    TooOld(String),
+    /// A supported one.
+    Version(String),
+    /// It is not known; why.
+    Failed(String),
+}
+
+/// The host that the agent runs on.
+#[derive(Debug)]
+pub struct Host {
+    root: HostRoot,
+    bus: Bus,
+    pulls: Pulls,
+    memory: MemoryFile,
+    changes: Changes,
+    /// The last answer about bootc's version, and when it was given.
+    version: Mutex<Option<(BootcVersion, Instant)>>,
+    /// The booted image was pulled under an enforced signature policy, when last seen.
+    signed: AtomicBool,
+    claim: Mutex<Option<HostLock>>,
+}
+
+impl Host {
+    /// Prepares to talk to the host, and tries its bus. A bus that does not answer is no error here: it is tried
+    /// again with each call, whose error then says so.
+    ///
+    /// # Errors
+    /// When the runtime directory cannot be made under the root.
+    pub async fn connect(bus: Option<&str>, root: HostRoot) -> anyhow::Result<Self> {
+        let run = root.path(RUN_DIR);
+        std::fs::create_dir_all(&run).with_context(|| format!("cannot make {}", run.display()))?;
+        let address = bus
+            .map_or_else(|| format!("unix:path={}", root.path("/run/dbus/system_bus_socket").display()), str::to_owned);
+        let changes = Changes::new();
+        let host = Self {
+            bus: Bus::new(address, changes.clone()),
+            pulls: Pulls::new(root.clone(), changes.clone()),
+            memory: MemoryFile::new(&root),
+            root,
+            changes,
+            version: Mutex::new(None),
+            signed: AtomicBool::new(false),
+            claim: Mutex::new(None),
+        };
+        if let Err(error) = host.bus.ensure().await {
+            tracing::warn!(%error, "the host does not answer yet");
+        }
+        Ok(host)
+    }
+
+    /// Where the host's files are.
+    pub fn root(&self) -> &HostRoot {
+        &self.root
+    }
+
+    /// Waits for the host-wide lock, see [`HostLock`], and keeps it for as long as this value lives.
+    ///
+    /// # Errors
+    /// When the lock file cannot be made.
+    pub async fn claim(&self) -> anyhow::Result<()> {
+        let lock = HostLock::acquire(&self.root).await?;
+        *self.claim.lock().unwrap_or_else(|e| e.into_inner()) = Some(lock);
+        Ok(())
+    }
+
+    /// The kernel's boot ID.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is empty.
+    pub fn boot_id(&self) -> anyhow::Result<BootId> {
+        let path = self.root.path("/proc/sys/kernel/random/boot_id");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let id = text.trim();
+        anyhow::ensure!(!id.is_empty(), "{} is empty", path.display());
+        Ok(BootId::new(id))
+    }
+
+    fn boot(&self) -> Result<BootId, HostError> {
+        self.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
+    }
+
+    /// News from the host: the number changes when a pull ended or got further, when a shutdown begins, and when
+    /// the connection to the bus is lost.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// The version of the host's bootc. A good answer is kept for the life of the agent, a bad one for a while.
+    pub async fn bootc_version(&self) -> BootcVersion {
+        let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        if let Some((version, at)) = kept
+            && (matches!(version, BootcVersion::Version(_)) || at.elapsed() < VERSION_RETRY)
+        {
+            return version;
+        }
+        let version = match self.tool("version", &["/usr/bin/bootc", "--version"]).await {
+            Ok(text) => match bootc::parse_version(&text) {
+                Some((text, numbers)) if numbers >= bootc::FLOOR => BootcVersion::Version(text),
+                Some((text, _)) => BootcVersion::TooOld(text),
+                None => BootcVersion::Failed(format!(
+                    "bootc --version says {:?}",
+                    text.chars().take(80).collect::<String>()
+                )),
+            },
+            Err(HostError::Tool(failure)) if failure.reason == reason::BOOTC_MISSING => BootcVersion::Missing,
+            Err(error) => BootcVersion::Failed(error.to_string()),
+        };
+        *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some((version.clone(), Instant::now()));
+        version
+    }
+
+    /// What bootc says is booted, staged and left to roll back to.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] while a pull runs, for bootc would wait for it; or whatever went wrong.
+    pub async fn status(&self) -> Result<BootcStatus, HostError> {
+        let command = ["/usr/bin/bootc", "status", "--format=json", "--format-version=1"];
+        self.refuse_while_pulling().await?;
+        let text = self.tool("status", &command).await?;
+        let status =
+            bootc::parse(&text).map_err(|e| HostError::Tool(Failure::new(reason::BOOTC_FAILED, &e.to_string())))?;
+        if let BootcStatus::Host(host) = &status {
+            self.signed.store(host.signature_enforced, Ordering::Relaxed);
+        }
+        Ok(status)
+    }
+
+    /// The pull of this boot, if there was one: the one that was started last, else one of the desired digest. How
+    /// it ended is answered until [`Host::forget_pull`].
+    ///
+    /// # Errors
+    /// When systemd cannot be asked.
+    pub async fn find_pull(&self, desired: Option<&Digest>) -> Result<Option<Pull>, HostError> {
+        self.pulls.find(&self.bus, &self.boot()?, desired).await
+    }
+
+    /// Forgets a pull that ended. The caller has made sure that how it ended is not lost.
+    ///
+    /// # Errors
+    /// When systemd cannot be asked.
+    pub async fn forget_pull(&self, digest: &Digest) -> Result<(), HostError> {
+        self.pulls.forget(&self.bus, digest).await
+    }
+
+    /// Starts to pull, stage and lock an image; returns at once. The same pull that runs already is adopted.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] while another pull runs; or systemd refused.
+    pub async fn start_pull(&self, image: &DesiredImage) -> Result<(), HostError> {
+        let signed = self.signed.load(Ordering::Relaxed);
+        self.pulls.start(&self.bus, &self.boot()?, image, signed).await
+    }
+
+    /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.
+    ///
+    /// # Errors
+    /// When it does not stop.
+    pub async fn cancel_pull(&self, digest: &Digest) -> Result<(), HostError> {
+        self.pulls.cancel(&self.bus, digest).await
+    }
+
+    /// How far the running pull is, when the host tool says so.
+    pub fn pull_progress(&self) -> Option<Progress> {
+        self.pulls.progress()
+    }
+
+    /// Locks what is staged: a shutdown then discards it.
+    ///
+    /// # Errors
+    /// When nothing is staged, or the tool failed.
+    pub async fn lock(&self) -> Result<(), HostError> {
+        self.change("lock", &["/usr/bin/ostree", "admin", "lock-finalization"]).await
+    }
+
+    /// Unlocks what is staged: a shutdown then applies it.
+    ///
+    /// # Errors
+    /// When nothing is staged, or the tool failed.
+    pub async fn unlock(&self) -> Result<(), HostError> {
+        self.change("unlock", &["/usr/bin/bootc", "upgrade", "--from-downloaded"]).await
+    }
+
+    /// Removes what is staged. The caller has just seen in `status` that something is: with nothing staged,
+    /// deployment 0 is another one.
+    ///
+    /// # Errors
+    /// When the tool failed.
+    pub async fn unstage(&self) -> Result<(), HostError> {
+        self.change("unstage", &["/usr/bin/ostree", "admin", "undeploy", "0"]).await
+    }
+
+    async fn change(&self, what: &str, command: &[&str]) -> Result<(), HostError> {
+        self.refuse_while_pulling().await?;
+        self.tool(what, command).await.map(drop)
+    }
+
+    async fn refuse_while_pulling(&self) -> Result<(), HostError> {
+        match self.find_pull(None).await? {
+            Some(Pull { state: PullState::Running, .. }) => Err(HostError::Busy),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs a host tool to its end and answers its standard output.
+    async fn tool(&self, what: &str, command: &[&str]) -> Result<String, HostError> {
+        let (stdout, stderr) = (format!("{RUN_DIR}/{what}.out"), format!("{RUN_DIR}/{what}.err"));
+        let spec = Spec {
+            name: format!("berth-{what}.service"),
+            description: "Berth: ask or change the host's deployments",
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            then: None,
+            deadline: TOOL_DEADLINE,
+            stdout: Some(stdout.clone()),
+            stderr: Some(stderr.clone()),
+            fd3: None,
+            background: false,
+        };
+        match units::run(&self.bus, &spec).await {
+            Ok(None) => Ok(files::tail(&self.root.path(&stdout), MAX_OUTPUT)),
+            Ok(Some(defeat)) => Err(tool_error(command, &defeat, &files::tail(&self.root.path(&stderr), STDERR_TAIL))),
+            Err(error) if error.is(".UnitExists") => {
+                Err(HostError::Timeout(format!("{} of an earlier agent still runs", spec.name)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whoever blocks a shutdown now.
+    ///
+    /// # Errors
+    /// When logind cannot be asked.
+    pub async fn inhibitors(&self) -> Result<Vec<Inhibitor>, HostError> {
+        Ok(login::inhibitors(&self.bus).await?)
+    }
+
+    /// A shutdown is on its way, or somebody has scheduled one.
+    ///
+    /// # Errors
+    /// When logind cannot be asked.
+    pub async fn shutting_down(&self) -> Result<bool, HostError> {
+        Ok(login::shutting_down(&self.bus).await?)
+    }
+
+    /// Asks logind for a reboot. A lost reply counts as accepted: the caller waits, and asks
+    /// [`Host::shutting_down`].
+    ///
+    /// # Errors
+    /// [`HostError::RebootRefused`] when logind says no.
+    pub async fn reboot(&self) -> Result<(), HostError> {
+        login::reboot(&self.bus).await
+    }
+
+    /// Updaters that are active on the host and would act on their own.
+    ///
+    /// # Errors
+    /// When systemd cannot be asked.
+    pub async fn rivals(&self) -> Result<Vec<String>, HostError> {
+        Ok(units::in_states(&self.bus, RIVALS, &["active", "activating", "reloading"]).await?)
+    }
+
+    /// The previous boot failed to finalize what was staged.
+    ///
+    /// # Errors
+    /// When systemd cannot be asked.
+    pub async fn finalization_failed(&self) -> Result<bool, HostError> {
+        let failed = units::in_states(&self.bus, &["ostree-boot-complete.service"], &["failed"]).await?;
+        Ok(!failed.is_empty())
+    }
+
+    /// What the agent remembers on the host.
+    pub fn memory(&self) -> Memory {
+        self.memory.load()
+    }
+
+    /// Remembers, durably.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save_memory(&self, memory: &Memory) -> anyhow::Result<()> {
+        self.memory.save(memory)
+    }
+}
+
+fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
+    let program = command.first().copied().unwrap_or_default();
+    let shown = command.join(" ");
+    let said = if words.trim().is_empty() {
+        format!("{shown} failed: {} {}", defeat.result, defeat.status)
+    } else {
+        words.to_owned()
+    };
+    match (defeat.result.as_str(), defeat.status) {
+        ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", TOOL_DEADLINE.as_secs())),
+        ("exit-code", EXIT_EXEC) => {
+            let reason = if program == "/usr/bin/bootc" { reason::BOOTC_MISSING } else { reason::TOOL_MISSING };
+            HostError::Tool(Failure::new(reason, &format!("{program} cannot be executed")))
+        }
+        _ => HostError::Tool(Failure::new(failure::recognise(&said).unwrap_or(reason::HOST_TOOL_FAILED), &said)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_tool_is_told_in_its_own_words() {
+        let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
+        let failed = |result: &str, status| Defeat { result: result.to_owned(), status };
+        let error = tool_error(&command, &failed("exit-code", 1), "error: Cannot undeploy\n");
+        assert_eq!((error.reason(), error.to_string().as_str()), (reason::HOST_TOOL_FAILED, "error: Cannot undeploy"));
+        let error = tool_error(&command, &failed("exit-code", 203), "");
+        assert_eq!(error.reason(), reason::TOOL_MISSING);
+        let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), "");
+        assert_eq!(error.reason(), reason::BOOTC_MISSING);
+        let error = tool_error(&command, &failed("timeout", 15), "");
+        assert_eq!(error.reason(), reason::HOST_TOOL_TIMED_OUT);
+        assert!(tool_error(&command, &failed("signal", 9), "").to_string().contains("undeploy 0 failed: signal 9"));
+    }
+}

@@ -1,0 +1,351 @@
+//! The one pull that may run on a host.
+//!
+//! A pull is a unit named after its digest. Which one it is stands in `/run/berth/pull.json`, written before the
+//! unit is started, so that the next agent finds it (invariant I7). How it ended stays known until it is forgotten
+//! on purpose, so that a crash between the end and the report loses nothing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use berth_api::node::{DesiredImage, Progress};
+use berth_api::{BootId, Digest};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::bus::{Bus, BusError, Changes};
+use super::failure;
+use super::progress::ProgressReader;
+use super::root::{HostRoot, RUN_DIR};
+use super::units::{self, Defeat, EXIT_EXEC, Spec, State};
+use super::{HostError, files};
+
+/// How the names of pull units begin.
+pub(super) const UNIT_PREFIX: &str = "berth-pull-";
+/// A pull that takes longer than this is stopped.
+const DEADLINE: Duration = Duration::from_secs(2 * 3600);
+/// A pull that is stopped has this long to end.
+const STOP_DEADLINE: Duration = Duration::from_secs(100);
+/// How much of the error output is looked at.
+const STDERR_TAIL: u64 = 16 << 10;
+
+/// A pull on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pull {
+    /// What is pulled.
+    pub digest: Digest,
+    /// How far it is.
+    pub state: PullState,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PullState {
+    /// It runs.
+    Running,
+    /// It ended, and systemd has nothing against it. Whether the image is staged, only `status` can say.
+    Succeeded,
+    /// It failed. Something may be staged all the same: `status` says what.
+    Failed {
+        /// What the host tool said, in one line; [`failure::classify`] finds the reason in it.
+        message: String,
+    },
+}
+
+/// `/run/berth/pull.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    digest: Digest,
+    reference: String,
+    boot_id: String,
+    /// systemd has accepted the unit.
+    #[serde(default)]
+    started: bool,
+}
+
+/// The pulls of one host.
+#[derive(Debug)]
+pub(super) struct Pulls {
+    root: HostRoot,
+    changes: Changes,
+    reader: std::sync::Mutex<Option<ProgressReader>>,
+}
+
+fn unit_name(digest: &Digest) -> String {
+    format!("{UNIT_PREFIX}{}.service", digest.short())
+}
+
+fn fifo_name(digest: &Digest) -> String {
+    format!("{RUN_DIR}/pull-{}.fifo", digest.short())
+}
+
+impl Pulls {
+    pub(super) fn new(root: HostRoot, changes: Changes) -> Self {
+        Self { root, changes, reader: std::sync::Mutex::new(None) }
+    }
+
+    fn record_path(&self) -> PathBuf {
+        self.root.path(RUN_DIR).join("pull.json")
+    }
+
+    /// The record of this boot. One of an earlier boot speaks of a unit that is gone with it.
+    fn record(&self, boot_id: &BootId) -> Option<Record> {
+        let text = std::fs::read(self.record_path()).ok()?;
+        match serde_json::from_slice::<Record>(&text) {
+            Ok(record) => (record.boot_id == boot_id.as_str()).then_some(record),
+            Err(error) => {
+                tracing::warn!(%error, "the record of the pull makes no sense: ignored");
+                None
+            }
+        }
+    }
+
+    fn write(&self, record: &Record) -> Result<(), HostError> {
+        let text = serde_json::to_vec(record).map_err(|e| HostError::Io(e.to_string()))?;
+        let path = self.record_path();
+        files::replace(&path, &text).map_err(|e| HostError::Io(format!("cannot write {}: {e}", path.display())))
+    }
+
+    /// The pull of this boot, if there was one that is not forgotten, and what became of it. Without a record the
+    /// desired digest's unit is looked for.
+    pub(super) async fn find(
+        &self,
+        bus: &Bus,
+        boot_id: &BootId,
+        desired: Option<&Digest>,
+    ) -> Result<Option<Pull>, HostError> {
+        let record = self.record(boot_id);
+        let Some(digest) = record.as_ref().map(|r| &r.digest).or(desired) else {
+            return Ok(None);
+        };
+        let unit = unit_name(digest);
+        let state = match units::state(bus, &unit).await? {
+            State::Running => {
+                self.read_progress(digest);
+                PullState::Running
+            }
+            State::Failed => {
+                let words = files::tail(&self.root.path(RUN_DIR).join("pull.err"), STDERR_TAIL);
+                PullState::Failed { message: explain(&units::defeat(bus, &unit).await?, &words) }
+            }
+            // Started, and systemd has nothing to say against it.
+            State::Gone | State::Ended if record.as_ref().is_some_and(|r| r.started) => PullState::Succeeded,
+            State::Gone | State::Ended => return Ok(None),
+        };
+        if state != PullState::Running {
+            self.stop_reading();
+        }
+        Ok(Some(Pull { digest: digest.clone(), state }))
+    }
+
+    /// Forgets a pull that ended, so that its name is free and the host does not look degraded for it.
+    pub(super) async fn forget(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
+        let unit = unit_name(digest);
+        if units::state(bus, &unit).await? == State::Failed {
+            units::reset(bus, &unit).await?;
+        }
+        self.stop_reading();
+        match std::fs::remove_file(self.record_path()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(HostError::Io(error.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts to pull and stage an image. One that is being pulled already is adopted.
+    pub(super) async fn start(
+        &self,
+        bus: &Bus,
+        boot_id: &BootId,
+        image: &DesiredImage,
+        signed: bool,
+    ) -> Result<(), HostError> {
+        if let Some(pull) = self.find(bus, boot_id, Some(&image.digest)).await? {
+            match (pull.state, pull.digest == image.digest) {
+                (PullState::Running, true) => return Ok(()),
+                (PullState::Running, false) => return Err(HostError::Busy),
+                _ => self.forget(bus, &pull.digest).await?,
+            }
+        }
+        self.stop_reading();
+        self.sweep_fifos();
+        let mut record = Record {
+            digest: image.digest.clone(),
+            reference: image.reference.clone(),
+            boot_id: boot_id.as_str().to_owned(),
+            started: false,
+        };
+        self.write(&record)?;
+        let progress = self.read_progress(&image.digest);
+        let started = match units::start(bus, &spec(image, signed, progress)).await {
+            // systemd before 253 knows no `OpenFile`.
+            Err(error) if progress && is_unknown_property(&error) => {
+                self.stop_reading();
+                units::start(bus, &spec(image, signed, false)).await
+            }
+            started => started,
+        };
+        match started {
+            Err(error) if error.is(".UnitExists") => {}
+            started => started?,
+        }
+        record.started = true;
+        self.write(&record)
+    }
+
+    /// Stops the pull of this digest and waits for its end.
+    pub(super) async fn cancel(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
+        let unit = unit_name(digest);
+        let mut jobs = bus.jobs();
+        let give_up = Instant::now() + STOP_DEADLINE;
+        while units::state(bus, &unit).await? == State::Running {
+            units::stop(bus, &unit).await?;
+            if units::end(bus, &unit, &mut jobs, give_up).await? == State::Running {
+                return Err(HostError::Timeout("the pull does not stop".to_owned()));
+            }
+        }
+        self.forget(bus, digest).await
+    }
+
+    /// How far the running pull is.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        self.slot().as_ref().and_then(ProgressReader::latest)
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<ProgressReader>> {
+        self.reader.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Makes sure that the progress of this pull is read. Without progress a pull works as well.
+    fn read_progress(&self, digest: &Digest) -> bool {
+        let path = self.root.path(fifo_name(digest));
+        let mut slot = self.slot();
+        if slot.as_ref().is_some_and(|reader| reader.path() == path) {
+            return true;
+        }
+        match ProgressReader::start(&path, self.changes.clone()) {
+            Ok(reader) => {
+                *slot = Some(reader);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot read the progress of the pull");
+                *slot = None;
+                false
+            }
+        }
+    }
+
+    fn stop_reading(&self) {
+        if let Some(reader) = self.slot().take() {
+            let _ = std::fs::remove_file(reader.path());
+        }
+    }
+
+    /// Removes what earlier pulls left behind. Nothing runs that could write there.
+    fn sweep_fifos(&self) {
+        let Ok(entries) = std::fs::read_dir(self.root.path(RUN_DIR)) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|n| n.starts_with("pull-") && n.ends_with(".fifo")) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+fn is_unknown_property(error: &BusError) -> bool {
+    error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
+}
+
+fn spec(image: &DesiredImage, signed: bool, progress: bool) -> Spec {
+    let mut command = vec!["/usr/bin/bootc", "switch"];
+    if signed {
+        command.push("--enforce-container-sigpolicy");
+    }
+    if progress {
+        command.extend(["--progress-fd", "3"]);
+    }
+    command.push(&image.reference);
+    let owned = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+    Spec {
+        name: unit_name(&image.digest),
+        description: "Berth: pull and stage an OS image",
+        command: owned(&command),
+        then: Some(owned(&["/usr/bin/ostree", "admin", "lock-finalization"])),
+        deadline: DEADLINE,
+        stdout: None,
+        stderr: Some(format!("{RUN_DIR}/pull.err")),
+        fd3: progress.then(|| fifo_name(&image.digest)),
+        background: true,
+    }
+}
+
+/// How a pull failed, in one line: the tool's own words, or those of systemd. [`failure::classify`] knows them all.
+fn explain(defeat: &Defeat, words: &str) -> String {
+    let words = failure::message(words);
+    let said = |otherwise: String| {
+        if words.is_empty() { otherwise } else { words.clone() }
+    };
+    let text = match (defeat.result.as_str(), defeat.status) {
+        ("timeout", _) => format!("the pull did not end within {} h: {words}", DEADLINE.as_secs() / 3600),
+        ("exit-code", EXIT_EXEC) => "/usr/bin/bootc cannot be executed".to_owned(),
+        // bootc ended well, so it was the lock.
+        ("exit-code", 0) => format!("ostree admin lock-finalization failed: {words}"),
+        ("exit-code", status) => said(format!("bootc switch ended with status {status}")),
+        ("signal" | "core-dump", signal) => {
+            format!("the pull was ended by signal {signal}: {words}")
+        }
+        (result, _) => said(format!("the pull failed: {result}")),
+    };
+    text.trim_end_matches([':', ' ']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::failure::reason;
+
+    fn image() -> DesiredImage {
+        let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48)).parse().unwrap();
+        DesiredImage {
+            reference: format!("registry.example/os@{digest}"),
+            index_digest: digest.clone(),
+            digest,
+            version: None,
+        }
+    }
+
+    #[test]
+    fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
+        let image = image();
+        let plain = spec(&image, false, false);
+        assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
+        assert_eq!(plain.command, ["/usr/bin/bootc", "switch", &image.reference]);
+        assert_eq!(plain.fd3, None);
+        let full = spec(&image, true, true);
+        assert_eq!(full.fd3.as_deref(), Some("/run/berth/pull-0123456789abcdef.fifo"));
+        let flags = ["--enforce-container-sigpolicy", "--progress-fd", "3"];
+        assert_eq!(full.command[2..5], flags);
+    }
+
+    #[test]
+    fn tells_how_a_pull_failed() {
+        for (result, status, words, expected) in [
+            ("exit-code", 1, "error: x: manifest unknown", reason::IMAGE_NOT_FOUND),
+            ("exit-code", 1, "", reason::PULL_FAILED),
+            ("exit-code", 203, "", reason::BOOTC_MISSING),
+            ("exit-code", 0, "error: no", reason::LOCK_FAILED),
+            ("timeout", 15, "", reason::PULL_TIMED_OUT),
+            ("signal", 9, "", reason::PULL_CANCELED),
+            ("oom-kill", 9, "", reason::PULL_FAILED),
+            ("resources", 0, "", reason::PULL_FAILED),
+        ] {
+            let defeat = Defeat { result: result.to_owned(), status };
+            let message = explain(&defeat, words);
+            assert_eq!(failure::classify(&message).reason, expected, "{result} {status}");
+            assert!(!message.is_empty());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Where the host's files are: `/` for a service, `/host` in a pod, a private directory in tests.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Directory of the agent's runtime files, as the host sees it. It goes with the boot.
+pub const RUN_DIR: &str = "/run/berth";
+/// Directory of the agent's durable files, as the host sees it.
+pub const STATE_DIR: &str = "/var/lib/berth";
+
+/// Links in one path that are followed before giving up.
+const MAX_LINKS: usize = 40;
+
+/// The directory under which the agent sees the host's root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRoot(PathBuf);
+
+impl HostRoot {
+    /// The host's root is visible as this directory.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self(root.into())
+    }
+
+    /// Where the agent finds what the host calls `path`. A path that is under the root already stays as it is.
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        if self.0 != Path::new("/") && path.starts_with(&self.0) {
+            return path.to_path_buf();
+        }
+        self.0.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Like [`HostRoot::path`], with symbolic links followed as the host would follow them.
+    ///
+    /// The kubelet's `kubelet-client-current.pem` is a link with an absolute target. Followed by the kernel from
+    /// inside a pod it would lead to the pod's own `/var/lib`.
+    ///
+    /// # Errors
+    /// When a link cannot be read, or there are too many.
+    pub fn resolve(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
+        let mut pending: Vec<PathBuf> = parts(&self.on_host(path.as_ref()));
+        let mut done = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(part) = pending.pop() {
+            if part == Path::new("..") {
+                done.pop();
+                continue;
+            }
+            let next = done.join(&part);
+            match std::fs::read_link(self.path(&next)) {
+                Ok(target) => {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(io::Error::other("too many levels of symbolic links"));
+                    }
+                    if target.is_absolute() {
+                        done = PathBuf::from("/");
+                    }
+                    pending.extend(parts(&target));
+                }
+                // Not a link, or nothing there: whoever opens the file says so with its name.
+                Err(_) => done = next,
+            }
+        }
+        Ok(self.path(done))
+    }
+
+    fn on_host(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(&self.0) {
+            Ok(rest) => Path::new("/").join(rest),
+            Err(_) => path.to_path_buf(),
+        }
+    }
+}
+
+/// The parts of a path, last one first, without `/` and `.`.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let wanted = |c: Component<'_>| match c {
+        Component::Normal(name) => Some(PathBuf::from(name)),
+        Component::ParentDir => Some(PathBuf::from("..")),
+        _ => None,
+    };
+    let mut parts: Vec<PathBuf> = path.components().filter_map(wanted).collect();
+    parts.reverse();
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn puts_host_paths_under_the_root_once() {
+        let root = HostRoot::new("/host");
+        assert_eq!(root.path("/run/berth"), Path::new("/host/run/berth"));
+        assert_eq!(root.path("/host/run/berth"), Path::new("/host/run/berth"));
+        assert_eq!(HostRoot::new("/").path("/run/berth"), Path::new("/run/berth"));
+    }
+
+    #[test]
+    fn follows_links_as_the_host_would() {
+        let scratch = std::env::temp_dir().join(format!("berth-root-{}", std::process::id()));
+        let pki = scratch.join("var/lib/kubelet/pki");
+        std::fs::create_dir_all(&pki).unwrap();
+        std::fs::write(pki.join("a.pem"), "x").unwrap();
+        symlink("/var/lib/kubelet/pki/a.pem", pki.join("absolute.pem")).unwrap();
+        symlink("../pki/absolute.pem", pki.join("twice.pem")).unwrap();
+        symlink("loop.pem", pki.join("loop.pem")).unwrap();
+        let root = HostRoot::new(&scratch);
+        for name in ["a", "absolute", "twice"] {
+            let found = root.resolve(format!("/var/lib/kubelet/pki/{name}.pem")).unwrap();
+            assert_eq!(found, pki.join("a.pem"), "{name}");
+        }
+        assert!(root.resolve("/var/lib/kubelet/pki/loop.pem").is_err());
+        assert_eq!(root.resolve("/no/such").unwrap(), scratch.join("no/such"));
+        std::fs::remove_dir_all(&scratch).unwrap();
+    }
+}

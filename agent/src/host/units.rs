@@ -1,0 +1,257 @@
+//! Host commands as transient units of the host's systemd.
+//!
+//! A unit runs in the host's own namespaces, with the SELinux transition that belongs to its program, and it
+//! survives the agent. Its fixed name is a mutex: systemd refuses to start it twice.
+//!
+//! The units take no `AddRef`: one that failed stays loaded until `ResetFailedUnit`, whoever asks, and one that is
+//! no longer loaded ended well. So the outcome can be read under any connection, also by the next agent, and no
+//! unit outlives its use because a reference was forgotten.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+use zbus::{OwnedObjectPath, Variant};
+
+use super::bus::{Bus, BusError, JobEnd, SYSTEMD, Target};
+
+/// What `ListUnitsByNames` answers for one unit.
+type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
+
+/// How often a unit is looked at in case its signal was missed.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long an ended unit may take until its name is free again.
+const COLLECTED_WITHIN: Duration = Duration::from_secs(5);
+/// What systemd's deadline may be overrun by until the command counts as hanging.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// A unit to start.
+#[derive(Debug, Clone)]
+pub(super) struct Spec {
+    pub(super) name: String,
+    pub(super) description: &'static str,
+    pub(super) command: Vec<String>,
+    pub(super) then: Option<Vec<String>>,
+    pub(super) deadline: Duration,
+    pub(super) stdout: Option<String>,
+    pub(super) stderr: Option<String>,
+    /// A FIFO that lands on file descriptor 3.
+    pub(super) fd3: Option<String>,
+    /// Only what is left of the disk and the processor.
+    pub(super) background: bool,
+}
+
+/// What became of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It is not loaded: never started, or it ended well, or was stopped.
+    Gone,
+    /// It runs.
+    Running,
+    /// It ended, and is about to be unloaded.
+    Ended,
+    /// It failed.
+    Failed,
+}
+
+/// How a unit failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Defeat {
+    /// `exit-code`, `timeout`, `signal`, …
+    pub(super) result: String,
+    /// Exit status or signal of the main process; 0 when it was the command after it that failed.
+    pub(super) status: i32,
+}
+
+/// The exit status by which systemd says that it could not execute the program.
+pub(super) const EXIT_EXEC: i32 = 203;
+
+fn exec(command: &[String]) -> Vec<(String, Vec<String>, bool)> {
+    let program = command.first().cloned().unwrap_or_default();
+    vec![(program, command.to_vec(), false)]
+}
+
+fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
+    let microseconds = u64::try_from(spec.deadline.as_micros()).unwrap_or(u64::MAX);
+    let mut properties = vec![
+        ("Description", Variant::new(spec.description)),
+        ("Type", Variant::new("oneshot")),
+        ("ExecStart", Variant::new(exec(&spec.command))),
+        ("TimeoutStartUSec", Variant::new(microseconds)),
+    ];
+    if let Some(then) = &spec.then {
+        properties.push(("ExecStartPost", Variant::new(exec(then))));
+    }
+    if let Some(path) = &spec.stdout {
+        properties.push(("StandardOutputFileToTruncate", Variant::new(path.clone())));
+    }
+    if let Some(path) = &spec.stderr {
+        properties.push(("StandardErrorFileToTruncate", Variant::new(path.clone())));
+    }
+    if let Some(path) = &spec.fd3 {
+        let file = (path.clone(), "progress".to_owned(), 0u64);
+        properties.push(("OpenFile", Variant::new(vec![file])));
+    }
+    if spec.background {
+        properties.push(("IOWeight", Variant::new(20u64)));
+        properties.push(("CPUWeight", Variant::new(20u64)));
+    }
+    properties
+}
+
+/// Starts a unit. A failed one of the same name is forgotten first; one that runs stays, and is
+/// `org.freedesktop.systemd1.UnitExists`.
+pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
+    let give_up = Instant::now() + COLLECTED_WITHIN;
+    loop {
+        let body = (spec.name.as_str(), "fail", properties(spec), Vec::<(&str, Vec<(&str, Variant<'_>)>)>::new());
+        let started: Result<OwnedObjectPath, BusError> = bus.call_once(SYSTEMD, "StartTransientUnit", &body).await;
+        let error = match started {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        if !error.is(".UnitExists") || Instant::now() > give_up {
+            return Err(error);
+        }
+        match state(bus, &spec.name).await? {
+            State::Running => return Err(error),
+            State::Failed => reset(bus, &spec.name).await?,
+            State::Gone | State::Ended => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+async fn list(bus: &Bus, names: &[&str]) -> Result<Vec<Listed>, BusError> {
+    bus.call(SYSTEMD, "ListUnitsByNames", &names).await
+}
+
+/// What became of a unit.
+pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
+    let listed = list(bus, &[name]).await?;
+    let Some((_, _, load, active, ..)) = listed.first() else {
+        return Ok(State::Gone);
+    };
+    Ok(match (load.as_str(), active.as_str()) {
+        (_, "failed") => State::Failed,
+        (_, "activating" | "active" | "deactivating" | "reloading") => State::Running,
+        ("not-found", _) => State::Gone,
+        // A start job may be queued for it.
+        _ if listed.first().is_some_and(|unit| unit.7 != 0) => State::Running,
+        _ => State::Ended,
+    })
+}
+
+/// Those of the named units that are in one of these states.
+pub(super) async fn in_states(bus: &Bus, names: &[&str], states: &[&str]) -> Result<Vec<String>, BusError> {
+    let listed = list(bus, names).await?;
+    let wanted = listed.into_iter().filter(|unit| states.contains(&unit.3.as_str()));
+    Ok(wanted.map(|unit| unit.0).collect())
+}
+
+/// How a failed unit failed.
+pub(super) async fn defeat(bus: &Bus, name: &str) -> Result<Defeat, BusError> {
+    let path: OwnedObjectPath = bus.call(SYSTEMD, "GetUnit", &name).await?;
+    let service =
+        Target { service: SYSTEMD.service, path: path.as_str(), interface: "org.freedesktop.systemd1.Service" };
+    Ok(Defeat {
+        result: bus.property(service, "Result").await?,
+        status: bus.property(service, "ExecMainStatus").await?,
+    })
+}
+
+/// Forgets a failed unit, so that its name is free.
+pub(super) async fn reset(bus: &Bus, name: &str) -> Result<(), BusError> {
+    match bus.call(SYSTEMD, "ResetFailedUnit", &name).await {
+        Err(error) if error.is(".NoSuchUnit") => Ok(()),
+        result => result,
+    }
+}
+
+/// Asks a unit to stop. One that is not there has stopped.
+pub(super) async fn stop(bus: &Bus, name: &str) -> Result<(), BusError> {
+    let job: Result<OwnedObjectPath, BusError> = bus.call(SYSTEMD, "StopUnit", &(name, "replace")).await;
+    match job {
+        Err(error) if error.is(".NoSuchUnit") => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// Starts a unit that is short, and waits for its end. `Ok(None)`: it ended well.
+pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<Defeat>, BusError> {
+    let mut jobs = bus.jobs();
+    bus.ensure().await?;
+    start(bus, spec).await?;
+    let give_up = Instant::now() + spec.deadline + GRACE;
+    match end(bus, &spec.name, &mut jobs, give_up).await? {
+        State::Failed => {
+            let defeat = defeat(bus, &spec.name).await?;
+            reset(bus, &spec.name).await?;
+            Ok(Some(defeat))
+        }
+        State::Running => {
+            stop(bus, &spec.name).await?;
+            Ok(Some(Defeat { result: "timeout".to_owned(), status: 0 }))
+        }
+        State::Gone | State::Ended => Ok(None),
+    }
+}
+
+/// Waits until a unit runs no longer, or until this instant.
+pub(super) async fn end(
+    bus: &Bus,
+    name: &str,
+    jobs: &mut tokio::sync::broadcast::Receiver<JobEnd>,
+    give_up: Instant,
+) -> Result<State, BusError> {
+    loop {
+        let look = (Instant::now() + LOOK_EVERY).min(give_up);
+        tokio::select! {
+            job = jobs.recv() => match job {
+                Ok(job) if job.unit == name && job.result == "done" => return Ok(State::Gone),
+                Ok(job) if job.unit != name => continue,
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                // The bus keeps a sender for as long as it lives.
+                Err(RecvError::Closed) => tokio::time::sleep_until(look).await,
+            },
+            () = tokio::time::sleep_until(look) => {}
+        }
+        let state = state(bus, name).await?;
+        if state != State::Running || Instant::now() >= give_up {
+            return Ok(state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_asks_for_no_more_than_it_needs() {
+        let mut spec = Spec {
+            name: "berth-x.service".to_owned(),
+            description: "x",
+            command: vec!["/usr/bin/bootc".to_owned(), "status".to_owned()],
+            then: None,
+            deadline: Duration::from_secs(60),
+            stdout: None,
+            stderr: None,
+            fd3: None,
+            background: false,
+        };
+        let names = |spec: &Spec| properties(spec).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(&spec), ["Description", "Type", "ExecStart", "TimeoutStartUSec"]);
+        spec.fd3 = Some("/run/berth/x.fifo".to_owned());
+        spec.background = true;
+        let found = properties(&spec);
+        let signature = |name: &str| {
+            let value = found.iter().find(|(n, _)| *n == name).map(|(_, v)| v);
+            value.map(|v| v.value_signature().to_string()).unwrap_or_default()
+        };
+        for (name, expected) in
+            [("ExecStart", "a(sasb)"), ("TimeoutStartUSec", "t"), ("OpenFile", "a(sst)"), ("IOWeight", "t")]
+        {
+            assert_eq!(signature(name), expected, "{name}");
+        }
+    }
+}

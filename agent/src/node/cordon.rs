@@ -1,0 +1,306 @@
+//! Cordoning the own Node, with its ownership recorded on the Node itself (invariant I4).
+//!
+//! Every write carries the Node's UID and resourceVersion: one that was decided on an older state loses, and so does
+//! one for a Node that was deleted and created again under its name.
+
+use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_RELEASED};
+use berth_api::{BootId, NodeUid};
+use kube::Client;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{request, send};
+use crate::clients::RequestError;
+
+/// What matters of a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its UID.
+    pub uid: NodeUid,
+    /// The version that was read.
+    pub resource_version: String,
+    /// Cordoned, by whomever.
+    pub unschedulable: bool,
+    /// Its kubelet says that it is ready. Says nothing about which boot it was said under: see `boot_id`.
+    pub ready: bool,
+    /// The boot ID under which the kubelet last reported.
+    pub boot_id: Option<BootId>,
+    /// Our cordon, when there is one.
+    pub cordon: Option<CordonRecord>,
+    /// What was written when a node was last given back.
+    pub released: Option<String>,
+}
+
+/// What our cordon patch records on the Node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CordonRecord {
+    /// The berth under which the node was cordoned.
+    #[serde(default)]
+    pub berth: String,
+    /// Whether it was unschedulable before.
+    #[serde(default)]
+    pub unschedulable: bool,
+}
+
+/// Why the Node was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Somebody else wrote it since it was read: read it again and decide anew.
+    #[error("the Node changed since it was read")]
+    Conflict,
+    /// There is no such Node.
+    #[error("the Node does not exist")]
+    Gone,
+    /// The kubelet's identity may not do that.
+    #[error("the kubelet's identity is refused: {0}")]
+    Forbidden(String),
+    /// The API server failed, or is away.
+    #[error(transparent)]
+    Failed(#[from] RequestError),
+}
+
+#[derive(Deserialize)]
+struct RawNode {
+    metadata: RawMetadata,
+    #[serde(default)]
+    spec: RawSpec,
+    #[serde(default)]
+    status: RawStatus,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawMetadata {
+    uid: String,
+    resource_version: String,
+    #[serde(default)]
+    annotations: Option<std::collections::BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize, Default)]
+struct RawSpec {
+    #[serde(default)]
+    unschedulable: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RawStatus {
+    #[serde(default)]
+    conditions: Option<Vec<RawCondition>>,
+    #[serde(default)]
+    node_info: Option<RawNodeInfo>,
+}
+
+#[derive(Deserialize)]
+struct RawCondition {
+    #[serde(rename = "type", default)]
+    type_: String,
+    #[serde(default)]
+    status: String,
+}
+
+#[derive(Deserialize)]
+struct RawNodeInfo {
+    #[serde(rename = "bootID", default)]
+    boot_id: String,
+}
+
+impl From<RawNode> for NodeFacts {
+    fn from(node: RawNode) -> Self {
+        let annotation = |key: &str| node.metadata.annotations.as_ref()?.get(key).cloned();
+        let conditions = node.status.conditions.as_deref().unwrap_or_default();
+        let boot_id = node.status.node_info.map(|info| info.boot_id);
+        Self {
+            unschedulable: node.spec.unschedulable.unwrap_or(false),
+            ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+            boot_id: boot_id.filter(|id| !id.is_empty()).map(BootId::new),
+            cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
+            released: annotation(ANNOTATION_RELEASED),
+            uid: NodeUid::new(node.metadata.uid),
+            resource_version: node.metadata.resource_version,
+        }
+    }
+}
+
+/// An unreadable record is still ours. It counts as one of a node that was schedulable before: the other way round
+/// a node would stay out of service for ever, and nobody would be told.
+fn record(text: &str) -> CordonRecord {
+    serde_json::from_str(text).unwrap_or_else(|error| {
+        tracing::warn!(text, %error, "the record of our cordon makes no sense");
+        CordonRecord { berth: String::new(), unschedulable: false }
+    })
+}
+
+fn path(name: &str) -> String {
+    format!("/api/v1/nodes/{name}")
+}
+
+/// Reads the Node from the API server's storage; `None` when there is none.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, NodeError> {
+    let request = request("GET", &path(name), vec![], "application/json")?;
+    match send::<RawNode>(client, request).await.map_err(judge) {
+        Ok(node) => Ok(Some(node.into())),
+        Err(NodeError::Gone) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Cordons the Node as it was read, under this berth. The state after it is the answer.
+///
+/// # Errors
+/// [`NodeError::Conflict`] when it changed since.
+pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) -> Result<NodeFacts, NodeError> {
+    patch(client, name, &cordon_patch(seen, berth)).await
+}
+
+/// Gives the Node back as it was before our cordon, and marks that, also when there is nothing to restore: a cordon
+/// of ours that is still on its way then loses. The mark must be a new one each time.
+///
+/// Only what our record says counts. A node that was schedulable before us becomes schedulable, also if somebody
+/// cordoned it once more meanwhile: that cannot be told from our own cordon. One that somebody uncordoned meanwhile
+/// stays so unless it was cordoned before us.
+///
+/// # Errors
+/// [`NodeError::Conflict`] when it changed since it was read.
+pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) -> Result<NodeFacts, NodeError> {
+    patch(client, name, &restore_patch(seen, mark)).await
+}
+
+async fn patch(client: &Client, name: &str, patch: &Value) -> Result<NodeFacts, NodeError> {
+    let body = patch.to_string().into_bytes();
+    let path = format!("{}?fieldManager=berth-agent", path(name));
+    let request = request("PATCH", &path, body, "application/merge-patch+json")?;
+    let node: RawNode = send(client, request).await.map_err(judge)?;
+    Ok(node.into())
+}
+
+fn cordon_patch(seen: &NodeFacts, berth: &str) -> Value {
+    // A cordon of ours that is there already hides what was before it; its record does not.
+    let before = seen.cordon.as_ref().map_or(seen.unschedulable, |record| record.unschedulable);
+    let record = json!({"berth": berth, "unschedulable": before});
+    json!({
+        "metadata": {
+            "uid": seen.uid.as_str(),
+            "resourceVersion": seen.resource_version,
+            "annotations": {ANNOTATION_CORDON: record.to_string()},
+        },
+        "spec": {"unschedulable": true},
+    })
+}
+
+fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
+    let mut patch = json!({
+        "metadata": {
+            "uid": seen.uid.as_str(),
+            "resourceVersion": seen.resource_version,
+            "annotations": {ANNOTATION_CORDON: null, ANNOTATION_RELEASED: mark},
+        },
+    });
+    if let (Some(record), Some(patch)) = (&seen.cordon, patch.as_object_mut()) {
+        // Kubernetes stores "schedulable" as an absent field.
+        let unschedulable = if record.unschedulable { json!(true) } else { Value::Null };
+        patch.insert("spec".to_owned(), json!({"unschedulable": unschedulable}));
+    }
+    patch
+}
+
+fn judge(error: RequestError) -> NodeError {
+    let Some(status) = error.status() else {
+        return NodeError::Failed(error);
+    };
+    match status.code {
+        404 => NodeError::Gone,
+        409 => NodeError::Conflict,
+        403 | 401 => NodeError::Forbidden(status.message.clone()),
+        // The patch's UID is not that of the Node that has the name now.
+        422 if status.message.contains("metadata.uid") => NodeError::Conflict,
+        _ => NodeError::Failed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(unschedulable: bool, annotation: Option<&str>) -> NodeFacts {
+        let raw: RawNode = serde_json::from_value(json!({
+            "metadata": {
+                "uid": "u", "resourceVersion": "7", "name": "n",
+                "annotations": annotation.map(|text| json!({ANNOTATION_CORDON: text, "other": "x"})),
+            },
+            "spec": {"unschedulable": unschedulable, "podCIDR": "10.0.0.0/24"},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"}],
+                "nodeInfo": {"bootID": "b", "kernelVersion": "6"},
+            },
+        }))
+        .unwrap();
+        raw.into()
+    }
+
+    #[test]
+    fn reads_what_matters() {
+        let facts = node(true, Some(r#"{"berth":"workers-0","unschedulable":true}"#));
+        assert!(facts.ready && facts.unschedulable);
+        assert_eq!(facts.boot_id, Some(BootId::from("b")));
+        assert_eq!(facts.cordon.map(|c| (c.berth, c.unschedulable)), Some(("workers-0".to_owned(), true)));
+        let bare: RawNode = serde_json::from_value(json!({"metadata": {"uid": "u", "resourceVersion": "1"}})).unwrap();
+        let bare = NodeFacts::from(bare);
+        assert!(!bare.ready && !bare.unschedulable && bare.boot_id.is_none() && bare.cordon.is_none());
+        let odd = node(true, Some("by hand")).cordon.unwrap();
+        assert!(!odd.unschedulable);
+    }
+
+    #[test]
+    fn a_cordon_records_what_was_before_us() {
+        for (unschedulable, annotation, before) in [
+            (false, None, false),
+            (true, None, true),
+            (true, Some(r#"{"berth":"old-1","unschedulable":false}"#), false),
+            (true, Some(r#"{"berth":"old-1","unschedulable":true}"#), true),
+        ] {
+            let patch = cordon_patch(&node(unschedulable, annotation), "workers-0");
+            let text = patch["metadata"]["annotations"][ANNOTATION_CORDON].as_str().unwrap();
+            let expected = CordonRecord { berth: "workers-0".to_owned(), unschedulable: before };
+            assert_eq!(record(text), expected);
+            assert_eq!(patch["spec"]["unschedulable"], json!(true));
+            assert_eq!((&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]), (&json!("u"), &json!("7")));
+        }
+    }
+
+    #[test]
+    fn a_restore_follows_the_record_and_always_leaves_its_mark() {
+        let ours = |before: bool| format!(r#"{{"berth":"w-0","unschedulable":{before}}}"#);
+        for (annotation, spec) in [
+            (None, Value::Null),
+            (Some(ours(false)), json!({"unschedulable": null})),
+            (Some(ours(true)), json!({"unschedulable": true})),
+        ] {
+            let patch = restore_patch(&node(true, annotation.as_deref()), "turn-1");
+            assert_eq!(patch["spec"], spec);
+            let annotations = patch["metadata"]["annotations"].as_object().unwrap();
+            assert_eq!(annotations[ANNOTATION_RELEASED], json!("turn-1"));
+            assert!(annotations[ANNOTATION_CORDON].is_null());
+            assert_eq!(patch["metadata"]["resourceVersion"], json!("7"));
+        }
+    }
+
+    #[test]
+    fn judges_the_answers() {
+        let judged = |code: u16, message: &str| {
+            let status = kube::core::Status::failure(message, "").with_code(code);
+            judge(kube::Error::Api(status.boxed()).into())
+        };
+        assert!(matches!(judged(404, ""), NodeError::Gone));
+        assert!(matches!(judged(409, ""), NodeError::Conflict));
+        assert!(matches!(judged(422, "metadata.uid: Invalid value: field is immutable"), NodeError::Conflict));
+        assert!(matches!(judged(422, "spec.x: Invalid"), NodeError::Failed(_)));
+        assert!(matches!(judged(403, "no"), NodeError::Forbidden(_)));
+        assert!(matches!(judged(500, ""), NodeError::Failed(_)));
+    }
+}

@@ -1,0 +1,164 @@
+//! One eviction: the request, and what the API server's answer means.
+
+use std::time::Duration;
+
+use berth_api::condition::one_line;
+use kube::Client;
+use kube::core::Status;
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+use super::pods::Pod;
+use super::{request, send};
+use crate::clients::RequestError;
+
+/// How long to hold back when the API server is overloaded and does not say for how long.
+const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
+
+/// What an eviction led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The pod is on its way out.
+    Accepted,
+    /// The pod is not there any more, or another one has its name.
+    Gone,
+    /// A budget does not allow it now.
+    Budget(String),
+    /// It can never succeed as things are: somebody has to repair what the text says.
+    Misconfigured(String),
+    /// The API server is overloaded: all requests hold back for this long.
+    Overloaded(Duration),
+    /// Refused, which also happens when the pod has just left this node: look again.
+    Refused(String),
+    /// Something failed: try again.
+    Failed(String),
+}
+
+/// Evicts a pod: the one with this UID, not whichever has its name by then.
+pub(super) async fn evict(client: &Client, pod: &Pod, grace_period: Option<u32>) -> Answer {
+    let metadata = &pod.metadata;
+    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", metadata.namespace, metadata.name);
+    let body = body(pod, grace_period).to_string().into_bytes();
+    let sent = match request("POST", &path, body, "application/json") {
+        Ok(request) => send::<IgnoredAny>(client, request).await,
+        Err(error) => Err(error),
+    };
+    match sent {
+        Ok(_) => Answer::Accepted,
+        Err(error) => judge(&error),
+    }
+}
+
+fn body(pod: &Pod, grace_period: Option<u32>) -> serde_json::Value {
+    let mut options = json!({"preconditions": {"uid": pod.metadata.uid}});
+    if let (Some(seconds), Some(options)) = (grace_period, options.as_object_mut()) {
+        options.insert("gracePeriodSeconds".to_owned(), json!(seconds));
+    }
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.metadata.name, "namespace": pod.metadata.namespace},
+        "deleteOptions": options,
+    })
+}
+
+fn judge(error: &RequestError) -> Answer {
+    match error.status() {
+        Some(status) => judge_status(status),
+        None => Answer::Failed(one_line(&error.to_string())),
+    }
+}
+
+/// What a refusal means. Budgets, overload and misconfiguration are told apart by what is beside the code.
+fn judge_status(status: &Status) -> Answer {
+    let message = one_line(&status.message);
+    let retry_after = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
+    match status.code {
+        404 => Answer::Gone,
+        // The UID is that of a pod before it.
+        409 => Answer::Gone,
+        429 => match budget(status) {
+            Some(text) => Answer::Budget(text),
+            None if retry_after > 0 => Answer::Overloaded(Duration::from_secs(u64::from(retry_after))),
+            None => Answer::Overloaded(OVERLOAD_PAUSE),
+        },
+        403 if has_cause(status, "NamespaceTerminating").is_some() => Answer::Failed(message),
+        403 => Answer::Refused(message),
+        500 if message.contains("more than one PodDisruptionBudget") => Answer::Misconfigured(message),
+        _ => Answer::Failed(message),
+    }
+}
+
+fn has_cause<'a>(status: &'a Status, reason: &str) -> Option<&'a str> {
+    let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
+    let cause = causes.iter().find(|cause| cause.reason == reason)?;
+    Some(&cause.message)
+}
+
+/// The budget's own words, which name it: the kubelet's identity may not list budgets.
+fn budget(status: &Status) -> Option<String> {
+    let words = has_cause(status, "DisruptionBudget")?;
+    Some(one_line(if words.is_empty() { &status.message } else { words }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn answer(status: Value) -> Answer {
+        let status: Status = serde_json::from_value(status).unwrap();
+        judge_status(&status)
+    }
+
+    fn status(code: u16, message: &str, details: Value) -> Value {
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": "x", "details": details, "code": code,
+        })
+    }
+
+    #[test]
+    fn tells_a_budget_from_overload() {
+        let would_violate = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let needs = "The disruption budget web needs 2 healthy pods and has 2 currently";
+        let cause = json!({"causes": [{"reason": "DisruptionBudget", "message": needs}]});
+        assert_eq!(answer(status(429, would_violate, cause)), Answer::Budget(needs.to_owned()));
+        let processed = "The disruption budget web is still being processed by the server.";
+        let cause = json!({"causes": [{"reason": "DisruptionBudget", "message": processed}], "retryAfterSeconds": 10});
+        assert_eq!(answer(status(429, would_violate, cause)), Answer::Budget(processed.to_owned()));
+        let busy = "too many requests, please try again later";
+        assert_eq!(
+            answer(status(429, busy, json!({"retryAfterSeconds": 3}))),
+            Answer::Overloaded(Duration::from_secs(3))
+        );
+        assert_eq!(answer(status(429, busy, json!({}))), Answer::Overloaded(OVERLOAD_PAUSE));
+        assert_eq!(answer(status(429, busy, Value::Null)), Answer::Overloaded(OVERLOAD_PAUSE));
+    }
+
+    #[test]
+    fn tells_the_other_refusals_apart() {
+        let several =
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        assert_eq!(answer(status(500, several, Value::Null)), Answer::Misconfigured(several.to_owned()));
+        assert_eq!(answer(status(500, "etcd", Value::Null)), Answer::Failed("etcd".to_owned()));
+        assert_eq!(answer(status(404, "pods \"p\" not found", Value::Null)), Answer::Gone);
+        assert_eq!(answer(status(409, "the UID in the precondition (a) does not match", Value::Null)), Answer::Gone);
+        assert_eq!(
+            answer(status(403, "no relationship found", Value::Null)),
+            Answer::Refused("no relationship found".to_owned())
+        );
+        let ending = json!({"causes": [{"reason": "NamespaceTerminating", "message": "it ends"}]});
+        assert_eq!(answer(status(403, "it ends", ending)), Answer::Failed("it ends".to_owned()));
+    }
+
+    #[test]
+    fn the_request_names_one_pod_by_uid() {
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u1"}})).unwrap();
+        let plain = body(&pod, None);
+        assert_eq!(plain["deleteOptions"], json!({"preconditions": {"uid": "u1"}}));
+        assert_eq!(plain["metadata"], json!({"name": "p", "namespace": "d"}));
+        assert_eq!(body(&pod, Some(0))["deleteOptions"]["gracePeriodSeconds"], json!(0));
+    }
+}

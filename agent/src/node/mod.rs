@@ -1,0 +1,31 @@
+//! The agent's own Node and the pods on it, under the kubelet's identity.
+//!
+//! That identity can write this Node and evict the pods of this Node, and the API server sees to it that it can do
+//! no more (invariant I6). The objects are read into small types of our own: of a Node and a Pod the agent needs
+//! very little, and their full types would be a good part of its size.
+
+pub mod cordon;
+pub mod drain;
+pub mod evict;
+pub mod pods;
+
+use http::Request;
+use kube::Client;
+use serde::de::DeserializeOwned;
+
+use crate::clients::{REQUEST_DEADLINE, RequestError, with_deadline};
+
+/// Sends a request and reads its answer.
+async fn send<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -> Result<T, RequestError> {
+    with_deadline(REQUEST_DEADLINE, client.request(request)).await
+}
+
+/// A request for this path. A name that the API server gave is no surprise in a path; anything else is refused there.
+fn request(method: &str, path: &str, body: Vec<u8>, content_type: &str) -> Result<Request<Vec<u8>>, RequestError> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header("Content-Type", content_type)
+        .body(body)
+        .map_err(|error| kube::Error::HttpError(error).into())
+}

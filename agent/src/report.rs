@@ -1,0 +1,257 @@
+//! What the agent tells the cluster: the BootcNode's status as a pure function of what it knows.
+
+use berth_api::berth::{HoldPhase, Holding};
+use berth_api::condition::{self, Verdict, node as types};
+use berth_api::digest::Digest;
+use berth_api::node::{BootcNodeStatus, Phase};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::facts::{Desired, Facts, Os};
+use crate::step::{Step, Why};
+
+/// What a report needs beside the facts.
+#[derive(Debug, Clone)]
+pub struct Subject<'a> {
+    /// Generation of the spec that the facts were made from.
+    pub generation: Option<i64>,
+    /// The step that comes next.
+    pub step: &'a Step,
+    /// Version of bootc on the host, once known.
+    pub bootc_version: Option<String>,
+    /// Changes when the agent shows that it lives.
+    pub heartbeat: Time,
+}
+
+/// The status that the BootcNode should have now, given the one that it has.
+pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+    let holding = holding(facts);
+    let phase = phase(facts, holding, subject.step);
+    let phase_start_time = match before.phase == Some(phase) && before.phase_start_time.is_some() {
+        true => before.phase_start_time.clone(),
+        false => Some(Time::from(facts.now)),
+    };
+    let known = facts.host.os.deployments();
+    let mut status = BootcNodeStatus {
+        observed_generation: subject.generation,
+        node_uid: facts.cluster_node.get().map(|n| n.uid.to_string()).or_else(|| before.node_uid.clone()),
+        boot_id: Some(facts.host.boot_id.to_string()),
+        agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
+        heartbeat_time: Some(subject.heartbeat.clone()),
+        booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
+        // While a pull holds the lock nothing is known to be staged: better nothing than what was.
+        staged: known.and_then(|d| d.staged.clone()),
+        rollback: known.map(|d| d.rollback.clone()).unwrap_or_else(|| before.rollback.clone()),
+        phase: Some(phase),
+        phase_start_time,
+        progress: facts.host.pull.as_ref().and_then(|p| p.progress),
+        failure: facts.past.failure.clone(),
+        last_turn: facts.past.last_turn.clone(),
+        failed_digests: facts.past.failed_digests.clone(),
+        drain_blockers: match phase {
+            Phase::Draining => facts.drain.blockers.clone(),
+            _ => vec![],
+        },
+        conditions: before.conditions.clone(),
+    };
+    for (type_, verdict) in conditions(facts, holding, phase, subject.step) {
+        condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
+    }
+    status
+}
+
+fn holding(facts: &Facts) -> Option<&Holding> {
+    facts.berths.iter().flatten().filter_map(|b| b.holding()).find(|h| h.node == facts.node)
+}
+
+/// Where the node is, in one word.
+fn phase(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Phase {
+    if let Some(holding) = holding {
+        let rebooted = holding.boot_id != facts.host.boot_id;
+        return match holding.phase {
+            HoldPhase::Releasing(_) => Phase::Releasing,
+            HoldPhase::Committed if !rebooted => Phase::Rebooting,
+            HoldPhase::Taken if !rebooted => Phase::Draining,
+            _ => Phase::Proving,
+        };
+    }
+    match step {
+        Step::Wait(Why::NothingAsked | Why::BerthsUnknown, _) => Phase::Idle,
+        Step::Wait(Why::Released, _) => Phase::Released,
+        Step::Wait(Why::Updated, _) => Phase::Updated,
+        Step::Wait(Why::HostUnusable | Why::FailedDigest, _) => Phase::Degraded,
+        Step::Wait(Why::Pulling, _) | Step::StartPull(_) | Step::Lock => Phase::Staging,
+        Step::Wait(Why::NoBerth | Why::ForeignBerth, _) | Step::Take(_) => Phase::Waiting,
+        Step::Wait(Why::BackingOff, _) if staged(facts) => Phase::Waiting,
+        _ => Phase::Pending,
+    }
+}
+
+fn staged(facts: &Facts) -> bool {
+    let desired = facts.desired.digest();
+    facts.host.os.staged().is_some_and(|s| s.locked && s.digest.is_some() && s.digest.as_ref() == desired)
+}
+
+type Verdicts = Vec<(&'static str, Verdict)>;
+
+fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdicts {
+    let mut list = update_conditions(facts, holding, phase, step);
+    list.extend(turn_conditions(facts, holding));
+    list.push((types::NODE_DEGRADED, degraded(facts, phase, step)));
+    list
+}
+
+/// Whether the image is here, staged, ready, running.
+fn update_conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdicts {
+    let Some(desired) = facts.desired.digest() else {
+        let why = Verdict::unknown("NothingDesired", "no image is published for this node");
+        return [types::UPDATED, types::IMAGE_PULLED, types::STAGED, types::UPDATE_PREPARED]
+            .map(|t| (t, why.clone()))
+            .into();
+    };
+    let runs = facts.host.os.booted() == Some(desired);
+    let updated = match (runs, phase) {
+        (true, Phase::Updated) => Verdict::yes("Updated", format!("runs {desired}")),
+        (true, _) => Verdict::no("Proving", format!("runs {desired}, not given back yet")),
+        (false, _) => Verdict::no(phase.as_str(), format!("should run {desired}")),
+    };
+    let here = staged(facts) || runs;
+    let pulled = match (here, &facts.past.failure) {
+        (true, _) => Verdict::yes("AsExpected", ""),
+        (false, _) if facts.host.pull.is_some() => Verdict::unknown("Pulling", format!("pulling {desired}")),
+        (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
+        (false, _) => Verdict::unknown("NotStarted", ""),
+    };
+    let staged_now = match (runs, staged(facts)) {
+        (true, _) => Verdict::no("Booted", "the image runs; nothing is staged"),
+        (false, true) => Verdict::yes("Locked", format!("{desired} is staged with finalization locked")),
+        (false, false) => Verdict::no("NotStaged", ""),
+    };
+    let prepared = prepared(facts, desired, holding, runs, step);
+    vec![
+        (types::UPDATED, updated),
+        (types::IMAGE_PULLED, pulled),
+        (types::STAGED, staged_now),
+        (types::UPDATE_PREPARED, prepared),
+    ]
+}
+
+/// Whether the controller may offer a berth: this is the condition it reads.
+fn prepared(facts: &Facts, desired: &Digest, holding: Option<&Holding>, runs: bool, step: &Step) -> Verdict {
+    if runs {
+        return Verdict::no("Booted", "nothing is left to prepare");
+    }
+    if holding.is_some() {
+        return Verdict::no("InTurn", "the node holds a berth");
+    }
+    if !staged(facts) {
+        return Verdict::no("NotStaged", "");
+    }
+    if !facts.host.inhibitors.is_empty() {
+        return Verdict::no("Inhibited", format!("shutdown is inhibited by {}", facts.host.inhibitors.join(", ")));
+    }
+    if facts.past.turn_backoff(desired, facts.now).is_some() {
+        let message = facts.past.last_turn.as_ref().map(|t| format!("{}: {}", t.outcome, t.message));
+        return Verdict::no("BackingOff", message.unwrap_or_default());
+    }
+    match step {
+        Step::Wait(Why::NoBerth | Why::ForeignBerth, _) | Step::Take(_) | Step::ReadNode => Verdict::yes("Ready", ""),
+        _ => Verdict::no("NotReady", ""),
+    }
+}
+
+/// How far the turn with a berth is. Without one, the conditions stay as the last turn left them.
+fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
+    let Some(h) = holding else {
+        return match facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest() {
+            true => vec![
+                (types::APPLIED_OS_IMAGE, Verdict::yes("AsExpected", "")),
+                (types::UPDATE_COMPLETE, Verdict::yes("AsExpected", "")),
+            ],
+            false => vec![(types::UPDATE_COMPLETE, Verdict::no("NotYet", ""))],
+        };
+    };
+    let rebooted = h.boot_id != facts.host.boot_id;
+    let committed = h.phase == HoldPhase::Committed || rebooted;
+    let node = facts.cluster_node.get();
+    let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
+    let applied = facts.host.os.booted() == Some(&h.target);
+    let resumed = rebooted && node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(&facts.host.boot_id));
+    let as_is = |yes: bool| match yes {
+        true => Verdict::yes("AsExpected", ""),
+        false => Verdict::no("NotYet", ""),
+    };
+    vec![
+        (types::CORDONED, as_is(cordoned)),
+        (types::DRAINED, as_is(facts.drain.done || committed)),
+        (types::UPDATE_EXECUTED, as_is(committed)),
+        (types::REBOOTED_NODE, as_is(rebooted)),
+        (types::APPLIED_OS_IMAGE, as_is(applied)),
+        (types::RESUMED, as_is(resumed)),
+        (types::UNCORDONED, as_is(matches!(h.phase, HoldPhase::Releasing(_)) && !cordoned)),
+        (types::UPDATE_COMPLETE, as_is(false)),
+    ]
+}
+
+/// Whether a person should look, and at what.
+fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
+    if let Os::Unusable { reason, message } = &facts.host.os {
+        return Verdict::yes(reason, message.clone());
+    }
+    if let Some(desired) = facts.desired.digest()
+        && facts.past.failed_digests.contains(desired)
+    {
+        let message = facts.past.last_turn.as_ref().map(|t| format!(": {} ({} times)", t.message, t.attempts));
+        let message = format!("{desired} failed here and is not tried again{}", message.unwrap_or_default());
+        return Verdict::yes("DigestFailed", message);
+    }
+    match step {
+        Step::Wait(Why::Unproven, _) => {
+            let booted = facts.host.os.booted().map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
+            return Verdict::yes(
+                "BootUnproven",
+                format!("rebooted into {booted}, which is neither the target nor what ran before; the berth is kept"),
+            );
+        }
+        Step::Wait(Why::ForeignBerth, _) => {
+            return Verdict::yes(
+                "ForeignBerth",
+                "a berth names another Node object of this name; the controller closes it",
+            );
+        }
+        _ => {}
+    }
+    if phase == Phase::Proving && late(facts) {
+        return Verdict::yes(
+            "NodeNotReady",
+            "the Node is not Ready under this boot within rebootTimeout; the berth is kept",
+        );
+    }
+    if let Some(failure) = &facts.past.failure {
+        let again = format!(
+            "{} (try {}, next at {})",
+            failure.message,
+            failure.attempts,
+            failure.next_try_time.0.strftime("%H:%M:%SZ")
+        );
+        return Verdict::yes(reason(&failure.reason), again);
+    }
+    if !facts.host.rivals.is_empty() {
+        let rivals = facts.host.rivals.join(", ");
+        let advice = "it may replace what Berth stages or reboot the host; disable it on the host";
+        return Verdict::yes("RivalUpdater", format!("{rivals} is active: {advice}"));
+    }
+    Verdict::no("AsExpected", "")
+}
+
+fn late(facts: &Facts) -> bool {
+    match &facts.desired {
+        Desired::Member(member) => facts.proving_for >= member.reboot_timeout,
+        _ => false,
+    }
+}
+
+/// Reasons that come back from a stored object are again the constants that they were written from.
+fn reason(stored: &str) -> &'static str {
+    crate::host::reason::ALL.iter().find(|known| **known == stored).unwrap_or(&"Failed")
+}

@@ -1,0 +1,225 @@
+//! What the agent watches: its own BootcNode, always; the Leases that carry its node's name, while it waits for a
+//! berth or holds one. An idle agent has one watch.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::berth::{Berth, lease};
+use berth_api::keys;
+use berth_api::names::NodeName;
+use berth_api::node::BootcNode;
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{ListParams, PostParams};
+use kube::core::DeserializeGuard;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher::watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clients::with_deadline;
+
+/// What is known of this node's BootcNode.
+#[derive(Debug, Clone, Default)]
+pub enum Seen {
+    /// The watch has not answered yet.
+    #[default]
+    NotYet,
+    /// There is none.
+    Absent,
+    /// It cannot be read; the text says why.
+    Unreadable(String),
+    /// This one.
+    Is(Box<BootcNode>),
+}
+
+/// Watches this node's BootcNode for as long as the receiver lives.
+pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
+    let (sender, receiver) = watch::channel(Seen::NotYet);
+    let api: Api<DeserializeGuard<BootcNode>> = Api::all(client);
+    let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    tokio::spawn(async move {
+        let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+        let mut listed = false;
+        while let Some(event) = events.next().await {
+            let seen = match event {
+                Ok(Event::Init) => {
+                    listed = false;
+                    continue;
+                }
+                Ok(Event::InitApply(guard) | Event::Apply(guard)) => {
+                    listed = true;
+                    match guard.0 {
+                        Ok(object) => Seen::Is(Box::new(object)),
+                        Err(error) => Seen::Unreadable(error.error),
+                    }
+                }
+                Ok(Event::InitDone) if listed => continue,
+                Ok(Event::InitDone | Event::Delete(_)) => Seen::Absent,
+                Err(error) => {
+                    tracing::warn!(%error, "the watch of the BootcNode broke; trying again");
+                    continue;
+                }
+            };
+            if sender.send(seen).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The Leases labelled with this node: a store that is either fed by a watch or read once.
+#[derive(Debug)]
+pub struct Berths {
+    api: Api<Lease>,
+    selector: String,
+    known: Option<BTreeMap<String, Lease>>,
+    feed: Option<Feed>,
+}
+
+#[derive(Debug)]
+struct Feed {
+    receiver: watch::Receiver<Option<BTreeMap<String, Lease>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Berths {
+    /// A store that knows nothing yet.
+    pub fn new(client: Client, namespace: &str, node: &NodeName) -> Self {
+        let selector = format!("{}={node}", keys::LABEL_NODE);
+        Self { api: Api::namespaced(client, namespace), selector, known: None, feed: None }
+    }
+
+    /// Reads the Leases now, from the API server's own storage.
+    ///
+    /// # Errors
+    /// When the API server does not answer in time or refuses.
+    pub async fn refresh(&mut self) -> anyhow::Result<()> {
+        let params = ListParams::default().labels(&self.selector);
+        let list = with_deadline(Duration::from_secs(10), self.api.list(&params)).await?;
+        self.known = Some(list.items.into_iter().filter_map(named).collect());
+        Ok(())
+    }
+
+    /// Opens the watch, or closes it.
+    pub fn watch(&mut self, on: bool) {
+        match (on, self.feed.is_some()) {
+            (true, false) => self.feed = Some(feed(self.api.clone(), &self.selector)),
+            (false, true) => self.feed = None,
+            _ => {}
+        }
+    }
+
+    /// Takes over what the watch has seen since.
+    pub fn catch_up(&mut self) {
+        let Some(feed) = &mut self.feed else { return };
+        if !feed.receiver.has_changed().unwrap_or(false) {
+            return;
+        }
+        let seen = feed.receiver.borrow_and_update().clone();
+        if let Some(seen) = seen {
+            self.merge(seen);
+        }
+    }
+
+    /// What the watch says replaces what we know, except where our own write is newer: resourceVersions of one
+    /// resource are ordered numbers.
+    fn merge(&mut self, seen: BTreeMap<String, Lease>) {
+        let known = self.known.take().unwrap_or_default();
+        let newer = |ours: &Lease, theirs: &Lease| version(ours) > version(theirs);
+        let merged = seen.into_iter().map(|(name, theirs)| match known.get(&name) {
+            Some(ours) if newer(ours, &theirs) => (name, ours.clone()),
+            _ => (name, theirs),
+        });
+        self.known = Some(merged.collect());
+    }
+
+    /// Resolves when the watch has something new; never without a watch.
+    pub async fn changed(&mut self) {
+        if let Some(feed) = &mut self.feed
+            && feed.receiver.changed().await.is_ok()
+        {
+            // `catch_up` has yet to see it.
+            return feed.receiver.mark_changed();
+        }
+        std::future::pending().await
+    }
+
+    /// The berths, when they are known. A Lease that is not a berth is logged and left out: it licenses nothing.
+    pub fn berths(&self) -> Option<Vec<Berth>> {
+        let known = self.known.as_ref()?;
+        let read = known.values().filter_map(|l| {
+            lease::read(l).inspect_err(|error| tracing::warn!(%error, "a Lease with our label is unreadable")).ok()
+        });
+        Some(read.collect())
+    }
+
+    /// Stores a transition: a full PUT with the UID and resourceVersion that the berth was read with.
+    ///
+    /// # Errors
+    /// [`kube::Error::Api`] with 409 when somebody else was faster; the caller reads again and decides anew.
+    pub async fn put(&mut self, berth: &Berth) -> anyhow::Result<()> {
+        let name = berth.name();
+        let known = self.known.get_or_insert_default();
+        let Some(mut lease) = known.get(&name).cloned() else {
+            anyhow::bail!("berth {name} is not known any more");
+        };
+        lease::write(berth, &mut lease, jiff::Timestamp::now());
+        let params = PostParams::default();
+        let stored = with_deadline(Duration::from_secs(10), self.api.replace(&name, &params, &lease)).await?;
+        known.insert(name, stored);
+        Ok(())
+    }
+}
+
+fn named(mut lease: Lease) -> Option<(String, Lease)> {
+    lease.metadata.managed_fields = None;
+    Some((lease.metadata.name.clone()?, lease))
+}
+
+fn version(lease: &Lease) -> u64 {
+    lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+fn feed(api: Api<Lease>, selector: &str) -> Feed {
+    let (sender, receiver) = watch::channel(None);
+    let config = watcher::Config::default().labels(selector);
+    let task = tokio::spawn(async move {
+        let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+        let mut store = BTreeMap::new();
+        let mut listing = BTreeMap::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => {
+                    listing.clear();
+                    continue;
+                }
+                Ok(Event::InitApply(lease)) => {
+                    listing.extend(named(lease));
+                    continue;
+                }
+                Ok(Event::InitDone) => store = std::mem::take(&mut listing),
+                Ok(Event::Apply(lease)) => store.extend(named(lease)),
+                Ok(Event::Delete(lease)) => {
+                    store.remove(lease.metadata.name.as_deref().unwrap_or_default());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the watch of the berths broke; trying again");
+                    continue;
+                }
+            }
+            if sender.send(Some(store.clone())).is_err() {
+                return;
+            }
+        }
+    });
+    Feed { receiver, task }
+}
