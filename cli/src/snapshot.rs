@@ -1,0 +1,106 @@
+//! What the cluster says at one moment.
+
+use std::fmt::Debug;
+
+use anyhow::{Context, Result};
+use berth_api::keys;
+use berth_api::node::BootcNode;
+use berth_api::pool::BootcNodePool;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Objects per answer: a large cluster's Nodes come to many megabytes.
+const PAGE: u32 = 500;
+
+/// What the cluster says at one moment.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Snapshot {
+    /// All pools: a node's conflict shows only beside the others.
+    pub pools: Vec<BootcNodePool>,
+    /// What each node should run and runs.
+    pub bootc_nodes: Vec<BootcNode>,
+    /// The Nodes themselves. Only a preview needs them.
+    pub nodes: Vec<Node>,
+    /// The berths.
+    pub leases: Vec<Lease>,
+    /// What could not be read, for people.
+    pub notes: Vec<String>,
+    /// The only pool to show.
+    pub only: Option<String>,
+}
+
+/// How much to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What a status needs.
+    Status,
+    /// What a preview needs: Nodes as well.
+    Preview,
+}
+
+impl Snapshot {
+    /// Reads it from the API server.
+    ///
+    /// # Errors
+    /// When pools or their nodes cannot be read. Berths that cannot be read are a note.
+    pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
+        let mut this = Self {
+            pools: list(&Api::all(client.clone())).await.map_err(explained)?,
+            bootc_nodes: list(&Api::all(client.clone())).await.map_err(explained)?,
+            ..Self::default()
+        };
+        match list(&Api::<Lease>::namespaced(client.clone(), namespace)).await {
+            Ok(leases) => this.leases = leases,
+            Err(error) => this.notes.push(format!("the berths are as last reported: {error}")),
+        }
+        // The controller's own lease lies beside the berths.
+        this.leases.retain(|lease| lease.labels().contains_key(keys::LABEL_POOL));
+        if scope == Scope::Preview {
+            this.nodes = list(&Api::all(client.clone())).await.context("reading the Nodes, which a preview needs")?;
+        }
+        Ok(this)
+    }
+
+    /// The pools to show, by name.
+    pub(crate) fn shown(&self) -> Vec<&BootcNodePool> {
+        let only = self.only.as_deref();
+        let mut shown: Vec<_> =
+            self.pools.iter().filter(|pool| only.is_none_or(|name| pool.name_any() == name)).collect();
+        shown.sort_by_key(|pool| pool.name_any());
+        shown
+    }
+}
+
+async fn list<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut all = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// A missing kind means a missing installation, which the server's "page not found" does not say.
+fn explained(error: kube::Error) -> anyhow::Error {
+    let missing = matches!(&error, kube::Error::Api(status) if status.code == 404);
+    let error = anyhow::Error::from(error);
+    if missing {
+        error.context(
+            "Berth is not installed in this cluster: it does not serve berth.dev/v1alpha1; apply its manifests first",
+        )
+    } else {
+        error
+    }
+}

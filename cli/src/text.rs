@@ -1,0 +1,168 @@
+//! Text for a terminal: ages, sizes, bars and columns.
+
+use berth_api::Digest;
+use jiff::Timestamp;
+
+/// Cells of a progress bar.
+const BAR: u64 = 20;
+/// What stands for nothing.
+const NOTHING: &str = "-";
+
+/// How long ago, in at most two units: `45s`, `12m`, `3h20m`, `5d`.
+pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
+    span(now.as_second().saturating_sub(since.as_second()))
+}
+
+/// How long until then; `now` when that is past.
+pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
+    match then.as_second().saturating_sub(now.as_second()) {
+        left if left > 0 => format!("in {}", span(left)),
+        _ => "now".to_owned(),
+    }
+}
+
+fn span(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (2.., ..) => format!("{days}d"),
+        (_, 1.., _) if minutes % 60 > 0 && hours < 10 => format!("{hours}h{}m", minutes % 60),
+        (_, 1.., _) => format!("{hours}h"),
+        (_, _, 10..) => format!("{minutes}m"),
+        (_, _, 1..) if seconds % 60 > 0 => format!("{minutes}m{}s", seconds % 60),
+        (_, _, 1..) => format!("{minutes}m"),
+        _ => format!("{seconds}s"),
+    }
+}
+
+/// A number of bytes, in decimal units as networks count.
+pub(crate) fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "kB", "MB", "GB"] {
+        if value < 999.5 {
+            let digits = usize::from(unit != "B" && value < 99.95);
+            return format!("{value:.digits$} {unit}");
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} TB")
+}
+
+/// A bar for `part` of `whole`, which is not zero.
+pub(crate) fn bar(part: u64, whole: u64) -> String {
+    let filled = (part.min(whole) * BAR / whole.max(1)) as usize;
+    let empty = BAR as usize - filled;
+    format!("[{}{}]", "#".repeat(filled), "-".repeat(empty))
+}
+
+/// The first twelve digits of a digest, as tools print image IDs.
+pub(crate) fn short(digest: &Digest) -> String {
+    digest.short().chars().take(12).collect()
+}
+
+/// One line without control characters: messages come from hosts and registries, and a terminal obeys escapes.
+pub(crate) fn clean(text: &str) -> String {
+    let visible = text.replace(|c: char| c.is_control(), " ");
+    visible.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// At most `width` characters, the last one an ellipsis if any are missing; 0 is no bound.
+pub(crate) fn cut(line: &str, width: usize) -> String {
+    let line = line.trim_end();
+    if width == 0 || line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let mut kept: String = line.chars().take(width.saturating_sub(1)).collect();
+    kept.push('…');
+    kept
+}
+
+/// Least room for the last column. Where there is less, its cells go on lines of their own.
+const ROOM: usize = 30;
+
+/// Columns under their heads, each as wide as its widest cell; empty cells show a dash, save in the last column,
+/// which holds sentences. A column without any content is left out.
+pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], width: usize) -> String {
+    let last = heads.len().saturating_sub(1);
+    let mut lines = vec![String::from(" "); rows.len() + 1];
+    for (i, head) in heads.iter().enumerate().take(last) {
+        let of_row = |row: &Vec<String>| row.get(i).cloned().unwrap_or_default();
+        let mut cells: Vec<String> = rows.iter().map(of_row).collect();
+        if cells.iter().all(String::is_empty) {
+            continue;
+        }
+        cells.insert(0, (*head).to_owned());
+        let widest = cells.iter().map(|c| c.chars().count()).max().unwrap_or(0);
+        for (line, cell) in lines.iter_mut().zip(cells) {
+            let cell = if cell.is_empty() { NOTHING } else { &cell };
+            line.push_str(&format!(" {cell:<widest$} "));
+        }
+    }
+    let sentences: Vec<&str> = rows.iter().map(|row| row.get(last).map_or("", |s| s)).collect();
+    if sentences.iter().all(|s| s.is_empty()) {
+        return joined(lines, width);
+    }
+    let used = lines.first().map_or(0, |line| line.chars().count());
+    if width > 0 && used + ROOM > width {
+        let below = sentences.iter().map(|s| format!("      {s}"));
+        let head = lines.remove(0);
+        let pairs = lines.into_iter().zip(below);
+        let rest = pairs.flat_map(|(line, sentence)| [line, sentence]);
+        let rest = rest.filter(|line| !line.trim().is_empty());
+        return joined(std::iter::once(head).chain(rest), width);
+    }
+    let column = heads.get(last).copied().into_iter().chain(sentences);
+    let whole = lines.into_iter().zip(column);
+    joined(whole.map(|(line, cell)| format!("{line} {cell}")), width)
+}
+
+fn joined(lines: impl IntoIterator<Item = String>, width: usize) -> String {
+    let cut = lines.into_iter().map(|line| cut(&line, width) + "\n");
+    cut.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_at_most_two_units() {
+        for (seconds, text) in [
+            (-5, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (61, "1m1s"),
+            (600, "10m"),
+            (3_600, "1h"),
+            (12_000, "3h20m"),
+            (90_000, "25h"),
+            (200_000, "2d"),
+        ] {
+            assert_eq!(span(seconds), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.0 kB"),
+            (999_400, "999 kB"),
+            (3_140_000, "3.1 MB"),
+            (2_000_000_000, "2.0 GB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn bars_and_lines_keep_their_bounds() {
+        assert_eq!(bar(0, 10), format!("[{}]", "-".repeat(20)));
+        assert_eq!(bar(99, 10), format!("[{}]", "#".repeat(20)));
+        assert_eq!(cut("abcdef", 4), "abc…");
+        assert_eq!(cut("abcd", 4), "abcd");
+        assert_eq!(cut("abcd", 0), "abcd");
+        assert_eq!(clean("a\u{1b}[2J\nb"), "a [2J b");
+    }
+}
