@@ -124,6 +124,9 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
 fn build(mut config: Config) -> anyhow::Result<Client> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // The audit log then tells the agent's requests from those of the kubelet whose credentials it borrows.
+    let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
     Client::try_from(config).context("cannot make a client of the API server")
 }
 

@@ -103,11 +103,25 @@ pub(super) struct JobEnd {
     pub(super) result: String,
 }
 
+/// A connection, and the task that passes its signals on.
+#[derive(Debug)]
+struct Live {
+    connection: Connection,
+    listener: tokio::task::AbortHandle,
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        // It holds the connection as well, which would otherwise stay open behind its successor.
+        self.listener.abort();
+    }
+}
+
 /// The system bus of one host.
 #[derive(Debug)]
 pub(super) struct Bus {
     address: String,
-    connection: Mutex<Option<Connection>>,
+    connection: Mutex<Option<Live>>,
     changes: Changes,
     jobs: broadcast::Sender<JobEnd>,
 }
@@ -129,21 +143,22 @@ impl Bus {
 
     async fn live(&self) -> Result<Connection, BusError> {
         let mut slot = self.connection.lock().await;
-        if let Some(connection) = slot.as_ref().filter(|c| !c.is_closed()) {
-            return Ok(connection.clone());
+        if let Some(live) = slot.as_ref().filter(|live| !live.connection.is_closed()) {
+            return Ok(live.connection.clone());
         }
         *slot = None;
         let unreachable = |why: String| BusError::Unreachable(format!("{} ({why})", self.address));
         let open = tokio::time::timeout(CALL_DEADLINE, self.open());
-        let connection = open
+        let live = open
             .await
             .map_err(|_| unreachable("no answer in time".to_owned()))?
             .map_err(|error| unreachable(error.to_string()))?;
-        *slot = Some(connection.clone());
+        let connection = live.connection.clone();
+        *slot = Some(live);
         Ok(connection)
     }
 
-    async fn open(&self) -> zbus::Result<Connection> {
+    async fn open(&self) -> zbus::Result<Live> {
         let connection = Builder::address(self.address.as_str()).method_timeout(CALL_DEADLINE).build().await?;
         // Matches first: a job that ends right after `Subscribe` must not be missed.
         let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
@@ -153,8 +168,8 @@ impl Bus {
         if let Err(error) = subscribed {
             tracing::debug!(%error, "systemd does not take our subscription");
         }
-        tokio::spawn(listen(jobs, shutdowns, self.changes.clone(), self.jobs.clone()));
-        Ok(connection)
+        let listener = tokio::spawn(listen(jobs, shutdowns, self.changes.clone(), self.jobs.clone())).abort_handle();
+        Ok(Live { connection, listener })
     }
 
     /// Calls a method that may be repeated: when the connection turns out to be broken, once more on a new one.

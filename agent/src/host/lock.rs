@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::root::{HostRoot, RUN_DIR};
+use super::root::HostRoot;
 
 /// Time between two tries.
 const POLL: Duration = Duration::from_secs(1);
@@ -44,8 +44,7 @@ impl HostLock {
     /// # Errors
     /// When the lock file cannot be made.
     pub fn try_acquire(root: &HostRoot) -> anyhow::Result<Option<Self>> {
-        let directory = root.path(RUN_DIR);
-        std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let directory = root.make_run_dir()?;
         let path = directory.join("lock");
         let file = OpenOptions::new()
             .write(true)

@@ -124,8 +124,7 @@ impl Host {
     /// # Errors
     /// When the runtime directory cannot be made under the root.
     pub async fn connect(bus: Option<&str>, root: HostRoot) -> anyhow::Result<Self> {
-        let run = root.path(RUN_DIR);
-        std::fs::create_dir_all(&run).with_context(|| format!("cannot make {}", run.display()))?;
+        root.make_run_dir()?;
         let address = bus
             .map_or_else(|| format!("unix:path={}", root.path("/run/dbus/system_bus_socket").display()), str::to_owned);
         let changes = Changes::new();
@@ -312,6 +311,7 @@ impl Host {
             fd3: None,
             background: false,
         };
+        self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         match units::run(&self.bus, &spec).await {
             Ok(None) => Ok(files::tail(&self.root.path(&stdout), MAX_OUTPUT)),
             Ok(Some(defeat)) => Err(tool_error(command, &defeat, &files::tail(&self.root.path(&stderr), STDERR_TAIL))),

@@ -167,6 +167,7 @@ impl Pulls {
             }
         }
         self.stop_reading();
+        self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         self.sweep_fifos();
         let mut record = Record {
             digest: image.digest.clone(),

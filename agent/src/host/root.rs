@@ -30,6 +30,22 @@ impl HostRoot {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// Makes sure that the directory of the runtime files exists: systemd writes the output of units there, and
+    /// fails them when it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make_run_dir(&self) -> io::Result<PathBuf> {
+        let path = self.path(RUN_DIR);
+        match std::fs::create_dir_all(&path) {
+            Ok(()) => Ok(path),
+            Err(error) => {
+                let text = format!("cannot make {}: {error}", path.display());
+                Err(io::Error::new(error.kind(), text))
+            }
+        }
+    }
+
     /// Like [`HostRoot::path`], with symbolic links followed as the host would follow them.
     ///
     /// The kubelet's `kubelet-client-current.pem` is a link with an absolute target. Followed by the kernel from
