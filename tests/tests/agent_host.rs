@@ -1,0 +1,276 @@
+//! The agent's host side against a simulated host: its bus, its bootc, its faults. The agent's loop is not here.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_agent::host::{BootcStatus, BootcVersion, Host, HostError, HostRoot, HostStatus, PullState};
+use berth_api::Digest;
+use berth_api::node::DesiredImage;
+use berth_tests::hosts::sim::{Catalog, Inhibitor, RebootFault, SimHost, SimHostConfig};
+use berth_tests::hosts::{HostChange, HostLog};
+
+const REPOSITORY: &str = "registry.test/os";
+
+struct World {
+    sim: SimHost,
+    log: HostLog,
+    v1: Digest,
+    v2: Digest,
+    v3: Digest,
+}
+
+impl World {
+    async fn new() -> Result<Self> {
+        let catalog = Catalog::default();
+        let log = HostLog::default();
+        let [v1, v2, v3] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| catalog.publish(version));
+        let sim = SimHost::start(SimHostConfig::new("n1", REPOSITORY, &v1, &catalog, &log)).await?;
+        Ok(Self { sim, log, v1: v1.parse()?, v2: v2.parse()?, v3: v3.parse()? })
+    }
+
+    /// What an agent that was just started has.
+    async fn agent(&self) -> Result<Host> {
+        Host::connect(Some(&self.sim.bus_address()), HostRoot::new(self.sim.root())).await
+    }
+
+    fn pulls(&self) -> usize {
+        let events = self.log.events();
+        events.iter().filter(|e| matches!(e.change, HostChange::PullStarted { .. })).count()
+    }
+}
+
+fn image(digest: &Digest) -> DesiredImage {
+    DesiredImage {
+        reference: format!("{REPOSITORY}@{digest}"),
+        digest: digest.clone(),
+        index_digest: digest.clone(),
+        version: None,
+    }
+}
+
+async fn status(host: &Host) -> Result<HostStatus> {
+    match host.status().await? {
+        BootcStatus::Host(status) => Ok(*status),
+        other => bail!("not a bootc host: {other:?}"),
+    }
+}
+
+/// Waits, woken by the host's own news, until the pull runs no longer.
+async fn pull_ends(host: &Host) -> Result<Option<PullState>> {
+    let mut changes = host.changes();
+    for _ in 0..200 {
+        match host.find_pull(None).await?.map(|pull| pull.state) {
+            Some(PullState::Running) => {}
+            ended => return Ok(ended),
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(500), changes.changed()).await;
+    }
+    bail!("the pull does not end")
+}
+
+#[tokio::test]
+async fn pulls_locks_unlocks_and_removes() -> Result<()> {
+    let world = World::new().await?;
+    let host = world.agent().await?;
+    assert_eq!(host.bootc_version().await, BootcVersion::Version("1.16.9".to_owned()));
+    let before = status(&host).await?;
+    assert_eq!(before.booted.digest.as_ref(), Some(&world.v1));
+    assert!(before.staged.is_none() && host.find_pull(None).await?.is_none());
+    assert_eq!(host.boot_id()?.as_str(), world.sim.facts().boot_id.context("down")?);
+
+    host.start_pull(&image(&world.v2)).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    host.forget_pull(&world.v2).await?;
+    assert!(host.find_pull(Some(&world.v2)).await?.is_none());
+    let staged = status(&host).await?.staged.context("nothing staged")?;
+    assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&world.v2), true));
+
+    host.unlock().await?;
+    assert!(!world.sim.facts().locked);
+    host.lock().await?;
+    assert!(world.sim.facts().locked);
+    host.unstage().await?;
+    assert!(status(&host).await?.staged.is_none());
+    let error = host.unlock().await.err().context("unlocked nothing")?;
+    assert!(error.to_string().contains("No staged deployment"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(2));
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2)).await?;
+    assert!(matches!(host.status().await, Err(HostError::Busy)));
+    assert!(matches!(host.unlock().await, Err(HostError::Busy)));
+    assert!(matches!(host.start_pull(&image(&world.v3)).await, Err(HostError::Busy)));
+    host.start_pull(&image(&world.v2)).await?;
+    let mut changes = host.changes();
+    let mut seen = None;
+    for _ in 0..50 {
+        seen = host.pull_progress().or(seen);
+        if seen.is_some_and(|p| p.bytes > 0) {
+            break;
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(100), changes.changed()).await;
+    }
+    let seen = seen.context("no progress")?;
+    assert!(seen.bytes_total > seen.bytes && seen.bytes > 0, "{seen:?}");
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!((host.pull_progress(), world.pulls()), (None, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_next_agent_adopts_the_pull() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(1));
+    let first = world.agent().await?;
+    first.start_pull(&image(&world.v2)).await?;
+    drop(first);
+
+    let second = world.agent().await?;
+    let pull = second.find_pull(None).await?.context("not found")?;
+    assert_eq!((pull.digest, pull.state), (world.v2.clone(), PullState::Running));
+    second.start_pull(&image(&world.v2)).await?;
+    assert_eq!(pull_ends(&second).await?, Some(PullState::Succeeded));
+    drop(second);
+
+    let third = world.agent().await?;
+    assert_eq!(pull_ends(&third).await?, Some(PullState::Succeeded), "nobody has forgotten it");
+    assert_eq!(world.pulls(), 1);
+    // Also without its note the running pull of the desired image is found.
+    third.forget_pull(&world.v2).await?;
+    third.start_pull(&image(&world.v3)).await?;
+    std::fs::remove_file(world.sim.root().join("run/berth/pull.json"))?;
+    let found = third.find_pull(Some(&world.v3)).await?.map(|pull| pull.state);
+    assert_eq!(found, Some(PullState::Running));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.registry_down = true);
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2)).await?;
+    for host in [&host, &world.agent().await?] {
+        let Some(PullState::Failed { message }) = pull_ends(host).await? else { bail!("did not fail") };
+        ensure!(message.contains("connection refused"), "{message}");
+        assert_eq!(berth_agent::host::failure::classify(&message).reason, "RegistryUnavailable");
+    }
+    assert!(status(&host).await?.staged.is_none(), "a failed pull keeps nothing else from working");
+    world.sim.settings(|s| s.registry_down = false);
+    // Forgotten or not, the unit that failed is in nobody's way.
+    host.start_pull(&image(&world.v2)).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+
+    world.sim.settings(|s| s.lock_failures = 1);
+    host.forget_pull(&world.v2).await?;
+    host.start_pull(&image(&world.v3)).await?;
+    let Some(PullState::Failed { message }) = pull_ends(&host).await? else { bail!("did not fail") };
+    assert_eq!(berth_agent::host::failure::classify(&message).reason, "LockFailed");
+    assert!(!world.sim.facts().locked && world.sim.facts().staged.is_some(), "armed: the agent must see that");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pull_can_be_cancelled() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(60));
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2)).await?;
+    host.cancel_pull(&world.v2).await?;
+    assert!(host.find_pull(Some(&world.v2)).await?.is_none());
+    assert!(status(&host).await?.staged.is_none());
+    host.cancel_pull(&world.v2).await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_millis(10));
+    host.start_pull(&image(&world.v2)).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_broker_that_restarts_is_found_again() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(2));
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2)).await?;
+    let mut changes = host.changes();
+    world.sim.restart_bus().await?;
+    tokio::time::timeout(Duration::from_secs(5), changes.changed()).await.context("not told")??;
+    assert_eq!(host.find_pull(None).await?.map(|pull| pull.state), Some(PullState::Running));
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert!(status(&host).await?.staged.is_some());
+    assert_eq!(world.pulls(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn hosts_that_cannot_be_updated_say_why() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.bootc_missing = true);
+    let host = world.agent().await?;
+    assert_eq!(host.bootc_version().await, BootcVersion::Missing);
+    assert_eq!(host.status().await.err().map(|e| e.reason()), Some("BootcMissing"));
+    world.sim.settings(|s| {
+        s.bootc_missing = false;
+        s.bootc_version = "1.11.0".to_owned();
+        s.layered = true;
+    });
+    let host = world.agent().await?;
+    assert_eq!(host.bootc_version().await, BootcVersion::TooOld("1.11.0".to_owned()));
+    assert_eq!(host.status().await?, BootcStatus::Layered);
+    world.sim.settings(|s| {
+        s.not_bootc = true;
+        s.rivals.insert("zincati.service".to_owned());
+    });
+    assert_eq!(host.status().await?, BootcStatus::NotBootc);
+    assert_eq!(host.rivals().await?, ["zincati.service"]);
+    assert!(!host.finalization_failed().await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn reboots_through_logind_and_names_who_blocks() -> Result<()> {
+    let world = World::new().await?;
+    let host = world.agent().await?;
+    assert!(host.inhibitors().await?.is_empty() && !host.shutting_down().await?);
+    world.sim.settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "it runs")]);
+    assert_eq!(host.inhibitors().await?[0].to_string(), "backup (process 4711): it runs");
+    assert!(matches!(host.reboot().await, Err(HostError::RebootRefused(_))));
+    world.sim.settings(|s| {
+        s.inhibitors.clear();
+        s.reboot = RebootFault::Works;
+        s.finalization_failures = 1;
+    });
+    host.start_pull(&image(&world.v2)).await?;
+    pull_ends(&host).await?;
+    host.unlock().await?;
+    let before = host.boot_id()?;
+    host.reboot().await?;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if host.boot_id().is_ok_and(|now| now != before) && host.rivals().await.is_ok() {
+            break;
+        }
+    }
+    assert_ne!(host.boot_id()?, before);
+    assert!(host.finalization_failed().await?);
+    assert!(host.find_pull(None).await?.is_none(), "the pull of an earlier boot is none of this one");
+    assert_eq!(status(&host).await?.booted.digest.as_ref(), Some(&world.v1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_agents_never_act_at_once() -> Result<()> {
+    let world = World::new().await?;
+    let (first, second) = (world.agent().await?, world.agent().await?);
+    first.claim().await?;
+    let mut waiting = Box::pin(second.claim());
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut waiting).await.is_err());
+    drop(first);
+    tokio::time::timeout(Duration::from_secs(5), waiting).await.context("still waiting")??;
+    Ok(())
+}
