@@ -1,0 +1,128 @@
+//! The agent's host side against a real host: its own systemd, logind and ostree. The agent's loop is not here.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_agent::host::{BootcStatus, BootcVersion, Host, HostRoot, HostStatus, PullState, failure};
+use berth_api::node::DesiredImage;
+use berth_tests::hosts::HostLog;
+use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
+use berth_tests::registry::Registry;
+
+async fn agent(host: &RealHost) -> Result<Host> {
+    Host::connect(Some(&host.bus_address()?), HostRoot::new(host.path("/")?)).await
+}
+
+fn desired(image: &OsImage, registry: &Registry) -> Result<DesiredImage> {
+    let digest: berth_api::Digest = image.digest.parse()?;
+    let reference = image.reference(&registry.host(), "os");
+    Ok(DesiredImage { reference, index_digest: digest.clone(), digest, version: None })
+}
+
+async fn status(host: &Host) -> Result<HostStatus> {
+    match host.status().await? {
+        BootcStatus::Host(status) => Ok(*status),
+        other => bail!("not a bootc host: {other:?}"),
+    }
+}
+
+/// Waits until the pull runs no longer; answers how it ended and how many bytes were reported before.
+async fn pull_ends(host: &Host) -> Result<(Option<PullState>, u64)> {
+    let mut changes = host.changes();
+    let mut bytes = 0;
+    for _ in 0..600 {
+        bytes = host.pull_progress().map_or(bytes, |p| p.bytes.max(bytes));
+        match host.find_pull(None).await?.map(|pull| pull.state) {
+            Some(PullState::Running) => {}
+            ended => return Ok((ended, bytes)),
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(200), changes.changed()).await;
+    }
+    bail!("the pull does not end")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
+    if let Some(reason) = berth_tests::hosts::real::unavailable() {
+        eprintln!("{reason}");
+        return Ok(());
+    }
+    let images = tokio::task::spawn_blocking(|| OsImages::ensure(None)).await??;
+    let of = |name: &str| images.version(&OsVersion { payload: vec![1 << 20; 3], ..OsVersion::new(name) });
+    let [v1, v2] = [of("1.0.0")?, of("2.0.0")?];
+    let hosts = RealHosts::new(images, HostLog::default()).await?;
+    let registry = Registry::start(hosts.gateway().into()).await?;
+    for version in [&v1, &v2] {
+        version.push(&registry.host(), "os", &version.version)?;
+    }
+    let real = hosts.add(HostOptions::new("host1", &v1, &registry.host())).await?;
+    real.start().await?;
+    let begin = Instant::now();
+    let passed = |what: &str| eprintln!("{what}: {:?}", begin.elapsed());
+
+    let host = agent(&real).await?;
+    let boot = real.boot().context("down")?;
+    assert_eq!(host.boot_id()?.as_str(), boot.boot_id);
+    assert!(matches!(host.bootc_version().await, BootcVersion::Version(_)));
+    assert_eq!(status(&host).await?.booted.digest, Some(v1.digest.parse()?));
+    assert!(host.inhibitors().await?.is_empty() && host.rivals().await?.is_empty());
+    assert!(!host.shutting_down().await? && !host.finalization_failed().await?);
+    passed("asked");
+
+    let image = desired(&v2, &registry)?;
+    fails_for_an_unknown_digest(&host, &real, &image).await?;
+    passed("failed");
+    is_adopted_and_locked(host, &real, &image).await?;
+    passed("staged");
+
+    let host = agent(&real).await?;
+    host.unstage().await?;
+    assert!(status(&host).await?.staged.is_none());
+    host.start_pull(&image).await?;
+    assert_eq!(pull_ends(&host).await?.0, Some(PullState::Succeeded));
+    host.unlock().await?;
+    assert!(!status(&host).await?.staged.context("nothing staged")?.locked);
+    host.lock().await?;
+    assert!(status(&host).await?.staged.context("nothing staged")?.locked);
+    host.unlock().await?;
+    passed("unlocked");
+    host.reboot().await?;
+    let boot = real.wait_boot(Some(&boot.boot_id), Duration::from_secs(60)).await?;
+    assert_eq!((boot.digest.as_str(), boot.version.as_str()), (v2.digest.as_str(), "2.0.0"));
+    let host = agent(&real).await?;
+    assert_eq!(status(&host).await?.booted.digest, Some(image.digest));
+    assert!(host.find_pull(None).await?.is_none());
+    passed("rebooted");
+    Ok(())
+}
+
+/// The tool's own words arrive, and the host is not left degraded.
+async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &DesiredImage) -> Result<()> {
+    let unknown: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
+    let reference = image.reference.replace(&image.digest.to_string(), &unknown.to_string());
+    host.start_pull(&DesiredImage { reference, digest: unknown.clone(), ..image.clone() }).await?;
+    let (Some(PullState::Failed { message }), _) = pull_ends(host).await? else { bail!("did not fail") };
+    assert_eq!(failure::classify(&message).reason, "ImageNotFound", "{message}");
+    host.forget_pull(&unknown).await?;
+    let failed = real.exec(&["systemctl", "list-units", "--failed", "--no-legend", "berth-*"]).await?;
+    ensure!(failed.trim().is_empty(), "{failed}");
+    Ok(())
+}
+
+/// The pull goes on without an agent; the next one finds it, its progress and its end.
+async fn is_adopted_and_locked(first: Host, real: &RealHost, image: &DesiredImage) -> Result<()> {
+    real.limit_pulls(Some(1 << 20)).await?;
+    first.start_pull(image).await?;
+    drop(first);
+    let second = agent(real).await?;
+    let pull = second.find_pull(None).await?.context("not found")?;
+    assert_eq!((&pull.digest, pull.state), (&image.digest, PullState::Running));
+    let (end, bytes) = pull_ends(&second).await?;
+    assert_eq!(end, Some(PullState::Succeeded));
+    ensure!(bytes > 0, "no progress was reported");
+    second.forget_pull(&image.digest).await?;
+    real.limit_pulls(None).await?;
+    let staged = status(&second).await?.staged.context("nothing staged")?;
+    assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&image.digest), true));
+    Ok(())
+}
