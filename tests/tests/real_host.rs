@@ -3,9 +3,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
+use berth_tests::controlplane::{ControlPlane, Options};
+use berth_tests::hosts::real::{
+    GUEST_IMAGE, HostOptions, NodeIdentity, OsImage, OsImages, OsVersion, RealHost, RealHosts,
+};
 use berth_tests::hosts::{HostChange, HostLog};
 use berth_tests::registry::Registry;
+use berth_tests::tools::{Tool, Tools};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::PostParams;
 use serde_json::Value;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -248,4 +255,95 @@ async fn layers(host: &RealHost, count: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
+    if skipped() {
+        return;
+    }
+    let (images, first) = tokio::task::spawn_blocking(|| -> Result<_> {
+        let tools = Tools::ensure(&[Tool::Kubelet])?;
+        let images = OsImages::ensure(Some(tools.path(Tool::Kubelet)?))?;
+        let first = images.version(&OsVersion::new("1.0.0"))?;
+        Ok((images, first))
+    })
+    .await
+    .unwrap()
+    .unwrap();
+    let hosts = RealHosts::new(images, HostLog::default()).await.unwrap();
+    let gateway = hosts.gateway().into();
+    let cluster = ControlPlane::start(Options::real_hosts(gateway)).await.unwrap();
+    let begin = Instant::now();
+    let mut nodes = Vec::new();
+    for name in ["node1", "node2"] {
+        let mut options = HostOptions::new(name, &first, "registry.invalid:5000");
+        options.node = Some(NodeIdentity {
+            kubeconfig: cluster.node_kubeconfig(name).unwrap().text,
+            ca: cluster.ca_certificate(),
+        });
+        nodes.push(hosts.add(options).await.unwrap());
+    }
+    eprintln!("installed: {:?}", begin.elapsed());
+    for host in &nodes {
+        host.start().await.unwrap();
+    }
+    for host in &nodes {
+        ready(&cluster, host).await.unwrap();
+    }
+    eprintln!("ready: {:?}", begin.elapsed());
+
+    // A pod runs, from the image that is on every host.
+    let pods: Api<Pod> = Api::namespaced(cluster.admin_client(), "default");
+    let pod = serde_json::json!({
+        "metadata": {"name": "guest"},
+        "spec": {"nodeName": "node1", "containers": [{"name": "guest", "image": GUEST_IMAGE}]},
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    running(&pods, 0).await.unwrap();
+    eprintln!("pod: {:?}", begin.elapsed());
+
+    let begin = Instant::now();
+    let [first, second] = [&nodes[0], &nodes[1]];
+    let (before, other) = (first.boot().unwrap(), second.boot().unwrap());
+    first.reboot_now().await.unwrap();
+    let not = Some(before.boot_id.as_str());
+    first.wait_boot(not, MINUTE).await.unwrap();
+    ready(&cluster, first).await.unwrap();
+    eprintln!("ready again: {:?}", begin.elapsed());
+    running(&pods, 1).await.unwrap();
+    eprintln!("pod again: {:?}", begin.elapsed());
+    assert_eq!(second.boot().unwrap().boot_id, other.boot_id);
+}
+
+/// Waits until the Node is Ready under this boot.
+async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
+    let boot_id = host.boot().context("up")?.boot_id;
+    let nodes: Api<Node> = Api::all(cluster.admin_client());
+    let begin = Instant::now();
+    loop {
+        let status = nodes.get_opt(host.name()).await?.and_then(|node| node.status).unwrap_or_default();
+        let is_ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        if is_ready && status.node_info.is_some_and(|info| info.boot_id == boot_id) {
+            return Ok(());
+        }
+        if begin.elapsed() > MINUTE {
+            bail!("not Ready: {:?}\n{}", status.conditions, host.journal("kubelet").await?);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Waits until the guest's container runs and has been restarted so many times.
+async fn running(pods: &Api<Pod>, restarts: i32) -> Result<()> {
+    let begin = Instant::now();
+    loop {
+        let status = pods.get("guest").await?.status.unwrap_or_default();
+        let mut containers = status.container_statuses.iter().flatten();
+        if containers.any(|c| c.ready && c.restart_count == restarts) {
+            return Ok(());
+        }
+        ensure!(begin.elapsed() < MINUTE, "it does not run: {status:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

@@ -1,7 +1,7 @@
 //! Manifests, image configurations, and the names under which the repository keeps them.
 
+use crate::ostree::{self, META_CONFIG, META_DIGEST, META_MANIFEST, unquote};
 use anyhow::{Context, Result, bail};
-use berth_tests::hosts::real::ostree::{self, META_CONFIG, META_DIGEST, META_MANIFEST, unquote};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::ostree::{META_CONFIG, META_DIGEST, META_MANIFEST, layer_ref};
 use anyhow::{Context, Result};
-use berth_tests::hosts::real::ostree::{META_CONFIG, META_DIGEST, META_MANIFEST, layer_ref};
 use serde_json::{Value, json};
 
 use crate::host::ImageReference;

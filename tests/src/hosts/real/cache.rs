@@ -2,10 +2,14 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
 use crate::tools::cache_dir;
+
+/// What was needed more recently than this may be in use by another process.
+const UNUSED: Duration = Duration::from_secs(3600);
 
 /// Finds a directory of the cache, or makes it: `make` fills a sibling which is then renamed, so that half of one is never found.
 ///
@@ -14,6 +18,7 @@ pub(super) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> R
     let cache = cache_dir()?;
     let path = cache.join(name);
     if path.is_dir() {
+        used(&path);
         return Ok(path);
     }
     let lock = File::create(cache.join(format!(".{name}.lock")))?;
@@ -30,6 +35,30 @@ pub(super) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> R
     fs::rename(&temporary, &path).with_context(|| format!("renaming to {}", path.display()))?;
     eprintln!("berth-hosts: {name}: {:.1} s", began.elapsed().as_secs_f64());
     Ok(path)
+}
+
+/// Notes that it was needed, for [`prune`].
+fn used(path: &Path) {
+    // A cache that cannot be written to need not be pruned either.
+    let _ = File::open(path).and_then(|directory| directory.set_modified(SystemTime::now()));
+}
+
+/// Removes what has not been needed for an hour of the directories whose names begin so, except for the last few.
+pub(super) fn prune(prefix: &str, keep: usize) -> Result<()> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(cache_dir()?)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            all.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    all.sort();
+    let surplus = all.len().saturating_sub(keep);
+    for (time, path) in all.into_iter().take(surplus) {
+        if time.elapsed().is_ok_and(|age| age > UNUSED) {
+            remove(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a directory that may hold ostree deployments, which are immutable.

@@ -25,9 +25,9 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The file to which a process writes its ID to enter the group.
-    pub(super) fn door(&self) -> PathBuf {
-        self.path.join("cgroup.procs")
+    /// Its directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Kills everything in it and removes it.
@@ -36,7 +36,13 @@ impl Cgroup {
         while self.path.exists() && Instant::now() < deadline {
             self.kill();
             remove_tree(&self.path);
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Where there are old hierarchies as well, nspawn makes groups of the same name in them.
+        for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            if let Some(name) = self.path.file_name() {
+                remove_tree(&hierarchy.path().join(name));
+            }
         }
     }
 

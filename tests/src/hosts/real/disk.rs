@@ -102,6 +102,7 @@ fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
     let digest = image.digest.trim_start_matches("sha256:");
     let name = format!("ossysroot-{}-{}", images.root.key, digest.get(..16).unwrap_or(digest));
     let directory = cache::directory(&name, |to| {
+        cache::prune("ossysroot-", 3)?;
         fs::copy(&images.bootc, to.join("bootc"))?;
         fs::create_dir(to.join("layout"))?;
         let mut command = Command::new("unshare");

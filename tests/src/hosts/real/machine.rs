@@ -15,12 +15,26 @@ use super::disk::{BootedImage, Disk};
 use super::network;
 use super::shell::{sha256, tool};
 use crate::hosts::{HostChange, HostLog};
-use crate::process::{last_lines, spawn_lasting, with_parent};
+use crate::process::{last_lines, spawn_lasting};
 
 /// Where the kernel, or nspawn in its stead, says which boot this is.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+/// Where nspawn keeps a directory for each container.
+const PROPAGATE: &str = "/run/systemd/nspawn/propagate";
 /// How long a container may take to come into being.
 const APPEAR: Duration = Duration::from_secs(30);
+
+/// Starts the container in its control group, waits for it, and kills the whole group when the harness dies before it: the
+/// death of `systemd-nspawn` alone does not end the container below it.
+const GUARD: &str = r#"
+group=$1; shift
+trap 'echo 1 > "$group/cgroup.kill"' TERM INT HUP
+sh -c 'echo $$ > "$0/cgroup.procs" && exec "$@"' "$group" "$@" &
+child=$!
+wait "$child"; status=$?
+while kill -0 "$child" 2>/dev/null; do wait "$child"; status=$?; done
+exit "$status"
+"#;
 
 /// What a machine is made of.
 #[derive(Debug)]
@@ -47,6 +61,23 @@ pub struct Boot {
     pub version: String,
     /// The process ID of the host's PID 1, as this computer counts.
     pub init: u32,
+}
+
+/// Removes what nspawn leaves behind of machines whose names begin so.
+pub(super) fn sweep(machines: &str) {
+    for entry in fs::read_dir(PROPAGATE).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(machines) {
+            remove_propagation(&entry.path());
+        }
+    }
+}
+
+fn remove_propagation(path: &Path) {
+    if path.exists() {
+        // Most often nothing is mounted there.
+        let _ = tool("umount", &["-l".as_ref(), path.as_os_str()]);
+        let _ = fs::remove_dir(path);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -145,11 +176,7 @@ impl Hardware {
 
     /// Removes what a boot leaves behind.
     fn tidy(&self) {
-        let propagate = format!("/run/systemd/nspawn/propagate/{}", self.machine);
-        if Path::new(&propagate).exists() {
-            let _ = tool("umount", &["-l", &propagate]);
-            let _ = fs::remove_dir(&propagate);
-        }
+        remove_propagation(&Path::new(PROPAGATE).join(&self.machine));
         let veth = format!("vb-{}", self.machine);
         if Path::new("/sys/class/net").join(&veth).exists() {
             network::delete(&veth);
@@ -162,9 +189,9 @@ impl Hardware {
         let mut console = File::options().create(true).append(true).open(self.console())?;
         writeln!(console, "boot loader: {}", deployment.display())?;
         let sysroot = self.disk.sysroot.display();
-        let mut nspawn = Command::new("sh");
-        nspawn.args(["-c", r#"echo $$ > "$0" && exec "$@""#]).arg(cgroup.door());
-        nspawn.args(["systemd-nspawn", "--quiet", "--settings=no", "--register=no", "--keep-unit"]);
+        let mut nspawn = Command::new("setpriv");
+        nspawn.args(["--pdeathsig", "TERM", "--", "sh", "-c", GUARD, "guard"]);
+        nspawn.arg(cgroup.path()).args(["systemd-nspawn", "--quiet", "--settings=no", "--register=no", "--keep-unit"]);
         nspawn.arg("--directory").arg(deployment);
         nspawn.args([
             format!("--machine={}", self.machine),
@@ -191,9 +218,8 @@ impl Hardware {
         ]);
         nspawn.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1");
         nspawn.env("SYSTEMD_NSPAWN_API_VFS_WRITABLE", "1");
-        let mut command = with_parent(&nspawn);
-        command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console);
-        spawn_lasting(command)
+        nspawn.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console);
+        spawn_lasting(nspawn)
     }
 }
 
@@ -281,18 +307,27 @@ impl Shared {
     }
 }
 
-/// The container's PID 1 below this supervisor and its boot ID, once nspawn has given it one of its own.
-fn init_of(supervisor: u32) -> Option<(u32, String)> {
-    let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).ok()?;
-    let ours = fs::read_to_string(Path::new("/").join(BOOT_ID)).ok()?;
-    children.split_whitespace().find_map(|pid| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-        let mut ids = ids.split_whitespace();
-        let is_init = ids.next_back() == Some("1") && ids.next().is_some();
-        let theirs = fs::read_to_string(format!("/proc/{pid}/root/{BOOT_ID}")).ok()?;
-        // Until its file systems are in place, it sees this computer's.
-        let is_own = is_init && theirs != ours;
-        is_own.then(|| Some((pid.parse().ok()?, theirs.trim().to_owned())))?
+/// The container's PID 1 below this process and its boot ID, once nspawn has given it one of its own.
+fn init_of(process: u32) -> Option<(u32, String)> {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(children).ok()?;
+    let mut children = children.split_whitespace().filter_map(|p| p.parse().ok());
+    children.find_map(|child| match is_init(child) {
+        true => own_boot_id(child).map(|id| (child, id)),
+        false => init_of(child),
     })
+}
+
+/// Whether a process is the first one of a PID namespace below ours.
+fn is_init(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mut ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default().split_whitespace();
+    ids.next_back() == Some("1") && ids.next().is_some()
+}
+
+/// The boot ID that a process sees, if it is not this computer's (as it is until its file systems are in place).
+fn own_boot_id(process: u32) -> Option<String> {
+    let ours = fs::read_to_string(Path::new("/").join(BOOT_ID)).ok()?;
+    let theirs = fs::read_to_string(format!("/proc/{process}/root/{BOOT_ID}")).ok()?;
+    (theirs != ours).then(|| theirs.trim().to_owned())
 }

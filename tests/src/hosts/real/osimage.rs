@@ -89,6 +89,8 @@ impl OsImages {
         let digest = sha256(manifest.as_bytes());
         let name = format!("osimage-{}", digest.get(..16).unwrap_or(&digest));
         let layout = super::cache::directory(&name, |to| {
+            super::cache::prune("osimage-", 50)?;
+            super::cache::prune("oslayer-", 100)?;
             let blobs = to.join("blobs/sha256");
             fs::create_dir_all(&blobs)?;
             fs::write(blobs.join(sha256(config.as_bytes())), &config)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{cache, cgroup, network};
+use super::{cache, cgroup, machine, network};
 use crate::tools::cache_dir;
 
 const LOCK: &str = ".in-use";
@@ -58,6 +58,7 @@ pub(super) fn sweep() -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         cgroup::sweep(&format!("{name}-"));
         network::delete(&name);
+        machine::sweep(&format!("{name}-"));
         cache::remove(&entry.path())?;
     }
     Ok(())
