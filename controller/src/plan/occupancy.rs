@@ -1,0 +1,150 @@
+//! Who uses up a pool's capacity: the sets H, R and U of the design, of Node UIDs, each counted once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::berth::BerthState;
+use berth_api::{NodeName, NodeUid};
+
+use super::{Member, PoolFacts, SeenBerth};
+
+/// The sets H, R and U at one moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Occupancy {
+    held: BTreeSet<NodeUid>,
+    offered: BTreeSet<NodeUid>,
+    unavailable: BTreeSet<NodeUid>,
+    /// Leases that cannot be read: each stands for a holder whom nobody knows.
+    unreadable: usize,
+}
+
+/// A node that uses up capacity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Use {
+    /// The node, or the Lease that cannot be read.
+    pub who: String,
+    /// How it does.
+    pub how: How,
+}
+
+/// How a node uses up capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// It holds a berth of this pool.
+    Holds,
+    /// It is offered one.
+    IsOffered,
+    /// It holds or is offered a berth of another pool.
+    Elsewhere,
+    /// Its Node is not Ready.
+    NotReady,
+    /// It still carries our cordon, without a berth.
+    CordonedByUs,
+    /// Somebody else has cordoned it.
+    CordonedByOthers,
+    /// The Lease cannot be read.
+    Unreadable,
+}
+
+impl How {
+    /// For people, behind the node's name.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Holds => "being updated",
+            Self::IsOffered => "offered a berth",
+            Self::Elsewhere => "being updated by its former pool",
+            Self::NotReady => "not Ready",
+            Self::CordonedByUs => "still cordoned by Berth",
+            Self::CordonedByOthers => "cordoned by someone else",
+            Self::Unreadable => "a Lease that cannot be read",
+        }
+    }
+}
+
+impl Occupancy {
+    pub(super) fn of(facts: &PoolFacts, berths: &[SeenBerth]) -> Self {
+        let mut this = Self::default();
+        for seen in berths {
+            match seen.berth.as_ref().map(|b| &b.state) {
+                Ok(BerthState::Held(h)) => this.held.insert(h.uid.clone()),
+                Ok(BerthState::Offered(o)) => this.offered.insert(o.uid.clone()),
+                Ok(BerthState::Closed(_)) => false,
+                Err(_) => {
+                    this.unreadable += 1;
+                    false
+                }
+            };
+        }
+        for member in &facts.members {
+            // A member that still finishes a turn of its former pool is being worked on all the same.
+            if facts.elsewhere.contains(&member.uid) {
+                this.held.insert(member.uid.clone());
+            }
+            if member.unavailable() {
+                this.unavailable.insert(member.uid.clone());
+            }
+        }
+        this
+    }
+
+    /// |H|
+    pub(super) fn held(&self) -> usize {
+        self.held.len() + self.unreadable
+    }
+
+    /// |H ∪ R|
+    pub(super) fn held_or_offered(&self) -> usize {
+        self.held.union(&self.offered).count() + self.unreadable
+    }
+
+    /// |H ∪ U ∪ R|
+    fn all(&self) -> usize {
+        let worked_on: BTreeSet<_> = self.held.union(&self.offered).collect();
+        let others = self.unavailable.iter().filter(|uid| !worked_on.contains(uid)).count();
+        worked_on.len() + others + self.unreadable
+    }
+
+    /// Whether the node has a berth or an offer already.
+    pub(super) fn has(&self, uid: &NodeUid) -> bool {
+        self.held.contains(uid) || self.offered.contains(uid)
+    }
+
+    /// I1(b): whether one more berth may be opened, for this node. A node that is unavailable already may be
+    /// worked on even when others' failures use up the capacity: that is how a broken node gets repaired.
+    pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
+        let counted = self.unavailable.contains(&member.uid);
+        self.held_or_offered() < limit && (counted || self.all() < limit)
+    }
+
+    pub(super) fn offered(&mut self, member: &Member) {
+        self.offered.insert(member.uid.clone());
+    }
+
+    /// Everyone who uses up capacity, by name.
+    pub(super) fn uses(&self, facts: &PoolFacts) -> Vec<Use> {
+        let mut uses: BTreeMap<String, How> = BTreeMap::new();
+        for member in &facts.members {
+            let how = if facts.elsewhere.contains(&member.uid) {
+                How::Elsewhere
+            } else if !member.ready {
+                How::NotReady
+            } else if member.our_cordon {
+                How::CordonedByUs
+            } else if member.unschedulable {
+                How::CordonedByOthers
+            } else {
+                continue;
+            };
+            uses.insert(member.name.to_string(), how);
+        }
+        for seen in &facts.berths {
+            let node = |name: &NodeName| name.to_string();
+            match seen.berth.as_ref().map(|b| &b.state) {
+                Ok(BerthState::Held(h)) => uses.insert(node(&h.node), How::Holds),
+                Ok(BerthState::Offered(o)) => uses.insert(node(&o.node), How::IsOffered),
+                Ok(BerthState::Closed(_)) => None,
+                Err(_) => uses.insert(seen.lease.clone(), How::Unreadable),
+            };
+        }
+        uses.into_iter().map(|(who, how)| Use { who, how }).collect()
+    }
+}

@@ -1,0 +1,390 @@
+use berth_api::BootId;
+use berth_api::berth::Outcome;
+
+use super::*;
+
+pub(super) fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+pub(super) fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+pub(super) fn uid(name: &str) -> NodeUid {
+    NodeUid::new(format!("uid-{name}"))
+}
+
+/// A member that is fit for an offer of digest 2.
+pub(super) fn member(name: &str) -> Member {
+    Member {
+        name: name.into(),
+        uid: uid(name),
+        ready: true,
+        unschedulable: false,
+        our_cordon: false,
+        desired: Some(digest(2)),
+        published: Some(digest(2)),
+        published_uid: uid(name),
+        observed: true,
+        prepared: true,
+        staged: Some(digest(2)),
+        booted: Some(digest(1)),
+        failed: vec![],
+        last_turn: None,
+        heard: true,
+    }
+}
+
+pub(super) fn closed(index: u32) -> Berth {
+    Berth::new("p".into(), index, 7)
+}
+
+pub(super) fn offered(index: u32, node: &str, until: i64) -> Berth {
+    let offer = Offer { node: node.into(), uid: uid(node), target: digest(2), open_until: at(until) };
+    closed(index).offered(offer).unwrap()
+}
+
+pub(super) fn taken(index: u32, node: &str) -> Berth {
+    let boot = BootId::from("b");
+    offered(index, node, 100).taken(&node.into(), &uid(node), Some(digest(1)), boot).unwrap()
+}
+
+pub(super) fn committed(index: u32, node: &str) -> Berth {
+    taken(index, node).committed(BootId::from("b")).unwrap()
+}
+
+pub(super) fn seen(berth: Berth) -> SeenBerth {
+    SeenBerth { lease: berth.name(), berth: Ok(berth), in_doubt: false }
+}
+
+fn unreadable(index: u32) -> SeenBerth {
+    SeenBerth { lease: closed(index).name(), berth: Err("edited".into()), in_doubt: false }
+}
+
+pub(super) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> PoolFacts {
+    PoolFacts {
+        pool: "p".into(),
+        epoch: 7,
+        capacity: k,
+        published: k,
+        paused: false,
+        members,
+        berths,
+        elsewhere: BTreeSet::new(),
+        confirmed_gone: BTreeSet::new(),
+    }
+}
+
+fn now(facts: &PoolFacts) -> Plan {
+    plan(facts, at(50))
+}
+
+/// The plan in short words, such as `p-0 Offer n1`.
+fn words(plan: &Plan) -> Vec<String> {
+    plan.writes
+        .iter()
+        .map(|write| match write {
+            BerthWrite::Create(berth) => format!("{} Create", berth.name()),
+            BerthWrite::Delete { lease } => format!("{lease} Delete"),
+            BerthWrite::Update { lease, berth, why } => {
+                let node = berth.node().map_or("", |(n, _)| n.as_str());
+                format!("{lease} {why:?} {node}").trim_end().to_owned()
+            }
+        })
+        .collect()
+}
+
+fn names(names: &[&str]) -> Vec<Member> {
+    names.iter().map(|n| member(n)).collect()
+}
+
+#[test]
+fn berths_are_created_closed_and_offered_later() {
+    let plan = now(&facts(2, names(&["n1"]), vec![]));
+    assert_eq!(words(&plan), ["p-0 Create", "p-1 Create"]);
+    assert_eq!(plan.waiting[&"n1".into()], Wait::NoBerth);
+}
+
+#[test]
+fn one_at_a_time_and_two_at_a_time() {
+    let three = || names(&["n1", "n2", "n3"]);
+    let plan = now(&facts(1, three(), vec![seen(closed(0))]));
+    assert_eq!(words(&plan), ["p-0 Offer n1"]);
+    assert_eq!(plan.waiting[&"n2".into()], Wait::Capacity);
+    let two = now(&facts(2, three(), vec![seen(closed(1)), seen(closed(0))]));
+    assert_eq!(words(&two), ["p-0 Offer n1", "p-1 Offer n2"]);
+    let BerthWrite::Update { berth, .. } = &two.writes[0] else { panic!() };
+    let offer = berth.offer().unwrap();
+    assert_eq!((&offer.uid, &offer.target), (&uid("n1"), &digest(2)));
+    assert_eq!(offer.open_until, at(50 + 120));
+}
+
+#[test]
+fn holders_and_open_offers_use_up_capacity() {
+    for berth in [taken(0, "n1"), committed(0, "n1"), offered(0, "n1", 100)] {
+        let plan = now(&facts(1, names(&["n1", "n2"]), vec![seen(berth), seen(closed(1))]));
+        assert!(!words(&plan).iter().any(|w| w.contains("Offer")), "{plan:?}");
+    }
+}
+
+#[test]
+fn others_failures_use_up_capacity_but_a_broken_node_can_be_repaired() {
+    let mut members = names(&["n1", "n2", "n3"]);
+    members[2].ready = false;
+    let mut f = facts(1, members, vec![seen(closed(0))]);
+    f.members[2].prepared = false;
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "{plan:?}");
+    assert_eq!(plan.waiting[&"n1".into()], Wait::Capacity);
+    assert_eq!(plan.used_by.len(), 1);
+    assert_eq!(plan.used_by[0].how, How::NotReady);
+    f.members[2].prepared = true;
+    assert_eq!(words(&now(&f)), ["p-0 Offer n3"], "the unavailable node itself goes first");
+    f.members[2].ready = true;
+    f.members[2].unschedulable = true;
+    assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
+    f.members[2].prepared = false;
+    assert_eq!(now(&f).used_by[0].how, How::CordonedByOthers);
+}
+
+#[test]
+fn more_unavailable_than_capacity_still_repairs_k_of_them() {
+    let mut members = names(&["n1", "n2", "n3"]);
+    members.iter_mut().for_each(|m| m.ready = false);
+    let plan = now(&facts(2, members, vec![seen(closed(0)), seen(closed(1))]));
+    assert_eq!(words(&plan), ["p-0 Offer n1", "p-1 Offer n2"]);
+}
+
+#[test]
+fn a_node_counts_once() {
+    let mut members = names(&["n1", "n2"]);
+    members[0].unschedulable = true;
+    members[0].our_cordon = true;
+    let plan = now(&facts(2, members, vec![seen(taken(0, "n1")), seen(closed(1))]));
+    assert_eq!(words(&plan), ["p-1 Offer n2"]);
+}
+
+#[test]
+fn a_member_that_finishes_elsewhere_counts_here() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    f.elsewhere.insert(uid("n1"));
+    let plan = now(&f);
+    assert!(plan.writes.is_empty());
+    assert_eq!(plan.waiting[&"n1".into()], Wait::HasBerth);
+    f.elsewhere = [uid("a-stranger")].into();
+    assert_eq!(words(&now(&f)), ["p-0 Offer n1"]);
+}
+
+#[test]
+fn only_the_fit_are_offered_a_berth() {
+    type Change = fn(&mut Member);
+    let changes: [(Wait, Change); 10] = [
+        (Wait::NoImage, |m| m.desired = None),
+        (Wait::UpToDate, |m| m.booted = Some(digest(2))),
+        (Wait::NotPublished, |m| m.published = Some(digest(1))),
+        (Wait::OtherNode, |m| m.published_uid = uid("old")),
+        (Wait::NotObserved, |m| m.observed = false),
+        (Wait::FailedBefore, |m| m.failed = vec![digest(2)]),
+        (Wait::NotStaged, |m| m.staged = Some(digest(3))),
+        (Wait::NotStaged, |m| m.staged = None),
+        (Wait::NotPrepared, |m| m.prepared = false),
+        (Wait::Silent, |m| m.heard = false),
+    ];
+    for (wait, change) in changes {
+        let mut n1 = member("n1");
+        change(&mut n1);
+        let plan = now(&facts(1, vec![n1, member("n2")], vec![seen(closed(0))]));
+        assert_eq!(words(&plan), ["p-0 Offer n2"], "{wait:?}");
+        assert_eq!(plan.waiting[&"n1".into()], wait);
+    }
+}
+
+#[test]
+fn who_ended_badly_goes_behind_the_others() {
+    let mut members = names(&["n1", "n2", "n3"]);
+    members[0].last_turn = Some((digest(2), 2));
+    members[1].last_turn = Some((digest(2), 1));
+    let order = |f: &PoolFacts| -> Vec<String> {
+        let members = candidates::ordered(f, &f.berths);
+        members.iter().map(|m| m.name.to_string()).collect()
+    };
+    let mut f = facts(1, members, vec![]);
+    assert_eq!(order(&f), ["n3", "n2", "n1"]);
+    f.members[0].last_turn = Some((digest(9), 2));
+    assert_eq!(order(&f), ["n1", "n3", "n2"], "another digest is another matter");
+    let lapsed = offered(0, "n1", 10).closed(ClosedReason::Lapsed).unwrap();
+    f.berths = vec![seen(lapsed)];
+    assert_eq!(order(&f)[0], "n3");
+    f.members[0].ready = false;
+    assert_eq!(order(&f)[0], "n1", "unavailable ones first all the same");
+}
+
+#[test]
+fn an_offer_lapses_and_the_next_node_has_its_turn() {
+    let f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1", 50))]);
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Lapsed", "p-0 Offer n2"]);
+    let BerthWrite::Update { berth, .. } = &plan.writes[0] else { panic!() };
+    let BerthState::Closed(closed) = &berth.state else { panic!() };
+    assert_eq!(closed.outcome, Some(Outcome::Lapsed));
+}
+
+#[test]
+fn offers_are_withdrawn_when_their_reason_is_gone() {
+    type Change = fn(&mut PoolFacts);
+    let changes: [(&str, Change); 6] = [
+        ("paused", |f| f.paused = true),
+        ("member", |f| drop(f.members.remove(0))),
+        ("target", |f| f.members[0].desired = Some(digest(3))),
+        ("failed", |f| f.members[0].failed = vec![digest(2)]),
+        ("prepared", |f| f.members[0].prepared = false),
+        ("uid", |f| f.members[0].uid = uid("new")),
+    ];
+    for (what, change) in changes {
+        let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1", 100))]);
+        assert!(now(&f).writes.is_empty());
+        change(&mut f);
+        let words = words(&now(&f));
+        assert!(words[0].starts_with("p-0 Withdrawn"), "{what}: {words:?}");
+    }
+    let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1", 100))]);
+    f.members[0].heard = false;
+    f.members[0].observed = false;
+    assert!(now(&f).writes.is_empty(), "a late report is no reason");
+}
+
+#[test]
+fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
+    let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(closed(2))];
+    let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
+    f.paused = true;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1"]);
+    assert_eq!(plan.waiting[&"n3".into()], Wait::Paused);
+}
+
+#[test]
+fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
+    let mut f = facts(1, names(&["n1"]), vec![seen(taken(0, "n1"))]);
+    assert!(now(&f).writes.is_empty());
+    f.members[0].desired = Some(digest(3));
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"TargetChanged\") n1"]);
+    let revoked = taken(0, "n1").revoked(Some("TargetChanged".into())).unwrap();
+    f.berths = vec![seen(revoked.clone())];
+    assert!(now(&f).writes.is_empty());
+    f.members.clear();
+    assert!(now(&f).writes.is_empty());
+    f.berths = vec![seen(taken(0, "n1"))];
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"LeftPool\") n1"]);
+    let f = facts(1, names(&["n1"]), vec![seen(revoked)]);
+    assert_eq!(words(&now(&f)), ["p-0 Unrevoke n1"]);
+}
+
+#[test]
+fn a_committed_or_releasing_holder_is_left_alone() {
+    let releasing = committed(1, "n2").releasing(Outcome::Updated).unwrap();
+    let mut f = facts(2, vec![], vec![seen(committed(0, "n1")), seen(releasing)]);
+    f.paused = true;
+    assert!(now(&f).writes.is_empty());
+}
+
+#[test]
+fn a_ghost_is_closed_only_after_a_live_read() {
+    for berth in [committed(0, "n1"), offered(0, "n1", 100)] {
+        let mut f = facts(1, names(&["n2"]), vec![seen(berth)]);
+        assert!(!words(&now(&f)).contains(&"p-0 Gone".to_owned()));
+        f.confirmed_gone.insert(uid("n1"));
+        assert_eq!(words(&now(&f)), ["p-0 Gone", "p-0 Offer n2"]);
+    }
+}
+
+#[test]
+fn a_new_leader_stamps_every_berth_before_it_offers_any() {
+    let mut f = facts(2, names(&["n1", "n2"]), vec![seen(committed(0, "n1")), seen(closed(1))]);
+    f.epoch = 8;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Stamp n1", "p-1 Stamp"]);
+    assert_eq!(plan.waiting[&"n2".into()], Wait::Fencing);
+    for write in &plan.writes {
+        let BerthWrite::Update { berth, .. } = write else { panic!() };
+        assert_eq!(berth.epoch, 8);
+    }
+    let mut held = committed(0, "n1");
+    held.epoch = 8;
+    f.berths[0] = seen(held);
+    assert_eq!(words(&now(&f)), ["p-1 Stamp"], "one that is not stamped is enough");
+}
+
+#[test]
+fn a_berth_in_doubt_is_fenced_first() {
+    let mut f = facts(2, names(&["n1", "n2"]), vec![seen(closed(0)), seen(closed(1))]);
+    f.berths[1].in_doubt = true;
+    assert_eq!(words(&now(&f)), ["p-1 Stamp"]);
+}
+
+#[test]
+fn an_unreadable_lease_counts_as_held() {
+    let f = facts(1, names(&["n1"]), vec![unreadable(0)]);
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "nor is it created anew");
+    assert_eq!(plan.counts.held, 1);
+    let f = facts(2, names(&["n1", "n2"]), vec![unreadable(0), seen(closed(1))]);
+    assert_eq!(words(&now(&f)), ["p-1 Offer n1"]);
+}
+
+#[test]
+fn a_pool_grows_only_as_far_as_it_has_said() {
+    let mut f = facts(2, names(&["n1", "n2"]), vec![seen(closed(0)), seen(closed(1))]);
+    f.published = 1;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n1"]);
+    assert_eq!(plan.counts.total, 2, "which it says now");
+    f.published = 0;
+    assert!(now(&f).writes.is_empty());
+}
+
+#[test]
+fn a_pool_shrinks_by_withdrawing_saying_closing_and_deleting() {
+    // Capacity 2 -> 1, one holder and one open offer.
+    let berths = vec![seen(taken(0, "n1")), seen(offered(1, "n2", 100))];
+    let mut f = facts(1, names(&["n1", "n2"]), berths);
+    f.published = 2;
+    let plan = now(&f);
+    assert!(words(&plan)[0].starts_with("p-1 Withdrawn"), "{plan:?}");
+    assert_eq!(plan.counts.total, 2, "not said while more could be taken");
+    f.berths[1] = seen(closed(1));
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "{plan:?}");
+    assert_eq!(plan.counts.total, 1);
+    f.published = 1;
+    assert_eq!(words(&now(&f)), ["p-1 Shrunk"]);
+    f.berths[1] = seen(closed(1).closed(ClosedReason::Shrunk).unwrap());
+    assert_eq!(words(&now(&f)), ["p-1 Delete"]);
+}
+
+#[test]
+fn a_shrunk_pool_lets_its_holders_finish() {
+    let f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0)), seen(taken(1, "n2"))]);
+    assert!(now(&f).writes.is_empty(), "|H| = k: nothing is offered, nothing is taken away");
+}
+
+#[test]
+fn a_shrink_is_not_said_while_writes_may_be_on_their_way() {
+    let mut f = facts(1, vec![], vec![seen(closed(0)), seen(closed(1))]);
+    f.published = 2;
+    f.berths[1].in_doubt = true;
+    assert_eq!(now(&f).counts.total, 2);
+}
+
+#[test]
+fn a_pool_that_goes_gives_up_all_its_berths() {
+    let berths = vec![seen(closed(0)), seen(taken(1, "n1")), seen(offered(2, "n2", 100))];
+    let mut f = facts(0, vec![], berths);
+    f.published = 3;
+    let first = words(&now(&f));
+    assert!(first[0].starts_with("p-1 Revoke") && first[1].starts_with("p-2 Withdrawn"));
+    f.berths.truncate(1);
+    f.published = 0;
+    assert_eq!(words(&now(&f)), ["p-0 Shrunk"]);
+}
