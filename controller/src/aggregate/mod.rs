@@ -1,0 +1,157 @@
+//! A pool's status: what an admin reads at three in the morning. Pure.
+
+use std::collections::BTreeMap;
+
+use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::condition::{self, Verdict};
+use berth_api::node::{Phase, Staging};
+use berth_api::pool::{BootcNodePoolStatus, NodeCounts, Target};
+use berth_api::{Digest, NodeName};
+use jiff::Timestamp;
+
+use crate::membership::Conflict;
+use crate::plan::Plan;
+use crate::view::{HostView, NodeView};
+
+mod conditions;
+#[cfg(test)]
+mod tests;
+
+/// A member, as far as the pool's status is concerned.
+#[derive(Debug)]
+pub struct MemberView<'a> {
+    /// Its Node.
+    pub node: &'a NodeView,
+    /// Its BootcNode, when there is one.
+    pub host: Option<&'a HostView>,
+    /// The berth that it holds.
+    pub holding: Option<&'a Holding>,
+    /// It has been committed for longer than the pool's rebootTimeout without a sign of its agent.
+    pub overdue: bool,
+}
+
+/// Everything that a pool's status depends on.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// Generation of the pool's spec.
+    pub generation: Option<i64>,
+    /// The status as it is.
+    pub old: &'a BootcNodePoolStatus,
+    /// The reference in the spec.
+    pub reference: &'a str,
+    /// What was just resolved, when that is news.
+    pub resolved: Option<Target>,
+    /// What to say in `ImageResolved`, when resolving does not simply hold.
+    pub resolution: Option<Verdict>,
+    /// The admin has paused the pool.
+    pub paused: bool,
+    /// The pool is being deleted.
+    pub deleting: bool,
+    /// What is wrong with the selector.
+    pub bad_selector: Option<&'a str>,
+    /// The members.
+    pub members: &'a [MemberView<'a>],
+    /// Conflicts that concern the pool.
+    pub conflicts: Vec<&'a Conflict>,
+    /// The plan of its berths.
+    pub plan: &'a Plan,
+    /// What is wrong with each Lease that cannot be read.
+    pub unreadable: Vec<&'a str>,
+}
+
+/// What a member is doing, worked out once for counts and messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Doing {
+    Updated,
+    Rebooting,
+    Draining,
+    Staged,
+    Staging,
+    Pending,
+}
+
+/// The status as it should be now.
+pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
+    let target = target(facts, now);
+    let doing: BTreeMap<&NodeName, Doing> =
+        facts.members.iter().map(|m| (&m.node.name, doing(m, target.as_ref()))).collect();
+    let mut conditions = facts.old.conditions.clone();
+    for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing) {
+        condition::set(&mut conditions, type_, verdict, facts.generation, now);
+    }
+    BootcNodePoolStatus {
+        observed_generation: facts.generation,
+        nodes: counts(facts, &doing),
+        berths: facts.plan.counts.clone(),
+        target,
+        conditions,
+    }
+}
+
+/// The target in force: the newly resolved one, or the last one.
+fn target(facts: &Facts<'_>, now: Timestamp) -> Option<Target> {
+    let old = facts.old.target.as_ref();
+    let Some(new) = &facts.resolved else {
+        return old.cloned();
+    };
+    let same_digest = old.filter(|old| old.digest == new.digest);
+    let publish_time = same_digest.and_then(|old| old.publish_time.clone());
+    Some(Target { publish_time: Some(publish_time.unwrap_or_else(|| now.into())), ..new.clone() })
+}
+
+fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
+    if let Some(holding) = member.holding {
+        return match holding.phase {
+            HoldPhase::Committed | HoldPhase::Releasing(Outcome::Updated) => Doing::Rebooting,
+            HoldPhase::Taken | HoldPhase::Releasing(_) => Doing::Draining,
+        };
+    }
+    let desired = target.and_then(|t| t.digest_for(&member.node.architecture));
+    let report = member.host.and_then(HostView::report);
+    let (Some(desired), Some(report)) = (desired, report) else {
+        return Doing::Pending;
+    };
+    let is = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
+    let spec = member.host.and_then(HostView::spec);
+    if is(&report.booted) {
+        Doing::Updated
+    } else if is(&report.staged) && report.locked {
+        Doing::Staged
+    } else if report.phase == Some(Phase::Staging) && spec.is_some_and(|s| s.staging == Staging::Allowed) {
+        Doing::Staging
+    } else {
+        Doing::Pending
+    }
+}
+
+fn counts(facts: &Facts<'_>, doing: &BTreeMap<&NodeName, Doing>) -> NodeCounts {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let in_state = |wanted: Doing| count(doing.values().filter(|d| **d == wanted).count());
+    let members = |f: &dyn Fn(&MemberView<'_>) -> bool| count(facts.members.iter().filter(|m| f(m)).count());
+    NodeCounts {
+        total: count(facts.members.len()),
+        updated: in_state(Doing::Updated),
+        staging: in_state(Doing::Staging),
+        staged: in_state(Doing::Staged),
+        draining: in_state(Doing::Draining),
+        rebooting: in_state(Doing::Rebooting),
+        pending: in_state(Doing::Pending),
+        degraded: members(&|m| trouble(m).is_some()),
+        unavailable: members(&|m| !m.node.ready || m.node.unschedulable || m.node.our_cordon),
+    }
+}
+
+/// What is wrong with a member: a reason and a message.
+fn trouble(member: &MemberView<'_>) -> Option<(String, String)> {
+    if member.overdue {
+        return Some((
+            "RebootTimedOut".to_owned(),
+            "has not come back from its reboot; it keeps its berth until it is proven, deleted or excluded".to_owned(),
+        ));
+    }
+    match member.host.map(|h| &h.content) {
+        Some(Ok(content)) => content.report.degraded.clone(),
+        Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
+        None => None,
+    }
+}

@@ -1,0 +1,224 @@
+use std::collections::BTreeMap;
+
+use berth_api::BootId;
+use berth_api::berth::{Berth, Offer};
+use berth_api::node::BootcNodeSpec;
+use berth_api::pool::{BerthCounts, PlatformDigest};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::*;
+use crate::plan::{How, Use, Wait};
+use crate::view::{HostContent, Report};
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn target() -> Target {
+    Target {
+        image: "quay.io/os:v2".into(),
+        digest: digest(2),
+        version: Some("v2".into()),
+        platforms: vec![PlatformDigest { architecture: "amd64".into(), digest: digest(2) }],
+        publish_time: None,
+    }
+}
+
+fn node(name: &str) -> NodeView {
+    NodeView {
+        name: name.into(),
+        uid: "u".into(),
+        labels: BTreeMap::new(),
+        ready: true,
+        unschedulable: false,
+        our_cordon: false,
+        architecture: "amd64".into(),
+    }
+}
+
+fn host(report: Report) -> HostView {
+    HostView {
+        uid: "h".into(),
+        generation: Some(1),
+        deleting: false,
+        finalizers: vec![],
+        owner: None,
+        pool_label: None,
+        content: Ok(HostContent {
+            spec: BootcNodeSpec { staging: Staging::Allowed, ..BootcNodeSpec::default() },
+            report,
+            heartbeat: None,
+        }),
+    }
+}
+
+fn booted(n: u8) -> Report {
+    Report { booted: Some(digest(n)), ..Report::default() }
+}
+
+fn holding(committed: bool) -> Holding {
+    let offer = Offer { node: "n1".into(), uid: "u".into(), target: digest(2), open_until: Timestamp::UNIX_EPOCH };
+    let boot = || BootId::from("b");
+    let taken =
+        Berth::new("p".into(), 0, 1).offered(offer).unwrap().taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
+    let berth = if committed { taken.committed(boot()).unwrap() } else { taken };
+    berth.holding().unwrap().clone()
+}
+
+struct Case {
+    members: Vec<(NodeView, Option<HostView>, Option<Holding>)>,
+    plan: Plan,
+    paused: bool,
+    resolved: bool,
+    overdue: bool,
+}
+
+fn case(members: Vec<(NodeView, Option<HostView>, Option<Holding>)>) -> Case {
+    Case { members, plan: Plan::default(), paused: false, resolved: true, overdue: false }
+}
+
+impl Case {
+    fn status(&self) -> BootcNodePoolStatus {
+        let members: Vec<MemberView<'_>> = self
+            .members
+            .iter()
+            .map(|(node, host, holding)| MemberView {
+                node,
+                host: host.as_ref(),
+                holding: holding.as_ref(),
+                overdue: self.overdue && holding.is_some(),
+            })
+            .collect();
+        let old = BootcNodePoolStatus { target: self.resolved.then(target), ..BootcNodePoolStatus::default() };
+        let facts = Facts {
+            generation: Some(3),
+            old: &old,
+            reference: "quay.io/os:v2",
+            resolved: None,
+            resolution: None,
+            paused: self.paused,
+            deleting: false,
+            bad_selector: None,
+            members: &members,
+            conflicts: vec![],
+            plan: &self.plan,
+            unreadable: vec![],
+        };
+        status(&facts, Timestamp::UNIX_EPOCH)
+    }
+
+    fn condition(&self, type_: &str) -> Condition {
+        condition::find(&self.status().conditions, type_).unwrap().clone()
+    }
+
+    fn says(&self, type_: &str) -> String {
+        let c = self.condition(type_);
+        format!("{} {} {}", c.status, c.reason, c.message)
+    }
+}
+
+fn up(name: &str, report: Report) -> (NodeView, Option<HostView>, Option<Holding>) {
+    (node(name), Some(host(report)), None)
+}
+
+#[test]
+fn every_member_is_counted_where_it_is() {
+    let staged = Report { staged: Some(digest(2)), locked: true, ..booted(1) };
+    let staging = Report { phase: Some(Phase::Staging), ..booted(1) };
+    let mut down = node("n6");
+    down.ready = false;
+    let degraded = Report { degraded: Some(("DiskFull".into(), "no space".into())), ..booted(1) };
+    let case = case(vec![
+        up("n1", booted(2)),
+        up("n2", staged),
+        up("n3", staging),
+        (node("n4"), Some(host(booted(1))), Some(holding(false))),
+        (node("n5"), Some(host(booted(2))), Some(holding(true))),
+        (down, None, None),
+        up("n7", degraded),
+    ]);
+    let expected = NodeCounts {
+        total: 7,
+        updated: 1,
+        staging: 1,
+        staged: 1,
+        draining: 1,
+        rebooting: 1,
+        pending: 2,
+        degraded: 1,
+        unavailable: 1,
+    };
+    assert_eq!(case.status().nodes, expected);
+    assert_eq!(case.says("Progressing"), "True Rebooting 1 of 7 updated; reboot: n5; drain: n4; stage: n3");
+    assert_eq!(case.says("Degraded"), "True NodesDegraded 1 degraded: n7: DiskFull: no space");
+}
+
+#[test]
+fn done_is_done() {
+    let case = case(vec![up("n1", booted(2)), up("n2", booted(2))]);
+    assert_eq!(case.says("Updated"), "True AllUpdated 2 of 2 nodes run v2");
+    assert_eq!(case.says("Progressing"), "False Updated all 2 nodes run v2");
+    assert_eq!(case.condition("Degraded").status, "False");
+    assert_eq!(case.condition("Paused").status, "False");
+    assert!(case.says("ImageResolved").starts_with("True Resolved quay.io/os:v2 is sha256:"));
+    assert_eq!(case.status().observed_generation, Some(3));
+}
+
+#[test]
+fn who_waits_is_told_for_what() {
+    let mut case = case(vec![up("n1", booted(1)), up("n7", booted(1))]);
+    case.plan = Plan {
+        waiting: [("n1".into(), Wait::Capacity)].into(),
+        used_by: vec![Use { who: "n7".into(), how: How::CordonedByOthers }],
+        counts: BerthCounts { total: 1, closed: 1, ..BerthCounts::default() },
+        ..Plan::default()
+    };
+    assert_eq!(case.says("Progressing"), "False Waiting 1 of 1 berths used: n7, cordoned by someone else");
+    case.plan.waiting =
+        [("n1".into(), Wait::NotStaged), ("n7".into(), Wait::Silent), ("n9".into(), Wait::UpToDate)].into();
+    assert_eq!(case.says("Progressing"), "False Waiting has not staged its image: n1; has a silent agent: n7");
+    case.paused = true;
+    assert!(case.says("Progressing").starts_with("False Paused"));
+    assert_eq!(case.condition("Paused").status, "True");
+    case.resolved = false;
+    assert!(case.says("Progressing").starts_with("False ImageNotResolved"));
+    assert!(case.says("ImageResolved").starts_with("Unknown Resolving"));
+    assert!(case.says("Updated").starts_with("False ImageNotResolved"));
+}
+
+#[test]
+fn a_holder_that_does_not_come_back_is_reported() {
+    let mut case = case(vec![(node("n1"), None, Some(holding(true)))]);
+    case.overdue = true;
+    let says = case.says("Degraded");
+    assert!(says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut"), "{says}");
+}
+
+#[test]
+fn the_time_of_publishing_is_that_of_the_digest() {
+    let old = BootcNodePoolStatus {
+        target: Some(Target { publish_time: Some(Timestamp::from_second(7).unwrap().into()), ..target() }),
+        ..BootcNodePoolStatus::default()
+    };
+    let resolve = |digest_of: u8| {
+        let plan = Plan::default();
+        let facts = Facts {
+            generation: Some(1),
+            old: &old,
+            reference: "quay.io/os:v3",
+            resolved: Some(Target { image: "quay.io/os:v3".into(), digest: digest(digest_of), ..target() }),
+            resolution: None,
+            paused: false,
+            deleting: false,
+            bad_selector: None,
+            members: &[],
+            conflicts: vec![],
+            plan: &plan,
+            unreadable: vec![],
+        };
+        let status = status(&facts, Timestamp::from_second(9).unwrap());
+        status.target.unwrap().publish_time.unwrap().0.as_second()
+    };
+    assert_eq!(resolve(2), 7, "the same digest under another name");
+    assert_eq!(resolve(3), 9);
+}

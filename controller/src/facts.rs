@@ -1,0 +1,257 @@
+//! From what the watches know to what the pure functions need. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::pool::BootcNodePool;
+use berth_api::{NodeName, NodeUid, PoolName, keys};
+
+use crate::membership::{self, Membership, PoolSelector, Rule};
+use crate::plan::{Member, PoolFacts, SeenBerth};
+use crate::publish::{Terms, desired_digest, made_for};
+use crate::store::{Objects, Snapshot};
+use crate::view::{HostView, LeaseView, NodeView, PoolView};
+
+/// A pool as this pass sees it.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    /// Its name.
+    pub name: PoolName,
+    /// The object; `None` for a pool that is gone while its berths are still there.
+    pub object: Option<BootcNodePool>,
+    /// It is being deleted, or gone.
+    pub deleting: bool,
+    /// What is wrong with its selector.
+    pub bad_selector: Option<String>,
+}
+
+impl Pool {
+    /// The pools that can be read. Berths and members of one that cannot are left as they are.
+    pub fn readable(pools: &Objects<PoolView>) -> Vec<Pool> {
+        pools
+            .values()
+            .filter_map(|entry| {
+                let object = entry.view.object.as_ref().ok()?.clone();
+                let selector = membership::selector(object.spec.node_selector.as_ref());
+                Some(Pool {
+                    name: entry.view.name.clone(),
+                    deleting: object.metadata.deletion_timestamp.is_some(),
+                    bad_selector: selector.err(),
+                    object: Some(object),
+                })
+            })
+            .collect()
+    }
+
+    /// A pool that only its berths still name.
+    pub fn orphaned(name: PoolName) -> Pool {
+        Pool { name, object: None, deleting: true, bad_selector: None }
+    }
+
+    /// The target in force.
+    pub fn target(&self) -> Option<&berth_api::pool::Target> {
+        self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
+    }
+
+    /// The pool's capacity for so many members.
+    pub fn capacity(&self, members: usize) -> usize {
+        match &self.object {
+            Some(object) if !self.deleting => object.spec.capacity(members),
+            _ => 0,
+        }
+    }
+
+    fn published(&self) -> usize {
+        let status = self.object.as_ref().and_then(|o| o.status.as_ref());
+        status.map_or(0, |s| s.berths.total as usize)
+    }
+
+    fn paused(&self) -> bool {
+        self.object.as_ref().is_some_and(|o| o.spec.paused())
+    }
+}
+
+/// Who belongs where.
+pub fn membership(snapshot: &Snapshot) -> Membership {
+    let selectors: Vec<PoolSelector> = snapshot
+        .pools
+        .values()
+        .map(|entry| PoolSelector { name: entry.view.name.clone(), rule: rule(&entry.view) })
+        .collect();
+    let pools: BTreeMap<&str, PoolName> = snapshot
+        .hosts
+        .iter()
+        .filter_map(|(name, host)| {
+            let pool = &host.view.spec()?.pool_name;
+            (!pool.is_empty()).then(|| (name.as_str(), PoolName::from(pool.as_str())))
+        })
+        .collect();
+    let nodes = snapshot.nodes.values().map(|entry| {
+        let node = entry.view.as_ref();
+        (&node.name, &node.labels, pools.get(node.name.as_str()))
+    });
+    membership::membership(&selectors, nodes)
+}
+
+fn rule(pool: &PoolView) -> Rule {
+    match &pool.object {
+        Ok(object) if object.metadata.deletion_timestamp.is_some() => Rule::Nothing,
+        Ok(object) => match membership::selector(object.spec.node_selector.as_ref()) {
+            Ok(selector) => Rule::Select(selector),
+            Err(_) => Rule::Keep,
+        },
+        Err(_) => Rule::Keep,
+    }
+}
+
+/// What each pool says about its members. `resolving`: the pools whose first resolution is under way.
+pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
+    let one = |pool: &Pool| {
+        let spec = &pool.object.as_ref()?.spec;
+        let members = membership.members(&pool.name).count();
+        Some(Terms {
+            target: pool.target().cloned(),
+            resolving: resolving.contains(&pool.name),
+            max_staging: spec.max_staging(members),
+            drain_timeout: spec.drain_timeout(),
+            reboot_timeout: spec.reboot_timeout(),
+            progress_interval: spec.progress_interval(),
+        })
+    };
+    pools.iter().filter_map(|pool| Some((pool.name.clone(), one(pool)?))).collect()
+}
+
+/// Which nodes have something to do with berths.
+#[derive(Debug, Clone, Default)]
+pub struct Occupied {
+    /// For each node that holds or is offered a berth, the pools of those berths.
+    pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
+    /// The same nodes' names.
+    pub names: BTreeMap<NodeUid, NodeName>,
+    /// Nodes that a Lease names which cannot be read.
+    pub unclear: BTreeSet<NodeName>,
+}
+
+/// Reads who has berths from all Leases.
+pub fn occupied(leases: &[LeaseView]) -> Occupied {
+    let mut occupied = Occupied::default();
+    for lease in leases {
+        match &lease.berth {
+            Ok(berth) => {
+                if let Some((node, uid)) = berth.node() {
+                    let pools = occupied.by_uid.entry(uid.clone()).or_default();
+                    pools.insert(lease.pool.clone());
+                    occupied.names.insert(uid.clone(), node.clone());
+                }
+            }
+            Err(_) => {
+                let labels = lease.lease.metadata.labels.as_ref();
+                if let Some(node) = labels.and_then(|l| l.get(keys::LABEL_NODE)) {
+                    occupied.unclear.insert(NodeName::from(node.as_str()));
+                }
+            }
+        }
+    }
+    occupied
+}
+
+/// Names and UIDs of Nodes that something of ours refers to and that the watch does not show: to be confirmed by a
+/// live read before anything is done about it.
+pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
+    let there: BTreeSet<&NodeUid> = snapshot.nodes.values().map(|n| &n.view.uid).collect();
+    let hosts =
+        snapshot.hosts.iter().filter_map(|(name, host)| Some((made_for(&host.view)?, NodeName::from(name.as_str()))));
+    let holders = occupied.names.iter().map(|(u, n)| (u.clone(), n.clone()));
+    hosts.chain(holders).filter(|(uid, _)| !there.contains(uid)).collect()
+}
+
+/// What the plan of one pool's berths depends on, besides what is the same for all pools.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    /// What the watches know.
+    pub snapshot: &'a Snapshot,
+    /// Who belongs where.
+    pub membership: &'a Membership,
+    /// All berths.
+    pub leases: &'a [LeaseView],
+    /// Who has them.
+    pub occupied: &'a Occupied,
+    /// Leases with a write of ours of unknown fate.
+    pub in_doubt: &'a BTreeSet<String>,
+    /// Node UIDs that a live read has shown to exist no more.
+    pub confirmed_gone: &'a BTreeSet<NodeUid>,
+    /// Nodes whose agent has been heard of lately.
+    pub heard: &'a BTreeSet<NodeName>,
+    /// The epoch of this leader.
+    pub epoch: u64,
+}
+
+impl Shared<'_> {
+    /// The facts for one pool's plan.
+    pub fn of(&self, pool: &Pool) -> PoolFacts {
+        let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
+        let capacity = pool.capacity(names.len());
+        let members = names.into_iter().filter_map(|name| self.member(pool, name)).collect();
+        let berths = self
+            .leases
+            .iter()
+            .filter(|lease| lease.pool == pool.name)
+            .map(|lease| SeenBerth {
+                lease: lease.name().to_owned(),
+                berth: lease.berth.clone(),
+                in_doubt: self.in_doubt.contains(lease.name()),
+            })
+            .collect();
+        let elsewhere = self
+            .occupied
+            .by_uid
+            .iter()
+            .filter(|(_, pools)| pools.iter().any(|p| *p != pool.name))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        PoolFacts {
+            pool: pool.name.clone(),
+            epoch: self.epoch,
+            capacity,
+            published: pool.published(),
+            paused: pool.paused(),
+            members,
+            berths,
+            elsewhere,
+            confirmed_gone: self.confirmed_gone.clone(),
+        }
+    }
+
+    fn member(&self, pool: &Pool, name: &NodeName) -> Option<Member> {
+        let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
+        let host = self.snapshot.hosts.get(name.as_str());
+        member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))
+    }
+}
+
+/// A member as the plan sees it; `None` when its BootcNode is being deleted, since its agent is told to let go.
+fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) -> Option<Member> {
+    if host.is_some_and(|h| h.deleting) {
+        return None;
+    }
+    let spec = host.and_then(|h| h.spec()).cloned().unwrap_or_default();
+    let report = host.and_then(|h| h.report()).cloned().unwrap_or_default();
+    // What another pool published says nothing about this one.
+    let ours = spec.pool_name == pool.name.as_str();
+    Some(Member {
+        name: node.name.clone(),
+        uid: node.uid.clone(),
+        ready: node.ready,
+        unschedulable: node.unschedulable,
+        our_cordon: node.our_cordon,
+        desired: desired_digest(pool.target(), &node.architecture).cloned(),
+        published: spec.image.filter(|_| ours).map(|i| i.digest),
+        published_uid: NodeUid::from(spec.node_uid.as_str()),
+        observed: host.is_some_and(HostView::observed),
+        prepared: report.prepared,
+        staged: report.staged.filter(|_| report.locked),
+        booted: report.booted,
+        failed: report.failed,
+        last_turn: report.last_turn,
+        heard,
+    })
+}

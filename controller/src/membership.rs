@@ -1,0 +1,217 @@
+//! Which node belongs to which pool. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::{NodeName, PoolName};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::core::{Selector, SelectorExt};
+
+/// A pool, as far as membership is concerned.
+#[derive(Debug, Clone)]
+pub struct PoolSelector {
+    /// Its name.
+    pub name: PoolName,
+    /// Which nodes it selects.
+    pub rule: Rule,
+}
+
+/// Which nodes a pool selects.
+#[derive(Debug, Clone)]
+pub enum Rule {
+    /// Those that match.
+    Select(Selector),
+    /// Those that it already has: what it says cannot be understood, and a slip of the pen must not release nodes.
+    Keep,
+    /// None: it is being deleted.
+    Nothing,
+}
+
+/// Reads a pool's selector.
+///
+/// # Errors
+/// When it is missing, or an expression means nothing; the text says what is wrong.
+pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
+    let selector = selector.ok_or("nodeSelector is missing")?;
+    for requirement in selector.match_expressions.iter().flatten() {
+        well_formed(requirement)?;
+    }
+    Selector::try_from(selector.clone()).map_err(|e| e.to_string())
+}
+
+fn well_formed(requirement: &LabelSelectorRequirement) -> Result<(), String> {
+    let values = requirement.values.as_ref().map_or(0, Vec::len);
+    let (operator, key) = (&requirement.operator, &requirement.key);
+    match (operator.as_str(), values) {
+        ("In" | "NotIn", 1..) | ("Exists" | "DoesNotExist", 0) => Ok(()),
+        ("In" | "NotIn", 0) => Err(format!("{operator} for {key} needs values")),
+        ("Exists" | "DoesNotExist", _) => Err(format!("{operator} for {key} takes no values")),
+        _ => Err(format!("{operator:?} for {key} is no operator; write In, NotIn, Exists or DoesNotExist")),
+    }
+}
+
+/// A node that more than one pool selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The node.
+    pub node: NodeName,
+    /// All pools that select it.
+    pub pools: Vec<PoolName>,
+    /// The one that it stays in, because it is in it already.
+    pub stays_in: Option<PoolName>,
+}
+
+impl Conflict {
+    /// One line for the node.
+    pub fn message(&self) -> String {
+        let pools: Vec<_> = self.pools.iter().map(PoolName::as_str).collect();
+        let fate = match &self.stays_in {
+            Some(pool) => format!("the node stays in {pool}"),
+            None => "the node joins none of them".to_owned(),
+        };
+        format!("selected by more than one pool: {}; {fate} until only one selects it", pools.join(", "))
+    }
+}
+
+/// Who belongs where.
+#[derive(Debug, Clone, Default)]
+pub struct Membership {
+    /// The pool of each node that has one.
+    pub pool_of: BTreeMap<NodeName, PoolName>,
+    /// Nodes that more than one pool selects.
+    pub conflicts: BTreeMap<NodeName, Conflict>,
+}
+
+impl Membership {
+    /// The members of a pool, by name.
+    pub fn members<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a NodeName> {
+        self.pool_of.iter().filter(move |(_, p)| *p == pool).map(|(n, _)| n)
+    }
+
+    /// The conflicts that concern a pool.
+    pub fn conflicts_of<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a Conflict> {
+        self.conflicts.values().filter(move |c| c.pools.contains(pool))
+    }
+}
+
+/// A node, as far as membership is concerned: its labels, and the pool that its BootcNode names.
+pub type Labelled<'a> = (&'a NodeName, &'a BTreeMap<String, String>, Option<&'a PoolName>);
+
+/// Decides who belongs where. A node that two pools select stays where it is, or joins neither.
+pub fn membership<'a>(pools: &[PoolSelector], nodes: impl IntoIterator<Item = Labelled<'a>>) -> Membership {
+    let mut result = Membership::default();
+    for (node, labels, current) in nodes {
+        let selecting: BTreeSet<&PoolName> = pools
+            .iter()
+            .filter(|p| match &p.rule {
+                Rule::Select(selector) => selector.matches(labels),
+                Rule::Keep => current == Some(&p.name),
+                Rule::Nothing => false,
+            })
+            .map(|p| &p.name)
+            .collect();
+        let pool = match selecting.len() {
+            0 => None,
+            1 => selecting.first().copied(),
+            _ => {
+                let stays_in = current.filter(|c| selecting.contains(c));
+                let conflict = Conflict {
+                    node: node.clone(),
+                    pools: selecting.iter().map(|p| (*p).clone()).collect(),
+                    stays_in: stays_in.cloned(),
+                };
+                result.conflicts.insert(node.clone(), conflict);
+                stays_in
+            }
+        };
+        if let Some(pool) = pool {
+            result.pool_of.insert(node.clone(), pool.clone());
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, key: &str, value: &str) -> PoolSelector {
+        let labels =
+            LabelSelector { match_labels: Some([(key.to_owned(), value.to_owned())].into()), match_expressions: None };
+        PoolSelector { name: name.into(), rule: Rule::Select(selector(Some(&labels)).unwrap()) }
+    }
+
+    fn decide(pools: &[PoolSelector], labels: &[(&str, &str)], current: Option<&str>) -> Membership {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let current = current.map(PoolName::from);
+        membership(pools, [(&"n1".into(), &labels, current.as_ref())])
+    }
+
+    #[test]
+    fn one_pool_takes_what_it_selects() {
+        let pools = [pool("a", "role", "worker")];
+        let of = |labels: &[(&str, &str)]| decide(&pools, labels, None).pool_of;
+        assert_eq!(of(&[("role", "worker")])[&"n1".into()], "a".into());
+        assert!(of(&[("role", "infra")]).is_empty());
+        assert!(of(&[]).is_empty());
+    }
+
+    #[test]
+    fn an_empty_selector_takes_all() {
+        let all =
+            PoolSelector { name: "all".into(), rule: Rule::Select(selector(Some(&LabelSelector::default())).unwrap()) };
+        assert_eq!(decide(&[all], &[], None).pool_of.len(), 1);
+    }
+
+    #[test]
+    fn a_node_of_two_pools_stays_or_joins_neither() {
+        let pools = [pool("a", "x", "1"), pool("b", "y", "1")];
+        let both: &[(&str, &str)] = &[("x", "1"), ("y", "1")];
+        let node = NodeName::from("n1");
+        for (current, expected) in [(None, None), (Some("b"), Some("b")), (Some("c"), None)] {
+            let result = decide(&pools, both, current);
+            let expected = expected.map(PoolName::from);
+            assert_eq!(result.pool_of.get(&node), expected.as_ref(), "{current:?}");
+            assert_eq!(result.conflicts[&node].stays_in, expected);
+            assert_eq!(result.conflicts_of(&"a".into()).count(), 1);
+            assert_eq!(result.conflicts_of(&"b".into()).count(), 1);
+            assert!(result.conflicts[&node].message().contains("a, b"));
+        }
+    }
+
+    #[test]
+    fn a_pool_that_makes_no_sense_keeps_its_nodes_and_gets_no_more() {
+        let keep = PoolSelector { name: "a".into(), rule: Rule::Keep };
+        let pools = [keep, pool("b", "x", "1")];
+        assert_eq!(decide(&pools, &[], Some("a")).pool_of.len(), 1);
+        assert!(decide(&pools, &[], None).pool_of.is_empty());
+        let both = decide(&pools, &[("x", "1")], Some("a"));
+        assert_eq!(both.pool_of[&"n1".into()], "a".into());
+        assert_eq!(both.conflicts.len(), 1);
+    }
+
+    #[test]
+    fn a_pool_that_goes_releases_its_nodes() {
+        let nothing = PoolSelector { name: "a".into(), rule: Rule::Nothing };
+        assert!(decide(&[nothing], &[], Some("a")).pool_of.is_empty());
+    }
+
+    #[test]
+    fn expressions_are_checked() {
+        let with = |operator: &str, values: Option<&[&str]>| {
+            let requirement = LabelSelectorRequirement {
+                key: "k".into(),
+                operator: operator.into(),
+                values: values.map(|v| v.iter().map(|s| (*s).to_owned()).collect()),
+            };
+            selector(Some(&LabelSelector { match_labels: None, match_expressions: Some(vec![requirement]) }))
+        };
+        assert!(with("In", Some(&["a"])).is_ok());
+        assert!(with("Exists", None).is_ok());
+        assert!(with("DoesNotExist", Some(&[])).is_ok());
+        for bad in [with("In", None), with("NotIn", Some(&[])), with("Exists", Some(&["a"])), with("Gt", Some(&["1"]))]
+        {
+            assert!(bad.is_err(), "{bad:?}");
+        }
+        assert!(selector(None).is_err());
+    }
+}

@@ -1,0 +1,314 @@
+//! What the controller keeps of each object: small projections, made when an object arrives, so that a cluster of
+//! thousands of nodes fits into a few tens of megabytes.
+
+use std::collections::BTreeMap;
+
+use berth_api::berth::{self, Berth};
+use berth_api::node::{BootcNode, BootcNodeSpec, Phase};
+use berth_api::pool::BootcNodePool;
+use berth_api::{Digest, NodeName, NodeUid, PoolName, condition, keys};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DeserializeGuard;
+
+/// A projection, and how two of them differ.
+pub trait View {
+    /// Whether a plan made from `other` could look different.
+    fn differs(&self, other: &Self) -> bool;
+
+    /// Whether somebody other than the controller has spoken in between: an agent's report or renewal.
+    fn spoken(&self, other: &Self) -> bool {
+        self.differs(other)
+    }
+}
+
+/// A Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// Its name.
+    pub name: NodeName,
+    /// Its UID.
+    pub uid: NodeUid,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The kubelet says Ready.
+    pub ready: bool,
+    /// `spec.unschedulable`, by anyone's doing.
+    pub unschedulable: bool,
+    /// It carries our cordon annotation.
+    pub our_cordon: bool,
+    /// `status.nodeInfo.architecture`, in OCI words.
+    pub architecture: String,
+}
+
+/// A BootcNode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostView {
+    /// Its own UID.
+    pub uid: String,
+    /// Generation of its spec.
+    pub generation: Option<i64>,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// Its finalizers.
+    pub finalizers: Vec<String>,
+    /// UID of the Node that owns it.
+    pub owner: Option<String>,
+    /// Its pool label.
+    pub pool_label: Option<String>,
+    /// What it says, or why that cannot be read.
+    pub content: Result<HostContent, String>,
+}
+
+/// Spec and pruned status of a BootcNode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostContent {
+    /// What the controller published.
+    pub spec: BootcNodeSpec,
+    /// What the agent reports.
+    pub report: Report,
+    /// The agent's pulse; changes without meaning anything else.
+    pub heartbeat: Option<Timestamp>,
+}
+
+/// What the controller needs of an agent's report.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// Generation that it speaks of.
+    pub observed_generation: Option<i64>,
+    /// UID of the Node that the agent runs on.
+    pub node_uid: Option<String>,
+    /// Digest that is booted.
+    pub booted: Option<Digest>,
+    /// Digest that is staged.
+    pub staged: Option<Digest>,
+    /// The staged image is locked.
+    pub locked: bool,
+    /// Where the node is, for counting and for people.
+    pub phase: Option<Phase>,
+    /// The agent backs off from a failure: reason and message.
+    pub failure: Option<(String, String)>,
+    /// Digest of the last turn that ended badly, and how many did.
+    pub last_turn: Option<(Digest, u32)>,
+    /// Digests that failed.
+    pub failed: Vec<Digest>,
+    /// `UpdatePrepared` is True.
+    pub prepared: bool,
+    /// `NodeDegraded` is True: reason and message.
+    pub degraded: Option<(String, String)>,
+}
+
+/// A berth's Lease.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeaseView {
+    /// The Lease without what is not needed to write it back.
+    pub lease: Lease,
+    /// The pool that its label names.
+    pub pool: PoolName,
+    /// The berth that it is, or why it is none.
+    pub berth: Result<Berth, String>,
+}
+
+/// A pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolView {
+    /// Its name.
+    pub name: PoolName,
+    /// The object, pruned, or why it cannot be read.
+    pub object: Result<BootcNodePool, String>,
+}
+
+impl View for NodeView {
+    fn differs(&self, other: &Self) -> bool {
+        self != other
+    }
+}
+
+impl View for HostView {
+    fn differs(&self, other: &Self) -> bool {
+        let content = match (&self.content, &other.content) {
+            (Ok(a), Ok(b)) => a.spec != b.spec || a.report != b.report,
+            (a, b) => a != b,
+        };
+        let envelope = |v: &Self| {
+            let finalizers = v.finalizers.clone();
+            (v.uid.clone(), v.generation, v.deleting, finalizers)
+        };
+        content
+            || envelope(self) != envelope(other)
+            || (&self.owner, &self.pool_label) != (&other.owner, &other.pool_label)
+    }
+
+    fn spoken(&self, other: &Self) -> bool {
+        match (&self.content, &other.content) {
+            (Ok(a), Ok(b)) => a.report != b.report || a.heartbeat != b.heartbeat,
+            (a, b) => a != b,
+        }
+    }
+}
+
+impl View for LeaseView {
+    fn differs(&self, other: &Self) -> bool {
+        self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
+    }
+
+    fn spoken(&self, other: &Self) -> bool {
+        self.lease.metadata.resource_version != other.lease.metadata.resource_version
+    }
+}
+
+impl View for PoolView {
+    fn differs(&self, other: &Self) -> bool {
+        match (&self.object, &other.object) {
+            (Ok(a), Ok(b)) => {
+                a.spec != b.spec
+                    || a.status != b.status
+                    || a.metadata.uid != b.metadata.uid
+                    || a.metadata.finalizers != b.metadata.finalizers
+                    || a.metadata.deletion_timestamp != b.metadata.deletion_timestamp
+            }
+            (a, b) => a != b,
+        }
+    }
+}
+
+impl NodeView {
+    /// Projects a Node.
+    pub fn of(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        let status = node.status.as_ref();
+        let ready = status
+            .and_then(|s| s.conditions.as_ref())
+            .into_iter()
+            .flatten()
+            .any(|c| c.type_ == "Ready" && c.status == "True");
+        let info = status.and_then(|s| s.node_info.as_ref());
+        Self {
+            name: NodeName::new(node.metadata.name.clone().unwrap_or_default()),
+            uid: NodeUid::new(node.metadata.uid.clone().unwrap_or_default()),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            ready,
+            unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or_default(),
+            our_cordon: has_annotation(&node.metadata, keys::ANNOTATION_CORDON),
+            architecture: info.map(|i| i.architecture.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+fn has_annotation(metadata: &ObjectMeta, key: &str) -> bool {
+    metadata.annotations.as_ref().is_some_and(|a| a.contains_key(key))
+}
+
+impl HostView {
+    /// Projects a BootcNode.
+    pub fn of(object: DeserializeGuard<BootcNode>) -> Self {
+        let (metadata, content) = match object.0 {
+            Ok(object) => {
+                let status = object.status.unwrap_or_default();
+                let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
+                let content = HostContent { spec: object.spec, report: Report::of(status), heartbeat };
+                (object.metadata, Ok(content))
+            }
+            Err(invalid) => (invalid.metadata, Err(condition::one_line(&invalid.error))),
+        };
+        let owner = metadata.owner_references.into_iter().flatten().find(|o| o.kind == "Node").map(|o| o.uid);
+        Self {
+            uid: metadata.uid.unwrap_or_default(),
+            generation: metadata.generation,
+            deleting: metadata.deletion_timestamp.is_some(),
+            finalizers: metadata.finalizers.unwrap_or_default(),
+            owner,
+            pool_label: metadata.labels.and_then(|mut l| l.remove(keys::LABEL_POOL)),
+            content,
+        }
+    }
+
+    /// The spec, when it can be read.
+    pub fn spec(&self) -> Option<&BootcNodeSpec> {
+        self.content.as_ref().ok().map(|c| &c.spec)
+    }
+
+    /// The report, when it can be read.
+    pub fn report(&self) -> Option<&Report> {
+        self.content.as_ref().ok().map(|c| &c.report)
+    }
+
+    /// Whether the agent has reported on what is published now, from the Node that it was published for.
+    pub fn observed(&self) -> bool {
+        self.content.as_ref().is_ok_and(|c| {
+            c.report.observed_generation.is_some()
+                && c.report.observed_generation == self.generation
+                && c.report.node_uid.as_deref() == Some(c.spec.node_uid.as_str())
+        })
+    }
+
+    /// Whether the agent reports that what Berth did on the node is undone.
+    pub fn released(&self) -> bool {
+        let report = self.report();
+        report.is_some_and(|r| {
+            r.phase == Some(Phase::Released)
+                && r.observed_generation.is_some()
+                && r.observed_generation == self.generation
+        })
+    }
+}
+
+impl Report {
+    fn of(status: berth_api::node::BootcNodeStatus) -> Self {
+        let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED)
+            .filter(|c| c.status == "True")
+            .map(|c| (c.reason.clone(), c.message.clone()));
+        let locked = status.staged.as_ref().is_some_and(|s| s.locked);
+        Self {
+            observed_generation: status.observed_generation,
+            node_uid: status.node_uid,
+            booted: status.booted.and_then(|d| d.digest),
+            staged: status.staged.and_then(|d| d.digest),
+            locked,
+            phase: status.phase,
+            failure: status.failure.map(|f| (f.reason, f.message)),
+            last_turn: status.last_turn.map(|t| (t.digest, t.attempts)),
+            failed: status.failed_digests,
+            prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
+            degraded,
+        }
+    }
+}
+
+impl LeaseView {
+    /// Projects a Lease that carries the pool label.
+    pub fn of(mut lease: Lease) -> Self {
+        lease.metadata.managed_fields = None;
+        let pool = lease.metadata.labels.as_ref().and_then(|l| l.get(keys::LABEL_POOL));
+        let pool = PoolName::new(pool.cloned().unwrap_or_default());
+        let berth = berth::lease::read(&lease).map_err(|e| e.to_string());
+        Self { lease, pool, berth }
+    }
+
+    /// Name of the Lease.
+    pub fn name(&self) -> &str {
+        self.lease.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+impl PoolView {
+    /// Projects a pool.
+    pub fn of(object: DeserializeGuard<BootcNodePool>) -> Self {
+        let prune = |metadata: &mut ObjectMeta| {
+            metadata.managed_fields = None;
+            metadata.annotations = None;
+        };
+        match object.0 {
+            Ok(mut pool) => {
+                prune(&mut pool.metadata);
+                Self { name: PoolName::new(pool.metadata.name.clone().unwrap_or_default()), object: Ok(pool) }
+            }
+            Err(invalid) => Self {
+                name: PoolName::new(invalid.metadata.name.unwrap_or_default()),
+                object: Err(condition::one_line(&invalid.error)),
+            },
+        }
+    }
+}
