@@ -1,0 +1,118 @@
+//! When the Lease may be taken. Pure: time is what this process's own monotonic clock says.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+
+/// What a candidate may do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// There is no Lease: create it.
+    Create,
+    /// Nobody holds it, or its holder has not renewed it for too long: take it.
+    Take,
+    /// Somebody holds it.
+    Wait,
+}
+
+/// What a candidate has seen of the Lease.
+#[derive(Debug)]
+pub struct Election {
+    duration: Duration,
+    seen: Option<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    version: Option<String>,
+    holder: String,
+    since: Instant,
+}
+
+impl Election {
+    /// A candidate that has seen nothing yet. `duration`: how long a holder must be silent, at least.
+    pub fn new(duration: Duration) -> Self {
+        Self { duration, seen: None }
+    }
+
+    /// The holder that was seen last.
+    pub fn holder(&self) -> Option<&str> {
+        self.seen.as_ref().map(|s| s.holder.as_str())
+    }
+
+    /// Takes in what was just read, and says what may be done. The times in the Lease are not looked at: another
+    /// machine wrote them. What counts is how long the object has not changed as seen from here.
+    pub fn observe(&mut self, lease: Option<&Lease>, now: Instant) -> Move {
+        let Some(lease) = lease else {
+            self.seen = None;
+            return Move::Create;
+        };
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
+        if holder.is_empty() {
+            self.seen = None;
+            return Move::Take;
+        }
+        let version = lease.metadata.resource_version.clone();
+        let since = match &self.seen {
+            Some(seen) if seen.version == version => seen.since,
+            _ => now,
+        };
+        self.seen = Some(Seen { version, holder: holder.to_owned(), since });
+        // A holder that was started with a longer duration is granted it.
+        let theirs = spec.and_then(|s| s.lease_duration_seconds).unwrap_or(0);
+        let theirs = Duration::from_secs(u64::try_from(theirs).unwrap_or(0));
+        if now.saturating_duration_since(since) >= self.duration.max(theirs) { Move::Take } else { Move::Wait }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+
+    use super::*;
+
+    fn lease(version: &str, holder: &str, seconds: i32) -> Lease {
+        Lease {
+            metadata: ObjectMeta { resource_version: Some(version.into()), ..ObjectMeta::default() },
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.into()),
+                lease_duration_seconds: Some(seconds),
+                // A clock that is years behind must not matter.
+                renew_time: Some(MicroTime::from(jiff::Timestamp::UNIX_EPOCH)),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn a_free_lease_is_taken_at_once() {
+        let mut election = Election::new(Duration::from_secs(15));
+        let now = Instant::now();
+        assert_eq!(election.observe(None, now), Move::Create);
+        assert_eq!(election.observe(Some(&lease("1", "", 15)), now), Move::Take);
+    }
+
+    #[test]
+    fn silence_is_counted_from_the_last_change_seen_here() {
+        let mut election = Election::new(Duration::from_secs(15));
+        let t = Instant::now();
+        let at = |s| t + Duration::from_secs(s);
+        assert_eq!(election.observe(Some(&lease("1", "a", 15)), at(0)), Move::Wait);
+        assert_eq!(election.observe(Some(&lease("1", "a", 15)), at(14)), Move::Wait);
+        assert_eq!(election.observe(Some(&lease("2", "a", 15)), at(14)), Move::Wait);
+        assert_eq!(election.observe(Some(&lease("2", "a", 15)), at(28)), Move::Wait);
+        assert_eq!(election.observe(Some(&lease("2", "a", 15)), at(29)), Move::Take);
+    }
+
+    #[test]
+    fn a_holder_with_a_longer_duration_is_granted_it() {
+        let mut election = Election::new(Duration::from_secs(2));
+        let t = Instant::now();
+        election.observe(Some(&lease("1", "a", 15)), t);
+        let after = |s| t + Duration::from_secs(s);
+        assert_eq!(election.observe(Some(&lease("1", "a", 15)), after(14)), Move::Wait);
+        assert_eq!(election.observe(Some(&lease("1", "a", 15)), after(15)), Move::Take);
+    }
+}

@@ -1,0 +1,296 @@
+//! Leadership: one controller acts at a time, most of the time.
+//!
+//! Nothing depends on it for safety. It is no fence: a leader that was stopped for a minute may still have a write
+//! on its way. What fences is the epoch, stamped on every berth by each new leader; what leadership gives is that
+//! two controllers do not work against each other for long.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+
+use berth_api::keys;
+
+mod election;
+
+pub use election::{Election, Move};
+
+/// Name of the Lease that the leader holds.
+pub const LEASE: &str = "berth-controller";
+
+/// The times of leader election, all measured on this machine alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// After so long without a change of the Lease, as seen from here, its holder is taken for dead.
+    pub duration: Duration,
+    /// A leader that could not renew for so long stops. Less than `duration`.
+    pub renew_deadline: Duration,
+    /// Time between two tries to get or renew the Lease.
+    pub retry_period: Duration,
+}
+
+/// Leadership is lost, or may be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("leadership lost: {0}")]
+pub struct Lost(pub String);
+
+/// Proof of being the leader, to be checked before each write. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Leadership {
+    epoch: u64,
+    timing: Timing,
+    /// When the last renewal that succeeded was sent.
+    renewed: Arc<Mutex<Instant>>,
+}
+
+impl Leadership {
+    fn new(epoch: u64, timing: Timing, renewed: Instant) -> Self {
+        Self { epoch, timing, renewed: Arc::new(Mutex::new(renewed)) }
+    }
+
+    /// The number of this leadership: larger than that of every one before it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn renewed(&self) -> Instant {
+        *self.renewed.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Makes sure that no other controller can have taken over, and says for how long that holds.
+    ///
+    /// # Errors
+    /// When the last renewal is longer ago than the renew deadline.
+    pub fn check(&self) -> Result<Duration, Lost> {
+        self.check_at(Instant::now())
+    }
+
+    fn check_at(&self, now: Instant) -> Result<Duration, Lost> {
+        let age = now.saturating_duration_since(self.renewed());
+        if age < self.timing.renew_deadline {
+            return Ok(self.timing.duration - age);
+        }
+        Err(Lost(format!("the lease was last renewed {} s ago", age.as_secs())))
+    }
+}
+
+/// A controller that competes for leadership.
+pub struct Candidate {
+    client: Client,
+    namespace: String,
+    identity: String,
+    timing: Timing,
+}
+
+impl std::fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Candidate")
+            .field("identity", &self.identity)
+            .field("timing", &self.timing)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Candidate {
+    /// A candidate. `identity` must be this process's alone.
+    pub fn new(client: Client, namespace: &str, identity: String, timing: Timing) -> Self {
+        Self { client, namespace: namespace.to_owned(), identity, timing }
+    }
+
+    fn api(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    async fn within<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, RequestError> {
+        match tokio::time::timeout(self.timing.retry_period.max(MIN_TIMEOUT), request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_already_exists() => {
+                Err(RequestError::Conflict)
+            }
+            Ok(Err(error)) => Err(RequestError::Other(error.to_string())),
+            Err(_) => Err(RequestError::Other("no answer in time".to_owned())),
+        }
+    }
+
+    /// Waits until this process leads.
+    pub async fn acquire(&self) -> (Leadership, Lease) {
+        let mut election = Election::new(self.timing.duration);
+        let mut leader = None;
+        loop {
+            match self.try_acquire(&mut election).await {
+                Ok(Some(won)) => return won,
+                Ok(None) => {
+                    let holder = election.holder().map(str::to_owned);
+                    if holder != leader {
+                        tracing::info!(leader = holder.as_deref().unwrap_or("nobody"), "waiting for leadership");
+                        leader = holder;
+                    }
+                }
+                Err(RequestError::Conflict) => {}
+                Err(RequestError::Other(error)) => {
+                    tracing::warn!(%error, "leader election: request failed; trying again");
+                }
+            }
+            tokio::time::sleep(self.timing.retry_period).await;
+        }
+    }
+
+    async fn try_acquire(&self, election: &mut Election) -> Result<Option<(Leadership, Lease)>, RequestError> {
+        let api = self.api();
+        let lease = self.within(api.get_opt(LEASE)).await?;
+        let next = election.observe(lease.as_ref(), Instant::now());
+        let sent = Instant::now();
+        let lease = match (next, lease) {
+            (Move::Create, _) => {
+                // The Lease may have been deleted by hand: go on above every epoch that a berth has seen.
+                let transitions = self.highest_epoch().await?.saturating_add(1);
+                let lease = self.lease(None, transitions);
+                self.within(api.create(&PostParams::default(), &lease)).await?
+            }
+            (Move::Take, Some(old)) => {
+                let transitions = transitions(&old).saturating_add(1);
+                let lease = self.lease(Some(old), transitions);
+                self.within(api.replace(LEASE, &PostParams::default(), &lease)).await?
+            }
+            _ => return Ok(None),
+        };
+        let epoch = u64::try_from(transitions(&lease)).unwrap_or_default();
+        tracing::info!(identity = %self.identity, epoch, "leading");
+        Ok(Some((Leadership::new(epoch, self.timing, sent), lease)))
+    }
+
+    async fn highest_epoch(&self) -> Result<i32, RequestError> {
+        let api = self.api();
+        let params = ListParams::default().labels(keys::LABEL_POOL);
+        let berths = self.within(api.list(&params)).await?;
+        let epoch = |lease: &Lease| {
+            let text = lease.metadata.annotations.as_ref()?.get(keys::ANNOTATION_EPOCH)?;
+            text.parse::<i32>().ok()
+        };
+        Ok(berths.iter().filter_map(epoch).max().unwrap_or(0))
+    }
+
+    fn lease(&self, old: Option<Lease>, transitions: i32) -> Lease {
+        let now = MicroTime::from(Timestamp::now());
+        let metadata = old.map_or_else(
+            || ObjectMeta {
+                name: Some(LEASE.to_owned()),
+                namespace: Some(self.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            |old| old.metadata,
+        );
+        let seconds = i32::try_from(self.timing.duration.as_secs()).unwrap_or(i32::MAX);
+        Lease {
+            metadata,
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.identity.clone()),
+                lease_duration_seconds: Some(seconds.max(1)),
+                acquire_time: Some(now.clone()),
+                renew_time: Some(now),
+                lease_transitions: Some(transitions),
+                ..LeaseSpec::default()
+            }),
+        }
+    }
+
+    /// Renews until that fails for good. Returns why it did; the process is then to end.
+    pub async fn keep(&self, leadership: &Leadership, mut lease: Lease) -> Lost {
+        let api = self.api();
+        loop {
+            tokio::time::sleep(self.timing.retry_period).await;
+            let sent = Instant::now();
+            if let Some(spec) = &mut lease.spec {
+                spec.renew_time = Some(MicroTime::from(Timestamp::now()));
+            }
+            match self.within(api.replace(LEASE, &PostParams::default(), &lease)).await {
+                Ok(renewed) => {
+                    lease = renewed;
+                    *leadership.renewed.lock().unwrap_or_else(|e| e.into_inner()) = sent;
+                }
+                Err(RequestError::Conflict) => match self.within(api.get_opt(LEASE)).await {
+                    // An earlier renewal arrived although its answer was lost, or somebody annotated the Lease.
+                    Ok(Some(found)) if self.is_mine(&found, leadership.epoch) => lease = found,
+                    Ok(_) => return Lost("another controller has taken the lease".to_owned()),
+                    Err(error) => tracing::warn!(?error, "lease not renewed"),
+                },
+                Err(RequestError::Other(error)) => tracing::warn!(%error, "lease not renewed"),
+            }
+            if let Err(lost) = leadership.check() {
+                return lost;
+            }
+        }
+    }
+
+    fn is_mine(&self, lease: &Lease, epoch: u64) -> bool {
+        let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref());
+        holder == Some(self.identity.as_str()) && u64::try_from(transitions(lease)) == Ok(epoch)
+    }
+
+    /// Gives leadership up, so that the next controller need not wait.
+    pub async fn release(&self, leadership: &Leadership) {
+        let api = self.api();
+        let Ok(Some(mut lease)) = self.within(api.get_opt(LEASE)).await else {
+            return;
+        };
+        if !self.is_mine(&lease, leadership.epoch) {
+            return;
+        }
+        if let Some(spec) = &mut lease.spec {
+            spec.holder_identity = None;
+            spec.renew_time = Some(MicroTime::from(Timestamp::now()));
+        }
+        match self.within(api.replace(LEASE, &PostParams::default(), &lease)).await {
+            Ok(_) => tracing::info!("leadership released"),
+            Err(error) => tracing::warn!(?error, "leadership not released"),
+        }
+    }
+}
+
+/// No request of the election is given less time than this.
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+enum RequestError {
+    Conflict,
+    Other(String),
+}
+
+fn transitions(lease: &Lease) -> i32 {
+    let spec = lease.spec.as_ref();
+    spec.and_then(|s| s.lease_transitions).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leadership_ends_by_itself_before_anyone_else_can_start() {
+        let timing = Timing {
+            duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        };
+        let sent = Instant::now();
+        let leadership = Leadership::new(3, timing, sent);
+        let after = |s| leadership.check_at(sent + Duration::from_secs(s));
+        assert_eq!(after(0), Ok(Duration::from_secs(15)));
+        assert_eq!(after(9), Ok(Duration::from_secs(6)));
+        assert!(after(10).is_err());
+        let mut challenger = Election::new(timing.duration);
+        let lease = Lease {
+            metadata: ObjectMeta { resource_version: Some("1".into()), ..ObjectMeta::default() },
+            spec: Some(LeaseSpec { holder_identity: Some("other".into()), ..LeaseSpec::default() }),
+        };
+        // The challenger cannot have seen the renewal before it was sent.
+        challenger.observe(Some(&lease), sent);
+        let at = |s| sent + Duration::from_secs(s);
+        assert_eq!(challenger.observe(Some(&lease), at(10)), Move::Wait);
+        assert_eq!(challenger.observe(Some(&lease), at(15)), Move::Take);
+    }
+}

@@ -1,0 +1,192 @@
+//! Manifests, indexes and image configurations as a registry sends them. Parsing only: bytes in, facts out, and
+//! nothing that a stranger can send makes it panic.
+
+use std::collections::BTreeMap;
+
+use berth_api::Digest;
+use berth_api::pool::PlatformDigest;
+use serde::Deserialize;
+
+use super::ResolveError;
+
+/// Label and annotation that carries an image's version.
+const VERSION: &str = "org.opencontainers.image.version";
+/// Most platforms that a pool's status holds.
+const MAX_PLATFORMS: usize = 32;
+/// Longest version that a pool's status holds.
+const MAX_VERSION: usize = 256;
+
+/// What a manifest turned out to be.
+#[derive(Debug, PartialEq)]
+pub(super) enum Document {
+    /// An index, with the platforms that run Linux.
+    Index { platforms: Vec<PlatformDigest>, version: Option<String> },
+    /// One image, with the digest and size of its configuration.
+    Image { config: String, size: u64, version: Option<String> },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawManifest {
+    manifests: Option<Vec<RawEntry>>,
+    config: Option<RawDescriptor>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct RawEntry {
+    digest: String,
+    platform: Option<RawPlatform>,
+}
+
+#[derive(Deserialize)]
+struct RawPlatform {
+    architecture: String,
+    os: String,
+}
+
+#[derive(Deserialize)]
+struct RawDescriptor {
+    digest: String,
+    #[serde(default)]
+    size: u64,
+}
+
+#[derive(Deserialize)]
+struct RawConfig {
+    architecture: Option<String>,
+    os: Option<String>,
+    config: Option<RawSettings>,
+}
+
+#[derive(Deserialize)]
+struct RawSettings {
+    #[serde(rename = "Labels")]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+fn invalid(what: &str, detail: impl std::fmt::Display) -> ResolveError {
+    ResolveError::new("InvalidAnswer", format!("the registry's {what}: {detail}"))
+}
+
+fn version(map: Option<&BTreeMap<String, String>>) -> Option<String> {
+    let version = map?.get(VERSION)?.trim();
+    (!version.is_empty()).then(|| version.chars().take(MAX_VERSION).collect())
+}
+
+/// Reads a manifest or an index.
+pub(super) fn manifest(bytes: &[u8]) -> Result<Document, ResolveError> {
+    let raw: RawManifest = serde_json::from_slice(bytes).map_err(|e| invalid("manifest", e))?;
+    let version = version(raw.annotations.as_ref());
+    match (raw.manifests, raw.config) {
+        (Some(entries), _) => {
+            let platforms = platforms(entries)?;
+            Ok(Document::Index { platforms, version })
+        }
+        (None, Some(config)) => Ok(Document::Image { config: config.digest, size: config.size, version }),
+        (None, None) => Err(invalid("manifest", "it is neither an image nor an index")),
+    }
+}
+
+/// The Linux images of an index, the first for each architecture. What builders put beside them (attestations, with
+/// the platform `unknown`) is left out.
+fn platforms(entries: Vec<RawEntry>) -> Result<Vec<PlatformDigest>, ResolveError> {
+    let mut platforms: Vec<PlatformDigest> = vec![];
+    for entry in entries {
+        let Some(platform) = entry.platform.filter(|p| p.os == "linux") else {
+            continue;
+        };
+        let known = platforms.iter().any(|p| p.architecture == platform.architecture);
+        if known || !is_architecture(&platform.architecture) || platforms.len() >= MAX_PLATFORMS {
+            continue;
+        }
+        platforms.push(PlatformDigest { architecture: platform.architecture, digest: digest(&entry.digest)? });
+    }
+    if platforms.is_empty() {
+        return Err(ResolveError::new("NoSuchPlatform", "the index names no image for linux"));
+    }
+    Ok(platforms)
+}
+
+fn is_architecture(text: &str) -> bool {
+    !text.is_empty() && text != "unknown" && text.len() <= 32
+}
+
+/// Reads a digest that a registry sent.
+pub(super) fn digest(text: &str) -> Result<Digest, ResolveError> {
+    text.parse().map_err(|e| invalid("digest", e))
+}
+
+/// Architecture and version of an image, from its configuration.
+pub(super) fn config(bytes: &[u8]) -> Result<(String, Option<String>), ResolveError> {
+    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|e| invalid("image config", e))?;
+    let os = raw.os.unwrap_or_default();
+    let architecture = raw.architecture.unwrap_or_default();
+    if os != "linux" || !is_architecture(&architecture) {
+        let shown: String = format!("{os}/{architecture}").chars().take(80).collect();
+        return Err(ResolveError::new("NoSuchPlatform", format!("the image is for {shown:?}, not for linux")));
+    }
+    let labels = raw.config.and_then(|c| c.labels);
+    Ok((architecture, version(labels.as_ref())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hex(c: char) -> String {
+        format!("sha256:{}", c.to_string().repeat(64))
+    }
+
+    #[test]
+    fn an_index_gives_its_linux_platforms_once_each() {
+        let entry = |c, arch: &str, os: &str| serde_json::json!({"digest": hex(c), "platform": {"architecture": arch, "os": os}});
+        let index = serde_json::json!({
+            "schemaVersion": 2,
+            "annotations": {"org.opencontainers.image.version": "9.4"},
+            "manifests": [
+                entry('a', "amd64", "linux"), entry('b', "arm64", "linux"), entry('c', "arm64", "linux"),
+                entry('d', "amd64", "windows"), entry('e', "unknown", "unknown"), {"digest": hex('f')},
+            ],
+        });
+        let Document::Index { platforms, version } = manifest(index.to_string().as_bytes()).unwrap() else { panic!() };
+        let found: Vec<_> = platforms.iter().map(|p| (p.architecture.as_str(), p.digest.to_string())).collect();
+        assert_eq!(found, [("amd64", hex('a')), ("arm64", hex('b'))]);
+        assert_eq!(version.as_deref(), Some("9.4"));
+    }
+
+    #[test]
+    fn an_image_names_its_config() {
+        let json = serde_json::json!({"config": {"digest": hex('a'), "size": 7}, "layers": []});
+        let document = manifest(json.to_string().as_bytes()).unwrap();
+        assert!(matches!(document, Document::Image { size: 7, .. }));
+        let json =
+            r#"{"architecture":"arm64","os":"linux","config":{"Labels":{"org.opencontainers.image.version":"2"}}}"#;
+        assert_eq!(config(json.as_bytes()).unwrap(), ("arm64".into(), Some("2".into())));
+        assert_eq!(config(br#"{"os":"linux","architecture":"s390x"}"#).unwrap().1, None);
+    }
+
+    #[test]
+    fn rubbish_is_an_answer_too() {
+        let reason = |json: &str| manifest(json.as_bytes()).unwrap_err().reason;
+        assert_eq!(reason("<html>"), "InvalidAnswer");
+        assert_eq!(reason("{}"), "InvalidAnswer");
+        assert_eq!(reason(r#"{"manifests":[]}"#), "NoSuchPlatform");
+        assert_eq!(
+            reason(r#"{"manifests":[{"digest":"md5:1","platform":{"os":"linux","architecture":"amd64"}}]}"#),
+            "InvalidAnswer"
+        );
+        assert_eq!(config(b"{}").unwrap_err().reason, "NoSuchPlatform");
+        assert_eq!(config(b"[]").unwrap_err().reason, "InvalidAnswer");
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = manifest(&bytes);
+            let _ = config(&bytes);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! From the reference that an admin wrote to digests: once for each change of it, off the main loop, with backoff.
+//!
+//! What was resolved is kept in the pool's status and not asked for again, not even by the next controller.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use berth_api::condition::Verdict;
+use berth_api::pool::Target;
+use berth_api::{ImageRef, PoolName};
+use jiff::Timestamp;
+use tokio::task::JoinHandle;
+
+use crate::backoff;
+use crate::store::Store;
+
+mod document;
+mod registry;
+
+pub use registry::RegistryConfig;
+
+/// How long one attempt may take, all requests together.
+const DEADLINE: Duration = Duration::from_secs(30);
+const FIRST_RETRY: Duration = Duration::from_secs(2);
+const LAST_RETRY: Duration = Duration::from_secs(300);
+
+/// Why a reference is not resolved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct ResolveError {
+    /// CamelCase reason for `ImageResolved`.
+    pub reason: &'static str,
+    /// One line, in the registry's own words where it had any.
+    pub message: String,
+}
+
+impl ResolveError {
+    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+type Answers = Arc<Mutex<BTreeMap<PoolName, (String, Result<Target, ResolveError>)>>>;
+
+#[derive(Debug)]
+enum State {
+    Running(JoinHandle<()>),
+    Failed {
+        error: ResolveError,
+        /// `None`: only another reference can help.
+        retry: Option<(Instant, Timestamp)>,
+    },
+    Done(Target),
+}
+
+#[derive(Debug)]
+struct Job {
+    reference: String,
+    attempts: u32,
+    state: State,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let State::Running(task) = &self.state {
+            task.abort();
+        }
+    }
+}
+
+/// What resolving has come to for one pool.
+#[derive(Debug, Clone, Default)]
+pub struct Resolution {
+    /// What was resolved and is not in the pool's status yet.
+    pub resolved: Option<Target>,
+    /// What `ImageResolved` should say while it is not resolved.
+    pub verdict: Option<Verdict>,
+    /// The very first attempt is under way.
+    pub first: bool,
+    /// When to look again.
+    pub due: Option<Instant>,
+}
+
+/// Resolves the references of all pools.
+#[derive(Debug)]
+pub struct Resolver {
+    config: Arc<RegistryConfig>,
+    store: Store,
+    jobs: BTreeMap<PoolName, Job>,
+    answers: Answers,
+}
+
+impl Resolver {
+    /// A resolver that wakes the store when an answer is there.
+    pub fn new(config: RegistryConfig, store: Store) -> Self {
+        Self { config: Arc::new(config), store, jobs: BTreeMap::new(), answers: Answers::default() }
+    }
+
+    /// Forgets the pools that are not among these.
+    pub fn keep(&mut self, pools: &[PoolName]) {
+        self.jobs.retain(|pool, _| pools.contains(pool));
+    }
+
+    /// Takes in the answers that have arrived.
+    pub fn collect(&mut self, now: Instant, wall: Timestamp) {
+        let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(|e| e.into_inner()));
+        for (pool, (reference, answer)) in answers {
+            // An answer to a question that nobody asks any more is dropped.
+            let Some(job) = self.jobs.get_mut(&pool) else {
+                continue;
+            };
+            if job.reference != reference || !matches!(job.state, State::Running(_)) {
+                continue;
+            }
+            job.attempts += 1;
+            job.state = match answer {
+                Ok(target) => {
+                    tracing::info!(%pool, %reference, digest = %target.digest, "image resolved");
+                    State::Done(target)
+                }
+                Err(error) => {
+                    tracing::warn!(%pool, %reference, attempt = job.attempts, reason = error.reason, message = %error.message, "image not resolved");
+                    let retry = (error.reason != "InvalidReference").then(|| {
+                        let wait = backoff::delay(job.attempts, FIRST_RETRY, LAST_RETRY);
+                        (now + wait, wall.checked_add(wait).unwrap_or(wall))
+                    });
+                    State::Failed { error, retry }
+                }
+            };
+        }
+    }
+
+    /// Sees to it that the reference gets resolved, unless the target in force is from that very reference.
+    pub fn ensure(&mut self, pool: &PoolName, reference: &str, current: Option<&Target>, now: Instant) -> Resolution {
+        if current.is_some_and(|t| t.image == reference) {
+            self.jobs.remove(pool);
+            return Resolution::default();
+        }
+        let attempts = match self.jobs.get(pool) {
+            Some(job) if job.reference == reference => match &job.state {
+                State::Failed { retry: Some((at, _)), .. } if *at <= now => Some(job.attempts),
+                _ => None,
+            },
+            _ => Some(0),
+        };
+        let verdict = self.jobs.get(pool).and_then(failed);
+        if let Some(attempts) = attempts {
+            self.start(pool, reference, attempts);
+            // While it is tried again, the last failure stays on display.
+            let verdict = verdict.filter(|_| attempts > 0);
+            return Resolution { verdict, first: attempts == 0, ..Resolution::default() };
+        }
+        match self.jobs.get(pool) {
+            Some(job) => Resolution {
+                resolved: match &job.state {
+                    State::Done(target) => Some(target.clone()),
+                    _ => None,
+                },
+                verdict,
+                first: job.attempts == 0,
+                due: match &job.state {
+                    State::Failed { retry, .. } => retry.map(|(at, _)| at),
+                    _ => None,
+                },
+            },
+            None => Resolution::default(),
+        }
+    }
+
+    fn start(&mut self, pool: &PoolName, reference: &str, attempts: u32) {
+        let (config, answers) = (self.config.clone(), self.answers.clone());
+        let (store, key, text) = (self.store.clone(), pool.clone(), reference.to_owned());
+        let task = tokio::spawn(async move {
+            let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &text)).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    Err(ResolveError::new("RegistryUnavailable", format!("no answer within {} s", DEADLINE.as_secs())))
+                }
+            };
+            let mut answers = answers.lock().unwrap_or_else(|e| e.into_inner());
+            answers.insert(key, (text, answer));
+            store.wake();
+        });
+        let job = Job { reference: reference.to_owned(), attempts, state: State::Running(task) };
+        self.jobs.insert(pool.clone(), job);
+    }
+}
+
+fn failed(job: &Job) -> Option<Verdict> {
+    let State::Failed { error, retry } = &job.state else {
+        return None;
+    };
+    let next = match retry {
+        Some((_, at)) => format!("; attempt {}, next try at {at:.0}", job.attempts),
+        None => String::new(),
+    };
+    Some(Verdict::no(error.reason, format!("{}{next}", error.message)))
+}
+
+async fn resolve(config: &RegistryConfig, reference: &str) -> Result<Target, ResolveError> {
+    let parsed: ImageRef = reference
+        .parse()
+        .map_err(|e: berth_api::image_ref::ImageRefError| ResolveError::new("InvalidReference", e.to_string()))?;
+    registry::resolve(config, &parsed, reference).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolver() -> Resolver {
+        Resolver::new(RegistryConfig::default(), Store::default())
+    }
+
+    #[tokio::test]
+    async fn a_bad_reference_is_said_so_and_not_tried_again() {
+        let mut resolver = resolver();
+        let pool = PoolName::from("a");
+        let now = Instant::now();
+        assert!(resolver.ensure(&pool, "nonsense", None, now).first);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        resolver.collect(now, Timestamp::UNIX_EPOCH);
+        let later = now + Duration::from_secs(3600);
+        let resolution = resolver.ensure(&pool, "nonsense", None, later);
+        assert_eq!(resolution.verdict.unwrap().reason, "InvalidReference");
+        assert!(resolution.due.is_none() && !resolution.first);
+    }
+
+    #[tokio::test]
+    async fn an_unreachable_registry_is_tried_again_later() {
+        let mut resolver =
+            Resolver::new(RegistryConfig { plain_http: vec!["127.0.0.1:1".into()], ca: None }, Store::default());
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (pool, reference) = (PoolName::from("a"), "127.0.0.1:1/os:1");
+        let now = Instant::now();
+        resolver.ensure(&pool, reference, None, now);
+        for _ in 0..100 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            resolver.collect(now, Timestamp::UNIX_EPOCH);
+            if !resolver.ensure(&pool, reference, None, now).first {
+                break;
+            }
+        }
+        let resolution = resolver.ensure(&pool, reference, None, now);
+        let verdict = resolution.verdict.unwrap();
+        assert_eq!(verdict.reason, "RegistryUnavailable");
+        assert!(verdict.message.contains("attempt 1, next try at 1970-"), "{verdict:?}");
+        let due = resolution.due.unwrap();
+        let again = resolver.ensure(&pool, reference, None, due);
+        assert!(!again.first && again.verdict.is_some(), "the failure stays on display");
+        let other = resolver.ensure(&pool, "127.0.0.1:1/os:2", None, due);
+        assert!(other.first, "another reference starts anew");
+    }
+
+    #[tokio::test]
+    async fn what_is_in_the_status_is_not_asked_again() {
+        let mut resolver = resolver();
+        let target = Target {
+            image: "quay.io/os:1".into(),
+            digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+            version: None,
+            platforms: vec![],
+            publish_time: None,
+        };
+        let resolution = resolver.ensure(&"a".into(), "quay.io/os:1", Some(&target), Instant::now());
+        assert!(!resolution.first && resolver.jobs.is_empty());
+    }
+}
