@@ -1,2 +1,113 @@
-//! (skeleton)
-fn main() {}
+//! `berth-controller`: see `--help`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use berth_controller::api::Kube;
+use berth_controller::backoff;
+use berth_controller::cli::{Cli, LogFormat};
+use berth_controller::leader::Candidate;
+use berth_controller::reconcile::Reconciler;
+use berth_controller::resolve::{RegistryConfig, Resolver};
+use berth_controller::store::Store;
+use clap::Parser;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = async {
+        start_logging(&cli)?;
+        run(cli).await
+    };
+    match result.await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "berth-controller ends");
+            eprintln!("berth-controller: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_logging(cli: &Cli) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&cli.log_level).context("--log-level")?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match cli.log_format {
+        LogFormat::Json => logs.json().flatten_event(true).init(),
+        LogFormat::Human => logs.with_ansi(false).init(),
+    }
+    Ok(())
+}
+
+async fn client(cli: &Cli) -> anyhow::Result<Client> {
+    let mut config = match &cli.kubeconfig {
+        Some(file) => {
+            let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("--kubeconfig {}", file.display()))?;
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
+        }
+        None => Config::infer().await.context("no kubeconfig, and no service account of a pod")?,
+    };
+    // What fails is planned anew from what is true then, not sent again as it was.
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+fn registries(cli: &Cli) -> anyhow::Result<RegistryConfig> {
+    let read = |file| std::fs::read(file).with_context(|| format!("--registry-ca {}", std::path::Path::display(file)));
+    Ok(RegistryConfig {
+        plain_http: cli.registry_plain_http.clone(),
+        ca: cli.registry_ca.as_deref().map(read).transpose()?,
+    })
+}
+
+fn identity(cli: &Cli) -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = cli.identity.clone().or_else(host).unwrap_or_default();
+    format!("{}_{:08x}", name.trim(), backoff::random() >> 32)
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    // Two libraries speak TLS; with one provider named, neither has to guess.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        anyhow::bail!("another TLS provider is installed already");
+    }
+    let timing = cli.timing().map_err(anyhow::Error::msg)?;
+    let registries = registries(&cli)?;
+    let client = client(&cli).await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let stopped = async {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    tokio::pin!(stopped);
+
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), namespace = %cli.namespace, "berth-controller starts");
+    let candidate = Candidate::new(client.clone(), &cli.namespace, identity(&cli), timing);
+    let (leadership, lease) = tokio::select! {
+        won = candidate.acquire() => won,
+        signal = &mut stopped => {
+            tracing::info!(signal, "stopping");
+            return Ok(());
+        }
+    };
+    let store = Store::watch(&client, &cli.namespace);
+    let kube = Kube::new(client, &cli.namespace, leadership.clone());
+    let resolver = Resolver::new(registries, store.clone());
+    let reconciler = Reconciler::new(kube, store, resolver, cli.settings());
+    tokio::select! {
+        lost = reconciler.run() => Err(lost.into()),
+        lost = candidate.keep(&leadership, lease) => Err(lost.into()),
+        signal = &mut stopped => {
+            tracing::info!(signal, "stopping");
+            candidate.release(&leadership).await;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Requests to the API server: each with a deadline, each write only while this process leads, and each failure
+//! sorted by what it says about the fate of the write.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::leader::{Leadership, Lost};
+
+/// How long a request may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why a request did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// This process may not lead any more. Nothing was sent.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The object has changed since it was read, or is gone. Nothing was written; look again.
+    #[error("the object has changed: {0}")]
+    Conflict(String),
+    /// The server refused. Nothing was written.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// Nobody knows whether it was written: it may even still be on its way.
+    #[error("no answer: {0}")]
+    Unknown(String),
+}
+
+/// The API server, as the leader writes to it.
+#[derive(Clone)]
+pub struct Kube {
+    client: Client,
+    namespace: String,
+    leadership: Leadership,
+}
+
+impl Debug for Kube {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kube")
+            .field("namespace", &self.namespace)
+            .field("leadership", &self.leadership)
+            .finish_non_exhaustive()
+    }
+}
+
+fn sorted(status: &Status) -> CallError {
+    let message = status.message.clone();
+    match status.code {
+        404 | 409 => CallError::Conflict(message),
+        code if (400..500).contains(&code) => CallError::Refused(message),
+        // A server error may come after the write was handed to storage.
+        _ => CallError::Unknown(message),
+    }
+}
+
+async fn within<T>(deadline: Duration, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    match tokio::time::timeout(deadline, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => Err(sorted(&status)),
+        Ok(Err(error)) => Err(CallError::Unknown(error.to_string())),
+        Err(_) => Err(CallError::Unknown(format!("nothing within {} s", deadline.as_secs()))),
+    }
+}
+
+impl Kube {
+    /// The API server for a leader.
+    pub fn new(client: Client, namespace: &str, leadership: Leadership) -> Self {
+        Self { client, namespace: namespace.to_owned(), leadership }
+    }
+
+    /// The namespace of the berths.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The epoch of this leader.
+    pub fn epoch(&self) -> u64 {
+        self.leadership.epoch()
+    }
+
+    /// The API of a cluster-scoped kind.
+    pub fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    /// The API of the berths.
+    pub fn leases(&self) -> Api<k8s_openapi::api::coordination::v1::Lease> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// A write gets no more time than nobody else can lead.
+    async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+        let left = self.leadership.check()?;
+        within(left.min(DEADLINE), request).await
+    }
+
+    /// GET, from storage. `None`: it does not exist.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn get<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, CallError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        within(DEADLINE, api.get_opt(name)).await
+    }
+
+    /// LIST by label, from storage.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn list<K>(&self, api: &Api<K>, label: &str) -> Result<Vec<K>, CallError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let list = within(DEADLINE, api.list(&ListParams::default().labels(label))).await?;
+        Ok(list.items)
+    }
+
+    /// POST.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn create<K>(&self, api: &Api<K>, object: &K) -> Result<K, CallError>
+    where
+        K: Clone + DeserializeOwned + Serialize + Debug,
+    {
+        self.write(api.create(&PostParams::default(), object)).await
+    }
+
+    /// PUT. The object carries the UID and resourceVersion that it was read with.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn replace<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
+    where
+        K: Clone + DeserializeOwned + Serialize + Debug,
+    {
+        self.write(api.replace(name, &PostParams::default(), object)).await
+    }
+
+    /// PUT of the status. The object carries the resourceVersion that it was read with.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn replace_status<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
+    where
+        K: Clone + DeserializeOwned + Serialize + Debug,
+    {
+        self.write(api.replace_status(name, &PostParams::default(), object)).await
+    }
+
+    /// Merge patch. The body carries the UID and resourceVersion that the object was read with.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn merge<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        self.write(api.patch(name, &PatchParams::default(), &Patch::Merge(body))).await
+    }
+
+    /// DELETE of the object with that UID, and, if given, at that resourceVersion.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn delete<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        uid: Option<String>,
+        resource_version: Option<String>,
+    ) -> Result<(), CallError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let params =
+            DeleteParams { preconditions: Some(Preconditions { uid, resource_version }), ..DeleteParams::default() };
+        self.write(api.delete(name, &params)).await.map(drop)
+    }
+}

@@ -1,0 +1,184 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use berth_api::{duration, keys};
+use clap::{Parser, ValueEnum};
+
+use crate::leader::Timing;
+use crate::reconcile::Settings;
+
+const ABOUT: &str = "Publishes desired OS images to nodes and decides which of them may reboot, and when";
+
+const LONG_ABOUT: &str = "\
+berth-controller is the cluster's half of Berth. For each BootcNodePool it resolves the image reference to digests, \
+decides which nodes are members, publishes to each what it should run (a BootcNode named as the Node), keeps the \
+pool's berths and adds up what the nodes report in the pool's status.
+
+It never touches a host, a pod or a cordon. A node is disrupted only by its own agent, and only while that agent \
+holds a berth: a Lease in the namespace of Berth, which the controller offers to one node after the other.
+
+Several controllers may run. One of them leads, by the Lease berth-controller; the others wait. While none runs, \
+nodes that hold a berth finish, and no other node starts.";
+
+const AFTER: &str = "\
+EXIT STATUS
+  0  Ended by SIGTERM or SIGINT; leadership was given up.
+  1  Could not start, or leadership was lost. Whoever started it should start it again.
+  2  The command line was wrong.
+
+FILES AND ENVIRONMENT
+  Without --kubeconfig: $KUBECONFIG, then ~/.kube/config, then the service account of the pod.
+  HTTPS_PROXY, HTTP_PROXY and NO_PROXY hold for requests to registries.
+
+EXAMPLES
+  In a pod, with its service account:
+      berth-controller
+  By hand, against a cluster, with logs for people:
+      berth-controller --kubeconfig admin.conf --log-format human
+  With a registry on this machine that has no TLS:
+      berth-controller --registry-plain-http 127.0.0.1:5000
+
+DURATIONS are a whole number and a unit: 90s, 15m, 12h.";
+
+/// How logs are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// Lines for people.
+    Human,
+}
+
+/// The command line of `berth-controller`.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "berth-controller", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = AFTER)]
+pub struct Cli {
+    /// Kubeconfig file to reach the API server with.
+    ///
+    /// Without it the usual places are tried, and then the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Namespace of the berths and of the leader's Lease.
+    #[arg(long, value_name = "NAME", env = "BERTH_NAMESPACE", default_value = keys::NAMESPACE)]
+    pub namespace: String,
+
+    /// Name of this process in the leader's Lease.
+    ///
+    /// A random part is put behind it, so that no two processes ever have the same. Default: the host's name.
+    #[arg(long, value_name = "NAME", env = "BERTH_IDENTITY")]
+    pub identity: Option<String>,
+
+    /// How logs are written to standard error.
+    #[arg(long, value_enum, default_value = "json")]
+    pub log_format: LogFormat,
+
+    /// What is logged: error, warn, info, debug, trace, or a filter such as info,kube=debug.
+    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "info")]
+    pub log_level: String,
+
+    /// A registry (HOST:PORT) that is spoken to without TLS. Give it once for each.
+    ///
+    /// Meant for a registry on the same machine. The nodes have a configuration of their own.
+    #[arg(long, value_name = "HOST")]
+    pub registry_plain_http: Vec<String>,
+
+    /// PEM file with certificates that registries may be signed by, besides the system's.
+    #[arg(long, value_name = "FILE")]
+    pub registry_ca: Option<PathBuf>,
+
+    /// How long the leader's Lease must not change before its holder is taken for dead.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive)]
+    pub leader_lease_duration: Duration,
+
+    /// A leader that could not renew its Lease for so long stops. Must be less than the lease duration.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = positive)]
+    pub leader_renew_deadline: Duration,
+
+    /// Time between two tries to get or renew the Lease. Must be less than the renew deadline.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
+    pub leader_retry_period: Duration,
+
+    /// A node whose agent was not heard of for so long is offered no berth.
+    ///
+    /// Agents report at least every few minutes; this should be several times that.
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive)]
+    pub agent_silence: Duration,
+
+    /// How long a node that leaves its pool may take to undo what Berth did there.
+    ///
+    /// After that its BootcNode is let go all the same, with a warning, unless the node still holds a berth.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = positive)]
+    pub release_deadline: Duration,
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match duration::parse(text) {
+        Ok(Duration::ZERO) => Err("it must be more than zero".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Cli {
+    /// The times of leader election.
+    ///
+    /// # Errors
+    /// When they contradict each other.
+    pub fn timing(&self) -> Result<Timing, String> {
+        let timing = Timing {
+            duration: self.leader_lease_duration,
+            renew_deadline: self.leader_renew_deadline,
+            retry_period: self.leader_retry_period,
+        };
+        if timing.retry_period < timing.renew_deadline && timing.renew_deadline < timing.duration {
+            return Ok(timing);
+        }
+        Err(format!(
+            "--leader-retry-period ({}s) must be less than --leader-renew-deadline ({}s), and that less than --leader-lease-duration ({}s)",
+            timing.retry_period.as_secs(),
+            timing.renew_deadline.as_secs(),
+            timing.duration.as_secs()
+        ))
+    }
+
+    /// What the reconciler needs to know.
+    pub fn settings(&self) -> Settings {
+        Settings { agent_silence: self.agent_silence, release_deadline: self.release_deadline }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(["berth-controller"].iter().chain(args))
+    }
+
+    #[test]
+    fn the_defaults_agree_with_each_other() {
+        let cli = parse(&[]).unwrap();
+        assert!(cli.timing().is_ok());
+        assert_eq!(cli.namespace, "berth-system");
+    }
+
+    #[test]
+    fn wrong_times_are_refused() {
+        assert!(parse(&["--leader-lease-duration", "15"]).is_err());
+        assert!(parse(&["--release-deadline", "0"]).is_err());
+        let cli = parse(&["--leader-lease-duration", "5s"]).unwrap();
+        assert!(cli.timing().unwrap_err().contains("must be less than"));
+    }
+
+    #[test]
+    fn help_reads_like_a_manual_page() {
+        use clap::CommandFactory;
+        let help = Cli::command().render_long_help().to_string();
+        for part in ["EXIT STATUS", "EXAMPLES", "--kubeconfig", "--registry-plain-http"] {
+            assert!(help.contains(part), "{part}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Phase 6, client required: keeping the berths.
+
+use berth_api::berth::{Berth, lease};
+use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
+use jiff::Timestamp;
+
+use super::{Pass, Reconciler};
+use crate::api::CallError;
+use crate::facts::Pool;
+use crate::leader::Lost;
+use crate::plan::{BerthWrite, Plan, Why, plan};
+
+impl Reconciler {
+    /// Plans from what the watches know; if that asks for anything, reads all berths anew and plans again.
+    pub(super) async fn berths(&mut self, pass: &mut Pass) -> Result<(), Lost> {
+        self.plans(pass);
+        let published = |pool: &Pool| {
+            let status = pool.object.as_ref().and_then(|o| o.status.as_ref());
+            status.map_or(0, |s| s.berths.total)
+        };
+        let asks = pass.pools.iter().any(|pool| {
+            pass.plans
+                .get(&pool.name)
+                .is_some_and(|plan| !plan.writes.is_empty() || plan.counts.total < published(pool))
+        });
+        if !asks {
+            return Ok(());
+        }
+        if !self.live_leases(pass).await? {
+            // Nothing is given away, and no smaller capacity is told, from what may be stale.
+            pass.plans.clear();
+            return Ok(());
+        }
+        self.plans(pass);
+        for pool in pass.pools.clone() {
+            let writes = pass.plans.get(&pool.name).map(|plan| plan.writes.clone());
+            self.execute(pass, &pool, writes.unwrap_or_default()).await?;
+        }
+        Ok(())
+    }
+
+    fn plans(&self, pass: &mut Pass) {
+        let shared = pass.shared(&self.in_doubt, self.kube.epoch());
+        let plans = pass.pools.iter().map(|pool| (pool.name.clone(), plan(&shared.of(pool), pass.wall))).collect();
+        pass.plans = plans;
+    }
+
+    /// Makes a plan's writes in order. The first that fails ends it: the later ones count on it.
+    async fn execute(&mut self, pass: &Pass, pool: &Pool, writes: Vec<BerthWrite>) -> Result<(), Lost> {
+        let key = format!("berths/{}", pool.name);
+        if !self.backoffs.ready(&key, pass.now) {
+            return Ok(());
+        }
+        for write in writes {
+            let result = self.execute_one(pass, pool, &write).await;
+            if self.outcome(&key, result)?.is_none() {
+                break;
+            }
+            log(pass, pool, &write);
+        }
+        Ok(())
+    }
+
+    async fn execute_one(&mut self, pass: &Pass, pool: &Pool, write: &BerthWrite) -> Result<(), CallError> {
+        let api = self.kube.leases();
+        let timeout = pool.object.as_ref().map_or(DEFAULT_REBOOT_TIMEOUT, |o| o.spec.reboot_timeout());
+        let now = Timestamp::now();
+        let read = |name: &str| {
+            let found = pass.leases.iter().find(|l| l.name() == name);
+            found.map(|l| l.lease.clone()).ok_or_else(|| CallError::Conflict("it was not read".to_owned()))
+        };
+        match write {
+            BerthWrite::Create(berth) => {
+                let object = lease::create(berth, self.kube.namespace(), timeout, now);
+                self.kube.create(&api, &object).await.map(drop)
+            }
+            BerthWrite::Delete { lease } => {
+                let metadata = read(lease)?.metadata;
+                let (uid, version) = (metadata.uid, metadata.resource_version);
+                self.kube.delete(&api, lease, uid, version).await
+            }
+            BerthWrite::Update { lease, berth, .. } => {
+                let mut object = read(lease)?;
+                lease::write(berth, &mut object, now);
+                if let Some(spec) = &mut object.spec {
+                    let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
+                    spec.lease_duration_seconds = Some(seconds.max(1));
+                }
+                let result = self.kube.replace(&api, lease, &object).await;
+                match &result {
+                    Ok(_) => self.in_doubt.remove(lease),
+                    Err(CallError::Unknown(_)) => self.in_doubt.insert(lease.clone()),
+                    Err(_) => false,
+                };
+                result.map(drop)
+            }
+        }
+    }
+
+    /// The plan of a pool, when there is one.
+    pub(super) fn plan_of<'a>(&self, pass: &'a Pass, pool: &Pool) -> Option<&'a Plan> {
+        pass.plans.get(&pool.name)
+    }
+}
+
+fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
+    let pool = &pool.name;
+    match write {
+        BerthWrite::Create(berth) => {
+            tracing::info!(%pool, berth = %berth.name(), epoch = berth.epoch, "berth created, closed");
+        }
+        BerthWrite::Delete { lease } => tracing::info!(%pool, berth = %lease, "berth deleted"),
+        BerthWrite::Update { lease, berth, why } => {
+            let before = pass.leases.iter().find(|l| l.name() == lease);
+            let before = before.and_then(|l| l.berth.as_ref().ok());
+            let node = berth.node().or_else(|| before.and_then(Berth::node));
+            let node = node.map_or("", |(name, _)| name.as_str());
+            let target = berth.offer().map(|o| o.target.to_string());
+            let target = target.as_deref().unwrap_or("");
+            match why {
+                Why::Stamp => tracing::info!(%pool, berth = %lease, epoch = berth.epoch, "berth fenced"),
+                Why::Offer => tracing::info!(%pool, berth = %lease, node, target, "berth offered"),
+                Why::Lapsed => tracing::warn!(%pool, berth = %lease, node, "offer lapsed: the node did not take it"),
+                Why::Withdrawn(reason) => tracing::info!(%pool, berth = %lease, node, reason, "offer withdrawn"),
+                Why::Revoke(reason) => tracing::info!(%pool, berth = %lease, node, reason, "berth asked back"),
+                Why::Unrevoke => tracing::info!(%pool, berth = %lease, node, "berth no longer asked back"),
+                Why::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
+                Why::Shrunk => tracing::info!(%pool, berth = %lease, "berth closed: the capacity is smaller"),
+            }
+        }
+    }
+}

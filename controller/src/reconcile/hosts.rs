@@ -1,0 +1,122 @@
+//! Phase 5, client required: publishing to the nodes.
+
+use std::collections::BTreeSet;
+
+use berth_api::node::BootcNode;
+use futures::StreamExt;
+
+use super::{Pass, Reconciler};
+use crate::api::{CallError, Kube};
+use crate::facts;
+use crate::leader::Lost;
+use crate::publish::{self, HostWrite};
+
+/// BootcNodes written at once.
+const CONCURRENCY: usize = 16;
+
+impl Reconciler {
+    pub(super) async fn publish(&mut self, pass: &mut Pass) -> Result<(), Lost> {
+        let mut writes = self.host_writes(pass);
+        // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.
+        if writes.iter().any(|write| lets_go(pass, write)) {
+            if self.live_leases(pass).await? {
+                writes = self.host_writes(pass);
+            } else {
+                writes.retain(|write| !lets_go(pass, write));
+            }
+        }
+        writes.retain(|write| self.backoffs.ready(&key(write.name()), pass.now));
+        let kube = self.kube.clone();
+        let results: Vec<(String, Result<(), CallError>)> = futures::stream::iter(writes)
+            .map(|write| {
+                let kube = kube.clone();
+                async move {
+                    let result = execute(&kube, &write).await;
+                    if result.is_ok() {
+                        log(&write);
+                    }
+                    (key(write.name()), result)
+                }
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (key, result) in results {
+            self.outcome(&key, result)?;
+        }
+        Ok(())
+    }
+
+    fn host_writes(&self, pass: &Pass) -> Vec<HostWrite> {
+        let overdue: BTreeSet<String> = self
+            .asked
+            .iter()
+            .filter(|(_, since)| pass.now.saturating_duration_since(**since) >= self.settings.release_deadline)
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        publish::publish(&publish::Facts {
+            nodes: &pass.snapshot.nodes,
+            hosts: &pass.snapshot.hosts,
+            membership: &pass.membership,
+            terms: &facts::terms(&pass.pools, &pass.membership, &pass.resolving()),
+            occupied: &pass.occupied.by_uid,
+            unclear: &pass.occupied.unclear,
+            overdue: &overdue,
+            confirmed_gone: &pass.confirmed_gone,
+            heard: &pass.heard,
+        })
+    }
+}
+
+fn key(name: &str) -> String {
+    format!("bootcnode/{name}")
+}
+
+/// Whether a write takes a node out of the pool that it is in.
+fn lets_go(pass: &Pass, write: &HostWrite) -> bool {
+    match write {
+        HostWrite::Create { .. } => false,
+        HostWrite::Delete { .. } | HostWrite::Release { .. } => true,
+        HostWrite::Update { name, spec, .. } => {
+            let host = pass.snapshot.hosts.get(name);
+            let old = host.and_then(|h| h.view.spec());
+            old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != spec.pool_name)
+        }
+    }
+}
+
+async fn execute(kube: &Kube, write: &HostWrite) -> Result<(), CallError> {
+    let api = kube.all::<BootcNode>();
+    match write {
+        HostWrite::Create { name, spec, label } => {
+            let object = publish::object(name, spec, label.as_deref());
+            kube.create(&api, &object).await.map(drop)
+        }
+        HostWrite::Update { name, uid, version, spec, label, finalizers } => {
+            let body = publish::patch(name, uid, version, spec, label.as_deref(), finalizers);
+            kube.merge(&api, name, body).await.map(drop)
+        }
+        HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await,
+        HostWrite::Release { name, uid, version, finalizers, .. } => {
+            let body = publish::release(uid, version, finalizers);
+            kube.merge(&api, name, body).await.map(drop)
+        }
+    }
+}
+
+fn log(write: &HostWrite) {
+    match write {
+        HostWrite::Create { name, spec, .. } | HostWrite::Update { name, spec, .. } => {
+            let digest = spec.image.as_ref().map(|i| i.digest.to_string());
+            tracing::info!(
+                node = %name, pool = %spec.pool_name, digest = digest.as_deref().unwrap_or("none"),
+                staging = ?spec.staging, hold = spec.hold.as_ref().map_or("", |h| h.reason.as_str()), "published"
+            );
+        }
+        HostWrite::Delete { name, .. } => tracing::info!(node = %name, "BootcNode deleted"),
+        HostWrite::Release { name, late, .. } if *late => tracing::warn!(
+            node = %name, "BootcNode let go although its agent has not said that everything is undone"
+        ),
+        HostWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode let go"),
+    }
+}

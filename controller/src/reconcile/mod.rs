@@ -1,0 +1,213 @@
+//! The passes. Each looks at everything there is, decides by pure functions and makes the writes that are due, so
+//! that it does not matter what happened since the last one, or who was the leader then.
+//!
+//! A pass is made when something has changed, or when something is due; it never fails as a whole: what could not
+//! be written is tried again, later and later, while everything else goes on. Only lost leadership ends it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use berth_api::{NodeName, NodeUid, PoolName};
+use jiff::Timestamp;
+
+use crate::api::{CallError, Kube};
+use crate::backoff::Backoffs;
+use crate::facts::{self, Occupied, Pool, Shared};
+use crate::leader::Lost;
+use crate::membership::Membership;
+use crate::plan::Plan;
+use crate::publish;
+use crate::resolve::{Resolution, Resolver};
+use crate::store::{Snapshot, Store};
+use crate::view::LeaseView;
+
+mod berths;
+mod dereference;
+mod hosts;
+mod pools;
+
+/// Changes that arrive together are dealt with together.
+const DEBOUNCE: Duration = Duration::from_millis(25);
+/// A pass is made at least this often: offers lapse and holders become overdue without anything changing.
+const TICK: Duration = Duration::from_secs(10);
+/// After a conflict the watch needs a moment to show what the object says now.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What can be set from outside.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// An agent that was not heard of for so long is offered nothing.
+    pub agent_silence: Duration,
+    /// How long a node that leaves may take to undo what Berth did there.
+    pub release_deadline: Duration,
+}
+
+/// The controller while it leads.
+#[derive(Debug)]
+pub struct Reconciler {
+    kube: Kube,
+    store: Store,
+    resolver: Resolver,
+    settings: Settings,
+    /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
+    in_doubt: BTreeSet<String>,
+    /// Since when a BootcNode (by UID) has been asked to release its node.
+    asked: BTreeMap<String, Instant>,
+    /// When a pool's status was last written.
+    reported: BTreeMap<PoolName, Instant>,
+    backoffs: Backoffs,
+    due: Option<Instant>,
+}
+
+/// What one pass works with.
+struct Pass {
+    snapshot: Snapshot,
+    pools: Vec<Pool>,
+    membership: Membership,
+    leases: Vec<LeaseView>,
+    /// The Leases were read from the server in this very pass, so that they contain all writes of ours.
+    live: bool,
+    occupied: Occupied,
+    heard: BTreeSet<NodeName>,
+    confirmed_gone: BTreeSet<NodeUid>,
+    resolutions: BTreeMap<PoolName, Resolution>,
+    plans: BTreeMap<PoolName, Plan>,
+    now: Instant,
+    wall: Timestamp,
+}
+
+impl Reconciler {
+    /// A controller that has just begun to lead.
+    pub fn new(kube: Kube, store: Store, resolver: Resolver, settings: Settings) -> Self {
+        Self {
+            kube,
+            store,
+            resolver,
+            settings,
+            in_doubt: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            backoffs: Backoffs::default(),
+            due: None,
+        }
+    }
+
+    /// Makes passes until leadership is lost.
+    pub async fn run(mut self) -> Lost {
+        let mut quiet = false;
+        loop {
+            let now = Instant::now();
+            let wait = self.due.map_or(TICK, |due| due.saturating_duration_since(now).min(TICK));
+            let _ = tokio::time::timeout(wait, self.store.changed()).await;
+            tokio::time::sleep(DEBOUNCE).await;
+            // What woke us meanwhile is part of the snapshot that follows.
+            let _ = tokio::time::timeout(Duration::ZERO, self.store.changed()).await;
+            let Some(snapshot) = self.store.snapshot() else {
+                if !quiet {
+                    tracing::info!(missing = ?self.store.missing(), "waiting for the first lists");
+                }
+                quiet = true;
+                continue;
+            };
+            if let Err(lost) = self.pass(snapshot).await {
+                return lost;
+            }
+        }
+    }
+
+    /// Asks for another pass no later than that.
+    fn again(&mut self, at: Instant) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Lost> {
+        self.due = None;
+        let mut pass = self.dereference(snapshot).await?;
+        self.membership(&mut pass);
+        self.finalizers(&pass).await?;
+        self.resolve(&mut pass);
+        self.publish(&mut pass).await?;
+        self.berths(&mut pass).await?;
+        self.aggregate(&pass).await?;
+        self.farewells(&pass).await?;
+        self.backoffs.forget(pass.now);
+        if let Some(due) = self.backoffs.due(pass.now) {
+            self.again(due);
+        }
+        Ok(())
+    }
+
+    /// Phase 2, pure: who belongs to which pool.
+    fn membership(&mut self, pass: &mut Pass) {
+        pass.membership = facts::membership(&pass.snapshot);
+        let mut asked = BTreeMap::new();
+        for host in pass.snapshot.hosts.values() {
+            if publish::is_leaving(&host.view) {
+                let since = self.asked.get(&host.view.uid).copied();
+                asked.insert(host.view.uid.clone(), since.unwrap_or(pass.now));
+            }
+        }
+        self.asked = asked;
+    }
+
+    /// Phase 4, pure but for the tasks that it starts: which images are to be resolved.
+    fn resolve(&mut self, pass: &mut Pass) {
+        let names: Vec<PoolName> = pass.pools.iter().map(|p| p.name.clone()).collect();
+        self.resolver.keep(&names);
+        self.resolver.collect(pass.now, pass.wall);
+        for pool in pass.pools.iter().filter(|p| !p.deleting) {
+            let Some(object) = &pool.object else {
+                continue;
+            };
+            let reference = object.spec.image_ref();
+            let resolution = self.resolver.ensure(&pool.name, reference, pool.target(), pass.now);
+            if let Some(due) = resolution.due {
+                self.again(due);
+            }
+            pass.resolutions.insert(pool.name.clone(), resolution);
+        }
+    }
+
+    /// Sorts out how a write ended: whether to go on, and when to try again.
+    fn outcome<T>(&mut self, key: &str, result: Result<T, CallError>) -> Result<Option<T>, Lost> {
+        let now = Instant::now();
+        match result {
+            Ok(value) => {
+                self.backoffs.note(key, true, now);
+                Ok(Some(value))
+            }
+            Err(CallError::Lost(lost)) => Err(lost),
+            Err(CallError::Conflict(error)) => {
+                tracing::debug!(object = key, %error, "changed meanwhile");
+                self.again(now + AGAIN);
+                Ok(None)
+            }
+            Err(error) => {
+                tracing::warn!(object = key, %error, "write failed; trying again later");
+                self.backoffs.note(key, false, now);
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Pass {
+    fn shared<'a>(&'a self, in_doubt: &'a BTreeSet<String>, epoch: u64) -> Shared<'a> {
+        Shared {
+            snapshot: &self.snapshot,
+            membership: &self.membership,
+            leases: &self.leases,
+            occupied: &self.occupied,
+            in_doubt,
+            confirmed_gone: &self.confirmed_gone,
+            heard: &self.heard,
+            epoch,
+        }
+    }
+
+    /// The pools whose first resolution is under way.
+    fn resolving(&self) -> BTreeSet<PoolName> {
+        let first = self.resolutions.iter().filter(|(_, r)| r.first);
+        first.map(|(name, _)| name.clone()).collect()
+    }
+}

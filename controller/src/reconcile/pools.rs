@@ -1,0 +1,188 @@
+//! Phases 3, 7 and 8, client required: the pools' finalizers, their status, and their end.
+
+use std::time::{Duration, Instant};
+
+use berth_api::berth::HoldPhase;
+use berth_api::keys;
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
+use serde_json::json;
+
+use super::{Pass, Reconciler};
+use crate::aggregate::{self, MemberView};
+use crate::facts::Pool;
+use crate::leader::Lost;
+
+/// Counts and messages change with every report of every node; a pool says so at most this often.
+const STATUS_INTERVAL: Duration = Duration::from_millis(250);
+
+impl Reconciler {
+    /// Phase 3: a pool gets our finalizer before anything is done in its name.
+    pub(super) async fn finalizers(&mut self, pass: &Pass) -> Result<(), Lost> {
+        for pool in pass.pools.iter().filter(|p| !p.deleting) {
+            let Some(object) = &pool.object else {
+                continue;
+            };
+            let mut finalizers = object.metadata.finalizers.clone().unwrap_or_default();
+            if !finalizers.iter().any(|f| f == keys::FINALIZER_POOL) {
+                finalizers.push(keys::FINALIZER_POOL.to_owned());
+                self.set_finalizers(pass, pool, finalizers).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_finalizers(&mut self, pass: &Pass, pool: &Pool, finalizers: Vec<String>) -> Result<bool, Lost> {
+        let key = format!("finalizer/{}", pool.name);
+        let Some(entry) = pass.snapshot.pools.get(pool.name.as_str()) else {
+            return Ok(false);
+        };
+        let uid = pool.object.as_ref().and_then(|o| o.metadata.uid.clone());
+        if !self.backoffs.ready(&key, pass.now) {
+            return Ok(false);
+        }
+        let body = json!({ "metadata": {
+            "uid": uid, "resourceVersion": entry.version, "finalizers": finalizers,
+        }});
+        let api = self.kube.all::<BootcNodePool>();
+        let result = self.kube.merge(&api, pool.name.as_str(), body).await;
+        Ok(self.outcome(&key, result)?.is_some())
+    }
+
+    /// Phase 7: each pool's status, when it should say something else.
+    pub(super) async fn aggregate(&mut self, pass: &Pass) -> Result<(), Lost> {
+        for pool in &pass.pools {
+            let Some(object) = &pool.object else {
+                continue;
+            };
+            let old = object.status.clone().unwrap_or_default();
+            let Some(new) = self.status(pass, pool, object, &old) else {
+                continue;
+            };
+            let key = format!("status/{}", pool.name);
+            if new == old || !self.backoffs.ready(&key, pass.now) {
+                continue;
+            }
+            if let Some(last) = self.reported.get(&pool.name) {
+                let next = *last + STATUS_INTERVAL;
+                if next > Instant::now() && !is_urgent(&old, &new) {
+                    self.again(next);
+                    continue;
+                }
+            }
+            let mut object = object.clone();
+            let entry = pass.snapshot.pools.get(pool.name.as_str());
+            object.metadata.resource_version = entry.map(|e| e.version.clone());
+            object.status = Some(new.clone());
+            let api = self.kube.all::<BootcNodePool>();
+            let result = self.kube.replace_status(&api, pool.name.as_str(), &object).await;
+            if self.outcome(&key, result)?.is_some() {
+                self.reported.insert(pool.name.clone(), Instant::now());
+                log(pool, &old, &new);
+            }
+        }
+        self.reported.retain(|name, _| pass.snapshot.pools.contains_key(name.as_str()));
+        Ok(())
+    }
+
+    fn status(
+        &self,
+        pass: &Pass,
+        pool: &Pool,
+        object: &BootcNodePool,
+        old: &BootcNodePoolStatus,
+    ) -> Option<BootcNodePoolStatus> {
+        // Without a plan the berths were not read: better an old status than a wrong one.
+        let plan = self.plan_of(pass, pool)?;
+        let timeout = object.spec.reboot_timeout();
+        let members: Vec<MemberView<'_>> =
+            pass.membership.members(&pool.name).filter_map(|name| member(pass, name.as_str(), timeout)).collect();
+        let resolution = pass.resolutions.get(&pool.name).cloned().unwrap_or_default();
+        let unreadable = pass
+            .leases
+            .iter()
+            .filter(|l| l.pool == pool.name)
+            .filter_map(|l| l.berth.as_ref().err())
+            .map(String::as_str)
+            .collect();
+        let facts = aggregate::Facts {
+            generation: object.metadata.generation,
+            old,
+            reference: object.spec.image_ref(),
+            resolved: resolution.resolved,
+            resolution: resolution.verdict,
+            paused: object.spec.paused(),
+            deleting: pool.deleting,
+            bad_selector: pool.bad_selector.as_deref(),
+            members: &members,
+            conflicts: pass.membership.conflicts_of(&pool.name).collect(),
+            plan,
+            unreadable,
+        };
+        Some(aggregate::status(&facts, pass.wall))
+    }
+
+    /// Phase 8: lets a pool go that is being deleted, once nothing of it is left.
+    pub(super) async fn farewells(&mut self, pass: &Pass) -> Result<(), Lost> {
+        for pool in pass.pools.iter().filter(|p| p.deleting) {
+            let Some(object) = &pool.object else {
+                continue;
+            };
+            let ours = |f: &String| f == keys::FINALIZER_POOL;
+            let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
+            let name = pool.name.as_str();
+            let nodes = pass.snapshot.hosts.values().any(|host| {
+                let published = host.view.spec().map(|s| s.pool_name.as_str());
+                host.view.pool_label.as_deref() == Some(name) || published == Some(name)
+            });
+            let berths = pass.leases.iter().any(|l| l.pool == pool.name);
+            if nodes || berths || !finalizers.iter().any(ours) {
+                continue;
+            }
+            let rest = finalizers.into_iter().filter(|f| !ours(f)).collect();
+            if self.set_finalizers(pass, pool, rest).await? {
+                tracing::info!(pool = %pool.name, "pool let go");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn member<'a>(pass: &'a Pass, name: &str, timeout: Duration) -> Option<MemberView<'a>> {
+    let node = pass.snapshot.nodes.get(name)?.view.as_ref();
+    let host = pass.snapshot.hosts.get(name).map(|h| h.view.as_ref());
+    let held = pass.leases.iter().find_map(|lease| {
+        let holding = lease.berth.as_ref().ok()?.holding()?;
+        (holding.uid == node.uid).then_some((lease, holding))
+    });
+    // The agent renews while it lives; a watch that shows no change for that long shows one that is not back.
+    let overdue = held.is_some_and(|(lease, holding)| {
+        let entry = pass.snapshot.leases.get(lease.name());
+        let quiet = entry.map(|e| pass.now.saturating_duration_since(e.heard));
+        holding.phase == HoldPhase::Committed && quiet.is_some_and(|quiet| quiet >= timeout)
+    });
+    Some(MemberView { node, host, holding: held.map(|(_, holding)| holding), overdue })
+}
+
+/// Whether something changes that others act on or wait for, not just counts and messages.
+fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
+    let words = |status: &BootcNodePoolStatus| -> Vec<_> {
+        let conditions = status.conditions.iter();
+        conditions.map(|c| (c.type_.clone(), c.status.clone())).collect()
+    };
+    old.target != new.target
+        || old.berths.total != new.berths.total
+        || old.observed_generation != new.observed_generation
+        || words(old) != words(new)
+}
+
+fn log(pool: &Pool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) {
+    for condition in &new.conditions {
+        let before = old.conditions.iter().find(|c| c.type_ == condition.type_);
+        if before.is_none_or(|b| b.status != condition.status || b.reason != condition.reason) {
+            tracing::info!(
+                pool = %pool.name, condition = %condition.type_, status = %condition.status,
+                reason = %condition.reason, message = %condition.message, "condition"
+            );
+        }
+    }
+}

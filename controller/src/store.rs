@@ -1,0 +1,305 @@
+//! The objects that the controller knows, kept up to date by watches. Everything else reads snapshots of it.
+//!
+//! A pass starts only when every watch has listed its objects once; before that, absence means nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use berth_api::keys;
+use berth_api::node::BootcNode;
+use berth_api::pool::BootcNodePool;
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::core::DeserializeGuard;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+
+use crate::view::{HostView, LeaseView, NodeView, PoolView, View};
+
+/// One object as it is known.
+#[derive(Debug)]
+pub struct Entry<V> {
+    /// Its projection.
+    pub view: Arc<V>,
+    /// Its resourceVersion.
+    pub version: String,
+    /// When it was last seen to say something new of its own. Measured here: never another machine's clock.
+    pub heard: Instant,
+}
+
+impl<V> Clone for Entry<V> {
+    fn clone(&self) -> Self {
+        Self { view: self.view.clone(), version: self.version.clone(), heard: self.heard }
+    }
+}
+
+/// All objects of one kind, by name.
+pub type Objects<V> = BTreeMap<String, Entry<V>>;
+
+#[derive(Debug)]
+struct Table<V> {
+    current: Objects<V>,
+    /// Filled while a list is under way, and then takes the place of `current`.
+    listed: Option<Objects<V>>,
+    ready: bool,
+}
+
+impl<V> Default for Table<V> {
+    fn default() -> Self {
+        Self { current: BTreeMap::new(), listed: None, ready: false }
+    }
+}
+
+impl<V: View> Table<V> {
+    fn entry(&self, name: &str, version: String, view: V, now: Instant) -> Entry<V> {
+        let old = self.current.get(name);
+        let heard = match old {
+            Some(old) if !view.spoken(&old.view) => old.heard,
+            _ => now,
+        };
+        Entry { view: Arc::new(view), version, heard }
+    }
+
+    /// Takes one event in, and says whether a plan could now look different.
+    fn take(&mut self, event: Event<(String, String, V)>, now: Instant) -> bool {
+        match event {
+            Event::Init => {
+                self.listed = Some(BTreeMap::new());
+                false
+            }
+            Event::InitApply((name, version, view)) => {
+                let entry = self.entry(&name, version, view, now);
+                self.listed.get_or_insert_default().insert(name, entry);
+                false
+            }
+            Event::InitDone => {
+                self.current = self.listed.take().unwrap_or_default();
+                self.ready = true;
+                true
+            }
+            Event::Apply((name, version, view)) => {
+                let entry = self.entry(&name, version, view, now);
+                let view = entry.view.clone();
+                let old = self.current.insert(name, entry);
+                old.is_none_or(|old| view.differs(&old.view))
+            }
+            Event::Delete((name, _, _)) => self.current.remove(&name).is_some(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    pools: Table<PoolView>,
+    hosts: Table<HostView>,
+    nodes: Table<NodeView>,
+    leases: Table<LeaseView>,
+}
+
+/// What the watches know at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// BootcNodePools.
+    pub pools: Objects<PoolView>,
+    /// BootcNodes.
+    pub hosts: Objects<HostView>,
+    /// Nodes.
+    pub nodes: Objects<NodeView>,
+    /// Berths.
+    pub leases: Objects<LeaseView>,
+}
+
+/// The watched objects. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Store {
+    tables: Arc<Mutex<Tables>>,
+    changed: Arc<Notify>,
+}
+
+impl Store {
+    /// Starts the four watches. They run until the runtime ends, and list again by themselves after errors.
+    pub fn watch(client: &Client, namespace: &str) -> Self {
+        let store = Self::default();
+        let config = || watcher::Config::default().page_size(50);
+        let berths = config().labels(keys::LABEL_POOL);
+        store.follow(
+            Api::<DeserializeGuard<BootcNodePool>>::all(client.clone()),
+            config(),
+            |tables| &mut tables.pools,
+            PoolView::of,
+        );
+        store.follow(
+            Api::<DeserializeGuard<BootcNode>>::all(client.clone()),
+            config(),
+            |tables| &mut tables.hosts,
+            HostView::of,
+        );
+        store.follow(
+            Api::<Node>::all(client.clone()),
+            config(),
+            |tables| &mut tables.nodes,
+            |node| NodeView::of(&node),
+        );
+        store.follow(
+            Api::<Lease>::namespaced(client.clone(), namespace),
+            berths,
+            |tables| &mut tables.leases,
+            LeaseView::of,
+        );
+        store
+    }
+
+    fn follow<K, V>(
+        &self,
+        api: Api<K>,
+        config: watcher::Config,
+        table: fn(&mut Tables) -> &mut Table<V>,
+        project: fn(K) -> V,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+        V: View + Send + Sync + 'static,
+    {
+        let stream = watch(api, config).default_backoff();
+        tokio::spawn(self.clone().pump(stream, table, project));
+    }
+
+    async fn pump<K, V>(
+        self,
+        stream: impl Stream<Item = watcher::Result<Event<K>>>,
+        table: fn(&mut Tables) -> &mut Table<V>,
+        project: fn(K) -> V,
+    ) where
+        K: Resource<DynamicType = ()>,
+        V: View,
+    {
+        let mut stream = std::pin::pin!(stream);
+        while let Some(event) = stream.next().await {
+            let event = match event {
+                Ok(event) => map(event, |object| {
+                    let name = object.name_any();
+                    let version = object.resource_version().unwrap_or_default();
+                    (name, version, project(object))
+                }),
+                Err(error) => {
+                    let kind = K::kind(&());
+                    tracing::warn!(kind = %kind, error = %error, "watch failed; it starts again");
+                    continue;
+                }
+            };
+            let mut tables = self.lock();
+            if table(&mut tables).take(event, Instant::now()) {
+                self.changed.notify_one();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        // Nothing panics between taking and leaving this lock with a table half changed.
+        self.tables.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Asks for another pass.
+    pub fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Waits until something that matters has changed.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The kinds whose first list has not arrived yet.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let tables = self.lock();
+        [
+            ("BootcNodePools", tables.pools.ready),
+            ("BootcNodes", tables.hosts.ready),
+            ("Nodes", tables.nodes.ready),
+            ("Leases", tables.leases.ready),
+        ]
+        .into_iter()
+        .filter_map(|(kind, ready)| (!ready).then_some(kind))
+        .collect()
+    }
+
+    /// A snapshot, once every watch has listed its objects.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        if !self.missing().is_empty() {
+            return None;
+        }
+        let tables = self.lock();
+        Some(Snapshot {
+            pools: tables.pools.current.clone(),
+            hosts: tables.hosts.current.clone(),
+            nodes: tables.nodes.current.clone(),
+            leases: tables.leases.current.clone(),
+        })
+    }
+}
+
+fn map<K, T>(event: Event<K>, f: impl FnOnce(K) -> T) -> Event<T> {
+    match event {
+        Event::Apply(k) => Event::Apply(f(k)),
+        Event::Delete(k) => Event::Delete(f(k)),
+        Event::Init => Event::Init,
+        Event::InitApply(k) => Event::InitApply(f(k)),
+        Event::InitDone => Event::InitDone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Text(&'static str, u32);
+
+    impl View for Text {
+        fn differs(&self, other: &Self) -> bool {
+            self.0 != other.0
+        }
+
+        fn spoken(&self, other: &Self) -> bool {
+            self.1 != other.1
+        }
+    }
+
+    fn event(text: &'static str, beat: u32) -> (String, String, Text) {
+        ("a".into(), "1".into(), Text(text, beat))
+    }
+
+    #[test]
+    fn a_list_replaces_all_at_once() {
+        let now = Instant::now();
+        let mut table = Table::default();
+        assert!(table.take(Event::Apply(event("x", 0)), now));
+        assert!(!table.take(Event::Init, now));
+        assert!(!table.ready && table.current.len() == 1);
+        assert!(table.take(Event::InitDone, now));
+        assert!(table.ready && table.current.is_empty());
+    }
+
+    #[test]
+    fn a_heartbeat_is_heard_and_wakes_nobody() {
+        let t0 = Instant::now();
+        let later = t0 + Duration::from_secs(60);
+        let mut table = Table::default();
+        table.take(Event::Apply(event("x", 0)), t0);
+        assert!(!table.take(Event::Apply(event("x", 1)), later));
+        assert_eq!(table.current["a"].heard, later);
+        assert!(table.take(Event::Apply(event("y", 1)), later + Duration::from_secs(9)));
+        assert_eq!(table.current["a"].heard, later, "our own write is no sign of life");
+        table.take(Event::Init, later);
+        table.take(Event::InitApply(event("y", 1)), later + Duration::from_secs(99));
+        table.take(Event::InitDone, later);
+        assert_eq!(table.current["a"].heard, later, "nor is a new list");
+    }
+}
