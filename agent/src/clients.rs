@@ -130,7 +130,16 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
     Client::try_from(config).context("cannot make a client of the API server")
 }
 
-/// A configuration, and the files that it was made from, as the host names them.
+/// Where a file of the agent's own view really is. One under the host's root is found as the host would find it;
+/// one elsewhere was named on the command line, and is where the agent sees it.
+fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
+    match root.contains(path) {
+        true => root.resolve(path),
+        false => Ok(path.to_path_buf()),
+    }
+}
+
+/// A configuration, and the files that it was made from.
 struct KubeletConfig {
     config: Config,
     files: Vec<PathBuf>,
@@ -139,13 +148,13 @@ struct KubeletConfig {
 /// Reads the kubelet's kubeconfig, whose paths are those of the host.
 async fn kubelet_config(root: &HostRoot, path: &Path) -> anyhow::Result<KubeletConfig> {
     let mut files = vec![path.to_path_buf()];
-    let path = root.resolve(path).with_context(|| format!("cannot find {}", path.display()))?;
+    let path = locate(root, path).with_context(|| format!("cannot find {}", path.display()))?;
     let named = || format!("the kubelet's kubeconfig {}", path.display());
     let mut file = Kubeconfig::read_from(&path).with_context(|| format!("cannot read {}", named()))?;
     let mut place = |path: &mut Option<String>| -> anyhow::Result<()> {
         if let Some(path) = path {
             let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
-            files.push(PathBuf::from(std::mem::replace(path, found.to_string_lossy().into_owned())));
+            files.push(root.path(std::mem::replace(path, found.to_string_lossy().into_owned())));
         }
         Ok(())
     };
@@ -174,7 +183,7 @@ type Print = Option<(PathBuf, SystemTime, u64)>;
 
 fn prints(root: &HostRoot, files: &[PathBuf]) -> Vec<Print> {
     let print = |path: &PathBuf| {
-        let path = root.resolve(path).ok()?;
+        let path = locate(root, path).ok()?;
         let metadata = fs::metadata(&path).ok()?;
         Some((path, metadata.modified().ok()?, metadata.len()))
     };
@@ -266,7 +275,7 @@ current-context: x
     async fn the_paths_of_the_kubelet_are_those_of_the_host() {
         let scratch = scratch("paths");
         let root = HostRoot::new(&scratch);
-        let path = Path::new("/etc/kubernetes/kubelet.conf");
+        let path = &root.path("/etc/kubernetes/kubelet.conf");
         let config = kubelet_config(&root, path).await.unwrap().config;
         assert_eq!(config.cluster_url.to_string(), "http://127.0.0.1:1/");
         let token = scratch.join("var/lib/kubelet/token-1");
@@ -283,7 +292,7 @@ current-context: x
     fn a_link_that_leads_elsewhere_is_a_change() {
         let scratch = scratch("links");
         let root = HostRoot::new(&scratch);
-        let files = [PathBuf::from("/var/lib/kubelet/current")];
+        let files = [root.path("/var/lib/kubelet/current")];
         let before = prints(&root, &files);
         assert_eq!(prints(&root, &files), before);
         let link = scratch.join("var/lib/kubelet/current");

@@ -21,6 +21,11 @@ impl HostRoot {
         Self(root.into())
     }
 
+    /// Whether the agent's `path` is one of the host's files.
+    pub fn contains(&self, path: impl AsRef<Path>) -> bool {
+        path.as_ref().starts_with(&self.0)
+    }
+
     /// Where the agent finds what the host calls `path`. A path that is under the root already stays as it is.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
