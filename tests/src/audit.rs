@@ -76,11 +76,7 @@ impl Record {
 
     /// `spec.holderIdentity` of a logged Lease, as the server stored it.
     pub fn holder(&self) -> Option<&str> {
-        self.response
-            .as_ref()
-            .or(self.request.as_ref())?
-            .pointer("/spec/holderIdentity")?
-            .as_str()
+        self.response.as_ref().or(self.request.as_ref())?.pointer("/spec/holderIdentity")?.as_str()
     }
 
     /// `spec.unschedulable` of a logged Node, as the server stored it; false if absent.
@@ -105,11 +101,7 @@ pub struct AuditLog {
 impl AuditLog {
     /// Reads what is there. A log that is not there yet is empty.
     pub fn read(path: &Path) -> Result<Self> {
-        let mut this = Self {
-            path: path.to_owned(),
-            offset: 0,
-            records: Vec::new(),
-        };
+        let mut this = Self { path: path.to_owned(), offset: 0, records: Vec::new() };
         this.refresh()?;
         Ok(this)
     }
@@ -124,18 +116,9 @@ impl AuditLog {
             file.read_to_end(&mut text)?;
         }
         // The last line may be half written: it is left for the next time.
-        let whole = text
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |i| i + 1);
-        for line in text
-            .get(..whole)
-            .unwrap_or_default()
-            .split(|byte| *byte == b'\n')
-        {
-            if let Some(record) =
-                parse(line).with_context(|| String::from_utf8_lossy(line).into_owned())?
-            {
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |i| i + 1);
+        for line in text.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n') {
+            if let Some(record) = parse(line).with_context(|| String::from_utf8_lossy(line).into_owned())? {
                 self.records.push(record);
             }
         }
@@ -150,9 +133,7 @@ impl AuditLog {
 
     /// The writes that succeeded.
     pub fn writes(&self) -> impl Iterator<Item = &Record> {
-        self.records
-            .iter()
-            .filter(|record| record.is_write() && record.succeeded())
+        self.records.iter().filter(|record| record.is_write() && record.succeeded())
     }
 
     /// The requests that were refused for lack of permission.
@@ -167,11 +148,7 @@ impl AuditLog {
 
     /// How many requests of any kind were answered, by program and resource.
     pub fn request_counts(&self) -> BTreeMap<(String, String), usize> {
-        count(
-            self.records
-                .iter()
-                .filter(|record| record.stage == "ResponseComplete"),
-        )
+        count(self.records.iter().filter(|record| record.stage == "ResponseComplete"))
     }
 }
 
@@ -235,10 +212,7 @@ fn parse(line: &[u8]) -> Result<Option<Record>> {
         return Ok(None);
     }
     let event: Event = serde_json::from_slice(line).context("an audit line")?;
-    let claim = event
-        .user
-        .extra
-        .get("authentication.kubernetes.io/node-name");
+    let claim = event.user.extra.get("authentication.kubernetes.io/node-name");
     Ok(Some(Record {
         received: event.request_received_timestamp,
         at: event.stage_timestamp,

@@ -51,33 +51,18 @@ pub struct ImageSpec {
 impl ImageSpec {
     /// An OS image that bootc accepts by its labels.
     pub fn os(version: &str, layers: Vec<Layer>) -> Self {
-        let labels = [
-            ("containers.bootc", "1"),
-            ("ostree.bootable", "true"),
-            (VERSION_LABEL, version),
-        ];
-        Self {
-            labels: labels
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ..Self::plain(layers)
-        }
+        let labels = [("containers.bootc", "1"), ("ostree.bootable", "true"), (VERSION_LABEL, version)];
+        Self { labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(), ..Self::plain(layers) }
     }
 
     /// A container image with one static program in it.
     pub fn program(binary: &Path, arguments: &[&str]) -> Result<Self> {
-        let name = binary
-            .file_name()
-            .and_then(|name| name.to_str())
-            .context("a program without a name")?;
-        let content =
-            std::fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
+        let name = binary.file_name().and_then(|name| name.to_str()).context("a program without a name")?;
+        let content = std::fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
         let entry = Entry::executable(format!("usr/bin/{name}"), content);
         let mut image = Self::plain(vec![Layer::from_entries(&[entry], Compression::None)?]);
         image.entrypoint.push(format!("/usr/bin/{name}"));
-        image
-            .entrypoint
-            .extend(arguments.iter().map(|a| (*a).to_owned()));
+        image.entrypoint.extend(arguments.iter().map(|a| (*a).to_owned()));
         Ok(image)
     }
 
@@ -134,13 +119,7 @@ impl ImageSpec {
             "annotations": self.labels,
         });
         let manifest = Bytes::from(manifest.to_string());
-        Ok(Image {
-            digest: digest(&manifest)?,
-            config_digest: digest(&config)?,
-            config,
-            manifest,
-            spec: self,
-        })
+        Ok(Image { digest: digest(&manifest)?, config_digest: digest(&config)?, config, manifest, spec: self })
     }
 }
 
@@ -181,9 +160,7 @@ impl Image {
     pub fn tiny_os_for(version: &str, content: &[u8], architecture: &str) -> Result<Self> {
         let entry = Entry::file("usr/lib/berth-test".to_owned(), content.to_vec());
         let layer = Layer::from_entries(&[entry], Compression::Gzip)?;
-        ImageSpec::os(version, vec![layer])
-            .for_platform(architecture, None)
-            .build()
+        ImageSpec::os(version, vec![layer]).for_platform(architecture, None).build()
     }
 
     /// Writes an OCI layout in a tar file, as `ctr images import` and skopeo's `oci-archive:` take it.
@@ -198,11 +175,7 @@ impl Image {
         let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]});
         let file = File::create(path).with_context(|| format!("making {}", path.display()))?;
         let mut archive = tar::Builder::new(std::io::BufWriter::new(file));
-        layer::append(
-            &mut archive,
-            "oci-layout",
-            br#"{"imageLayoutVersion":"1.0.0"}"#,
-        )?;
+        layer::append(&mut archive, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
         layer::append(&mut archive, "index.json", index.to_string().as_bytes())?;
         layer::append(&mut archive, &blob_path(&self.digest), &self.manifest)?;
         layer::append(&mut archive, &blob_path(&self.config_digest), &self.config)?;
@@ -212,10 +185,7 @@ impl Image {
                 layer.append_to(&mut archive, &blob_path(&layer.digest))?;
             }
         }
-        archive
-            .into_inner()?
-            .into_inner()
-            .context("writing the archive")?;
+        archive.into_inner()?.into_inner().context("writing the archive")?;
         Ok(())
     }
 
@@ -256,26 +226,17 @@ impl Index {
             .collect();
         let manifest = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests});
         let manifest = Bytes::from(manifest.to_string());
-        Ok(Self {
-            digest: digest(&manifest)?,
-            manifest,
-            images,
-        })
+        Ok(Self { digest: digest(&manifest)?, manifest, images })
     }
 
     /// The smallest index of OS images for amd64 and arm64.
     pub fn tiny_os(version: &str, content: &[u8]) -> Result<Self> {
-        Self::new(vec![
-            Image::tiny_os_for(version, content, "amd64")?,
-            Image::tiny_os_for(version, content, "arm64")?,
-        ])
+        Self::new(vec![Image::tiny_os_for(version, content, "amd64")?, Image::tiny_os_for(version, content, "arm64")?])
     }
 
     /// The image of an architecture.
     pub fn image(&self, architecture: &str) -> Option<&Image> {
-        self.images
-            .iter()
-            .find(|image| image.spec.architecture == architecture)
+        self.images.iter().find(|image| image.spec.architecture == architecture)
     }
 }
 
@@ -288,10 +249,7 @@ mod tests {
         let one = Index::tiny_os("1", b"bytes").unwrap();
         let other = Index::tiny_os("1", b"bytes").unwrap();
         assert_eq!(one.digest, other.digest);
-        assert_ne!(
-            one.digest,
-            Index::tiny_os("1", b"other bytes").unwrap().digest
-        );
+        assert_ne!(one.digest, Index::tiny_os("1", b"other bytes").unwrap().digest);
         assert_ne!(one.images[0].digest, one.images[1].digest);
     }
 

@@ -26,8 +26,7 @@ impl Port {
     pub fn reserve() -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let directory = std::env::temp_dir().join("berth-ports");
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("making {}", directory.display()))?;
+        std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
         // Processes that start together begin far apart.
         let offset = u16::try_from(std::process::id() % 1200)? * 10;
         for _ in 0..COUNT {
@@ -35,10 +34,7 @@ impl Port {
             let number = FIRST + offset.wrapping_add(step) % COUNT;
             let lock = File::create(directory.join(number.to_string()))?;
             if lock.try_lock().is_ok() && TcpListener::bind(("0.0.0.0", number)).is_ok() {
-                return Ok(Self {
-                    number,
-                    _lock: lock,
-                });
+                return Ok(Self { number, _lock: lock });
             }
         }
         bail!("no free port between {FIRST} and {}", FIRST + COUNT)

@@ -76,10 +76,7 @@ impl Registry {
             self.with_process(|slot| slot.as_mut().map_or(Ok(()), Process::check))??;
             if started.elapsed() > Duration::from_secs(30) {
                 let words = self.with_process(|slot| slot.as_ref().map(Process::log_tail))?;
-                bail!(
-                    "the registry does not answer; {}",
-                    words.unwrap_or_default()
-                );
+                bail!("the registry does not answer; {}", words.unwrap_or_default());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -117,11 +114,7 @@ impl Registry {
     }
 
     fn with_process<T>(&self, change: impl FnOnce(&mut Option<Process>) -> T) -> Result<T> {
-        let mut slot = self
-            .process
-            .lock()
-            .ok()
-            .context("a thread panicked while it held the registry")?;
+        let mut slot = self.process.lock().ok().context("a thread panicked while it held the registry")?;
         Ok(change(&mut slot))
     }
 }

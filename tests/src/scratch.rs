@@ -29,10 +29,7 @@ impl Scratch {
             .with_context(|| format!("making a directory in {}", parent.display()))?;
         let lock = File::create(directory.path().join(LOCK))?;
         lock.lock()?;
-        Ok(Self {
-            directory,
-            _lock: lock,
-        })
+        Ok(Self { directory, _lock: lock })
     }
 
     /// Where it is.
@@ -73,10 +70,7 @@ mod tests {
         let left = Scratch::new(prefix).unwrap();
         let old = std::time::SystemTime::now() - Duration::from_secs(60);
         for scratch in [&used, &left] {
-            let lock = File::options()
-                .write(true)
-                .open(scratch.path().join(LOCK))
-                .unwrap();
+            let lock = File::options().write(true).open(scratch.path().join(LOCK)).unwrap();
             lock.set_modified(old).unwrap();
         }
         // As a kill would: the lock goes, the directory stays.

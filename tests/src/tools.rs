@@ -73,10 +73,8 @@ struct GoModule {
     go_sum: &'static str,
 }
 
-const KUBERNETES: GoModule = GoModule {
-    go_mod: include_str!("../controlplane/go.mod"),
-    go_sum: include_str!("../controlplane/go.sum"),
-};
+const KUBERNETES: GoModule =
+    GoModule { go_mod: include_str!("../controlplane/go.mod"), go_sum: include_str!("../controlplane/go.sum") };
 
 const REGISTRY: GoModule = GoModule {
     go_mod: include_str!("../controlplane/registry/go.mod"),
@@ -110,11 +108,7 @@ impl Tools {
     /// would break the rule that no component may be newer than its API server.
     pub fn ensure(wanted: &[Tool]) -> Result<Self> {
         let mut paths = BTreeMap::new();
-        let kubernetes: Vec<Tool> = wanted
-            .iter()
-            .copied()
-            .filter(|tool| *tool != Tool::Registry)
-            .collect();
+        let kubernetes: Vec<Tool> = wanted.iter().copied().filter(|tool| *tool != Tool::Registry).collect();
         match assets(&kubernetes) {
             Some(directory) => {
                 for tool in kubernetes {
@@ -135,27 +129,18 @@ impl Tools {
 
     /// The absolute path of a tool that was asked for.
     pub fn path(&self, tool: Tool) -> Result<&Path> {
-        self.paths
-            .get(&tool)
-            .map(PathBuf::as_path)
-            .with_context(|| format!("{} was not asked for", tool.file_name()))
+        self.paths.get(&tool).map(PathBuf::as_path).with_context(|| format!("{} was not asked for", tool.file_name()))
     }
 
     /// Every tool with its path.
     pub fn iter(&self) -> impl Iterator<Item = (Tool, &Path)> {
-        self.paths
-            .iter()
-            .map(|(tool, path)| (*tool, path.as_path()))
+        self.paths.iter().map(|(tool, path)| (*tool, path.as_path()))
     }
 }
 
 /// The harness's cache: `$XDG_CACHE_HOME/berth`, else `~/.cache/berth`. Made if it is not there.
 pub fn cache_dir() -> Result<PathBuf> {
-    let absolute = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_CACHE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".cache")))
         .context("neither XDG_CACHE_HOME nor HOME names a directory for the cache")?;
@@ -167,10 +152,7 @@ pub fn cache_dir() -> Result<PathBuf> {
 /// The directory that `KUBEBUILDER_ASSETS` names, if it has all of these.
 fn assets(wanted: &[Tool]) -> Option<PathBuf> {
     let directory = fs::canonicalize(std::env::var_os("KUBEBUILDER_ASSETS")?).ok()?;
-    wanted
-        .iter()
-        .all(|tool| directory.join(tool.file_name()).is_file())
-        .then_some(directory)
+    wanted.iter().all(|tool| directory.join(tool.file_name()).is_file()).then_some(directory)
 }
 
 /// The tool from the cache; built there first if need be.
@@ -196,10 +178,7 @@ fn cached(tool: Tool) -> Result<PathBuf> {
     // Two test processes must not both build it; the second finds it when the lock is free.
     let lock = File::create(directory.join(".lock"))?;
     if lock.try_lock().is_err() {
-        eprintln!(
-            "berth-tools: waiting for another process that builds {name}",
-            name = tool.file_name()
-        );
+        eprintln!("berth-tools: waiting for another process that builds {name}", name = tool.file_name());
         lock.lock().context("waiting for the build lock")?;
     }
     if !path.is_file() {
@@ -214,9 +193,7 @@ fn build(tool: Tool, module: &GoModule, directory: &Path, path: &Path) -> Result
     let started = Instant::now();
     eprintln!("berth-tools: building {name} from its Go module, once; it may take minutes");
     sweep(directory);
-    let scratch = tempfile::Builder::new()
-        .prefix(BUILD_PREFIX)
-        .tempdir_in(directory)?;
+    let scratch = tempfile::Builder::new().prefix(BUILD_PREFIX).tempdir_in(directory)?;
     fs::write(scratch.path().join("go.mod"), module.go_mod)?;
     fs::write(scratch.path().join("go.sum"), module.go_sum)?;
     let binary = scratch.path().join(name);
@@ -229,13 +206,8 @@ fn build(tool: Tool, module: &GoModule, directory: &Path, path: &Path) -> Result
         .args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
         .arg(linker_flags(tool)?)
         .arg("-o")
-        .args([
-            binary.as_os_str(),
-            OsString::from(tool.package()).as_os_str(),
-        ]);
-    let output = process::with_parent(&command)
-        .output()
-        .with_context(|| missing(tool))?;
+        .args([binary.as_os_str(), OsString::from(tool.package()).as_os_str()]);
+    let output = process::with_parent(&command).output().with_context(|| missing(tool))?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
         bail!("{}\n{}", missing(tool), process::last_lines(&text, 20));
@@ -289,14 +261,8 @@ fn registry() -> Result<PathBuf> {
     if let Some(path) = find_program(name) {
         return Ok(path);
     }
-    ensure_packages(&[name]).with_context(|| {
-        format!(
-            "{:#}",
-            built
-                .err()
-                .unwrap_or_else(|| anyhow::anyhow!("no registry"))
-        )
-    })?;
+    ensure_packages(&[name])
+        .with_context(|| format!("{:#}", built.err().unwrap_or_else(|| anyhow::anyhow!("no registry"))))?;
     find_program(name).context("the package docker-registry has no program of that name")
 }
 
@@ -314,11 +280,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 ///
 /// As root on Debian and its relatives what is missing gets installed; elsewhere the error says what to run.
 pub fn ensure_packages(packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> = packages
-        .iter()
-        .copied()
-        .filter(|package| !is_installed(package))
-        .collect();
+    let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -381,12 +343,7 @@ mod tests {
     #[test]
     fn versions_come_from_go_mod() {
         assert_eq!(KUBERNETES.version("k8s.io/kubernetes").unwrap(), "1.36.3");
-        assert_eq!(
-            REGISTRY
-                .version("github.com/distribution/distribution/v3")
-                .unwrap(),
-            "3.0.0"
-        );
+        assert_eq!(REGISTRY.version("github.com/distribution/distribution/v3").unwrap(), "3.0.0");
         assert!(KUBERNETES.version("example.com/none").is_err());
     }
 

@@ -13,21 +13,21 @@ const NODES: &str = "/apis/berth.dev/v1alpha1/bootcnodes";
 
 const HEX: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
-const NO_REFERENCE: &str = "image.ref is not an image reference; write one without spaces or options, such as quay.io/example/os:stable";
-const NO_REGISTRY: &str =
-    "image.ref names no registry; write the whole reference, such as quay.io/example/os:stable";
-const NO_TAG: &str =
-    "image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…";
-const NO_DIGEST: &str = "the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits";
+const NO_REFERENCE: &str =
+    "image.ref is not an image reference; write one without spaces or options, such as quay.io/example/os:stable";
+const NO_REGISTRY: &str = "image.ref names no registry; write the whole reference, such as quay.io/example/os:stable";
+const NO_TAG: &str = "image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…";
+const NO_DIGEST: &str =
+    "the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits";
 const NO_REPOSITORY: &str = "image.ref has a repository or tag that no registry accepts; repositories are lower case, tags are letters, digits, '.', '_' and '-'";
-const UNAVAILABLE: &str = "maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
-const STAGING: &str = "maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
+const UNAVAILABLE: &str =
+    "maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
+const STAGING: &str =
+    "maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
 const REBOOT: &str = "rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h";
 const DRAIN: &str = "drain.timeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h";
-const VALUES: &str =
-    "write values with the operators In and NotIn, and none with Exists and DoesNotExist";
-const INTERVAL: &str =
-    "progressInterval must be a duration: 0, or a whole number and a unit, such as 5s or 1m";
+const VALUES: &str = "write values with the operators In and NotIn, and none with Exists and DoesNotExist";
+const INTERVAL: &str = "progressInterval must be a duration: 0, or a whole number and a unit, such as 5s or 1m";
 
 /// Wrong specs of a pool, and what the refusal must contain. `HEX` stands for 64 digits.
 const WRONG_POOLS: &[(&str, &str)] = &[
@@ -36,10 +36,7 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{image: {ref: 'quay.io/e/os:v1'}}",
         "nodeSelector is missing; write the labels of the nodes, or nodeSelector: {} to select all nodes",
     ),
-    (
-        "{nodeSelector: {}}",
-        "image is missing; write image.ref, such as quay.io/example/os:stable",
-    ),
+    ("{nodeSelector: {}}", "image is missing; write image.ref, such as quay.io/example/os:stable"),
     (
         "{nodeSelector: {}, image: {}}",
         "image.ref is missing; write the whole reference, such as quay.io/example/os:stable",
@@ -47,106 +44,34 @@ const WRONG_POOLS: &[(&str, &str)] = &[
     ("{}", "nodeSelector is missing"),
     // References.
     ("{nodeSelector: {}, image: {ref: ''}}", NO_REFERENCE),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1 --apply'}}",
-        NO_REFERENCE,
-    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1 --apply'}}", NO_REFERENCE),
     ("{nodeSelector: {}, image: {ref: '--option'}}", NO_REFERENCE),
-    (
-        "{nodeSelector: {}, image: {ref: '-v.io/e/os:v1'}}",
-        NO_REFERENCE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: \"quay.io/e/os:v1\\n\"}}",
-        NO_REFERENCE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1;reboot'}}",
-        NO_REFERENCE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'docker://quay.io/e/os:v1'}}",
-        NO_REPOSITORY,
-    ),
+    ("{nodeSelector: {}, image: {ref: '-v.io/e/os:v1'}}", NO_REFERENCE),
+    ("{nodeSelector: {}, image: {ref: \"quay.io/e/os:v1\\n\"}}", NO_REFERENCE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1;reboot'}}", NO_REFERENCE),
+    ("{nodeSelector: {}, image: {ref: 'docker://quay.io/e/os:v1'}}", NO_REPOSITORY),
     ("{nodeSelector: {}, image: {ref: 'os:v1'}}", NO_REGISTRY),
-    (
-        "{nodeSelector: {}, image: {ref: 'library/os:v1'}}",
-        NO_REGISTRY,
-    ),
+    ("{nodeSelector: {}, image: {ref: 'library/os:v1'}}", NO_REGISTRY),
     ("{nodeSelector: {}, image: {ref: 'quay.io/e/os'}}", NO_TAG),
-    (
-        "{nodeSelector: {}, image: {ref: 'localhost:5000/os'}}",
-        NO_TAG,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:abc'}}",
-        NO_DIGEST,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os@md5:HEX'}}",
-        NO_DIGEST,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:HEX0'}}",
-        NO_DIGEST,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1@'}}",
-        NO_DIGEST,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/Example/os:v1'}}",
-        NO_REPOSITORY,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io//os:v1'}}",
-        NO_REPOSITORY,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:.v1'}}",
-        NO_REPOSITORY,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:LONGTAG'}}",
-        NO_REPOSITORY,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}",
-        "may not be more than 512",
-    ),
+    ("{nodeSelector: {}, image: {ref: 'localhost:5000/os'}}", NO_TAG),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:abc'}}", NO_DIGEST),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@md5:HEX'}}", NO_DIGEST),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:HEX0'}}", NO_DIGEST),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1@'}}", NO_DIGEST),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/Example/os:v1'}}", NO_REPOSITORY),
+    ("{nodeSelector: {}, image: {ref: 'quay.io//os:v1'}}", NO_REPOSITORY),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:.v1'}}", NO_REPOSITORY),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:LONGTAG'}}", NO_REPOSITORY),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}", "may not be more than 512"),
     // How many.
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}",
-        UNAVAILABLE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: -1}}",
-        UNAVAILABLE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '0%'}}",
-        UNAVAILABLE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '150%'}}",
-        UNAVAILABLE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 'two'}}",
-        UNAVAILABLE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '2'}}",
-        UNAVAILABLE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: ''}}",
-        UNAVAILABLE,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 99999999999}}",
-        UNAVAILABLE,
-    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}", UNAVAILABLE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: -1}}", UNAVAILABLE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '0%'}}", UNAVAILABLE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '150%'}}", UNAVAILABLE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 'two'}}", UNAVAILABLE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '2'}}", UNAVAILABLE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: ''}}", UNAVAILABLE),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 99999999999}}", UNAVAILABLE),
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 1.5}}",
         "spec.rollout.maxUnavailable",
@@ -155,62 +80,23 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: true}}",
         "spec.rollout.maxUnavailable",
     ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: 0}}",
-        STAGING,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: '101%'}}",
-        STAGING,
-    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: 0}}", STAGING),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: '101%'}}", STAGING),
     // How long.
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '12'}}",
-        REBOOT,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '-5m'}}",
-        REBOOT,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '0s'}}",
-        REBOOT,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '1h30m'}}",
-        REBOOT,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 'soon'}}",
-        DRAIN,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: '1.5h'}}",
-        DRAIN,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '5'}}",
-        INTERVAL,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '-1s'}}",
-        INTERVAL,
-    ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 900}}",
-        "spec.drain.timeout",
-    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '12'}}", REBOOT),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '-5m'}}", REBOOT),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '0s'}}", REBOOT),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '1h30m'}}", REBOOT),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 'soon'}}", DRAIN),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: '1.5h'}}", DRAIN),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '5'}}", INTERVAL),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '-1s'}}", INTERVAL),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 900}}", "spec.drain.timeout"),
     // Wrong types and unknown fields: the server's own words.
-    (
-        "{nodeSelector: workers, image: {ref: 'quay.io/e/os:v1'}}",
-        "spec.nodeSelector",
-    ),
+    ("{nodeSelector: workers, image: {ref: 'quay.io/e/os:v1'}}", "spec.nodeSelector"),
     ("{nodeSelector: {}, image: 'quay.io/e/os:v1'}", "spec.image"),
     ("{nodeSelector: {}, image: {ref: 42}}", "spec.image.ref"),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: 'yes'}}",
-        "spec.rollout.paused",
-    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: 'yes'}}", "spec.rollout.paused"),
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', digest: 'sha256:HEX'}}",
         "unknown field \"spec.image.digest\"",
@@ -219,19 +105,13 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailble: 1}}",
         "unknown field \"spec.rollout.maxUnavailble\"",
     ),
-    (
-        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, maxUnavailable: 1}",
-        "unknown field \"spec.maxUnavailable\"",
-    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, maxUnavailable: 1}", "unknown field \"spec.maxUnavailable\""),
     // Selectors.
     (
         "{nodeSelector: {matchExpressions: [{key: a, operator: Equals, values: [b]}]}, image: {ref: 'quay.io/e/os:v1'}}",
         "supported values: \"In\"",
     ),
-    (
-        "{nodeSelector: {matchExpressions: [{key: a, operator: In}]}, image: {ref: 'quay.io/e/os:v1'}}",
-        VALUES,
-    ),
+    ("{nodeSelector: {matchExpressions: [{key: a, operator: In}]}, image: {ref: 'quay.io/e/os:v1'}}", VALUES),
     (
         "{nodeSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}, image: {ref: 'quay.io/e/os:v1'}}",
         VALUES,
@@ -261,14 +141,8 @@ const RIGHT_POOLS: &[&str] = &[
 
 /// Wrong specs of a BootcNode. The controller writes these; a person may try to.
 const WRONG_NODES: &[(&str, &str)] = &[
-    (
-        "{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:abc', indexDigest: 'sha256:HEX'}}",
-        "spec.image.digest",
-    ),
-    (
-        "{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX'}}",
-        "spec.image.indexDigest",
-    ),
+    ("{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:abc', indexDigest: 'sha256:HEX'}}", "spec.image.digest"),
+    ("{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX'}}", "spec.image.indexDigest"),
     ("{staging: Maybe}", "spec.staging"),
     ("{poolName: LONGTAG}", "spec.poolName"),
     ("{pool: workers}", "unknown field \"spec.pool\""),
@@ -289,9 +163,8 @@ impl Server {
     /// What the server says to a new object, under strict validation: nothing when it accepts it.
     async fn offer(&self, collection: &str, object: &Value) -> Result<Option<String>> {
         let uri = format!("{collection}?fieldValidation=Strict&dryRun=All");
-        let request = http::Request::post(uri)
-            .header("content-type", "application/json")
-            .body(serde_json::to_vec(object)?)?;
+        let request =
+            http::Request::post(uri).header("content-type", "application/json").body(serde_json::to_vec(object)?)?;
         match self.client.request::<Value>(request).await {
             Ok(_) => Ok(None),
             Err(kube::Error::Api(status)) => Ok(Some(status.message.clone())),
@@ -302,9 +175,7 @@ impl Server {
     async fn refuses(&self, collection: &str, object: &Value, words: &str) -> Result<(), String> {
         match self.offer(collection, object).await {
             Ok(Some(said)) if said.contains(words) => Ok(()),
-            Ok(Some(said)) => Err(format!(
-                "{object}\n    is refused, but not with {words:?}: {said}"
-            )),
+            Ok(Some(said)) => Err(format!("{object}\n    is refused, but not with {words:?}: {said}")),
             Ok(None) => Err(format!("{object}\n    is accepted")),
             Err(error) => Err(format!("{object}\n    {error:#}")),
         }
@@ -320,10 +191,7 @@ impl Server {
 }
 
 fn object(kind: &str, name: &str, spec: &str) -> Value {
-    let spec = spec
-        .replace("HEX", HEX)
-        .replace("LONGTAG", &"a".repeat(129))
-        .replace("LONGPATH", &"a".repeat(520));
+    let spec = spec.replace("HEX", HEX).replace("LONGTAG", &"a".repeat(129)).replace("LONGPATH", &"a".repeat(520));
     let spec: Value = serde_saphyr::from_str(&spec).expect("the test's own YAML");
     serde_json::json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
@@ -335,59 +203,35 @@ fn pool(spec: &str) -> Value {
 }
 
 fn manifests(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../manifests")
-        .join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests").join(path)
 }
 
 /// The samples that we hand out must be right.
 fn samples() -> Result<Vec<Value>> {
     let mut all = Vec::new();
     for file in std::fs::read_dir(manifests("samples"))? {
-        all.push(serde_saphyr::from_str(&std::fs::read_to_string(
-            file?.path(),
-        )?)?);
+        all.push(serde_saphyr::from_str(&std::fs::read_to_string(file?.path())?)?);
     }
     Ok(all)
 }
 
 #[tokio::test]
 async fn the_api_server_refuses_wrong_objects_with_advice() {
-    let options = Options {
-        controller_manager: false,
-        ..Options::default()
-    };
+    let options = Options { controller_manager: false, ..Options::default() };
     let control_plane = ControlPlane::start(options).await.unwrap();
-    control_plane
-        .apply_manifests(&manifests("crds.yaml"))
-        .await
-        .unwrap();
-    let server = Server {
-        client: control_plane.admin_client(),
-    };
+    control_plane.apply_manifests(&manifests("crds.yaml")).await.unwrap();
+    let server = Server { client: control_plane.admin_client() };
 
     let mut results = Vec::new();
     for (spec, words) in WRONG_POOLS {
         results.push(server.refuses(POOLS, &pool(spec), words).await);
     }
     for (spec, words) in WRONG_NODES {
-        results.push(
-            server
-                .refuses(NODES, &object("BootcNode", "n1", spec), words)
-                .await,
-        );
+        results.push(server.refuses(NODES, &object("BootcNode", "n1", spec), words).await);
     }
     let right = "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}}";
     let long = object("BootcNodePool", &"p".repeat(64), right);
-    results.push(
-        server
-            .refuses(
-                POOLS,
-                &long,
-                "the name of a BootcNodePool must have at most 63 characters",
-            )
-            .await,
-    );
+    results.push(server.refuses(POOLS, &long, "the name of a BootcNodePool must have at most 63 characters").await);
     let longest = object("BootcNodePool", &"p".repeat(63), right);
     results.push(server.accepts(POOLS, &longest).await);
     let mut bare = pool(right);
@@ -397,21 +241,12 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
         results.push(server.accepts(POOLS, &pool(spec)).await);
     }
     for spec in RIGHT_NODES {
-        results.push(
-            server
-                .accepts(NODES, &object("BootcNode", "n1", spec))
-                .await,
-        );
+        results.push(server.accepts(NODES, &object("BootcNode", "n1", spec)).await);
     }
     for sample in samples().unwrap() {
         results.push(server.accepts(POOLS, &sample).await);
     }
 
     let failures: Vec<String> = results.into_iter().filter_map(Result::err).collect();
-    assert!(
-        failures.is_empty(),
-        "{} wrong:\n{}",
-        failures.len(),
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{} wrong:\n{}", failures.len(), failures.join("\n"));
 }

@@ -54,16 +54,10 @@ async fn a_control_plane_starts_enforces_and_comes_back() -> Result<()> {
     assert_eq!(node.spec.and_then(|spec| spec.unschedulable), Some(true));
 
     let log = AuditLog::read(&plane.audit_log())?;
-    let cordons: Vec<_> = log
-        .writes()
-        .filter(|record| record.user == "system:node:n1")
-        .collect();
+    let cordons: Vec<_> = log.writes().filter(|record| record.user == "system:node:n1").collect();
     assert_eq!(cordons.len(), 1);
     assert_eq!(cordons[0].unschedulable(), Some(true));
-    assert!(
-        log.forbidden()
-            .any(|record| record.user == "system:node:n1" && record.name == "n2")
-    );
+    assert!(log.forbidden().any(|record| record.user == "system:node:n1" && record.name == "n2"));
     let stopping = Instant::now();
     drop(plane);
     println!("gone after {:?}", stopping.elapsed());
@@ -75,59 +69,35 @@ async fn a_bound_token_carries_the_node_claim() -> Result<()> {
     let plane = ControlPlane::start(Options::simulated_nodes()).await?;
     let admin = plane.admin_client();
     let uid = make_node(&admin, "n1").await?.metadata.uid.context("uid")?;
-    plane
-        .place_pod("berth-system", "berth-agent", "n1", "agent-n1")
-        .await?;
-    for (bound, expected) in [
-        (Bound::Pod("agent-n1"), Some("n1")),
-        (Bound::Node("n1"), Some("n1")),
-        (Bound::Nothing, None),
-    ] {
-        let config = plane
-            .service_account_kubeconfig("berth-system", "berth-agent", bound)
-            .await?;
+    plane.place_pod("berth-system", "berth-agent", "n1", "agent-n1").await?;
+    for (bound, expected) in
+        [(Bound::Pod("agent-n1"), Some("n1")), (Bound::Node("n1"), Some("n1")), (Bound::Nothing, None)]
+    {
+        let config = plane.service_account_kubeconfig("berth-system", "berth-agent", bound).await?;
         let client = config.client().await?;
         let reviews: Api<SelfSubjectReview> = Api::all(client);
-        let review = reviews
-            .create(&PostParams::default(), &SelfSubjectReview::default())
-            .await?;
+        let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
         let user = review.status.and_then(|s| s.user_info).context("user")?;
-        assert_eq!(
-            user.username.as_deref(),
-            Some("system:serviceaccount:berth-system:berth-agent")
-        );
+        assert_eq!(user.username.as_deref(), Some("system:serviceaccount:berth-system:berth-agent"));
         let extra = user.extra.unwrap_or_default();
         let claim = |name: &str| {
             let values = extra.get(&format!("authentication.kubernetes.io/{name}"))?;
             values.first().map(String::as_str)
         };
         assert_eq!(claim("node-name"), expected, "{bound:?}");
-        assert_eq!(
-            claim("node-uid"),
-            expected.map(|_| uid.as_str()),
-            "{bound:?}"
-        );
+        assert_eq!(claim("node-uid"), expected.map(|_| uid.as_str()), "{bound:?}");
     }
     a_token_dies_with_its_pod(&plane).await
 }
 
 async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
-    let token = plane
-        .service_account_token("berth-system", "berth-agent", Bound::Pod("agent-n1"))
-        .await?;
+    let token = plane.service_account_token("berth-system", "berth-agent", Bound::Pod("agent-n1")).await?;
     let admin = plane.admin_client();
     let pods: Api<Pod> = Api::namespaced(admin.clone(), "berth-system");
-    pods.delete(
-        "agent-n1",
-        &kube::api::DeleteParams::default().grace_period(0),
-    )
-    .await?;
+    pods.delete("agent-n1", &kube::api::DeleteParams::default().grace_period(0)).await?;
     let reviews: Api<TokenReview> = Api::all(admin);
     let review = TokenReview {
-        spec: TokenReviewSpec {
-            token: Some(token),
-            ..TokenReviewSpec::default()
-        },
+        spec: TokenReviewSpec { token: Some(token), ..TokenReviewSpec::default() },
         ..TokenReview::default()
     };
     // The server remembers a good token for up to ten seconds.
@@ -137,21 +107,14 @@ async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
         if answer.status.and_then(|status| status.authenticated) != Some(true) {
             return Ok(());
         }
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "the token outlived its pod"
-        );
+        assert!(started.elapsed() < Duration::from_secs(30), "the token outlived its pod");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
 #[tokio::test]
 async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
-    let plane = ControlPlane::start(Options {
-        scheduler: true,
-        ..Options::simulated_nodes()
-    })
-    .await?;
+    let plane = ControlPlane::start(Options { scheduler: true, ..Options::simulated_nodes() }).await?;
     let admin = plane.admin_client();
     make_node(&admin, "n1").await?;
     let pods: Api<Pod> = Api::namespaced(admin.clone(), "default");
@@ -166,9 +129,7 @@ async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
     // Room for it, as a kubelet would report.
     let nodes: Api<Node> = Api::all(admin);
     let status = json!({"status": {"allocatable": {"pods": "10", "cpu": "1", "memory": "1Gi"}}});
-    nodes
-        .patch_status("n1", &PatchParams::default(), &Patch::Merge(status))
-        .await?;
+    nodes.patch_status("n1", &PatchParams::default(), &Patch::Merge(status)).await?;
     let started = Instant::now();
     loop {
         let spec = pods.get("p").await?.spec.context("no spec")?;
@@ -182,10 +143,7 @@ async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_that_ends_says_why() -> Result<()> {
-    let options = Options {
-        apiserver_arguments: vec!["--no-such-flag".to_owned()],
-        ..Options::default()
-    };
+    let options = Options { apiserver_arguments: vec!["--no-such-flag".to_owned()], ..Options::default() };
     let error = ControlPlane::start(options).await.unwrap_err();
     assert!(format!("{error:#}").contains("no-such-flag"), "{error:#}");
     Ok(())
@@ -193,11 +151,7 @@ async fn a_server_that_ends_says_why() -> Result<()> {
 
 #[tokio::test]
 async fn manifests_are_applied_in_order() -> Result<()> {
-    let plane = ControlPlane::start(Options {
-        controller_manager: false,
-        ..Options::default()
-    })
-    .await?;
+    let plane = ControlPlane::start(Options { controller_manager: false, ..Options::default() }).await?;
     let text = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -225,9 +179,7 @@ data: {weight: "3"}
     std::fs::write(directory.path().join("all.yaml"), text)?;
     plane.apply_manifests(directory.path()).await?;
     plane.apply_manifests(directory.path()).await?;
-    let wrong = plane
-        .apply_yaml("{apiVersion: v1, kind: ConfigMap, metadata: {name: UPPER}}")
-        .await;
+    let wrong = plane.apply_yaml("{apiVersion: v1, kind: ConfigMap, metadata: {name: UPPER}}").await;
     let error = format!("{:#}", wrong.unwrap_err());
     assert!(error.contains("ConfigMap UPPER"), "{error}");
     Ok(())
@@ -238,14 +190,8 @@ async fn a_registry_keeps_images_and_indexes() -> Result<()> {
     let registry = Registry::start_local().await?;
     let client = registry.client();
     let index = Index::tiny_os("1.0", b"first")?;
-    assert_eq!(
-        client.push_index("os", Some("stable"), &index).await?,
-        index.digest
-    );
-    let found = client
-        .manifest("os", "stable")
-        .await?
-        .context("no manifest")?;
+    assert_eq!(client.push_index("os", Some("stable"), &index).await?, index.digest);
+    let found = client.manifest("os", "stable").await?.context("no manifest")?;
     assert_eq!(found.digest, index.digest);
     assert_eq!(found.bytes, index.manifest);
     for image in &index.images {
@@ -260,10 +206,7 @@ async fn a_registry_keeps_images_and_indexes() -> Result<()> {
     registry.stop()?;
     assert!(client.manifest("os", "stable").await.is_err());
     registry.restart().await?;
-    let found = client
-        .manifest("os", "stable")
-        .await?
-        .context("no manifest")?;
+    let found = client.manifest("os", "stable").await?.context("no manifest")?;
     assert_eq!(found.digest, image.digest);
     assert!(client.manifest("os", "none").await?.is_none());
     Ok(())

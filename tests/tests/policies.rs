@@ -12,9 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node};
-use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
-};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -41,13 +39,9 @@ impl Rig {
         let admin = control_plane.admin_client();
         let uid = node(&admin, "n1").await?;
         let other_uid = node(&admin, "n2").await?;
-        control_plane
-            .place_pod(keys::NAMESPACE, ACCOUNT, "n1", "agent-n1")
-            .await?;
+        control_plane.place_pod(keys::NAMESPACE, ACCOUNT, "n1", "agent-n1").await?;
         let client = async |bound| {
-            let config = control_plane
-                .service_account_kubeconfig(keys::NAMESPACE, ACCOUNT, bound)
-                .await?;
+            let config = control_plane.service_account_kubeconfig(keys::NAMESPACE, ACCOUNT, bound).await?;
             config.client().await
         };
         let rig = Self {
@@ -60,9 +54,7 @@ impl Rig {
             failures: Vec::new(),
         };
         for name in ["n1", "n2"] {
-            bootc_nodes(&rig.admin)
-                .create(&PostParams::default(), &bootc_node(name))
-                .await?;
+            bootc_nodes(&rig.admin).create(&PostParams::default(), &bootc_node(name)).await?;
         }
         rig.wait_for_policies().await?;
         Ok(rig)
@@ -74,24 +66,16 @@ impl Rig {
         let mut stolen = self.put(&berth).await?;
         let started = Instant::now();
         loop {
-            stolen
-                .annotations_mut()
-                .insert("try".into(), format!("{:?}", started.elapsed()));
+            stolen.annotations_mut().insert("try".into(), format!("{:?}", started.elapsed()));
             let status = json!({"status": {"bootID": format!("{:?}", started.elapsed())}});
-            let lease = leases(&self.agent)
-                .replace(&stolen.name_any(), &PostParams::default(), &stolen)
-                .await;
-            let node = bootc_nodes(&self.agent)
-                .patch_status("n2", &PatchParams::default(), &Patch::Merge(&status))
-                .await;
+            let lease = leases(&self.agent).replace(&stolen.name_any(), &PostParams::default(), &stolen).await;
+            let node =
+                bootc_nodes(&self.agent).patch_status("n2", &PatchParams::default(), &Patch::Merge(&status)).await;
             if lease.is_err() && node.is_err() {
                 return Ok(());
             }
             stolen = leases(&self.admin).get(&stolen.name_any()).await?;
-            anyhow::ensure!(
-                started.elapsed() < Duration::from_secs(30),
-                "the policies do not take effect"
-            );
+            anyhow::ensure!(started.elapsed() < Duration::from_secs(30), "the policies do not take effect");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -103,16 +87,8 @@ impl Rig {
         if leases.get_opt(&name).await?.is_some() {
             leases.delete(&name, &DeleteParams::default()).await?;
         }
-        let lease = lease::create(
-            berth,
-            keys::NAMESPACE,
-            Duration::from_secs(900),
-            Timestamp::now(),
-        );
-        leases
-            .create(&PostParams::default(), &lease)
-            .await
-            .context("storing a berth")
+        let lease = lease::create(berth, keys::NAMESPACE, Duration::from_secs(900), Timestamp::now());
+        leases.create(&PostParams::default(), &lease).await.context("storing a berth")
     }
 
     fn record<T>(&mut self, what: &str, answer: kube::Result<T>, refusal: Option<&str>) {
@@ -125,19 +101,11 @@ impl Rig {
     }
 
     /// Lets n1's agent change a berth, and compares the answer.
-    async fn change(
-        &mut self,
-        what: &str,
-        before: &Berth,
-        change: impl Fn(&mut Lease),
-        refusal: Option<&str>,
-    ) {
+    async fn change(&mut self, what: &str, before: &Berth, change: impl Fn(&mut Lease), refusal: Option<&str>) {
         for client in [self.agent.clone(), self.service.clone()] {
             let mut lease = self.put(before).await.unwrap();
             change(&mut lease);
-            let answer = leases(&client)
-                .replace(&lease.name_any(), &PostParams::default(), &lease)
-                .await;
+            let answer = leases(&client).replace(&lease.name_any(), &PostParams::default(), &lease).await;
             self.record(what, answer, refusal);
         }
     }
@@ -178,9 +146,7 @@ async fn node(client: &Client, name: &str) -> Result<NodeUid> {
 }
 
 fn digest(n: u8) -> Digest {
-    format!("sha256:{}", format!("{n:02x}").repeat(32))
-        .parse()
-        .unwrap()
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
 
 fn closed() -> Berth {
@@ -197,21 +163,12 @@ fn offer(node: &str, uid: &NodeUid) -> Offer {
 }
 
 fn take(berth: &Berth, node: &str, uid: &NodeUid) -> Berth {
-    berth
-        .taken(
-            &NodeName::from(node),
-            uid,
-            Some(digest(1)),
-            BootId::from("boot-1"),
-        )
-        .unwrap()
+    berth.taken(&NodeName::from(node), uid, Some(digest(1)), BootId::from("boot-1")).unwrap()
 }
 
 fn annotate(key: &'static str, value: &'static str) -> impl Fn(&mut Lease) {
     move |lease| {
-        lease
-            .annotations_mut()
-            .insert(key.to_owned(), value.to_owned());
+        lease.annotations_mut().insert(key.to_owned(), value.to_owned());
     }
 }
 
@@ -221,9 +178,7 @@ fn hold(lease: &mut Lease, holder: &str) {
 
 #[tokio::test]
 async fn an_agent_writes_its_own_node_only() {
-    let control_plane = ControlPlane::start(Options::simulated_nodes())
-        .await
-        .unwrap();
+    let control_plane = ControlPlane::start(Options::simulated_nodes()).await.unwrap();
     let mut rig = Rig::new(&control_plane).await.unwrap();
     statuses(&mut rig).await;
     turns(&mut rig).await;
@@ -231,12 +186,7 @@ async fn an_agent_writes_its_own_node_only() {
     forgeries(&mut rig).await;
     other_verbs(&mut rig).await;
     admitted(&mut rig).await;
-    assert!(
-        rig.failures.is_empty(),
-        "{} wrong:\n{}",
-        rig.failures.len(),
-        rig.failures.join("\n")
-    );
+    assert!(rig.failures.is_empty(), "{} wrong:\n{}", rig.failures.len(), rig.failures.join("\n"));
 }
 
 /// BootcNodes.
@@ -246,57 +196,26 @@ async fn statuses(rig: &mut Rig) {
     let apply = PatchParams::default();
     for client in [rig.agent.clone(), rig.service.clone()] {
         let nodes = bootc_nodes(&client);
-        rig.record(
-            "own status",
-            nodes.patch_status("n1", &apply, &merge).await,
-            None,
-        );
+        rig.record("own status", nodes.patch_status("n1", &apply, &merge).await, None);
         let refusal = Some("the berth-agent of node n1 may not write BootcNode n2, only its own");
-        rig.record(
-            "another's status",
-            nodes.patch_status("n2", &apply, &merge).await,
-            refusal,
-        );
+        rig.record("another's status", nodes.patch_status("n2", &apply, &merge).await, refusal);
 
         let moved = json!({"spec": {"poolName": "elsewhere"}});
         let answer = nodes.patch("n1", &apply, &Patch::Merge(&moved)).await;
-        rig.record(
-            "own pool, by the object",
-            answer,
-            Some("cannot patch resource \"bootcnodes\""),
-        );
-        let answer = nodes
-            .patch_status("n1", &apply, &Patch::Merge(&moved))
-            .await;
+        rig.record("own pool, by the object", answer, Some("cannot patch resource \"bootcnodes\""));
+        let answer = nodes.patch_status("n1", &apply, &Patch::Merge(&moved)).await;
         rig.record("own pool, by the status", answer, None);
-        let answer = nodes
-            .create(&PostParams::default(), &bootc_node("n3"))
-            .await;
-        rig.record(
-            "a new BootcNode",
-            answer,
-            Some("cannot create resource \"bootcnodes\""),
-        );
+        let answer = nodes.create(&PostParams::default(), &bootc_node("n3")).await;
+        rig.record("a new BootcNode", answer, Some("cannot create resource \"bootcnodes\""));
         let answer = nodes.delete("n1", &DeleteParams::default()).await;
-        rig.record(
-            "own BootcNode away",
-            answer,
-            Some("cannot delete resource \"bootcnodes\""),
-        );
+        rig.record("own BootcNode away", answer, Some("cannot delete resource \"bootcnodes\""));
     }
     let kept = bootc_nodes(&rig.admin).get("n1").await.unwrap();
     if kept.data["spec"]["poolName"] != "workers" {
-        rig.failures
-            .push("a status write changed spec.poolName".to_owned());
+        rig.failures.push("a status write changed spec.poolName".to_owned());
     }
-    let answer = bootc_nodes(&rig.stray)
-        .patch_status("n1", &apply, &merge)
-        .await;
-    rig.record(
-        "a token without node",
-        answer,
-        Some("this token of a berth-agent names no node"),
-    );
+    let answer = bootc_nodes(&rig.stray).patch_status("n1", &apply, &merge).await;
+    rig.record("a token without node", answer, Some("this token of a berth-agent names no node"));
 }
 
 /// All that the protocol has for an agent.
@@ -312,20 +231,12 @@ async fn turns(rig: &mut Rig) {
         ("take", &offered, &taken),
         ("renew", &taken, &taken),
         ("commit", &taken, &committed),
-        (
-            "take the commit back",
-            &committed,
-            &committed.uncommitted().unwrap(),
-        ),
+        ("take the commit back", &committed, &committed.uncommitted().unwrap()),
         ("release after commit", &committed, &releasing),
         ("release before commit", &taken, &gave_up),
         ("renew while releasing", &releasing, &releasing),
         ("give back", &releasing, &releasing.given_back().unwrap()),
-        (
-            "give back a revoked one",
-            &gave_up.revoked(Some("Paused".into())).unwrap(),
-            &gave_up.given_back().unwrap(),
-        ),
+        ("give back a revoked one", &gave_up.revoked(Some("Paused".into())).unwrap(), &gave_up.given_back().unwrap()),
     ] {
         rig.step(what, before, after, None).await;
     }
@@ -333,8 +244,7 @@ async fn turns(rig: &mut Rig) {
         lease::write(&releasing.given_back().unwrap(), lease, Timestamp::now());
         hold(lease, "closed:failed");
     };
-    rig.change("give back as failed", &releasing, failed, None)
-        .await;
+    rig.change("give back as failed", &releasing, failed, None).await;
 }
 
 /// What is not its own, or not open.
@@ -345,85 +255,30 @@ async fn thefts(rig: &mut Rig) {
     let held = take(&theirs, "n2", &other);
     let not_own = Some("not its own");
     let mine = take(&own, "n1", &uid);
-    rig.step("take another's offer", &theirs, &mine, not_own)
-        .await;
-    rig.step("take another's offer for it", &theirs, &held, not_own)
-        .await;
+    rig.step("take another's offer", &theirs, &mine, not_own).await;
+    rig.step("take another's offer for it", &theirs, &held, not_own).await;
     rig.step("take a held berth", &held, &mine, not_own).await;
-    rig.step(
-        "commit for another",
-        &held,
-        &held.committed(BootId::from("b")).unwrap(),
-        not_own,
-    )
-    .await;
+    rig.step("commit for another", &held, &held.committed(BootId::from("b")).unwrap(), not_own).await;
     let released = held.releasing(Outcome::Updated).unwrap();
-    rig.step(
-        "close another's",
-        &released,
-        &released.given_back().unwrap(),
-        not_own,
-    )
-    .await;
+    rig.step("close another's", &released, &released.given_back().unwrap(), not_own).await;
     let opens = Some("only the controller opens a berth");
-    rig.step("take a closed berth", &closed(), &mine, opens)
-        .await;
-    rig.step("offer itself a closed berth", &closed(), &own, opens)
-        .await;
+    rig.step("take a closed berth", &closed(), &mine, opens).await;
+    rig.step("offer itself a closed berth", &closed(), &own, opens).await;
     let again = closed().closed(ClosedReason::Shrunk).unwrap();
-    rig.step("rename the reason", &closed(), &again, opens)
-        .await;
+    rig.step("rename the reason", &closed(), &again, opens).await;
 
-    rig.step(
-        "refuse an offer",
-        &own,
-        &own.closed(ClosedReason::Lapsed).unwrap(),
-        Some("takes its own offer"),
-    )
-    .await;
-    rig.change(
-        "pass the offer on",
-        &own,
-        |l| hold(l, "n2"),
-        Some("takes its own offer"),
-    )
-    .await;
-    rig.change(
-        "pass the berth on",
-        &mine,
-        |l| hold(l, "n2"),
-        Some("gives its own berth back"),
-    )
-    .await;
-    rig.change(
-        "offer the berth on",
-        &mine,
-        |l| hold(l, "offered:n2"),
-        Some("gives its own berth back"),
-    )
-    .await;
-    rig.change(
-        "erase the holder",
-        &mine,
-        |l| hold(l, ""),
-        Some("gives its own berth back"),
-    )
-    .await;
+    rig.step("refuse an offer", &own, &own.closed(ClosedReason::Lapsed).unwrap(), Some("takes its own offer")).await;
+    rig.change("pass the offer on", &own, |l| hold(l, "n2"), Some("takes its own offer")).await;
+    rig.change("pass the berth on", &mine, |l| hold(l, "n2"), Some("gives its own berth back")).await;
+    rig.change("offer the berth on", &mine, |l| hold(l, "offered:n2"), Some("gives its own berth back")).await;
+    rig.change("erase the holder", &mine, |l| hold(l, ""), Some("gives its own berth back")).await;
 
     let stale = closed().offered(offer("n1", &other)).unwrap();
     let refusal = Some("the UIDs differ");
-    rig.step(
-        "take with another Node's UID",
-        &stale,
-        &take(&stale, "n1", &other),
-        refusal,
-    )
-    .await;
+    rig.step("take with another Node's UID", &stale, &take(&stale, "n1", &other), refusal).await;
     let mut lease = rig.put(&own).await.unwrap();
     lease::write(&mine, &mut lease, Timestamp::now());
-    let answer = leases(&rig.stray)
-        .replace(&lease.name_any(), &PostParams::default(), &lease)
-        .await;
+    let answer = leases(&rig.stray).replace(&lease.name_any(), &PostParams::default(), &lease).await;
     rig.record("a token without node", answer, Some("names no node"));
 }
 
@@ -435,62 +290,22 @@ async fn forgeries(rig: &mut Rig) {
     let releasing = taken.releasing(Outcome::Updated).unwrap();
     let boot = || BootId::from("boot-1");
 
-    rig.step(
-        "commit without taking",
-        &offered,
-        &taken.committed(boot()).unwrap(),
-        Some("is Taken first"),
-    )
-    .await;
-    rig.step(
-        "go on after the release began",
-        &releasing,
-        &taken,
-        Some("its release has begun"),
-    )
-    .await;
-    rig.step(
-        "close without releasing",
-        &taken,
-        &releasing.given_back().unwrap(),
-        Some("before its release has begun"),
-    )
-    .await;
+    rig.step("commit without taking", &offered, &taken.committed(boot()).unwrap(), Some("is Taken first")).await;
+    rig.step("go on after the release began", &releasing, &taken, Some("its release has begun")).await;
+    rig.step("close without releasing", &taken, &releasing.given_back().unwrap(), Some("before its release has begun"))
+        .await;
     let revoked = taken.revoked(Some("Paused".into())).unwrap();
-    rig.step(
-        "lift a revoke",
-        &revoked,
-        &taken,
-        Some("these are the controller's"),
-    )
-    .await;
-    rig.step(
-        "another epoch",
-        &taken,
-        &taken.stamped(8),
-        Some("may not change the epoch"),
-    )
-    .await;
+    rig.step("lift a revoke", &revoked, &taken, Some("these are the controller's")).await;
+    rig.step("another epoch", &taken, &taken.stamped(8), Some("may not change the epoch")).await;
 
     let controllers = Some("these are the controller's");
     let target = annotate(keys::ANNOTATION_TARGET, "sha256:0");
-    rig.change("another target", &taken, target, controllers)
-        .await;
+    rig.change("another target", &taken, target, controllers).await;
     let uid = annotate(keys::ANNOTATION_NODE_UID, "other");
-    rig.change("another UID", &taken, uid, Some("the UIDs differ"))
-        .await;
+    rig.change("another UID", &taken, uid, Some("the UIDs differ")).await;
     let blame = annotate(keys::ANNOTATION_LAST_NODE, "n2");
-    rig.change(
-        "blame another",
-        &taken,
-        blame,
-        Some("name another node as the last"),
-    )
-    .await;
-    for (what, key) in [
-        ("another node label", keys::LABEL_NODE),
-        ("another pool label", keys::LABEL_POOL),
-    ] {
+    rig.change("blame another", &taken, blame, Some("name another node as the last")).await;
+    for (what, key) in [("another node label", keys::LABEL_NODE), ("another pool label", keys::LABEL_POOL)] {
         let label = |lease: &mut Lease| {
             lease.labels_mut().insert(key.to_owned(), "n2".to_owned());
         };
@@ -501,8 +316,7 @@ async fn forgeries(rig: &mut Rig) {
     let pin = |lease: &mut Lease| lease.finalizers_mut().push("example.com/mine".to_owned());
     rig.change("a finalizer", &taken, pin, controllers).await;
     let longer = |lease: &mut Lease| lease.spec.as_mut().unwrap().lease_duration_seconds = Some(1);
-    rig.change("another duration", &taken, longer, controllers)
-        .await;
+    rig.change("another duration", &taken, longer, controllers).await;
 }
 
 /// Patch, create, delete, and Leases that are no berths.
@@ -515,53 +329,29 @@ async fn other_verbs(rig: &mut Rig) {
         "spec": {"holderIdentity": "n1"},
     }))
     .unwrap();
-    leader = leases(&rig.admin)
-        .create(&PostParams::default(), &leader)
-        .await
-        .unwrap();
+    leader = leases(&rig.admin).create(&PostParams::default(), &leader).await.unwrap();
     leader.spec.as_mut().unwrap().lease_duration_seconds = Some(1);
 
     let client = leases(&rig.agent);
     let name = own.name_any();
     let renewed = json!({"spec": {"renewTime": "2030-01-01T00:00:00.000000Z"}});
-    let answer = client
-        .patch(&name, &PatchParams::default(), &Patch::Merge(&renewed))
-        .await;
+    let answer = client.patch(&name, &PatchParams::default(), &Patch::Merge(&renewed)).await;
     rig.record("patch", answer, Some("cannot patch resource \"leases\""));
     let answer = client.delete(&name, &DeleteParams::default()).await;
     rig.record("delete", answer, Some("cannot delete resource \"leases\""));
-    let mut second = lease::create(
-        &taken,
-        keys::NAMESPACE,
-        Duration::from_secs(1),
-        Timestamp::now(),
-    );
+    let mut second = lease::create(&taken, keys::NAMESPACE, Duration::from_secs(1), Timestamp::now());
     second.metadata.name = Some("workers-1".to_owned());
     let answer = client.create(&PostParams::default(), &second).await;
     rig.record("create", answer, Some("cannot create resource \"leases\""));
-    let answer = client
-        .replace("berth-controller", &PostParams::default(), &leader)
-        .await;
-    rig.record(
-        "the controller's leadership",
-        answer,
-        Some("which is no berth"),
-    );
+    let answer = client.replace("berth-controller", &PostParams::default(), &leader).await;
+    rig.record("the controller's leadership", answer, Some("which is no berth"));
     let adopt = {
         let mut lease = leader.clone();
-        lease
-            .labels_mut()
-            .insert(keys::LABEL_POOL.to_owned(), "workers".to_owned());
+        lease.labels_mut().insert(keys::LABEL_POOL.to_owned(), "workers".to_owned());
         lease
     };
-    let answer = client
-        .replace("berth-controller", &PostParams::default(), &adopt)
-        .await;
-    rig.record(
-        "the controller's leadership, relabelled",
-        answer,
-        Some("which is no berth"),
-    );
+    let answer = client.replace("berth-controller", &PostParams::default(), &adopt).await;
+    rig.record("the controller's leadership, relabelled", answer, Some("which is no berth"));
 }
 
 /// The shipped DaemonSet gets its pods: Pod Security lets them through.

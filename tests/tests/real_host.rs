@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::real::{
-    GUEST_IMAGE, HostOptions, NodeIdentity, OsImage, OsImages, OsVersion, RealHost, RealHosts,
+    GUEST_IMAGE, HostOptions, NodeIdentity, OsImage, OsImages, OsVersion, RealHost, RealHosts, guest_program,
 };
 use berth_tests::hosts::{HostChange, HostLog};
+use berth_tests::images::ImageSpec;
 use berth_tests::registry::Registry;
 use berth_tests::tools::{Tool, Tools};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -273,11 +274,12 @@ async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
     .unwrap();
     let hosts = RealHosts::new(images, HostLog::default()).await.unwrap();
     let gateway = hosts.gateway().into();
+    let registry = Registry::start(gateway).await.unwrap();
     let cluster = ControlPlane::start(Options::real_hosts(gateway)).await.unwrap();
     let begin = Instant::now();
     let mut nodes = Vec::new();
     for name in ["node1", "node2"] {
-        let mut options = HostOptions::new(name, &first, "registry.invalid:5000");
+        let mut options = HostOptions::new(name, &first, &registry.host());
         options.node = Some(NodeIdentity {
             kubeconfig: cluster.node_kubeconfig(name).unwrap().text,
             ca: cluster.ca_certificate(),
@@ -293,14 +295,22 @@ async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
     }
     eprintln!("ready: {:?}", begin.elapsed());
 
-    // A pod runs, from the image that is on every host.
+    // One pod from the image that is on every host, one from the registry.
+    let image = ImageSpec::program(&guest_program().unwrap(), &["serve", "8080"]).unwrap().build().unwrap();
+    let digest = registry.client().push_image("app", None, &image).await.unwrap();
+    let app = format!("{}/app@{digest}", registry.host());
     let pods: Api<Pod> = Api::namespaced(cluster.admin_client(), "default");
-    let pod = serde_json::json!({
-        "metadata": {"name": "guest"},
-        "spec": {"nodeName": "node1", "containers": [{"name": "guest", "image": GUEST_IMAGE}]},
-    });
-    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-    running(&pods, 0).await.unwrap();
+    for (name, image) in [("guest", GUEST_IMAGE), ("app", app.as_str())] {
+        let container = serde_json::json!({"name": name, "image": image});
+        let pod = serde_json::json!({
+            "metadata": {"name": name},
+            "spec": {"nodeName": "node1", "containers": [container]},
+        });
+        let pod = serde_json::from_value(pod).unwrap();
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    }
+    running(&pods, "guest", 0).await.unwrap();
+    running(&pods, "app", 0).await.unwrap();
     eprintln!("pod: {:?}", begin.elapsed());
 
     let begin = Instant::now();
@@ -311,7 +321,7 @@ async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
     first.wait_boot(not, MINUTE).await.unwrap();
     ready(&cluster, first).await.unwrap();
     eprintln!("ready again: {:?}", begin.elapsed());
-    running(&pods, 1).await.unwrap();
+    running(&pods, "app", 1).await.unwrap();
     eprintln!("pod again: {:?}", begin.elapsed());
     assert_eq!(second.boot().unwrap().boot_id, other.boot_id);
 }
@@ -334,16 +344,16 @@ async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
     }
 }
 
-/// Waits until the guest's container runs and has been restarted so many times.
-async fn running(pods: &Api<Pod>, restarts: i32) -> Result<()> {
+/// Waits until a pod's container runs and has been restarted so many times.
+async fn running(pods: &Api<Pod>, name: &str, restarts: i32) -> Result<()> {
     let begin = Instant::now();
     loop {
-        let status = pods.get("guest").await?.status.unwrap_or_default();
+        let status = pods.get(name).await?.status.unwrap_or_default();
         let mut containers = status.container_statuses.iter().flatten();
         if containers.any(|c| c.ready && c.restart_count == restarts) {
             return Ok(());
         }
-        ensure!(begin.elapsed() < MINUTE, "it does not run: {status:?}");
+        ensure!(begin.elapsed() < MINUTE, "{name} does not run: {status:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

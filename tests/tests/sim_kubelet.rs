@@ -21,13 +21,9 @@ async fn said(nodes: &Api<Node>, name: &str) -> Result<Said> {
     let node = nodes.get(name).await?;
     let uid = node.uid().unwrap_or_default();
     let status = node.status.unwrap_or_default();
-    let ready =
-        |c: &k8s_openapi::api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "True";
+    let ready = |c: &k8s_openapi::api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "True";
     let is_ready = status.conditions.iter().flatten().any(ready);
-    let boot = status
-        .node_info
-        .map(|info| info.boot_id)
-        .unwrap_or_default();
+    let boot = status.node_info.map(|info| info.boot_id).unwrap_or_default();
     Ok((is_ready, boot, uid))
 }
 
@@ -46,13 +42,7 @@ async fn fleet(plane: &ControlPlane, catalog: &Catalog, digest: &str) -> Result<
     let mut configs = Vec::new();
     for i in 0..HOSTS {
         let name = format!("node-{i}");
-        let mut config = SimHostConfig::new(
-            &name,
-            "registry.test/os",
-            digest,
-            catalog,
-            &HostLog::default(),
-        );
+        let mut config = SimHostConfig::new(&name, "registry.test/os", digest, catalog, &HostLog::default());
         config.settings.reboot_time = Duration::from_millis(200);
         config.kubelet = Some(KubeletConfig {
             kubeconfig: plane.node_kubeconfig(&name)?.path,
@@ -76,26 +66,17 @@ async fn nodes_come_reboot_and_come_back() -> Result<()> {
     for i in 0..HOSTS {
         until("ready", async || ready_under_its_boot(i).await).await?;
     }
-    assert_eq!(
-        nodes.get("node-1").await?.labels()["example.com/zone"],
-        "zone-1"
-    );
+    assert_eq!(nodes.get("node-1").await?.labels()["example.com/zone"], "zone-1");
 
     let host = &fleet.hosts[0];
     host.reboot_now().await?;
-    until("ready after the reboot", async || {
-        ready_under_its_boot(0).await
-    })
-    .await?;
+    until("ready after the reboot", async || ready_under_its_boot(0).await).await?;
 
     // An image under which the kubelet never gets ready says so under the new boot ID.
     host.settings(|s| s.never_ready.insert(digest.clone()));
     host.reboot_now().await?;
     let boot = host.facts().boot_id.unwrap_or_default();
-    until("not ready under the new boot", async || {
-        Ok(said(&nodes, "node-0").await?.1 == boot)
-    })
-    .await?;
+    until("not ready under the new boot", async || Ok(said(&nodes, "node-0").await?.1 == boot)).await?;
     sleep(Duration::from_millis(500)).await;
     assert!(!said(&nodes, "node-0").await?.0);
 
@@ -113,10 +94,8 @@ async fn pods_run_and_end() -> Result<()> {
     let catalog = Catalog::default();
     let fleet = fleet(&plane, &catalog, &catalog.publish("1.0.0")).await?;
     let pods: Api<Pod> = Api::namespaced(plane.admin_client(), "default");
-    for (name, node, annotations) in [
-        ("mortal", "node-0", json!({})),
-        ("immortal", "node-1", json!({NEVER_ENDS: ""})),
-    ] {
+    for (name, node, annotations) in [("mortal", "node-0", json!({})), ("immortal", "node-1", json!({NEVER_ENDS: ""}))]
+    {
         let pod = serde_json::from_value(json!({
             "metadata": {"name": name, "annotations": annotations},
             "spec": {"nodeName": node, "containers": [{"name": "main", "image": "registry.test/app"}]},
@@ -133,13 +112,7 @@ async fn pods_run_and_end() -> Result<()> {
         pods.delete(name, &DeleteParams::default()).await?;
     }
     until("gone", async || Ok(pods.get_opt("mortal").await?.is_none())).await?;
-    assert!(
-        pods.get("immortal")
-            .await?
-            .metadata
-            .deletion_timestamp
-            .is_some()
-    );
+    assert!(pods.get("immortal").await?.metadata.deletion_timestamp.is_some());
     drop(fleet);
     Ok(())
 }

@@ -24,9 +24,7 @@ pub(super) async fn path(client: &Client, path: &Path) -> Result<()> {
     }
     for file in files(path)? {
         let content = fs::read_to_string(&file)?;
-        text(client, &content)
-            .await
-            .with_context(|| file.display().to_string())?;
+        text(client, &content).await.with_context(|| file.display().to_string())?;
     }
     Ok(())
 }
@@ -64,11 +62,7 @@ pub(super) async fn text(client: &Client, text: &str) -> Result<()> {
     for document in documents.into_iter().filter(|document| !document.is_null()) {
         let object: DynamicObject =
             serde_json::from_value(document).context("a document that is no Kubernetes object")?;
-        let what = format!(
-            "{} {}",
-            object.types.as_ref().map_or("?", |types| &types.kind),
-            object.name_any()
-        );
+        let what = format!("{} {}", object.types.as_ref().map_or("?", |types| &types.kind), object.name_any());
         one(client, &object).await.context(what)?;
     }
     Ok(())
@@ -78,11 +72,7 @@ async fn one(client: &Client, object: &DynamicObject) -> Result<()> {
     let types = object.types.as_ref().context("no apiVersion or kind")?;
     let kind = GroupVersionKind::try_from(types)?;
     let api = api(client, &kind, object.namespace().as_deref()).await?;
-    let name = object
-        .metadata
-        .name
-        .as_deref()
-        .context("no metadata.name")?;
+    let name = object.metadata.name.as_deref().context("no metadata.name")?;
     let parameters = PatchParams::apply("berth-tests").force();
     api.patch(name, &parameters, &Patch::Apply(object)).await?;
     if kind.kind == "CustomResourceDefinition" {
@@ -91,11 +81,7 @@ async fn one(client: &Client, object: &DynamicObject) -> Result<()> {
     Ok(())
 }
 
-async fn api(
-    client: &Client,
-    kind: &GroupVersionKind,
-    namespace: Option<&str>,
-) -> Result<Api<DynamicObject>> {
+async fn api(client: &Client, kind: &GroupVersionKind, namespace: Option<&str>) -> Result<Api<DynamicObject>> {
     let started = Instant::now();
     let (resource, capabilities) = loop {
         match pinned_kind(client, kind).await {
@@ -109,9 +95,7 @@ async fn api(
     };
     Ok(match capabilities.scope {
         Scope::Cluster => Api::all_with(client.clone(), &resource),
-        Scope::Namespaced => {
-            Api::namespaced_with(client.clone(), namespace.unwrap_or("default"), &resource)
-        }
+        Scope::Namespaced => Api::namespaced_with(client.clone(), namespace.unwrap_or("default"), &resource),
     })
 }
 
@@ -122,11 +106,7 @@ async fn established(api: &Api<DynamicObject>, name: &str) -> Result<()> {
         let crd = api.get(name).await?;
         let conditions = crd.data["status"]["conditions"].clone();
         let is_true = |kind: &str| {
-            conditions
-                .as_array()
-                .into_iter()
-                .flatten()
-                .any(|c| c["type"] == kind && c["status"] == "True")
+            conditions.as_array().into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
         };
         if is_true("Established") {
             return Ok(());

@@ -25,16 +25,8 @@ pub struct Kubeconfig {
 
 impl Kubeconfig {
     pub(super) fn write(directory: &Path, name: &str, text: String) -> Result<Self> {
-        let safe: String = name
-            .chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() || "-.".contains(c) {
-                    c
-                } else {
-                    '_'
-                }
-            })
-            .collect();
+        let safe: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect();
         let path = directory.join(format!("{safe}.kubeconfig"));
         std::fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
         Ok(Self { path, text })
@@ -89,12 +81,7 @@ impl ControlPlane {
     }
 
     /// A token for a service account, good for a day. The account is made if it is not there.
-    pub async fn service_account_token(
-        &self,
-        namespace: &str,
-        name: &str,
-        bound: Bound<'_>,
-    ) -> Result<String> {
+    pub async fn service_account_token(&self, namespace: &str, name: &str, bound: Bound<'_>) -> Result<String> {
         self.ensure_account(namespace, name).await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin_client(), namespace);
         let request = TokenRequest {
@@ -109,17 +96,10 @@ impl ControlPlane {
             .create_subresource("token", name, &PostParams::default(), &request)
             .await
             .with_context(|| format!("requesting a token for {namespace}/{name}"))?;
-        Ok(answer
-            .status
-            .context("a TokenRequest without status")?
-            .token)
+        Ok(answer.status.context("a TokenRequest without status")?.token)
     }
 
-    async fn reference(
-        &self,
-        namespace: &str,
-        bound: Bound<'_>,
-    ) -> Result<Option<BoundObjectReference>> {
+    async fn reference(&self, namespace: &str, bound: Bound<'_>) -> Result<Option<BoundObjectReference>> {
         let client = self.admin_client();
         let (kind, name, uid) = match bound {
             Bound::Nothing => return Ok(None),
@@ -152,13 +132,7 @@ impl ControlPlane {
     }
 
     /// Makes a pod of this account on a node, without any kubelet to run it: something to bind a token to.
-    pub async fn place_pod(
-        &self,
-        namespace: &str,
-        account: &str,
-        node: &str,
-        name: &str,
-    ) -> Result<Pod> {
+    pub async fn place_pod(&self, namespace: &str, account: &str, node: &str, name: &str) -> Result<Pod> {
         self.ensure_account(namespace, account).await?;
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {"name": name, "namespace": namespace},
@@ -171,9 +145,7 @@ impl ControlPlane {
             },
         }))?;
         let pods: Api<Pod> = Api::namespaced(self.admin_client(), namespace);
-        pods.create(&PostParams::default(), &pod)
-            .await
-            .with_context(|| format!("placing pod {name} on {node}"))
+        pods.create(&PostParams::default(), &pod).await.with_context(|| format!("placing pod {name} on {node}"))
     }
 
     fn kubeconfig_with(&self, name: &str, credential: &Credential) -> Result<Kubeconfig> {
@@ -190,17 +162,12 @@ where
     match api.create(&PostParams::default(), object).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        Err(error) => Err(error)
-            .with_context(|| format!("creating {}", object.meta().name.as_deref().unwrap_or("?"))),
+        Err(error) => Err(error).with_context(|| format!("creating {}", object.meta().name.as_deref().unwrap_or("?"))),
     }
 }
 
 /// The text of the admin's kubeconfig. It goes by loopback, which is there before any bridge.
 pub(super) fn admin(authority: &Authority, layout: &Layout) -> Result<String> {
     let pair = authority.client("berth-test-admin", &["system:masters"])?;
-    kubeconfig(
-        &layout.url(Ipv4Addr::LOCALHOST.into()),
-        &authority.certificate(),
-        &Credential::Certificate(pair),
-    )
+    kubeconfig(&layout.url(Ipv4Addr::LOCALHOST.into()), &authority.certificate(), &Credential::Certificate(pair))
 }

@@ -65,17 +65,15 @@ impl Options {
     pub fn simulated_nodes() -> Self {
         Self {
             disabled_controllers: vec!["node-lifecycle-controller".to_owned()],
+            // It would taint each new Node as not ready, and nobody would take the taint away.
+            apiserver_arguments: vec!["--disable-admission-plugins=TaintNodesByCondition".to_owned()],
             ..Self::default()
         }
     }
 
     /// For real hosts, which reach the API server by this address: everything runs.
     pub fn real_hosts(advertise: IpAddr) -> Self {
-        Self {
-            advertise: Some(advertise),
-            scheduler: true,
-            ..Self::default()
-        }
+        Self { advertise: Some(advertise), scheduler: true, ..Self::default() }
     }
 }
 
@@ -122,10 +120,7 @@ impl Servers {
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Process> {
-        self.etcd
-            .iter_mut()
-            .chain(&mut self.apiserver)
-            .chain(&mut self.controllers)
+        self.etcd.iter_mut().chain(&mut self.apiserver).chain(&mut self.controllers)
     }
 }
 
@@ -155,25 +150,12 @@ impl ControlPlane {
         let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
         let authority = Authority::new()?;
         let [api, etcd, peer] = &ports;
-        let layout = Layout::write(
-            directory.path(),
-            options,
-            &authority,
-            [api.number(), etcd.number(), peer.number()],
-        )?;
+        let layout =
+            Layout::write(directory.path(), options, &authority, [api.number(), etcd.number(), peer.number()])?;
         let admin = identities::admin(&authority, &layout)?;
-        let admin = Kubeconfig::write(layout.directory(), "admin", admin)?
-            .client()
-            .await?;
-        let this = Self {
-            servers: Mutex::default(),
-            tools,
-            layout,
-            authority,
-            admin,
-            _ports: ports,
-            _directory: directory,
-        };
+        let admin = Kubeconfig::write(layout.directory(), "admin", admin)?.client().await?;
+        let this =
+            Self { servers: Mutex::default(), tools, layout, authority, admin, _ports: ports, _directory: directory };
         this.start_all().await?;
         Ok(this)
     }
@@ -194,10 +176,7 @@ impl ControlPlane {
         }
         self.with_servers(|servers| servers.controllers = controllers)?;
         if options.controller_manager {
-            self.wait("controller manager", async || {
-                self.has_default_account().await
-            })
-            .await?;
+            self.wait("controller manager", async || self.has_default_account().await).await?;
         }
         Ok(())
     }
@@ -219,12 +198,9 @@ impl ControlPlane {
 
     /// Starts the API server (again, on the same port and data) and waits until it is ready.
     pub async fn start_apiserver(&self) -> Result<()> {
-        let server = self
-            .layout
-            .apiserver(self.tools.path(Tool::KubeApiserver)?)?;
+        let server = self.layout.apiserver(self.tools.path(Tool::KubeApiserver)?)?;
         self.with_servers(|servers| servers.apiserver = Some(server))?;
-        self.wait("API server", async || self.is_ready().await)
-            .await
+        self.wait("API server", async || self.is_ready().await).await
     }
 
     /// Whether the API server answers that it is ready.
@@ -243,8 +219,7 @@ impl ControlPlane {
             self.with_servers(|servers| servers.all().try_for_each(Process::check))??;
             if started.elapsed() > READY_DEADLINE {
                 let words = self.with_servers(|servers| {
-                    let tails: Vec<String> =
-                        servers.all().map(|server| server.log_tail()).collect();
+                    let tails: Vec<String> = servers.all().map(|server| server.log_tail()).collect();
                     tails.join("\n")
                 })?;
                 bail!("the {what} was not ready within {READY_DEADLINE:?}; {words}");
@@ -256,10 +231,8 @@ impl ControlPlane {
     }
 
     fn with_servers<T>(&self, change: impl FnOnce(&mut Servers) -> T) -> Result<T> {
-        let mut servers = self
-            .servers
-            .lock()
-            .map_err(|_| anyhow::anyhow!("a thread panicked while it held the servers"))?;
+        let mut servers =
+            self.servers.lock().map_err(|_| anyhow::anyhow!("a thread panicked while it held the servers"))?;
         Ok(change(&mut servers))
     }
 
@@ -270,11 +243,7 @@ impl ControlPlane {
 
     /// `https://…`, by the advertised address if there is one.
     pub fn url(&self) -> String {
-        let address = self
-            .layout
-            .options
-            .advertise
-            .unwrap_or(Ipv4Addr::LOCALHOST.into());
+        let address = self.layout.options.advertise.unwrap_or(Ipv4Addr::LOCALHOST.into());
         self.layout.url(address)
     }
 
@@ -301,9 +270,7 @@ impl ControlPlane {
     /// Applies every YAML document of a file, or of a directory's `*.yaml` files in order of their names
     /// (what `kubectl kustomize` makes of it, if there is a `kustomization.yaml`), server-side and in order.
     pub async fn apply_manifests(&self, path: &Path) -> Result<()> {
-        apply::path(&self.admin, path)
-            .await
-            .with_context(|| format!("applying {}", path.display()))
+        apply::path(&self.admin, path).await.with_context(|| format!("applying {}", path.display()))
     }
 
     /// Applies every document of a YAML text, server-side and in order.

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
 };
 
 /// A certificate and its key, in PEM.
@@ -49,10 +49,7 @@ impl Authority {
     pub fn new() -> Result<Self> {
         let mut params = params("berth-test-ca", &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         Ok(Self { issuer })
     }
@@ -74,11 +71,8 @@ impl Authority {
 
     /// A server certificate for these names and addresses.
     pub fn server(&self, names: &[&str], addresses: &BTreeSet<IpAddr>) -> Result<Pair> {
-        let all: Vec<String> = names
-            .iter()
-            .map(|name| (*name).to_owned())
-            .chain(addresses.iter().map(IpAddr::to_string))
-            .collect();
+        let all: Vec<String> =
+            names.iter().map(|name| (*name).to_owned()).chain(addresses.iter().map(IpAddr::to_string)).collect();
         let mut params = params("kube-apiserver", &[]);
         params.subject_alt_names = CertificateParams::new(all)?.subject_alt_names;
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
@@ -89,13 +83,8 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate()?;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .context("signing a certificate")?;
-        Ok(Pair {
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-        })
+        let certificate = params.signed_by(&key, &self.issuer).context("signing a certificate")?;
+        Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 }
 

@@ -43,16 +43,8 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Writes keys, certificates and the audit policy. The ports are the API server's and etcd's two.
-    pub(super) fn write(
-        directory: &Path,
-        options: Options,
-        authority: &Authority,
-        ports: [u16; 3],
-    ) -> Result<Self> {
-        let mut addresses = BTreeSet::from([
-            IpAddr::from(Ipv4Addr::LOCALHOST),
-            IpAddr::from(SERVICE_ADDRESS),
-        ]);
+    pub(super) fn write(directory: &Path, options: Options, authority: &Authority, ports: [u16; 3]) -> Result<Self> {
+        let mut addresses = BTreeSet::from([IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(SERVICE_ADDRESS)]);
         addresses.extend(options.advertise);
         let names = [
             "localhost",
@@ -61,20 +53,12 @@ impl Layout {
             "kubernetes.default.svc",
             "kubernetes.default.svc.cluster.local",
         ];
-        authority
-            .server(&names, &addresses)?
-            .write(directory, "apiserver")?;
-        authority
-            .client("kube-apiserver-kubelet-client", &["system:masters"])?
-            .write(directory, "kubelet-client")?;
+        authority.server(&names, &addresses)?.write(directory, "apiserver")?;
+        authority.client("kube-apiserver-kubelet-client", &["system:masters"])?.write(directory, "kubelet-client")?;
         fs::write(directory.join("ca.crt"), authority.certificate())?;
         fs::write(directory.join("audit.yaml"), AUDIT_POLICY)?;
         write_token_keys(directory)?;
-        Ok(Self {
-            directory: directory.to_owned(),
-            options,
-            ports,
-        })
+        Ok(Self { directory: directory.to_owned(), options, ports })
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -147,10 +131,9 @@ impl Layout {
             "--max-mutating-requests-inflight=1000".to_owned(),
         ];
         match self.options.advertise {
-            Some(address) => arguments.extend([
-                "--bind-address=0.0.0.0".to_owned(),
-                format!("--advertise-address={address}"),
-            ]),
+            Some(address) => {
+                arguments.extend(["--bind-address=0.0.0.0".to_owned(), format!("--advertise-address={address}")])
+            }
             // The endpoints of the service may not be a loopback address.
             None => arguments.extend([
                 "--bind-address=127.0.0.1".to_owned(),
@@ -163,11 +146,7 @@ impl Layout {
     }
 
     /// Starts the controller manager.
-    pub(super) fn controller_manager(
-        &self,
-        program: &Path,
-        authority: &Authority,
-    ) -> Result<Process> {
+    pub(super) fn controller_manager(&self, program: &Path, authority: &Authority) -> Result<Process> {
         let mut controllers = vec!["*".to_owned()];
         let disabled = self.options.disabled_controllers.iter();
         controllers.extend(disabled.map(|name| format!("-{name}")));
@@ -208,13 +187,7 @@ impl Layout {
 
 /// Flags of a component that is the only one of its kind, serves nobody, and has a machine to itself.
 fn alone() -> [String; 4] {
-    [
-        "--leader-elect=false",
-        "--secure-port=0",
-        "--kube-api-qps=500",
-        "--kube-api-burst=1000",
-    ]
-    .map(str::to_owned)
+    ["--leader-elect=false", "--secure-port=0", "--kube-api-qps=500", "--kube-api-burst=1000"].map(str::to_owned)
 }
 
 fn etcd_url(port: u16) -> String {

@@ -44,20 +44,12 @@ pub struct Entry {
 impl Entry {
     /// A file that everybody may read.
     pub fn file(path: String, content: Vec<u8>) -> Self {
-        Self {
-            path,
-            mode: 0o644,
-            content,
-        }
+        Self { path, mode: 0o644, content }
     }
 
     /// A file that everybody may run.
     pub fn executable(path: String, content: Vec<u8>) -> Self {
-        Self {
-            path,
-            mode: 0o755,
-            content,
-        }
+        Self { path, mode: 0o755, content }
     }
 }
 
@@ -91,13 +83,7 @@ impl Layer {
         let diff_id = transfer(&mut archive.as_slice(), &mut hashed, compression)?;
         let (digest, size, bytes) = hashed.finish()?;
         let content = Content::Memory(bytes.into());
-        Ok(Self {
-            digest,
-            diff_id,
-            size,
-            compression,
-            content,
-        })
+        Ok(Self { digest, diff_id, size, compression, content })
     }
 
     /// A layer from a tar file. Uncompressed, the file itself is what gets pushed, so leave it there.
@@ -107,26 +93,14 @@ impl Layer {
             let mut hashed = Hashed::new(io::sink());
             let diff_id = transfer(&mut source, &mut hashed, compression)?;
             let (digest, size, _) = hashed.finish()?;
-            return Ok(Self {
-                digest,
-                diff_id,
-                size,
-                compression,
-                content: Content::File(path.to_owned()),
-            });
+            return Ok(Self { digest, diff_id, size, compression, content: Content::File(path.to_owned()) });
         }
         let target = tempfile::NamedTempFile::new()?;
         let mut hashed = Hashed::new(io::BufWriter::new(target));
         let diff_id = transfer(&mut source, &mut hashed, compression)?;
         let (digest, size, writer) = hashed.finish()?;
         let target = writer.into_inner().context("writing a layer")?;
-        Ok(Self {
-            digest,
-            diff_id,
-            size,
-            compression,
-            content: Content::Temporary(Arc::new(target.into_temp_path())),
-        })
+        Ok(Self { digest, diff_id, size, compression, content: Content::Temporary(Arc::new(target.into_temp_path())) })
     }
 
     /// Its entry in a manifest.
@@ -147,11 +121,7 @@ impl Layer {
         }
     }
 
-    pub(super) fn append_to(
-        &self,
-        archive: &mut tar::Builder<impl Write>,
-        path: &str,
-    ) -> Result<()> {
+    pub(super) fn append_to(&self, archive: &mut tar::Builder<impl Write>, path: &str) -> Result<()> {
         match (&self.content, self.file()) {
             (Content::Memory(bytes), _) => append(archive, path, bytes),
             (_, Some(file)) => {
@@ -176,11 +146,7 @@ pub(super) fn tar_of(entries: &[Entry]) -> Result<Vec<u8>> {
 }
 
 /// Appends a file that everybody may read.
-pub(super) fn append(
-    archive: &mut tar::Builder<impl Write>,
-    path: &str,
-    content: &[u8],
-) -> Result<()> {
+pub(super) fn append(archive: &mut tar::Builder<impl Write>, path: &str, content: &[u8]) -> Result<()> {
     let mut header = header(u64::try_from(content.len())?, 0o644);
     archive.append_data(&mut header, path, content)?;
     Ok(())
@@ -198,11 +164,7 @@ fn header(size: u64, mode: u32) -> tar::Header {
 }
 
 /// Copies a tar file, compressing it if asked to; returns the digest of the tar file.
-fn transfer(
-    source: &mut impl Read,
-    target: &mut impl Write,
-    compression: Compression,
-) -> Result<Digest> {
+fn transfer(source: &mut impl Read, target: &mut impl Write, compression: Compression) -> Result<Digest> {
     let mut hash = Hash::new(&SHA256);
     let mut copy = |target: &mut dyn Write| -> io::Result<()> {
         let mut buffer = vec![0; 1 << 18];
@@ -236,11 +198,7 @@ struct Hashed<W> {
 
 impl<W: Write> Hashed<W> {
     fn new(inner: W) -> Self {
-        Self {
-            inner,
-            hash: Hash::new(&SHA256),
-            size: 0,
-        }
+        Self { inner, hash: Hash::new(&SHA256), size: 0 }
     }
 
     fn finish(mut self) -> Result<(Digest, u64, W)> {

@@ -42,49 +42,28 @@ pub struct RegistryClient {
 impl RegistryClient {
     /// A client for the registry at `http://address:port`.
     pub fn new(url: &str) -> Self {
-        Self {
-            url: url.trim_end_matches('/').to_owned(),
-            http: Client::builder(TokioExecutor::new()).build_http(),
-        }
+        Self { url: url.trim_end_matches('/').to_owned(), http: Client::builder(TokioExecutor::new()).build_http() }
     }
 
     /// Pushes an image; returns its digest. Without a tag only the digest finds it.
-    pub async fn push_image(
-        &self,
-        repository: &str,
-        tag: Option<&str>,
-        image: &Image,
-    ) -> Result<Digest> {
+    pub async fn push_image(&self, repository: &str, tag: Option<&str>, image: &Image) -> Result<Digest> {
         for layer in &image.spec.layers {
             self.push_layer(repository, layer).await?;
         }
         if !self.has_blob(repository, &image.config_digest).await? {
             let body = full(image.config.clone());
-            self.upload(
-                repository,
-                &image.config_digest,
-                image.config.len() as u64,
-                body,
-            )
-            .await?;
+            self.upload(repository, &image.config_digest, image.config.len() as u64, body).await?;
         }
-        self.put_manifest(repository, tag, &image.digest, MANIFEST, &image.manifest)
-            .await?;
+        self.put_manifest(repository, tag, &image.digest, MANIFEST, &image.manifest).await?;
         Ok(image.digest.clone())
     }
 
     /// Pushes an index with all its images; returns the index's digest.
-    pub async fn push_index(
-        &self,
-        repository: &str,
-        tag: Option<&str>,
-        index: &Index,
-    ) -> Result<Digest> {
+    pub async fn push_index(&self, repository: &str, tag: Option<&str>, index: &Index) -> Result<Digest> {
         for image in &index.images {
             self.push_image(repository, None, image).await?;
         }
-        self.put_manifest(repository, tag, &index.digest, INDEX, &index.manifest)
-            .await?;
+        self.put_manifest(repository, tag, &index.digest, INDEX, &index.manifest).await?;
         Ok(index.digest.clone())
     }
 
@@ -92,14 +71,7 @@ impl RegistryClient {
     pub async fn tag(&self, repository: &str, tag: &str, digest: &Digest) -> Result<()> {
         let found = self.manifest(repository, &digest.to_string()).await?;
         let found = found.with_context(|| format!("{repository}@{digest} is not there"))?;
-        self.put_manifest(
-            repository,
-            Some(tag),
-            digest,
-            &found.media_type,
-            &found.bytes,
-        )
-        .await
+        self.put_manifest(repository, Some(tag), digest, &found.media_type, &found.bytes).await
     }
 
     /// The manifest or index of a tag or digest, or nothing.
@@ -114,11 +86,7 @@ impl RegistryClient {
         let response = expect(response, StatusCode::OK).await?;
         let media_type = header(&response, CONTENT_TYPE)?;
         let bytes = response.into_body().collect().await?.to_bytes();
-        Ok(Some(Manifest {
-            digest: super::digest(&bytes)?,
-            media_type,
-            bytes,
-        }))
+        Ok(Some(Manifest { digest: super::digest(&bytes)?, media_type, bytes }))
     }
 
     /// Removes a manifest, as a registry's clean-up would.
@@ -138,8 +106,7 @@ impl RegistryClient {
             (_, Some(file)) => from_file(file).await?,
             (_, None) => bail!("a layer without content"),
         };
-        self.upload(repository, &layer.digest, layer.size, body)
-            .await
+        self.upload(repository, &layer.digest, layer.size, body).await
     }
 
     async fn has_blob(&self, repository: &str, digest: &Digest) -> Result<bool> {
@@ -204,10 +171,7 @@ async fn expect(response: Response<Incoming>, status: StatusCode) -> Result<Resp
     }
     let got = response.status();
     let body = response.into_body().collect().await?.to_bytes();
-    bail!(
-        "the registry answered {got}: {}",
-        String::from_utf8_lossy(&body)
-    )
+    bail!("the registry answered {got}: {}", String::from_utf8_lossy(&body))
 }
 
 fn header(response: &Response<Incoming>, name: http::HeaderName) -> Result<String> {

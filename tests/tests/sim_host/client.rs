@@ -33,44 +33,21 @@ pub trait Manager {
         &self,
         names: &[&str],
     ) -> zbus::Result<
-        Vec<(
-            String,
-            String,
-            String,
-            String,
-            String,
-            String,
-            OwnedObjectPath,
-            u32,
-            String,
-            OwnedObjectPath,
-        )>,
+        Vec<(String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath)>,
     >;
     #[zbus(property)]
     fn version(&self) -> zbus::Result<String>;
     #[zbus(signal)]
-    fn job_removed(
-        &self,
-        id: u32,
-        job: OwnedObjectPath,
-        unit: String,
-        result: String,
-    ) -> zbus::Result<()>;
+    fn job_removed(&self, id: u32, job: OwnedObjectPath, unit: String, result: String) -> zbus::Result<()>;
 }
 
-#[proxy(
-    interface = "org.freedesktop.systemd1.Unit",
-    default_service = "org.freedesktop.systemd1"
-)]
+#[proxy(interface = "org.freedesktop.systemd1.Unit", default_service = "org.freedesktop.systemd1")]
 pub trait Unit {
     #[zbus(property)]
     fn active_state(&self) -> zbus::Result<String>;
 }
 
-#[proxy(
-    interface = "org.freedesktop.systemd1.Service",
-    default_service = "org.freedesktop.systemd1"
-)]
+#[proxy(interface = "org.freedesktop.systemd1.Service", default_service = "org.freedesktop.systemd1")]
 pub trait Service {
     #[zbus(property)]
     fn result(&self) -> zbus::Result<String>;
@@ -120,17 +97,10 @@ pub struct Ended {
 
 impl Client {
     pub async fn connect(host: &SimHost) -> Result<Self> {
-        let conn = zbus::connection::Builder::address(host.bus_address().as_str())
-            .build()
-            .await?;
+        let conn = zbus::connection::Builder::address(host.bus_address().as_str()).build().await?;
         let manager = ManagerProxy::new(&conn).await?;
         manager.subscribe().await?;
-        Ok(Self {
-            login: LoginProxy::new(&conn).await?,
-            manager,
-            conn,
-            root: host.root().to_owned(),
-        })
+        Ok(Self { login: LoginProxy::new(&conn).await?, manager, conn, root: host.root().to_owned() })
     }
 
     pub async fn start(
@@ -140,10 +110,7 @@ impl Client {
         post: &[&str],
         more: &[(&str, Variant<'_>)],
     ) -> zbus::Result<OwnedObjectPath> {
-        let (out, err) = (
-            format!("/run/berth/{name}.out"),
-            format!("/run/berth/{name}.err"),
-        );
+        let (out, err) = (format!("/run/berth/{name}.out"), format!("/run/berth/{name}.err"));
         let mut properties = vec![
             ("Description", Variant::new("a test")),
             ("Type", Variant::new("oneshot")),
@@ -159,9 +126,7 @@ impl Client {
         for (name, value) in more {
             properties.push((name, value.try_clone()?));
         }
-        self.manager
-            .start_transient_unit(name, "fail", &properties, &[])
-            .await
+        self.manager.start_transient_unit(name, "fail", &properties, &[]).await
     }
 
     /// Runs a unit to its end, reads how it ended, and unloads it.
@@ -170,10 +135,7 @@ impl Client {
         let job = self.start(name, command, post, &[]).await?;
         let job = wait_for(&mut removed, &job).await?;
         let path = self.manager.get_unit(name).await?;
-        let unit = UnitProxy::builder(&self.conn)
-            .path(path.clone())
-            .build()
-            .await?;
+        let unit = UnitProxy::builder(&self.conn).path(path.clone()).build().await?;
         let service = ServiceProxy::builder(&self.conn).path(path).build().await?;
         let ended = Ended {
             job,
@@ -188,32 +150,21 @@ impl Client {
     }
 
     pub async fn status(&self) -> Result<Value> {
-        let command = [
-            "/usr/bin/bootc",
-            "status",
-            "--format=json",
-            "--format-version=1",
-        ];
+        let command = ["/usr/bin/bootc", "status", "--format=json", "--format-version=1"];
         let ended = self.run("berth-status.service", &command, &[]).await?;
         ensure!(ended.job == "done", "status: {ended:?}");
-        Ok(serde_json::from_str(
-            &self.read("berth-status.service.out")?,
-        )?)
+        Ok(serde_json::from_str(&self.read("berth-status.service.out")?)?)
     }
 
     pub fn read(&self, name: &str) -> Result<String> {
-        Ok(std::fs::read_to_string(
-            self.root.join("run/berth").join(name),
-        )?)
+        Ok(std::fs::read_to_string(self.root.join("run/berth").join(name))?)
     }
 }
 
 /// Waits for the end of a job and answers its result.
 pub async fn wait_for(removed: &mut JobRemovedStream, job: &OwnedObjectPath) -> Result<String> {
     loop {
-        let signal = timeout(Duration::from_secs(5), removed.next())
-            .await?
-            .context("the bus went away")?;
+        let signal = timeout(Duration::from_secs(5), removed.next()).await?.context("the bus went away")?;
         let args = signal.args()?;
         if args.job() == job {
             return Ok(args.result().clone());

@@ -28,12 +28,7 @@ impl World {
         config.settings.reboot_time = Duration::from_millis(100);
         let host = SimHost::start(config).await?;
         std::fs::create_dir_all(host.root().join("run/berth"))?;
-        Ok(Self {
-            host,
-            log,
-            old,
-            new,
-        })
+        Ok(Self { host, log, old, new })
     }
 
     pub async fn client(&self) -> Result<Client> {
@@ -50,13 +45,7 @@ impl World {
 
     /// Stages the new image and locks it in one unit.
     pub async fn pull(&self, client: &Client) -> Result<String> {
-        let ended = client
-            .run(
-                &self.pull_unit(),
-                &["/usr/bin/bootc", "switch", &self.target()],
-                LOCK,
-            )
-            .await?;
+        let ended = client.run(&self.pull_unit(), &["/usr/bin/bootc", "switch", &self.target()], LOCK).await?;
         Ok(ended.job)
     }
 

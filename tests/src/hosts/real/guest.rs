@@ -14,10 +14,17 @@ pub const GUEST_IMAGE: &str = "berth.test/guest:1";
 
 const SOURCE: &str = include_str!("../../../osimage/guest.c");
 
+/// The static program of that image, for images of one's own: `guest serve PORT [S]` answers HTTP and takes S seconds to end,
+/// `guest ignore` takes no notice of SIGTERM, `guest` alone waits for it.
+pub fn guest_program() -> Result<PathBuf> {
+    Ok(ensure()?.program)
+}
+
 /// The image as an archive that containerd imports.
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) archive: PathBuf,
+    program: PathBuf,
     pub(super) digest: String,
 }
 
@@ -37,5 +44,6 @@ pub(super) fn ensure() -> Result<Guest> {
     })?;
     let archive = directory.join("guest.tar");
     let digest = sha256_file(&archive)?;
-    Ok(Guest { archive, digest })
+    let program = directory.join("tree/guest");
+    Ok(Guest { archive, program, digest })
 }

@@ -33,7 +33,7 @@ use self::network::Bridge;
 use self::run_dir::RunDirectory;
 use super::HostLog;
 
-pub use self::guest::GUEST_IMAGE;
+pub use self::guest::{GUEST_IMAGE, guest_program};
 pub use self::host::RealHost;
 pub use self::machine::Boot;
 pub use self::osimage::{OsImage, OsImages, OsVersion};

@@ -259,10 +259,10 @@ fn short(hash: &str) -> &str {
 
 /// The stand-in for bootc, stripped: what cargo leaves has a hundred megabytes of debug information.
 fn stand_in() -> Result<PathBuf> {
-    // Cargo puts it beside the integration tests that it builds it for.
-    let tests = std::env::current_exe().context("the path of this program")?;
-    let beside = tests.ancestors().nth(2).map(|target| target.join("standin-bootc"));
-    let path = match beside.filter(|path| path.is_file()) {
+    // Cargo puts it beside the programs, and above the integration tests, that it builds it for.
+    let program = std::env::current_exe().context("the path of this program")?;
+    let directories = program.ancestors().skip(1).take(2);
+    let path = match directories.map(|d| d.join("standin-bootc")).find(|path| path.is_file()) {
         Some(path) => path,
         None => build_stand_in()?,
     };
@@ -273,7 +273,7 @@ fn stand_in() -> Result<PathBuf> {
     Ok(directory.join("bootc"))
 }
 
-/// Builds it, for programs that are no tests.
+/// Builds it, for where cargo did not.
 fn build_stand_in() -> Result<PathBuf> {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

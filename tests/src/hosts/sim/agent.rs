@@ -43,8 +43,7 @@ pub(super) struct AgentCommand {
 impl AgentCommand {
     fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
-        let mut option =
-            |name: &str, value: &Path| arguments.extend([OsString::from(name), value.into()]);
+        let mut option = |name: &str, value: &Path| arguments.extend([OsString::from(name), value.into()]);
         option("--node-name", Path::new(&self.node));
         option("--kubeconfig", &self.config.kubeconfig);
         option("--kubelet-kubeconfig", &self.config.kubelet_kubeconfig);
@@ -69,12 +68,7 @@ impl AgentCommand {
             .stderr(file)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| {
-                format!(
-                    "cannot start {} under setpriv",
-                    self.config.binary.display()
-                )
-            })
+            .with_context(|| format!("cannot start {} under setpriv", self.config.binary.display()))
     }
 }
 
@@ -102,19 +96,8 @@ impl Slot {
     fn start(command: AgentCommand, settings: SharedSettings, log: PathBuf) -> Self {
         let pid = Arc::<Mutex<Option<u32>>>::default();
         let (order, orders) = watch::channel(Order::Run);
-        let supervisor = tokio::spawn(supervise(
-            command,
-            settings,
-            log.clone(),
-            pid.clone(),
-            orders,
-        ));
-        Self {
-            log,
-            pid,
-            order,
-            supervisor,
-        }
+        let supervisor = tokio::spawn(supervise(command, settings, log.clone(), pid.clone(), orders));
+        Self { log, pid, order, supervisor }
     }
 
     fn signal(&self, signal: Signal) {
@@ -156,11 +139,7 @@ async fn supervise(
                 }
                 *locked(&pid) = None;
             }
-            Err(error) => tracing::error!(
-                node = command.node,
-                error = format!("{error:#}"),
-                "no agent"
-            ),
+            Err(error) => tracing::error!(node = command.node, error = format!("{error:#}"), "no agent"),
         }
         let Some(delay) = settings.with(|s| s.agent_restart) else {
             return;
@@ -183,18 +162,8 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    pub(super) fn new(
-        command: Option<AgentCommand>,
-        settings: SharedSettings,
-        dir: PathBuf,
-    ) -> Self {
-        Self {
-            wanted: Mutex::new(usize::from(command.is_some())),
-            command,
-            settings,
-            dir,
-            slots: Mutex::default(),
-        }
+    pub(super) fn new(command: Option<AgentCommand>, settings: SharedSettings, dir: PathBuf) -> Self {
+        Self { wanted: Mutex::new(usize::from(command.is_some())), command, settings, dir, slots: Mutex::default() }
     }
 
     /// How many agents the host has while it is up.
@@ -247,10 +216,7 @@ impl Agents {
 
     /// Process IDs of the agents that run now.
     pub(super) fn pids(&self) -> Vec<u32> {
-        locked(&self.slots)
-            .iter()
-            .filter_map(|s| *locked(&s.pid))
-            .collect()
+        locked(&self.slots).iter().filter_map(|s| *locked(&s.pid)).collect()
     }
 
     /// The log of one agent.
@@ -279,11 +245,7 @@ mod tests {
         let binary = dir.join("agent");
         std::fs::write(&binary, "#!/bin/sh\necho \"$@\" >&2\nexec sleep 60\n").unwrap();
         std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let config = AgentConfig {
-            binary,
-            args: vec!["--more".to_owned()],
-            ..AgentConfig::default()
-        };
+        let config = AgentConfig { binary, args: vec!["--more".to_owned()], ..AgentConfig::default() };
         let command = AgentCommand {
             node: "node-1".to_owned(),
             bus: "unix:path=/nowhere".to_owned(),
@@ -334,10 +296,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(200)).await;
         for index in 0..2 {
             let log = std::fs::read_to_string(agents.log(index)).unwrap();
-            assert!(
-                log.contains("--node-name node-1") && log.ends_with("--more\n"),
-                "{log}"
-            );
+            assert!(log.contains("--node-name node-1") && log.ends_with("--more\n"), "{log}");
         }
         agents.stop(1, Some(Duration::from_millis(10))).await;
         assert_eq!(agents.pids().len(), 1);

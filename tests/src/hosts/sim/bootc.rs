@@ -27,11 +27,7 @@ pub struct Deployment {
 impl Deployment {
     /// A stand-in for the ostree commit: as long as one, and a function of the image alone.
     fn checksum(&self) -> String {
-        self.digest
-            .trim_start_matches("sha256:")
-            .chars()
-            .rev()
-            .collect()
+        self.digest.trim_start_matches("sha256:").chars().rev().collect()
     }
 }
 
@@ -112,11 +108,7 @@ impl Deployments {
 
     /// The reference that the next `switch` is compared with: that of the staged image, else of the booted one.
     pub fn spec_image(&self) -> Option<&str> {
-        let deployment = self
-            .staged
-            .as_ref()
-            .map(|s| &s.deployment)
-            .or(self.booted())?;
+        let deployment = self.staged.as_ref().map(|s| &s.deployment).or(self.booted())?;
         Some(&deployment.image)
     }
 
@@ -127,18 +119,11 @@ impl Deployments {
 
     /// Stages an image in place of whatever was staged. Like the real one it is armed unless `locked`.
     pub fn stage(&mut self, mut deployment: Deployment, locked: bool) {
-        let twins = self
-            .finalized
-            .iter()
-            .filter(|d| d.digest == deployment.digest);
+        let twins = self.finalized.iter().filter(|d| d.digest == deployment.digest);
         deployment.serial = twins.map(|d| d.serial + 1).max().unwrap_or(0);
         self.staged = Some(Staged { deployment, locked });
         // Staging ends with a cleanup: layers that no deployment uses go.
-        let used = self
-            .staged
-            .iter()
-            .map(|s| &s.deployment)
-            .chain(&self.finalized);
+        let used = self.staged.iter().map(|s| &s.deployment).chain(&self.finalized);
         self.cached = used.map(|d| d.digest.clone()).collect();
     }
 
@@ -175,15 +160,10 @@ impl Deployments {
             (_, None) => index,
         };
         if position == self.booted {
-            return Err(format!(
-                "Cannot undeploy currently booted deployment {index}"
-            ));
+            return Err(format!("Cannot undeploy currently booted deployment {index}"));
         }
         if position >= self.finalized.len() {
-            return Err(format!(
-                "Out of range deployment index {index}, expected < {}",
-                self.finalized.len()
-            ));
+            return Err(format!("Out of range deployment index {index}, expected < {}", self.finalized.len()));
         }
         let deployment = self.finalized.remove(position);
         self.booted -= usize::from(position < self.booted);
@@ -242,10 +222,7 @@ impl Deployments {
             return null_host();
         }
         let booted = self.booted().map(|d| entry(d, false, view, view.layered));
-        let staged = self
-            .staged
-            .as_ref()
-            .map(|s| entry(&s.deployment, s.locked, view, false));
+        let staged = self.staged.as_ref().map(|s| entry(&s.deployment, s.locked, view, false));
         let rollback = self.rollback().map(|d| entry(d, false, view, false));
         let spec = match self.spec_image() {
             Some(image) if !view.layered || self.staged.is_some() => json!({

@@ -29,8 +29,7 @@ impl Bus {
             log: dir.join("bus.log"),
             daemon: Mutex::new(None),
         };
-        std::fs::write(&bus.config, configuration(&bus.socket))
-            .context("cannot write the configuration of the bus")?;
+        std::fs::write(&bus.config, configuration(&bus.socket)).context("cannot write the configuration of the bus")?;
         Ok(bus)
     }
 
@@ -44,15 +43,7 @@ impl Bus {
         self.stop().await;
         let log = File::create(&self.log).context("cannot write the log of the bus")?;
         let daemon = Command::new("setpriv")
-            .args([
-                "--pdeathsig",
-                "KILL",
-                "--",
-                "dbus-daemon",
-                "--nofork",
-                "--nopidfile",
-                "--nosyslog",
-            ])
+            .args(["--pdeathsig", "KILL", "--", "dbus-daemon", "--nofork", "--nopidfile", "--nosyslog"])
             .arg(format!("--config-file={}", self.config.display()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

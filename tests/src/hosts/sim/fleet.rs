@@ -19,9 +19,7 @@ impl SimFleet {
     /// Makes and boots `n` hosts; `config` is asked for each of them by number, from 0.
     pub async fn start(n: usize, config: impl Fn(usize) -> SimHostConfig) -> Result<Self> {
         let starting = stream::iter((0..n).map(|i| SimHost::start(config(i)))).buffered(AT_ONCE);
-        Ok(Self {
-            hosts: starting.try_collect().await?,
-        })
+        Ok(Self { hosts: starting.try_collect().await? })
     }
 
     /// The host with this name.
@@ -32,8 +30,6 @@ impl SimFleet {
     /// How many hosts booted this digest and are up.
     pub fn running(&self, digest: &str) -> usize {
         let facts = self.hosts.iter().map(SimHost::facts);
-        facts
-            .filter(|f| f.boot_id.is_some() && f.booted == digest)
-            .count()
+        facts.filter(|f| f.boot_id.is_some() && f.booted == digest).count()
     }
 }

@@ -60,19 +60,12 @@ pub(super) struct Kubelet {
 
 impl std::fmt::Debug for Kubelet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kubelet")
-            .field("node", &self.node)
-            .finish_non_exhaustive()
+        f.debug_struct("Kubelet").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
 impl Kubelet {
-    pub(super) fn new(
-        node: &str,
-        architecture: &str,
-        config: KubeletConfig,
-        settings: SharedSettings,
-    ) -> Self {
+    pub(super) fn new(node: &str, architecture: &str, config: KubeletConfig, settings: SharedSettings) -> Self {
         Self {
             node: node.to_owned(),
             architecture: architecture.to_owned(),
@@ -85,10 +78,7 @@ impl Kubelet {
     }
 
     async fn client(&self) -> Result<Client> {
-        let client = self
-            .client
-            .get_or_try_init(|| connect(&self.config.kubeconfig))
-            .await?;
+        let client = self.client.get_or_try_init(|| connect(&self.config.kubeconfig)).await?;
         Ok(client.clone())
     }
 
@@ -97,8 +87,7 @@ impl Kubelet {
         self.stop();
         let (node, pods, lease) = (self.clone(), self.clone(), self.clone());
         let started = vec![
-            tokio::spawn(async move { forever(&node.node, || node.come_up(&boot)).await })
-                .abort_handle(),
+            tokio::spawn(async move { forever(&node.node, || node.come_up(&boot)).await }).abort_handle(),
             tokio::spawn(async move { pods.look_after_pods().await }).abort_handle(),
             tokio::spawn(async move { lease.renew_lease().await }).abort_handle(),
         ];
@@ -136,12 +125,7 @@ impl Kubelet {
     /// Creates the Node unless it exists; a deleted one comes back with another UID.
     pub(super) async fn register(&self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
-        if nodes
-            .get_opt(&self.node)
-            .await
-            .context("cannot read the Node")?
-            .is_some()
-        {
+        if nodes.get_opt(&self.node).await.context("cannot read the Node")?.is_some() {
             return Ok(());
         }
         let mut labels = self.config.labels.clone();
@@ -153,8 +137,7 @@ impl Kubelet {
             "metadata": {"name": self.node, "labels": labels},
             "spec": {},
         });
-        let node: Node =
-            serde_json::from_value(node).context("the Node of a simulated host is malformed")?;
+        let node: Node = serde_json::from_value(node).context("the Node of a simulated host is malformed")?;
         match nodes.create(&PostParams::default(), &node).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             created => created.map(drop).context("cannot create the Node"),
@@ -164,20 +147,10 @@ impl Kubelet {
     /// Writes the Node's status under this boot.
     pub(super) async fn report(&self, boot: &Boot, ready: bool, reason: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
-        let before = nodes
-            .get(&self.node)
-            .await
-            .context("cannot read the Node")?;
-        let status = node_status(
-            &self.node,
-            &self.architecture,
-            boot,
-            condition(&before, ready, reason),
-        );
+        let before = nodes.get(&self.node).await.context("cannot read the Node")?;
+        let status = node_status(&self.node, &self.architecture, boot, condition(&before, ready, reason));
         let patch = Patch::Strategic(json!({ "status": status }));
-        let patched = nodes
-            .patch_status(&self.node, &PatchParams::default(), &patch)
-            .await;
+        let patched = nodes.patch_status(&self.node, &PatchParams::default(), &patch).await;
         patched.context("cannot write the status of the Node")?;
         Ok(())
     }
@@ -186,11 +159,7 @@ impl Kubelet {
         let client = match self.client().await {
             Ok(client) => client,
             Err(error) => {
-                tracing::error!(
-                    node = self.node,
-                    error = format!("{error:#}"),
-                    "no pods will run"
-                );
+                tracing::error!(node = self.node, error = format!("{error:#}"), "no pods will run");
                 return;
             }
         };
@@ -209,13 +178,8 @@ impl Kubelet {
 
     fn pod_changed(&self, client: &Client, pod: Pod) {
         let ending = pod.metadata.deletion_timestamp.is_some();
-        let phase = pod
-            .status
-            .as_ref()
-            .and_then(|s| s.phase.as_deref())
-            .unwrap_or("Pending");
-        if (!ending && phase != "Pending") || (ending && pod.annotations().contains_key(NEVER_ENDS))
-        {
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
+        if (!ending && phase != "Pending") || (ending && pod.annotations().contains_key(NEVER_ENDS)) {
             return;
         }
         let key = (pod.uid().unwrap_or_default(), ending);
@@ -225,19 +189,8 @@ impl Kubelet {
         let (kubelet, client) = (self.clone(), client.clone());
         let task = tokio::spawn(async move {
             let settings = kubelet.settings.with(|s| s.kubelet.clone());
-            tokio::time::sleep(if ending {
-                settings.pod_stop
-            } else {
-                settings.pod_start
-            })
-            .await;
-            let step = || async {
-                if ending {
-                    end_pod(&client, &pod).await
-                } else {
-                    run_pod(&client, &pod).await
-                }
-            };
+            tokio::time::sleep(if ending { settings.pod_stop } else { settings.pod_start }).await;
+            let step = || async { if ending { end_pod(&client, &pod).await } else { run_pod(&client, &pod).await } };
             forever(&kubelet.node, step).await;
             kubelet.busy().remove(&key);
         });
@@ -252,19 +205,10 @@ impl Kubelet {
             if every.is_some()
                 && let Err(error) = self.write_lease().await
             {
-                tracing::debug!(
-                    node = self.node,
-                    error = format!("{error:#}"),
-                    "lease not renewed"
-                );
+                tracing::debug!(node = self.node, error = format!("{error:#}"), "lease not renewed");
             }
             // Looks at the setting again now and then.
-            tokio::time::sleep(
-                every
-                    .unwrap_or(Duration::from_secs(5))
-                    .max(Duration::from_secs(1)),
-            )
-            .await;
+            tokio::time::sleep(every.unwrap_or(Duration::from_secs(5)).max(Duration::from_secs(1))).await;
         }
     }
 
@@ -274,10 +218,7 @@ impl Kubelet {
             "holderIdentity": self.node, "leaseDurationSeconds": 40, "renewTime": format!("{:.6}", Timestamp::now()),
         });
         let patch = Patch::Merge(json!({ "spec": spec }));
-        match leases
-            .patch(&self.node, &PatchParams::default(), &patch)
-            .await
-        {
+        match leases.patch(&self.node, &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 let lease: Lease = serde_json::from_value(json!({
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self.node}, "spec": spec,
@@ -293,18 +234,13 @@ impl Kubelet {
 /// Tries until it works: the API server may be restarting.
 async fn forever<F: Future<Output = Result<()>>>(node: &str, mut step: impl FnMut() -> F) {
     while let Err(error) = step().await {
-        tracing::debug!(
-            node,
-            error = format!("{error:#}"),
-            "kubelet stand-in tries again"
-        );
+        tracing::debug!(node, error = format!("{error:#}"), "kubelet stand-in tries again");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
 async fn connect(kubeconfig: &PathBuf) -> Result<Client> {
-    let file = Kubeconfig::read_from(kubeconfig)
-        .with_context(|| format!("cannot read {}", kubeconfig.display()))?;
+    let file = Kubeconfig::read_from(kubeconfig).with_context(|| format!("cannot read {}", kubeconfig.display()))?;
     let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("cannot use {}", kubeconfig.display()))?;
@@ -316,21 +252,12 @@ async fn connect(kubeconfig: &PathBuf) -> Result<Client> {
 /// The Ready condition; its transition time changes only with its status.
 fn condition(node: &Node, ready: bool, reason: &str) -> Value {
     let status = if ready { "True" } else { "False" };
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|s| s.conditions.as_deref())
-        .unwrap_or_default();
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let same = conditions
-        .iter()
-        .find(|c| c.type_ == "Ready" && c.status == status);
+    let same = conditions.iter().find(|c| c.type_ == "Ready" && c.status == status);
     let since = same
         .and_then(|c| c.last_transition_time.as_ref())
-        .map_or_else(
-            || now.clone(),
-            |t| t.0.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        );
+        .map_or_else(|| now.clone(), |t| t.0.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
     json!({
         "type": "Ready", "status": status, "reason": reason, "message": "reported by a stand-in",
         "lastHeartbeatTime": now, "lastTransitionTime": since,
@@ -338,8 +265,7 @@ fn condition(node: &Node, ready: bool, reason: &str) -> Value {
 }
 
 fn node_status(node: &str, architecture: &str, boot: &Boot, ready: Value) -> Value {
-    let resources =
-        json!({"cpu": "8", "memory": "32Gi", "pods": "110", "ephemeral-storage": "100Gi"});
+    let resources = json!({"cpu": "8", "memory": "32Gi", "pods": "110", "ephemeral-storage": "100Gi"});
     json!({
         "conditions": [ready],
         "capacity": resources,
@@ -356,22 +282,10 @@ fn node_status(node: &str, architecture: &str, boot: &Boot, ready: Value) -> Val
 
 async fn run_pod(client: &Client, pod: &Pod) -> Result<()> {
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let conditions = [
-        "PodReadyToStartContainers",
-        "Initialized",
-        "Ready",
-        "ContainersReady",
-        "PodScheduled",
-    ];
-    let conditions: Vec<_> = conditions
-        .iter()
-        .map(|c| json!({"type": c, "status": "True", "lastTransitionTime": now}))
-        .collect();
-    let containers = pod
-        .spec
-        .as_ref()
-        .map(|s| s.containers.as_slice())
-        .unwrap_or_default();
+    let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+    let conditions: Vec<_> =
+        conditions.iter().map(|c| json!({"type": c, "status": "True", "lastTransitionTime": now})).collect();
+    let containers = pod.spec.as_ref().map(|s| s.containers.as_slice()).unwrap_or_default();
     let containers: Vec<_> = containers
         .iter()
         .map(|c| {
@@ -387,15 +301,10 @@ async fn run_pod(client: &Client, pod: &Pod) -> Result<()> {
     });
     let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid()}, "status": status}));
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-    match pods
-        .patch_status(&pod.name_any(), &PatchParams::default(), &patch)
-        .await
-    {
+    match pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await {
         // Gone, or another pod of that name by now.
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
-        patched => patched
-            .map(drop)
-            .context("cannot write the status of the pod"),
+        patched => patched.map(drop).context("cannot write the status of the pod"),
     }
 }
 
@@ -403,10 +312,7 @@ async fn end_pod(client: &Client, pod: &Pod) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let parameters = DeleteParams {
         grace_period_seconds: Some(0),
-        preconditions: Some(Preconditions {
-            uid: pod.uid(),
-            resource_version: None,
-        }),
+        preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
         ..DeleteParams::default()
     };
     match pods.delete(&pod.name_any(), &parameters).await {

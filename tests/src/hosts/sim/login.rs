@@ -27,23 +27,12 @@ pub(super) struct Login {
 
 impl Login {
     pub(super) fn new(settings: SharedSettings, reboots: UnboundedSender<Duration>) -> Self {
-        Self {
-            settings,
-            preparing: Arc::default(),
-            reboots,
-        }
+        Self { settings, preparing: Arc::default(), reboots }
     }
 
     /// Serves on this connection and takes logind's name.
     pub(super) async fn serve(&self, conn: &Connection) -> zbus::Result<()> {
-        conn.object_server()
-            .at(
-                PATH,
-                Manager {
-                    login: self.clone(),
-                },
-            )
-            .await?;
+        conn.object_server().at(PATH, Manager { login: self.clone() }).await?;
         conn.request_name("org.freedesktop.login1").await
     }
 
@@ -54,17 +43,13 @@ impl Login {
 
     /// Tells everybody that a shutdown begins.
     pub(super) async fn announce(&self, conn: &Connection) -> zbus::Result<()> {
-        conn.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &(true,))
-            .await
+        conn.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &(true,)).await
     }
 
     fn request(&self, flags: u64) -> Result<(), NamedError> {
         if flags & (KEXEC | SOFT_REBOOT) != 0 {
             let text = "the simulated host has neither kexec nor soft reboot";
-            return Err(NamedError::new(
-                "org.freedesktop.DBus.Error.NotSupported",
-                text,
-            ));
+            return Err(NamedError::new("org.freedesktop.DBus.Error.NotSupported", text));
         }
         let settings = self.settings.get();
         if let RebootFault::Refused { name, message } = settings.reboot {
@@ -72,10 +57,7 @@ impl Login {
         }
         if settings.inhibitors.iter().any(|i| i.blocks_shutdown()) {
             let text = "Operation denied due to active block inhibitor";
-            return Err(NamedError::new(
-                "org.freedesktop.login1.BlockedByInhibitorLock",
-                text,
-            ));
+            return Err(NamedError::new("org.freedesktop.login1.BlockedByInhibitorLock", text));
         }
         let delay = match settings.reboot {
             RebootFault::Lost => return Ok(()),
@@ -84,10 +66,7 @@ impl Login {
         };
         if self.set_preparing(true) {
             let text = "There's already a shutdown or sleep operation in progress";
-            return Err(NamedError::new(
-                "org.freedesktop.login1.OperationInProgress",
-                text,
-            ));
+            return Err(NamedError::new("org.freedesktop.login1.OperationInProgress", text));
         }
         // Nobody listens any more when the whole host is being dropped.
         let _ = self.reboots.send(delay);
@@ -131,8 +110,5 @@ impl Manager {
     }
 
     #[zbus(signal)]
-    async fn prepare_for_shutdown(
-        emitter: &zbus::object_server::SignalEmitter<'_>,
-        start: bool,
-    ) -> zbus::Result<()>;
+    async fn prepare_for_shutdown(emitter: &zbus::object_server::SignalEmitter<'_>, start: bool) -> zbus::Result<()>;
 }

@@ -161,8 +161,7 @@ impl Machine {
     pub(super) fn apply_rivals(&self) {
         let rivals = self.settings.with(|s| s.rivals.clone());
         for (name, sub) in RIVALS {
-            self.units
-                .fix(name, rivals.contains(*name).then_some(("active", *sub)));
+            self.units.fix(name, rivals.contains(*name).then_some(("active", *sub)));
         }
     }
 
@@ -176,30 +175,18 @@ impl Machine {
         let boot_id = self.new_boot_id()?;
         self.log.record(
             &self.name,
-            HostChange::Up {
-                boot_id: boot_id.clone(),
-                digest: digest.clone(),
-                version: version.clone(),
-            },
+            HostChange::Up { boot_id: boot_id.clone(), digest: digest.clone(), version: version.clone() },
         );
         self.units.fix(
             "ostree-boot-complete.service",
-            Some(if failed {
-                ("failed", "failed")
-            } else {
-                ("inactive", "dead")
-            }),
+            Some(if failed { ("failed", "failed") } else { ("inactive", "dead") }),
         );
         self.apply_rivals();
         self.login.set_preparing(false);
         self.bus.start().await?;
         let (systemd, login, clients) = self.serve().await?;
         let dead = self.settings.with(|s| s.kubelet_dead.contains(&digest));
-        let boot = Boot {
-            boot_id: boot_id.clone(),
-            digest,
-            version,
-        };
+        let boot = Boot { boot_id: boot_id.clone(), digest, version };
         *self.boot_id_slot() = Some(boot_id);
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| !dead) {
             kubelet.start(boot.clone());
@@ -208,30 +195,17 @@ impl Machine {
         } else if self.kubelet.is_none() {
             self.agents.start();
         }
-        Ok(Up {
-            boot,
-            systemd,
-            login,
-            clients,
-        })
+        Ok(Up { boot, systemd, login, clients })
     }
 
     async fn serve(&self) -> Result<(Connection, Connection, AbortHandle)> {
         let connect = || async {
             let builder = zbus::connection::Builder::address(self.bus.address().as_str());
-            builder
-                .build()
-                .await
-                .context("cannot connect to the bus of a simulated host")
+            builder.build().await.context("cannot connect to the bus of a simulated host")
         };
         let (systemd, login) = (connect().await?, connect().await?);
-        self.login
-            .serve(&login)
-            .await
-            .context("cannot serve logind")?;
-        let clients = systemd::serve(&systemd, &self.units)
-            .await
-            .context("cannot serve systemd")?;
+        self.login.serve(&login).await.context("cannot serve logind")?;
+        let clients = systemd::serve(&systemd, &self.units).await.context("cannot serve systemd")?;
         Ok((systemd, login, clients))
     }
 
@@ -243,8 +217,7 @@ impl Machine {
         }
         std::fs::create_dir_all(&run).context("cannot make /run of a simulated host")?;
         // Every read of this file is another random UUID, written like a boot ID.
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid")
-            .context("cannot make a boot ID")?;
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("cannot make a boot ID")?;
         let file = self.root.join("proc/sys/kernel/random/boot_id");
         std::fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))
             .context("cannot make the directory of the boot ID")?;
@@ -256,9 +229,7 @@ impl Machine {
         if let Down::Orderly(longer) = how {
             self.begin_shutdown(&up, longer).await;
         }
-        self.agents
-            .stop(0, (how != Down::PowerCut).then_some(TERM_GRACE))
-            .await;
+        self.agents.stop(0, (how != Down::PowerCut).then_some(TERM_GRACE)).await;
         if let Some(kubelet) = &self.kubelet {
             kubelet.stop();
         }
@@ -268,8 +239,7 @@ impl Machine {
         self.os
             .quiesced(|d| match how {
                 Down::Orderly(_) => {
-                    let fails =
-                        d.is_armed() && self.settings.strikes(|s| &mut s.finalization_failures);
+                    let fails = d.is_armed() && self.settings.strikes(|s| &mut s.finalization_failures);
                     d.shut_down(!fails);
                 }
                 Down::PowerCut => d.cut_power(),
@@ -289,14 +259,10 @@ impl Machine {
         if let Err(error) = self.login.announce(&up.login).await {
             tracing::debug!(host = self.name, %error, "shutdown not announced");
         }
-        let (report, time) = self
-            .settings
-            .with(|s| (s.kubelet.report_shutdown, s.shutdown_time));
+        let (report, time) = self.settings.with(|s| (s.kubelet.report_shutdown, s.shutdown_time));
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| report) {
-            let said = tokio::time::timeout(
-                Duration::from_secs(2),
-                kubelet.report(&up.boot, false, "NodeShuttingDown"),
-            );
+            let said =
+                tokio::time::timeout(Duration::from_secs(2), kubelet.report(&up.boot, false, "NodeShuttingDown"));
             let _ = said.await;
         }
         tokio::time::sleep(time + longer).await;

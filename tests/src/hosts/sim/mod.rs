@@ -70,13 +70,7 @@ pub struct SimHostConfig {
 
 impl SimHostConfig {
     /// A host with neither agent nor kubelet that was installed with `repository@digest`.
-    pub fn new(
-        name: &str,
-        repository: &str,
-        digest: &str,
-        catalog: &Catalog,
-        log: &HostLog,
-    ) -> Self {
+    pub fn new(name: &str, repository: &str, digest: &str, catalog: &Catalog, log: &HostLog) -> Self {
         Self {
             name: name.to_owned(),
             image: format!("{repository}@{digest}"),
@@ -139,8 +133,7 @@ impl SimHost {
         // A short name, because the path of the bus's socket may not be long.
         let dir = Scratch::new("berth-sim-")?;
         let root = dir.path().join("root");
-        std::fs::create_dir_all(root.join("var/lib"))
-            .context("cannot make the root of a simulated host")?;
+        std::fs::create_dir_all(root.join("var/lib")).context("cannot make the root of a simulated host")?;
         let settings = SharedSettings::new(config.settings);
         let (sender, requests) = mpsc::unbounded_channel();
         let bus = Bus::new(dir.path())?;
@@ -150,23 +143,10 @@ impl SimHost {
             root: root.clone(),
             config: agent,
         });
-        let booted = deployment(
-            &config.catalog,
-            &config.image,
-            &config.digest,
-            &config.architecture,
-        );
+        let booted = deployment(&config.catalog, &config.image, &config.digest, &config.architecture);
         let machine = Arc::new(Machine::new(Parts {
-            os: Arc::new(Os::new(
-                &config.name,
-                booted,
-                config.catalog,
-                settings.clone(),
-                config.log.clone(),
-            )),
-            kubelet: config
-                .kubelet
-                .map(|k| Kubelet::new(&config.name, &config.architecture, k, settings.clone())),
+            os: Arc::new(Os::new(&config.name, booted, config.catalog, settings.clone(), config.log.clone())),
+            kubelet: config.kubelet.map(|k| Kubelet::new(&config.name, &config.architecture, k, settings.clone())),
             agents: Agents::new(command, settings.clone(), dir.path().to_owned()),
             login: Login::new(settings.clone(), sender),
             name: config.name,
@@ -176,11 +156,7 @@ impl SimHost {
             bus,
         }));
         let reboots = tokio::spawn(serve_requests(machine.clone(), requests)).abort_handle();
-        Ok(Self(Arc::new(Owner {
-            machine,
-            reboots,
-            dir,
-        })))
+        Ok(Self(Arc::new(Owner { machine, reboots, dir })))
     }
 
     fn machine(&self) -> &Machine {
@@ -233,16 +209,12 @@ impl SimHost {
 
     /// An orderly shutdown that stays off; it applies an unlocked staged image.
     pub async fn power_off(&self) {
-        self.machine()
-            .power_off(Down::Orderly(Duration::ZERO))
-            .await;
+        self.machine().power_off(Down::Orderly(Duration::ZERO)).await;
     }
 
     /// An orderly reboot that nobody in the cluster asked for. Returns when the host is up again.
     pub async fn reboot_now(&self) -> Result<()> {
-        self.machine()
-            .reboot(Down::Orderly(Duration::ZERO), None)
-            .await
+        self.machine().reboot(Down::Orderly(Duration::ZERO), None).await
     }
 
     /// The power fails and comes back: what was staged is lost. Returns when the host is up again.
@@ -274,10 +246,7 @@ impl SimHost {
     /// Ends the agents (SIGTERM) until [`start_agent`](Self::start_agent).
     pub async fn stop_agent(&self) {
         self.machine().agents.want(0);
-        self.machine()
-            .agents
-            .stop(0, Some(Duration::from_millis(50)))
-            .await;
+        self.machine().agents.stop(0, Some(Duration::from_millis(50))).await;
     }
 
     /// Starts the agent again after [`stop_agent`](Self::stop_agent), or when it may not restart by itself.
@@ -293,10 +262,7 @@ impl SimHost {
     /// Ends the second agent again.
     pub async fn end_second_agent(&self) {
         self.machine().agents.want(1);
-        self.machine()
-            .agents
-            .stop(1, Some(Duration::from_millis(50)))
-            .await;
+        self.machine().agents.stop(1, Some(Duration::from_millis(50))).await;
     }
 
     fn run_agents(&self, count: usize) {
@@ -328,11 +294,7 @@ impl SimHost {
 
     /// Registers the Node again after a test deleted it: the same name, another UID, the current boot.
     pub async fn register(&self) -> Result<()> {
-        let kubelet = self
-            .machine()
-            .kubelet
-            .as_ref()
-            .context("this host has no kubelet stand-in")?;
+        let kubelet = self.machine().kubelet.as_ref().context("this host has no kubelet stand-in")?;
         kubelet.register().await?;
         self.machine().restart_kubelet().await;
         Ok(())
@@ -352,9 +314,7 @@ impl SimHost {
 }
 
 fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) -> Deployment {
-    let known = catalog
-        .get(digest)
-        .unwrap_or_else(|| CatalogImage::new("0"));
+    let known = catalog.get(digest).unwrap_or_else(|| CatalogImage::new("0"));
     Deployment {
         image: image.to_owned(),
         digest: digest.to_owned(),
@@ -372,11 +332,7 @@ async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedRece
             continue;
         };
         if let Err(error) = machine.reboot(Down::Orderly(longer), Some(&boot)).await {
-            tracing::error!(
-                host = machine.name,
-                error = format!("{error:#}"),
-                "the host did not come up again"
-            );
+            tracing::error!(host = machine.name, error = format!("{error:#}"), "the host did not come up again");
         }
     }
 }

@@ -75,9 +75,7 @@ struct PullRecord<'a> {
 impl Drop for PullRecord<'_> {
     fn drop(&mut self) {
         let (digest, ok) = (std::mem::take(&mut self.digest), self.ok);
-        self.os
-            .log
-            .record(&self.os.host, HostChange::PullEnded { digest, ok });
+        self.os.log.record(&self.os.host, HostChange::PullEnded { digest, ok });
     }
 }
 
@@ -121,10 +119,7 @@ impl Os {
 
     /// Stages an image at once, unlocked, as if somebody else had done it. An unknown one has the version "0".
     pub(super) fn stage_image(&self, target: &str, digest: &str) {
-        let image = self
-            .catalog
-            .get(digest)
-            .unwrap_or_else(|| CatalogImage::new("0"));
+        let image = self.catalog.get(digest).unwrap_or_else(|| CatalogImage::new("0"));
         self.stage(target, digest, image, false);
     }
 
@@ -142,10 +137,7 @@ impl Os {
             "/usr/bin/true" => 0,
             "/usr/bin/false" => 1,
             "/usr/bin/sleep" => {
-                let seconds = arguments
-                    .first()
-                    .and_then(|s| s.parse().ok())
-                    .unwrap_or(0.0);
+                let seconds = arguments.first().and_then(|s| s.parse().ok()).unwrap_or(0.0);
                 tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
                 0
             }
@@ -191,12 +183,7 @@ impl Os {
     }
 
     async fn status(&self, flags: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
-        let known = [
-            "--format=json",
-            "--json",
-            "--format-version=1",
-            "--format-version=0",
-        ];
+        let known = ["--format=json", "--json", "--format-version=1", "--format-version=0"];
         if let Some(flag) = flags.iter().find(|f| !known.contains(f)) {
             return io.usage(flag, "status");
         }
@@ -232,9 +219,7 @@ impl Os {
                 Err("Failed to lock finalization: Input/output error".to_owned())
             }
             ["admin", "lock-finalization"] => self.deployments(|d| d.lock().map(str::to_owned)),
-            ["admin", "lock-finalization", "--unlock" | "-u"] => {
-                self.deployments(|d| d.unlock().map(str::to_owned))
-            }
+            ["admin", "lock-finalization", "--unlock" | "-u"] => self.deployments(|d| d.unlock().map(str::to_owned)),
             ["admin", "undeploy", index] => match index.parse() {
                 Ok(index) => self.deployments(|d| d.undeploy(index)),
                 Err(_) => Err("INDEX must be specified".to_owned()),
@@ -259,22 +244,9 @@ impl Os {
             io.out("Image specification is unchanged.");
             return 0;
         }
-        let digest = switch
-            .target
-            .rsplit_once('@')
-            .map(|(_, digest)| digest)
-            .unwrap_or_default();
-        let mut record = PullRecord {
-            os: self,
-            digest: digest.to_owned(),
-            ok: false,
-        };
-        self.log.record(
-            &self.host,
-            HostChange::PullStarted {
-                digest: digest.to_owned(),
-            },
-        );
+        let digest = switch.target.rsplit_once('@').map(|(_, digest)| digest).unwrap_or_default();
+        let mut record = PullRecord { os: self, digest: digest.to_owned(), ok: false };
+        self.log.record(&self.host, HostChange::PullStarted { digest: digest.to_owned() });
         let cached = self.deployments(|d| d.is_cached(digest));
         if let Err(text) = self.pull(&switch, digest, cached, settings, io).await {
             return io.fail(&format!("Switching: Switching (ostree): {text}"));
@@ -304,11 +276,7 @@ impl Os {
                 ));
             }
             let fails = self.settings.strikes(|s| &mut s.pull_failures);
-            let lines = if progress {
-                pulling(digest, image.size)
-            } else {
-                Vec::new()
-            };
+            let lines = if progress { pulling(digest, image.size) } else { Vec::new() };
             // In steps, so that the progress is spread over the time that the pull takes.
             let steps = if fails { 2 } else { 4 };
             for step in 0..steps {
@@ -333,13 +301,7 @@ impl Os {
     }
 
     /// The manifest, as the registry or the disk has it.
-    fn find(
-        &self,
-        target: &str,
-        digest: &str,
-        cached: bool,
-        settings: &Settings,
-    ) -> Result<CatalogImage, String> {
+    fn find(&self, target: &str, digest: &str, cached: bool, settings: &Settings) -> Result<CatalogImage, String> {
         let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage";
         let name = target.split('@').next().unwrap_or_default();
         let registry = name.split('/').next().unwrap_or_default();
@@ -349,9 +311,7 @@ impl Os {
             ));
         }
         let Some(image) = self.catalog.get(digest) else {
-            return Err(format!(
-                "{open}: reading manifest {digest} in {name}: manifest unknown"
-            ));
+            return Err(format!("{open}: reading manifest {digest} in {name}: manifest unknown"));
         };
         if image.architecture != self.architecture {
             let (has, expected) = (&image.architecture, &self.architecture);
@@ -374,30 +334,18 @@ impl Os {
 }
 
 fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch, &'a str> {
-    let mut switch = Switch {
-        target: String::new(),
-        progress: false,
-        download_only: false,
-    };
+    let mut switch = Switch { target: String::new(), progress: false, download_only: false };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match *argument {
             "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
-            "--download-only" if settings.bootc_numbers() > (1, 16, 9) => {
-                switch.download_only = true
-            }
+            "--download-only" if settings.bootc_numbers() > (1, 16, 9) => switch.download_only = true,
             "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}
-            target if !target.starts_with('-') && switch.target.is_empty() => {
-                switch.target = target.to_owned()
-            }
+            target if !target.starts_with('-') && switch.target.is_empty() => switch.target = target.to_owned(),
             other => return Err(other),
         }
     }
-    if switch.target.is_empty() {
-        Err("<TARGET>")
-    } else {
-        Ok(switch)
-    }
+    if switch.target.is_empty() { Err("<TARGET>") } else { Ok(switch) }
 }
 
 /// The progress lines of a pull with the quarter of the time at which each of them comes.
@@ -411,9 +359,7 @@ fn pulling(digest: &str, size: u64) -> Vec<(u32, String)> {
         })
     };
     let start = (0, json!({"type": "Start", "version": "0.1.0"}).to_string());
-    std::iter::once(start)
-        .chain((0..4).map(|quarter| (quarter, line(quarter).to_string())))
-        .collect()
+    std::iter::once(start).chain((0..4).map(|quarter| (quarter, line(quarter).to_string()))).collect()
 }
 
 fn staging(digest: &str) -> String {

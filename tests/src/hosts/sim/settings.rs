@@ -170,10 +170,7 @@ impl Default for Settings {
 impl Settings {
     /// The version as numbers, for comparisons; a part that is no number counts as 0.
     pub fn bootc_numbers(&self) -> (u32, u32, u32) {
-        let mut parts = self
-            .bootc_version
-            .split('.')
-            .map(|p| p.parse().unwrap_or(0));
+        let mut parts = self.bootc_version.split('.').map(|p| p.parse().unwrap_or(0));
         let mut next = || parts.next().unwrap_or(0);
         (next(), next(), next())
     }
@@ -219,9 +216,7 @@ mod tests {
     fn counted_faults_end() {
         let settings = SharedSettings::default();
         settings.with(|s| s.pull_failures = 2);
-        let strikes: Vec<_> = (0..3)
-            .map(|_| settings.strikes(|s| &mut s.pull_failures))
-            .collect();
+        let strikes: Vec<_> = (0..3).map(|_| settings.strikes(|s| &mut s.pull_failures)).collect();
         assert_eq!(strikes, [true, true, false]);
     }
 

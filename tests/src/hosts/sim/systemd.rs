@@ -6,9 +6,7 @@ use futures::StreamExt;
 use zbus::fdo::DBusProxy;
 use zbus::message::Header;
 use zbus::object_server::ResponseDispatchNotifier;
-use zbus::{
-    Connection, ObjectPath, ObjectServer, OwnedObjectPath, OwnedVariant, Variant, interface,
-};
+use zbus::{Connection, ObjectPath, ObjectServer, OwnedObjectPath, OwnedVariant, Variant, interface};
 
 use super::error::NamedError;
 use super::transient::Transient;
@@ -22,51 +20,24 @@ const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const VERSION: &str = "257";
 
 /// What `ListUnitsByNames` answers for one unit.
-type Listed = (
-    String,
-    String,
-    String,
-    String,
-    String,
-    String,
-    OwnedObjectPath,
-    u32,
-    String,
-    OwnedObjectPath,
-);
+type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 type Properties = Vec<(String, OwnedVariant)>;
 
 /// Serves the units on this connection and takes systemd's name. Dropping the answer leaves the service running:
 /// it ends with the connection.
-pub(super) async fn serve(
-    conn: &Connection,
-    units: &Units,
-) -> zbus::Result<tokio::task::AbortHandle> {
-    let watch = tokio::spawn(watch_clients(
-        clients_that_leave(conn).await?,
-        units.clone(),
-    ));
+pub(super) async fn serve(conn: &Connection, units: &Units) -> zbus::Result<tokio::task::AbortHandle> {
+    let watch = tokio::spawn(watch_clients(clients_that_leave(conn).await?, units.clone()));
     for name in units.names() {
         publish(conn.object_server(), units, &name).await?;
     }
-    conn.object_server()
-        .at(
-            MANAGER_PATH,
-            Manager {
-                units: units.clone(),
-            },
-        )
-        .await?;
+    conn.object_server().at(MANAGER_PATH, Manager { units: units.clone() }).await?;
     units.set_bus(Some(conn.clone()));
     conn.request_name("org.freedesktop.systemd1").await?;
     Ok(watch.abort_handle())
 }
 
 async fn clients_that_leave(conn: &Connection) -> zbus::Result<zbus::fdo::NameOwnerChangedStream> {
-    DBusProxy::new(conn)
-        .await?
-        .receive_name_owner_changed()
-        .await
+    DBusProxy::new(conn).await?.receive_name_owner_changed().await
 }
 
 /// A client that left the bus holds no references any more.
@@ -81,32 +52,12 @@ async fn watch_clients(mut changes: zbus::fdo::NameOwnerChangedStream, units: Un
 
 /// Makes a unit's object exist. It stays when the unit is unloaded, for systemd as well answers for units by
 /// the names in their paths, loaded or not.
-async fn publish(
-    server: &ObjectServer,
-    units: &Units,
-    name: &str,
-) -> zbus::Result<OwnedObjectPath> {
+async fn publish(server: &ObjectServer, units: &Units, name: &str) -> zbus::Result<OwnedObjectPath> {
     let path = unit_path(name);
     let (unit, service) = (units.clone(), units.clone());
     let name = name.to_owned();
-    server
-        .at(
-            &path,
-            UnitFace {
-                units: unit,
-                name: name.clone(),
-            },
-        )
-        .await?;
-    server
-        .at(
-            &path,
-            ServiceFace {
-                units: service,
-                name,
-            },
-        )
-        .await?;
+    server.at(&path, UnitFace { units: unit, name: name.clone() }).await?;
+    server.at(&path, ServiceFace { units: service, name }).await?;
     Ok(path.into())
 }
 
@@ -130,9 +81,7 @@ fn job_path(job: Option<u32>) -> OwnedObjectPath {
 
 /// The caller's unique name.
 fn caller(header: &Header<'_>) -> Result<String, NamedError> {
-    let sender = header
-        .sender()
-        .ok_or_else(|| NamedError::invalid("the call has no sender"))?;
+    let sender = header.sender().ok_or_else(|| NamedError::invalid("the call has no sender"))?;
     Ok(sender.to_string())
 }
 
@@ -146,13 +95,11 @@ async fn tell(units: &Units, notices: Vec<Notice>) {
             Notice::Changed(name) => changed(&conn, name, &units.get(name)).await,
             Notice::JobNew(id, name) => {
                 let body = (*id, job_path(Some(*id)), name.as_str());
-                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobNew", &body)
-                    .await
+                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobNew", &body).await
             }
             Notice::JobRemoved(id, name, result) => {
                 let body = (*id, job_path(Some(*id)), name.as_str(), *result);
-                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobRemoved", &body)
-                    .await
+                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobRemoved", &body).await
             }
         };
         if let Err(error) = sent {
@@ -162,10 +109,7 @@ async fn tell(units: &Units, notices: Vec<Notice>) {
 }
 
 async fn changed(conn: &Connection, name: &str, unit: &Unit) -> zbus::Result<()> {
-    let of_unit = HashMap::from([
-        ("ActiveState", Variant::from(unit.active)),
-        ("SubState", Variant::from(unit.sub)),
-    ]);
+    let of_unit = HashMap::from([("ActiveState", Variant::from(unit.active)), ("SubState", Variant::from(unit.sub))]);
     let of_service = HashMap::from([
         ("Result", Variant::from(unit.result)),
         ("ExecMainCode", Variant::from(unit.main_code)),
@@ -174,14 +118,7 @@ async fn changed(conn: &Connection, name: &str, unit: &Unit) -> zbus::Result<()>
     for (interface, properties) in [(SERVICE, of_service), (UNIT, of_unit)] {
         let body = (interface, properties, Vec::<&str>::new());
         let path = unit_path(name);
-        conn.emit_signal(
-            None::<&str>,
-            path,
-            "org.freedesktop.DBus.Properties",
-            "PropertiesChanged",
-            &body,
-        )
-        .await?;
+        conn.emit_signal(None::<&str>, path, "org.freedesktop.DBus.Properties", "PropertiesChanged", &body).await?;
     }
     Ok(())
 }
@@ -208,20 +145,14 @@ impl Manager {
         if self.units.subscribe(&caller(&header)?) {
             return Ok(());
         }
-        Err(NamedError::systemd(
-            "AlreadySubscribed",
-            "Client is already subscribed.",
-        ))
+        Err(NamedError::systemd("AlreadySubscribed", "Client is already subscribed."))
     }
 
     async fn unsubscribe(&self, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
         if self.units.unsubscribe(&caller(&header)?) {
             return Ok(());
         }
-        Err(NamedError::systemd(
-            "NotSubscribed",
-            "Client is not subscribed.",
-        ))
+        Err(NamedError::systemd("NotSubscribed", "Client is not subscribed."))
     }
 
     async fn start_transient_unit(
@@ -242,20 +173,11 @@ impl Manager {
         let (response, sent) = ResponseDispatchNotifier::new(job_path(Some(job)));
         let units = self.units.clone();
         tokio::spawn(async move {
-            tell(
-                &units,
-                vec![
-                    Notice::JobNew(job, name.clone()),
-                    Notice::Changed(name.clone()),
-                ],
-            )
-            .await;
+            tell(&units, vec![Notice::JobNew(job, name.clone()), Notice::Changed(name.clone())]).await;
             // The caller hears of the job before it hears of its end.
             sent.await;
             let teller = units.clone();
-            units.run(&name, job, spec, move |notices| async move {
-                tell(&teller, notices).await
-            });
+            units.run(&name, job, spec, move |notices| async move { tell(&teller, notices).await });
         });
         Ok(response)
     }
@@ -291,19 +213,11 @@ impl Manager {
         Ok(())
     }
 
-    async fn ref_unit(
-        &self,
-        name: String,
-        #[zbus(header)] header: Header<'_>,
-    ) -> Result<(), NamedError> {
+    async fn ref_unit(&self, name: String, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
         self.units.add_ref(&name, &caller(&header)?)
     }
 
-    async fn unref_unit(
-        &self,
-        name: String,
-        #[zbus(header)] header: Header<'_>,
-    ) -> Result<(), NamedError> {
+    async fn unref_unit(&self, name: String, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
         self.units.drop_ref(&name, &caller(&header)?)
     }
 
@@ -372,9 +286,7 @@ fn check_start(name: &str, mode: &str) -> Result<(), NamedError> {
     if name.ends_with(".service") && name.len() < 256 && name.chars().all(allowed) {
         return Ok(());
     }
-    Err(NamedError::invalid(format!(
-        "Unit name {name} is not valid."
-    )))
+    Err(NamedError::invalid(format!("Unit name {name} is not valid.")))
 }
 
 struct UnitFace {
@@ -460,14 +372,8 @@ mod tests {
     #[test]
     fn unit_paths_are_escaped_like_those_of_systemd() {
         let path = unit_path("berth-pull-0123.service");
-        assert_eq!(
-            path.as_str(),
-            "/org/freedesktop/systemd1/unit/berth_2dpull_2d0123_2eservice"
-        );
-        assert_eq!(
-            unit_path("0.service").as_str(),
-            "/org/freedesktop/systemd1/unit/_30_2eservice"
-        );
+        assert_eq!(path.as_str(), "/org/freedesktop/systemd1/unit/berth_2dpull_2d0123_2eservice");
+        assert_eq!(unit_path("0.service").as_str(), "/org/freedesktop/systemd1/unit/_30_2eservice");
     }
 
     #[test]

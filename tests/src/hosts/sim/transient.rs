@@ -63,16 +63,10 @@ impl Transient {
         }
         if !unit.oneshot {
             let text = "the simulated host runs services of Type=oneshot only";
-            return Err(NamedError::new(
-                "org.freedesktop.DBus.Error.NotSupported",
-                text,
-            ));
+            return Err(NamedError::new("org.freedesktop.DBus.Error.NotSupported", text));
         }
         if unit.start.is_empty() {
-            return Err(NamedError::systemd(
-                "BadUnitSetting",
-                "Service has no ExecStart=. Refusing.",
-            ));
+            return Err(NamedError::systemd("BadUnitSetting", "Service has no ExecStart=. Refusing."));
         }
         Ok(unit)
     }
@@ -85,27 +79,18 @@ impl Transient {
             "ExecStartPost" => self.post.extend(commands(name, value)?),
             "StandardOutputFileToTruncate" => self.stdout = Some(path(name, value)?),
             "StandardErrorFileToTruncate" => self.stderr = Some(path(name, value)?),
-            "OpenFile" => self.open_files.extend(
-                get::<Vec<_>>(name, "a(sst)", value)?
-                    .into_iter()
-                    .map(open_file),
-            ),
+            "OpenFile" => self.open_files.extend(get::<Vec<_>>(name, "a(sst)", value)?.into_iter().map(open_file)),
             "AddRef" => self.add_ref = get(name, "b", value)?,
             "CollectMode" => self.collect_failed = collect_mode(get(name, "s", value)?)?,
             "TimeoutStartUSec" => {
                 let micros: u64 = get(name, "t", value)?;
                 // Both mean "no limit" to systemd.
-                self.timeout =
-                    (micros != 0 && micros != u64::MAX).then(|| Duration::from_micros(micros));
+                self.timeout = (micros != 0 && micros != u64::MAX).then(|| Duration::from_micros(micros));
             }
             _ => {
-                let Some((_, signature)) = WITHOUT_EFFECT.iter().find(|(known, _)| *known == name)
-                else {
+                let Some((_, signature)) = WITHOUT_EFFECT.iter().find(|(known, _)| *known == name) else {
                     let text = format!("Cannot set property {name}, or unknown property.");
-                    return Err(NamedError::new(
-                        "org.freedesktop.DBus.Error.PropertyReadOnly",
-                        text,
-                    ));
+                    return Err(NamedError::new("org.freedesktop.DBus.Error.PropertyReadOnly", text));
                 };
                 check(name, signature, &value)?;
             }
@@ -119,9 +104,7 @@ fn check(name: &str, signature: &str, value: &OwnedVariant) -> Result<(), NamedE
     if has == signature {
         return Ok(());
     }
-    Err(NamedError::invalid(format!(
-        "property {name} has the type {has}, but must be {signature}"
-    )))
+    Err(NamedError::invalid(format!("property {name} has the type {has}, but must be {signature}")))
 }
 
 fn get<T>(name: &str, signature: &str, value: OwnedVariant) -> Result<T, NamedError>
@@ -129,8 +112,7 @@ where
     T: TryFrom<Variant<'static>>,
 {
     check(name, signature, &value)?;
-    T::try_from(value.into())
-        .map_err(|_| NamedError::invalid(format!("cannot read property {name}")))
+    T::try_from(value.into()).map_err(|_| NamedError::invalid(format!("cannot read property {name}")))
 }
 
 fn path(name: &str, value: OwnedVariant) -> Result<String, NamedError> {
@@ -138,27 +120,19 @@ fn path(name: &str, value: OwnedVariant) -> Result<String, NamedError> {
     if path.starts_with('/') {
         return Ok(path);
     }
-    Err(NamedError::invalid(format!(
-        "File {path} is not absolute or not normalized"
-    )))
+    Err(NamedError::invalid(format!("File {path} is not absolute or not normalized")))
 }
 
 fn commands(name: &str, value: OwnedVariant) -> Result<Vec<Exec>, NamedError> {
     let commands: Vec<(String, Vec<String>, bool)> = get(name, "a(sasb)", value)?;
     let exec = |(program, argv, ignore): (String, Vec<String>, bool)| {
         if !program.starts_with('/') {
-            return Err(NamedError::invalid(format!(
-                "Path {program} is not absolute."
-            )));
+            return Err(NamedError::invalid(format!("Path {program} is not absolute.")));
         }
         if argv.is_empty() {
-            return Err(NamedError::invalid(format!(
-                "Invalid argument vector for {program}"
-            )));
+            return Err(NamedError::invalid(format!("Invalid argument vector for {program}")));
         }
-        let argv = std::iter::once(program)
-            .chain(argv.into_iter().skip(1))
-            .collect();
+        let argv = std::iter::once(program).chain(argv.into_iter().skip(1)).collect();
         Ok(Exec { argv, ignore })
     };
     commands.into_iter().map(exec).collect()
@@ -167,24 +141,15 @@ fn commands(name: &str, value: OwnedVariant) -> Result<Vec<Exec>, NamedError> {
 fn open_file((path, name, flags): (String, String, u64)) -> (String, String, String) {
     // The bits are those of systemd: read-only, append, truncate, graceful.
     let names = ["read-only", "append", "truncate", "graceful"];
-    let set = names
-        .iter()
-        .enumerate()
-        .filter(|(bit, _)| flags & (1 << bit) != 0);
-    (
-        path,
-        name,
-        set.map(|(_, name)| *name).collect::<Vec<_>>().join(","),
-    )
+    let set = names.iter().enumerate().filter(|(bit, _)| flags & (1 << bit) != 0);
+    (path, name, set.map(|(_, name)| *name).collect::<Vec<_>>().join(","))
 }
 
 fn collect_mode(mode: String) -> Result<bool, NamedError> {
     match mode.as_str() {
         "inactive" => Ok(false),
         "inactive-or-failed" => Ok(true),
-        _ => Err(NamedError::invalid(format!(
-            "Invalid CollectMode setting: {mode}"
-        ))),
+        _ => Err(NamedError::invalid(format!("Invalid CollectMode setting: {mode}"))),
     }
 }
 
@@ -209,14 +174,8 @@ mod tests {
             owned("ExecStartPost", command("/usr/bin/ostree", "admin")),
             owned("TimeoutStartUSec", Variant::new(5_000_000u64)),
             owned("AddRef", Variant::new(true)),
-            owned(
-                "StandardOutputFileToTruncate",
-                Variant::new("/run/berth/out"),
-            ),
-            owned(
-                "OpenFile",
-                Variant::new(vec![("/run/berth/fifo".to_owned(), String::new(), 8u64)]),
-            ),
+            owned("StandardOutputFileToTruncate", Variant::new("/run/berth/out")),
+            owned("OpenFile", Variant::new(vec![("/run/berth/fifo".to_owned(), String::new(), 8u64)])),
             owned("IOWeight", Variant::new(10u64)),
             owned("Environment", Variant::new(vec!["A=b".to_owned()])),
         ])
@@ -224,25 +183,14 @@ mod tests {
         assert_eq!(unit.start[0].argv, ["/usr/bin/bootc", "status"]);
         assert_eq!(unit.post[0].argv[0], "/usr/bin/ostree");
         assert_eq!(unit.timeout, Some(Duration::from_secs(5)));
-        assert_eq!(
-            unit.open_files,
-            [(
-                "/run/berth/fifo".to_owned(),
-                String::new(),
-                "graceful".to_owned()
-            )]
-        );
+        assert_eq!(unit.open_files, [("/run/berth/fifo".to_owned(), String::new(), "graceful".to_owned())]);
         assert!(unit.add_ref && !unit.collect_failed);
     }
 
     #[test]
     fn refuses_unknown_properties_and_wrong_types() {
         let oneshot = || owned("Type", Variant::new("oneshot"));
-        let refused = |property| {
-            Transient::parse(vec![oneshot(), property])
-                .unwrap_err()
-                .to_string()
-        };
+        let refused = |property| Transient::parse(vec![oneshot(), property]).unwrap_err().to_string();
         assert!(refused(owned("Nonsense", Variant::new(1u32))).contains("PropertyReadOnly"));
         assert!(refused(owned("IOWeight", Variant::new(10u32))).contains("must be t"));
         assert!(refused(owned("AddRef", Variant::new("yes"))).contains("must be b"));

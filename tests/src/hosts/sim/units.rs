@@ -79,20 +79,12 @@ struct Outcome {
 impl Outcome {
     fn exited(status: i32) -> Self {
         let result = if status == 0 { "success" } else { "exit-code" };
-        Self {
-            result,
-            code: EXITED,
-            status,
-        }
+        Self { result, code: EXITED, status }
     }
 
     fn killed(result: &'static str) -> Self {
         // SIGTERM.
-        Self {
-            result,
-            code: KILLED,
-            status: 15,
-        }
+        Self { result, code: KILLED, status: 15 }
     }
 }
 
@@ -135,12 +127,7 @@ pub(super) struct Units {
 
 impl Units {
     pub(super) fn new(os: Arc<Os>, root: PathBuf) -> Self {
-        Self {
-            os,
-            root,
-            state: Arc::default(),
-            bus: Arc::default(),
-        }
+        Self { os, root, state: Arc::default(), bus: Arc::default() }
     }
 
     /// The connection for signals, while there is one.
@@ -160,20 +147,12 @@ impl Units {
 
     /// The unit with this name, also when it is not loaded.
     pub(super) fn get(&self, name: &str) -> Unit {
-        self.state()
-            .units
-            .get(name)
-            .cloned()
-            .unwrap_or_else(|| Unit::absent(name))
+        self.state().units.get(name).cloned().unwrap_or_else(|| Unit::absent(name))
     }
 
     /// The unit with this name, if it is loaded.
     pub(super) fn loaded(&self, name: &str) -> Result<Unit, NamedError> {
-        self.state()
-            .units
-            .get(name)
-            .cloned()
-            .ok_or_else(|| no_such_unit(name))
+        self.state().units.get(name).cloned().ok_or_else(|| no_such_unit(name))
     }
 
     /// Names of all loaded units.
@@ -240,10 +219,7 @@ impl Units {
     /// Keeps a loaded unit in memory for as long as the client is on the bus.
     pub(super) fn add_ref(&self, name: &str, client: &str) -> Result<(), NamedError> {
         let mut state = self.state();
-        let unit = state
-            .units
-            .get_mut(name)
-            .ok_or_else(|| no_such_unit(name))?;
+        let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
         unit.refs.insert(client.to_owned());
         Ok(())
     }
@@ -251,32 +227,19 @@ impl Units {
     /// Ends what [`add_ref`](Self::add_ref) began.
     pub(super) fn drop_ref(&self, name: &str, client: &str) -> Result<(), NamedError> {
         let mut state = self.state();
-        let unit = state
-            .units
-            .get_mut(name)
-            .ok_or_else(|| no_such_unit(name))?;
+        let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
         if !unit.refs.remove(client) {
-            return Err(NamedError::systemd(
-                "NotReferenced",
-                "Unit has not been referenced yet.",
-            ));
+            return Err(NamedError::systemd("NotReferenced", "Unit has not been referenced yet."));
         }
         state.collect();
         Ok(())
     }
 
     /// Takes a start job for a new transient unit. The caller then runs [`run`](Self::run) with its number.
-    pub(super) fn enqueue(
-        &self,
-        name: &str,
-        unit: &Transient,
-        client: &str,
-    ) -> Result<u32, NamedError> {
+    pub(super) fn enqueue(&self, name: &str, unit: &Transient, client: &str) -> Result<u32, NamedError> {
         let mut state = self.state();
         if state.shutting_down {
-            let text = format!(
-                "Transaction for {name}/start is destructive (reboot.target has 'start' job queued)."
-            );
+            let text = format!("Transaction for {name}/start is destructive (reboot.target has 'start' job queued).");
             return Err(NamedError::systemd("TransactionIsDestructive", text));
         }
         if state.units.contains_key(name) {
@@ -313,8 +276,7 @@ impl Units {
         let task = async move {
             let outcome = match spec.timeout {
                 None => units.execute(&unit, &spec).await,
-                Some(limit) => match tokio::time::timeout(limit, units.execute(&unit, &spec)).await
-                {
+                Some(limit) => match tokio::time::timeout(limit, units.execute(&unit, &spec)).await {
                     Ok(outcome) => outcome,
                     Err(_) => Outcome::killed("timeout"),
                 },
@@ -326,23 +288,14 @@ impl Units {
             }
         };
         // Under the lock, so that nobody stops the unit between the look at its job and the start.
-        if let Some(unit) = self
-            .state()
-            .units
-            .get_mut(name)
-            .filter(|u| u.job == Some(job))
-        {
+        if let Some(unit) = self.state().units.get_mut(name).filter(|u| u.job == Some(job)) {
             unit.task = Some(tokio::spawn(task).abort_handle());
         }
     }
 
     async fn execute(&self, name: &str, spec: &Transient) -> Outcome {
         let Ok(fd3) = self.open_files(spec) else {
-            return Outcome {
-                result: "resources",
-                code: 0,
-                status: 0,
-            };
+            return Outcome { result: "resources", code: 0, status: 0 };
         };
         let Ok(out) = self.output(spec.stdout.as_deref()) else {
             return Outcome::exited(EXIT_STDOUT);
@@ -360,10 +313,7 @@ impl Units {
         }
         let post = self.commands(&spec.post, &mut io).await;
         // The main process went well, so its status stays 0 although the unit fails.
-        Outcome {
-            status: 0,
-            ..Outcome::exited(post)
-        }
+        Outcome { status: 0, ..Outcome::exited(post) }
     }
 
     /// Runs commands until one fails that may not.
@@ -387,11 +337,8 @@ impl Units {
             return Ok(None);
         };
         let write = !flags.contains("read-only");
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(write)
-            .custom_flags(OFlag::O_NONBLOCK.bits())
-            .open(self.on_host(path));
+        let opened =
+            OpenOptions::new().read(true).write(write).custom_flags(OFlag::O_NONBLOCK.bits()).open(self.on_host(path));
         match opened {
             Err(_) if flags.contains("graceful") => Ok(None),
             opened => opened.map(Some),
@@ -407,25 +354,15 @@ impl Units {
         let mut state = self.state();
         let unit = state.units.get_mut(name).filter(|u| u.job == Some(job))?;
         finish(unit, outcome);
-        let result = if outcome.result == "success" {
-            "done"
-        } else {
-            "failed"
-        };
-        Some(vec![
-            Notice::Changed(name.to_owned()),
-            Notice::JobRemoved(job, name.to_owned(), result),
-        ])
+        let result = if outcome.result == "success" { "done" } else { "failed" };
+        Some(vec![Notice::Changed(name.to_owned()), Notice::JobRemoved(job, name.to_owned(), result)])
     }
 
     /// Stops a unit: what runs is terminated and its job cancelled. Answers the stop job.
     pub(super) fn stop(&self, name: &str) -> Result<(u32, Vec<Notice>), NamedError> {
         let mut state = self.state();
         let stop_job = state.job();
-        let unit = state
-            .units
-            .get_mut(name)
-            .ok_or_else(|| no_such_unit(name))?;
+        let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
         let mut notices = Vec::new();
         if let Some(job) = unit.job {
             if let Some(task) = unit.task.take() {
@@ -451,10 +388,7 @@ impl Units {
     /// Makes a failed unit an inactive one.
     pub(super) fn reset_failed(&self, name: &str) -> Result<Vec<Notice>, NamedError> {
         let mut state = self.state();
-        let unit = state
-            .units
-            .get_mut(name)
-            .ok_or_else(|| no_such_unit(name))?;
+        let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
         if unit.active == "failed" {
             (unit.active, unit.sub, unit.result) = ("inactive", "dead", "success");
         }
@@ -479,13 +413,8 @@ impl Units {
 
 fn finish(unit: &mut Unit, outcome: Outcome) {
     let failed = outcome.result != "success";
-    (unit.active, unit.sub) = if failed {
-        ("failed", "failed")
-    } else {
-        ("inactive", "dead")
-    };
-    (unit.result, unit.main_code, unit.main_status) =
-        (outcome.result, outcome.code, outcome.status);
+    (unit.active, unit.sub) = if failed { ("failed", "failed") } else { ("inactive", "dead") };
+    (unit.result, unit.main_code, unit.main_status) = (outcome.result, outcome.code, outcome.status);
     (unit.job, unit.task) = (None, None);
 }
 

@@ -1,0 +1,204 @@
+//! A whole simulated cluster: a real control plane, a real registry, the real controller and agents, and hosts that
+//! need no root.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
+
+use super::install::install;
+use super::site::tail;
+use super::{Controllers, Published, Site};
+use crate::controlplane::{Bound, ControlPlane, Options};
+use crate::hosts::HostLog;
+use crate::hosts::sim::{
+    AgentConfig, Catalog, CatalogImage, KubeletConfig, Settings, SimFleet, SimHost, SimHostConfig,
+};
+use crate::images::{Image, Index};
+use crate::programs::{self, Programs};
+use crate::registry::Registry;
+
+/// Repository of the OS images in the registry of the cluster.
+const REPOSITORY: &str = "os";
+
+/// What kind of cluster to make.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// How many hosts.
+    pub hosts: usize,
+    /// What they are like.
+    pub settings: Settings,
+    /// More environment of the agents, such as the name of a seeded bug.
+    pub agent_env: Vec<(String, String)>,
+    /// Another agent than the shipped one.
+    pub agent: Option<PathBuf>,
+    /// Whether a scheduler is there, for scenarios with pods.
+    pub scheduler: bool,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self { hosts: 3, settings: Settings::default(), agent_env: vec![], agent: None, scheduler: true }
+    }
+}
+
+/// A running simulated cluster. Dropping it ends all of it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The hosts.
+    pub fleet: SimFleet,
+    site: Site,
+    catalog: Catalog,
+}
+
+impl Deref for Cluster {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}
+
+impl Cluster {
+    /// Starts everything but a pool. The hosts run version `1.0.0`, and one controller runs.
+    pub async fn start(options: ClusterOptions) -> Result<Self> {
+        let Programs { agent, controller } = programs::programs()?;
+        let agent = options.agent.clone().unwrap_or(agent);
+        let mut plane = Options::simulated_nodes();
+        plane.scheduler = options.scheduler;
+        let (control_plane, registry) =
+            tokio::try_join!(ControlPlane::start(plane), Registry::start(Ipv4Addr::LOCALHOST.into()))?;
+        install(&control_plane).await?;
+        let log = HostLog::default();
+        let catalog = Catalog::default();
+        let first = publish(&registry, &catalog, "1.0.0").await?;
+        let mut configs = vec![];
+        for n in 1..=options.hosts {
+            configs.push(host(&control_plane, &format!("node{n}"), &first, &catalog, &log, &options, &agent).await?);
+        }
+        let fleet = SimFleet::start(configs.len(), |i| configs[i].clone()).await?;
+        let controllers = Controllers::new(controller, &control_plane, &registry).await?;
+        controllers.start(0)?;
+        Ok(Self { fleet, site: Site::new(controllers, registry, control_plane, log), catalog })
+    }
+
+    /// The host with that number, from 1.
+    pub fn host(&self, n: usize) -> &SimHost {
+        &self.fleet.hosts[n - 1]
+    }
+
+    /// Pushes an OS image for amd64 with that version.
+    pub async fn publish(&self, version: &str) -> Result<Published> {
+        publish(&self.registry, &self.catalog, version).await
+    }
+
+    /// Pushes an index over an amd64 and an arm64 image with that version.
+    pub async fn publish_index(&self, version: &str) -> Result<Published> {
+        let index = Index::tiny_os(version, version.as_bytes())?;
+        let image = index.image("amd64").context("the index has no amd64 image")?.digest.clone();
+        let digest = self.registry.client().push_index(REPOSITORY, Some(version), &index).await?;
+        self.catalog.insert(&image.to_string(), CatalogImage::new(version));
+        let repository = format!("{}/{REPOSITORY}", self.registry.host());
+        Ok(Published {
+            reference: format!("{repository}:{version}"),
+            pinned: format!("{repository}@{digest}"),
+            digest: image,
+        })
+    }
+
+    /// Makes the hosts forget an image, as if the registry had lost it. The registry itself still resolves it.
+    pub fn forget(&self, image: &Published) {
+        self.catalog.remove(&image.digest.to_string());
+    }
+
+    /// A new token for the agent of a host whose Node was created anew: the old one died with the old Node.
+    pub async fn renew_agent_token(&self, host: &SimHost) -> Result<()> {
+        self.control_plane.service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(host.name())).await?;
+        Ok(())
+    }
+
+    /// Waits until every host runs a digest, all BootcNodes say so, and every berth is given back.
+    pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
+        self.until_run(image, &self.fleet.hosts.iter().collect::<Vec<_>>(), limit).await
+    }
+
+    /// The same for some hosts.
+    pub async fn until_run(&self, image: &Published, hosts: &[&SimHost], limit: Duration) -> Result<()> {
+        let digest = image.digest.to_string();
+        self.until(&format!("all run {}", image.reference), limit, || async {
+            let up = |h: &&SimHost| h.facts().boot_id.is_some() && h.facts().booted == digest;
+            if !hosts.iter().all(up) {
+                return Ok(false);
+            }
+            for host in hosts {
+                if self.phase(host.name()).await? != "Updated" {
+                    return Ok(false);
+                }
+            }
+            Ok(self.held().await?.is_empty())
+        })
+        .await
+    }
+
+    /// Lets a host be rebooted by the test: an orderly reboot that Berth did not ask for.
+    pub async fn unrelated_reboot(&self, host: &SimHost) -> Result<()> {
+        self.excuse(host.name());
+        host.reboot_now().await
+    }
+
+    /// The state of everything, for a failing test's output.
+    pub async fn describe(&self) -> String {
+        let hosts = self
+            .fleet
+            .hosts
+            .iter()
+            .map(|host| format!("host {}: {:?}\n{}\n", host.name(), host.facts(), tail(&host.agent_log(), 20)));
+        hosts.collect::<String>() + &self.site.describe().await
+    }
+}
+
+async fn publish(registry: &Registry, catalog: &Catalog, version: &str) -> Result<Published> {
+    let image = Image::tiny_os(version, version.as_bytes())?;
+    let digest = registry.client().push_image(REPOSITORY, Some(version), &image).await?;
+    catalog.insert(&digest.to_string(), CatalogImage::new(version));
+    let repository = format!("{}/{REPOSITORY}", registry.host());
+    Ok(Published { reference: format!("{repository}:{version}"), pinned: format!("{repository}@{digest}"), digest })
+}
+
+/// A host's configuration, with a token for its agent that is bound to its Node. The Node is made beforehand, since
+/// a token can only be bound to one that exists.
+async fn host(
+    control_plane: &ControlPlane,
+    name: &str,
+    image: &Published,
+    catalog: &Catalog,
+    log: &HostLog,
+    options: &ClusterOptions,
+    agent: &std::path::Path,
+) -> Result<SimHostConfig> {
+    let nodes: Api<Node> = Api::all(control_plane.admin_client());
+    let node =
+        Node { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..Node::default() };
+    nodes.create(&PostParams::default(), &node).await.context("cannot create a Node")?;
+    let token = control_plane.service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(name)).await?;
+    let kubelet = control_plane.node_kubeconfig(name)?;
+    let digest = image.digest.to_string();
+    let repository = image.reference.rsplit_once(':').map_or(image.reference.as_str(), |(r, _)| r);
+    let mut config = SimHostConfig::new(name, repository, &digest, catalog, log);
+    config.settings = options.settings.clone();
+    config.kubelet = Some(KubeletConfig { kubeconfig: kubelet.path.clone(), labels: BTreeMap::new() });
+    config.agent = Some(AgentConfig {
+        binary: agent.to_owned(),
+        kubeconfig: token.path,
+        kubelet_kubeconfig: kubelet.path,
+        args: vec!["--log-level=info,berth_agent=debug".to_owned()],
+        env: options.agent_env.clone(),
+    });
+    Ok(config)
+}

@@ -1,0 +1,245 @@
+//! What every cluster has, whatever its hosts are: a control plane, a registry, the record of what happened, and the
+//! questions that a scenario asks.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use berth_api::Digest;
+use berth_api::node::BootcNode;
+use berth_api::pool::BootcNodePool;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::Controllers;
+use crate::audit::AuditLog;
+use crate::controlplane::ControlPlane;
+use crate::hosts::{HostChange, HostLog};
+use crate::registry::Registry;
+use crate::truth::Truth;
+
+/// An image that was pushed.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// `registry/os:version`.
+    pub reference: String,
+    /// `registry/os@digest`, with the digest that a tag resolves to.
+    pub pinned: String,
+    /// The digest that hosts of the platform report.
+    pub digest: Digest,
+}
+
+/// The part of a cluster that does not depend on its hosts.
+#[derive(Debug)]
+pub struct Site {
+    /// The controllers; first to go. A cluster whose controller runs on its hosts has none here.
+    pub controllers: Controllers,
+    /// The registry.
+    pub registry: Registry,
+    /// The API server and its friends.
+    pub control_plane: ControlPlane,
+    /// What happened to the hosts.
+    pub log: HostLog,
+    excused: Mutex<Vec<(String, Timestamp)>>,
+    capacity: Mutex<BTreeMap<String, usize>>,
+    reboots_seen: Mutex<usize>,
+}
+
+impl Site {
+    pub(super) fn new(controllers: Controllers, registry: Registry, control_plane: ControlPlane, log: HostLog) -> Self {
+        Self {
+            controllers,
+            registry,
+            control_plane,
+            log,
+            excused: Mutex::default(),
+            capacity: Mutex::default(),
+            reboots_seen: Mutex::default(),
+        }
+    }
+
+    /// The admin's client.
+    pub fn client(&self) -> Client {
+        self.control_plane.admin_client()
+    }
+
+    /// Makes a pool over all hosts, or changes the spec of one. `rollout` is its `spec.rollout`.
+    pub async fn pool(&self, name: &str, reference: &str, rollout: Value) -> Result<()> {
+        self.pool_of(name, json!({}), reference, rollout).await
+    }
+
+    /// The same for the hosts with these labels.
+    pub async fn pool_of(&self, name: &str, labels: Value, reference: &str, rollout: Value) -> Result<()> {
+        let most = rollout.get("maxUnavailable").and_then(Value::as_u64).unwrap_or(1);
+        self.allow(name, usize::try_from(most)?);
+        let selector = match labels.as_object().is_some_and(|l| l.is_empty()) {
+            true => json!({}),
+            false => json!({ "matchLabels": labels }),
+        };
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name },
+            "spec": { "nodeSelector": selector, "image": { "ref": reference }, "rollout": rollout },
+        });
+        let params = PatchParams::apply("admin").force();
+        self.pools().patch(name, &params, &Patch::Apply(&object)).await.context("cannot apply the pool")?;
+        Ok(())
+    }
+
+    /// Sets the most holders that the judge accepts in a pool, over the whole test.
+    pub fn allow(&self, pool: &str, most: usize) {
+        let mut capacity = self.capacity.lock().unwrap_or_else(|e| e.into_inner());
+        let known = capacity.entry(pool.to_owned()).or_default();
+        *known = most.max(*known);
+    }
+
+    /// Changes a pool's spec by a merge patch.
+    pub async fn patch_pool(&self, name: &str, spec: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        self.pools().patch(name, &PatchParams::default(), &patch).await.context("cannot change the pool")?;
+        Ok(())
+    }
+
+    /// The API of pools.
+    pub fn pools(&self) -> Api<BootcNodePool> {
+        Api::all(self.client())
+    }
+
+    /// The API of BootcNodes.
+    pub fn bootc_nodes(&self) -> Api<BootcNode> {
+        Api::all(self.client())
+    }
+
+    /// The API of Nodes.
+    pub fn nodes(&self) -> Api<Node> {
+        Api::all(self.client())
+    }
+
+    /// The API of berths.
+    pub fn berths(&self) -> Api<Lease> {
+        Api::namespaced(self.client(), "berth-system")
+    }
+
+    /// A BootcNode's status phase, as text; empty when there is none.
+    pub async fn phase(&self, node: &str) -> Result<String> {
+        let object = self.bootc_nodes().get_opt(node).await?;
+        let phase = object.and_then(|o| o.status).and_then(|s| s.phase);
+        Ok(phase.map(|p| p.as_str().to_owned()).unwrap_or_default())
+    }
+
+    /// Waits until a question is answered with yes.
+    ///
+    /// # Errors
+    /// When it is not in time; the error has the state of the whole cluster.
+    pub async fn until<F: Future<Output = Result<bool>>>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let mut last = String::new();
+        while start.elapsed() < limit {
+            match ask().await {
+                Ok(true) => return Ok(()),
+                Ok(false) => last.clear(),
+                // The API server may be away in this very scenario.
+                Err(error) => last = format!("{error:#}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        bail!("not within {limit:?}: {what} {last}\n{}", self.describe().await)
+    }
+
+    /// Who holds a berth, by its Lease.
+    pub async fn held(&self) -> Result<Vec<String>> {
+        let leases = self.berths().list(&ListParams::default().labels("berth.dev/pool")).await?;
+        let holders = leases.items.into_iter().filter_map(|l| l.spec?.holder_identity);
+        Ok(holders.filter(|h| !h.contains(':')).collect())
+    }
+
+    /// Tells the judge that what happens to this host now is the test's doing.
+    pub fn excuse(&self, host: &str) {
+        self.excused.lock().unwrap_or_else(|e| e.into_inner()).push((host.to_owned(), Timestamp::now()));
+    }
+
+    /// What the judge says of everything that happened so far.
+    ///
+    /// # Errors
+    /// With all violations, and when no licensed reboot happened since it was asked last: then nothing is proven.
+    pub fn judge(&self) -> Result<()> {
+        let violations = self.violations()?;
+        if !violations.is_empty() {
+            bail!("the ground truth has {} violations:\n  {}", violations.len(), violations.join("\n  "));
+        }
+        let reboots = self.with_truth(|t| t.licensed_reboots())?;
+        let mut seen = self.reboots_seen.lock().unwrap_or_else(|e| e.into_inner());
+        if reboots <= *seen {
+            bail!("no licensed reboot happened: the scenario proves nothing");
+        }
+        *seen = reboots;
+        Ok(())
+    }
+
+    /// The violations alone.
+    pub fn violations(&self) -> Result<Vec<String>> {
+        self.with_truth(|t| t.violations())
+    }
+
+    fn with_truth<T>(&self, ask: impl Fn(&Truth<'_>) -> T) -> Result<T> {
+        let audit = AuditLog::read(&self.control_plane.audit_log())?;
+        let hosts = self.log.events();
+        let excused = self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let capacity = self.capacity.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        Ok(ask(&Truth { hosts: &hosts, audit: audit.records(), excused: &excused, capacity }))
+    }
+
+    /// How often each host booted so far.
+    pub fn boots(&self) -> BTreeMap<String, usize> {
+        let mut boots = BTreeMap::new();
+        for event in self.log.events() {
+            if matches!(event.change, HostChange::Up { .. }) {
+                *boots.entry(event.host).or_default() += 1;
+            }
+        }
+        boots
+    }
+
+    /// The state of everything, for a failing test's output.
+    pub async fn describe(&self) -> String {
+        let mut text = String::new();
+        for pool in self.pools().list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+            text += &format!("pool {}: {}\n", pool.metadata.name.unwrap_or_default(), json!(pool.status));
+        }
+        for node in self.bootc_nodes().list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+            text += &format!(
+                "bootcnode {}: spec {} status {}\n",
+                node.metadata.name.unwrap_or_default(),
+                json!(node.spec),
+                json!(node.status)
+            );
+        }
+        for lease in self.berths().list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+            text += &format!(
+                "lease {}: {} {}\n",
+                lease.metadata.name.unwrap_or_default(),
+                json!(lease.metadata.annotations),
+                json!(lease.spec)
+            );
+        }
+        text + &self.controllers.tail(25)
+    }
+}
+
+/// The last lines of a file.
+pub(crate) fn tail(path: &Path, lines: usize) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let all: Vec<_> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

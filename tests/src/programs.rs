@@ -1,0 +1,85 @@
+//! Berth's own programs, built as they are shipped (in the profile of the tests) and found by asking cargo.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+use anyhow::{Context, Result, bail};
+
+/// Paths of the programs under test.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// `berth-agent`.
+    pub agent: PathBuf,
+    /// `berth-controller`.
+    pub controller: PathBuf,
+}
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
+/// The workspace's root, for manifests and samples.
+pub fn workspace_root() -> PathBuf {
+    workspace().to_owned()
+}
+
+/// The programs, built once for each process.
+///
+/// # Errors
+/// When they do not build; the error has the compiler's words.
+pub fn programs() -> Result<Programs> {
+    static BUILT: Mutex<Option<Programs>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(programs) = &*built {
+        return Ok(programs.clone());
+    }
+    let found = build(&["-p", "berth-agent", "-p", "berth-controller"])?;
+    let programs = Programs { agent: take(&found, "berth-agent")?, controller: take(&found, "berth-controller")? };
+    *built = Some(programs.clone());
+    Ok(programs)
+}
+
+/// The agent with deliberate bugs compiled in, each asleep until `BERTH_SEEDED_BUG` names it. It has a target
+/// directory of its own, so that it never lies where the real one is expected.
+///
+/// # Errors
+/// When it does not build.
+pub fn seeded_agent() -> Result<PathBuf> {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = BUILT.get() {
+        return Ok(path.clone());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    let directory = target.join("seeded");
+    let options = [OsString::from("--target-dir"), directory.into_os_string()];
+    let mut args: Vec<OsString> = ["-p", "berth-agent", "--features", "seeded-bugs"].map(OsString::from).into();
+    args.extend(options);
+    let found = build(&args)?;
+    let path = take(&found, "berth-agent")?;
+    Ok(BUILT.get_or_init(|| path).clone())
+}
+
+fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
+    found.get(name).cloned().with_context(|| format!("cargo built no program {name}"))
+}
+
+fn build<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(workspace()).args(["build", "--quiet", "--message-format=json-render-diagnostics"]).args(args);
+    let output = command.output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let executables = text.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let path = message.get("executable")?.as_str()?;
+        let name = message.pointer("/target/name")?.as_str()?;
+        Some((name.to_owned(), PathBuf::from(path)))
+    });
+    Ok(executables.collect())
+}

@@ -1,0 +1,227 @@
+//! The judge: was every disruption licensed, and were there never too many at once?
+//!
+//! It knows nothing of what Berth says of itself. It joins three records that others wrote: what the harness saw of
+//! each host (the boot loader's view), every write of a Lease and of a Node from the API server's audit log, and the
+//! reboots that the test caused itself. A violation is a sentence that names the invariant.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::berth::{Berth, HoldPhase, lease};
+use berth_api::keys;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use crate::audit::Record;
+use crate::hosts::{HostChange, HostEvent};
+
+/// A state that a berth had, from when on.
+#[derive(Debug, Clone)]
+struct Seen {
+    at: Timestamp,
+    berth: Berth,
+}
+
+/// The records of one test.
+#[derive(Debug)]
+pub struct Truth<'a> {
+    /// What happened to the hosts, in order.
+    pub hosts: &'a [HostEvent],
+    /// The API server's audit log.
+    pub audit: &'a [Record],
+    /// Reboots that the test itself caused: host, and when.
+    pub excused: &'a [(String, Timestamp)],
+    /// Most berths that may be held at once in each pool, over the whole test.
+    pub capacity: BTreeMap<String, usize>,
+}
+
+/// How far apart the clocks of two records may be read: the audit log has the time of arrival, the host log that of
+/// the event, on the same machine.
+const SLACK: jiff::SignedDuration = jiff::SignedDuration::from_millis(50);
+/// How long after the test caused a reboot the host may go down for it.
+const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
+
+impl Truth<'_> {
+    /// Everything that was wrong, one sentence each. Empty is what a test wants.
+    pub fn violations(&self) -> Vec<String> {
+        let history = self.history();
+        let mut wrong = self.unlicensed_reboots(&history);
+        wrong.extend(self.too_many(&history));
+        wrong.extend(self.unlicensed_disruptions(&history));
+        wrong
+    }
+
+    /// How many reboots had a licence: a test that saw none has proven nothing.
+    pub fn licensed_reboots(&self) -> usize {
+        let history = self.history();
+        self.downs().filter(|(host, at, boot)| licence(&history, host, *at, boot).is_some()).count()
+    }
+
+    /// States of each berth, by Lease name, in the order of the server's answers.
+    fn history(&self) -> BTreeMap<String, Vec<Seen>> {
+        let mut history: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+        let mut ordered: Vec<_> = self.audit.iter().filter(|r| is_berth_write(r)).collect();
+        ordered.sort_by_key(|r| r.response.as_ref().map_or(0, version));
+        for record in ordered {
+            let Some(response) = record.response.clone() else {
+                continue;
+            };
+            let Ok(object) = serde_json::from_value::<Lease>(response) else {
+                continue;
+            };
+            if let Ok(berth) = lease::read(&object) {
+                history.entry(berth.name()).or_default().push(Seen { at: record.at, berth });
+            }
+        }
+        history
+    }
+
+    /// Each time a host went down: host, when, and the boot ID that ended.
+    fn downs(&self) -> impl Iterator<Item = (&str, Timestamp, String)> {
+        let mut boots: BTreeMap<&str, String> = BTreeMap::new();
+        self.hosts.iter().filter_map(move |event| match &event.change {
+            HostChange::Up { boot_id, .. } => {
+                boots.insert(&event.host, boot_id.clone());
+                None
+            }
+            HostChange::Down => {
+                Some((event.host.as_str(), event.at, boots.get(event.host.as_str()).cloned().unwrap_or_default()))
+            }
+            _ => None,
+        })
+    }
+
+    fn is_excused(&self, host: &str, at: Timestamp) -> bool {
+        self.excused.iter().any(|(h, from)| h == host && *from <= at + SLACK && at <= *from + EXCUSED_FOR)
+    }
+
+    /// I2 and I3: a host goes down only under a commit for its boot, and boots only what that commit names; a host
+    /// that the test takes down itself boots what it ran before.
+    fn unlicensed_reboots(&self, history: &BTreeMap<String, Vec<Seen>>) -> Vec<String> {
+        let mut wrong = vec![];
+        for (host, at, boot) in self.downs() {
+            let before = self.booted(host, at, false);
+            let after = self.booted(host, at, true);
+            match licence(history, host, at, &boot) {
+                Some((target, from)) => {
+                    if let Some(after) = after
+                        && after != target
+                        && Some(&after) != before.as_ref()
+                        && Some(&after) != from.as_ref()
+                    {
+                        wrong.push(format!("I2: {host} committed to {target} at {at} and booted {after}"));
+                    }
+                }
+                None if !self.is_excused(host, at) => {
+                    wrong.push(format!("I2: {host} went down at {at} under boot {boot} without a committed berth"));
+                }
+                None if after.is_some() && after != before => {
+                    wrong.push(format!("I3: {host} was rebooted by the test at {at} and came back with another image: {after:?} in place of {before:?}"));
+                }
+                None => {}
+            }
+        }
+        wrong
+    }
+
+    /// The digest that the host booted last before, or first after, a time.
+    fn booted(&self, host: &str, at: Timestamp, after: bool) -> Option<String> {
+        let mut ups = self.hosts.iter().filter(|e| e.host == host).filter_map(|e| match &e.change {
+            HostChange::Up { digest, .. } => Some((e.at, digest.clone())),
+            _ => None,
+        });
+        match after {
+            true => ups.find(|(when, _)| *when > at).map(|(_, d)| d),
+            false => ups.filter(|(when, _)| *when < at).last().map(|(_, d)| d),
+        }
+    }
+
+    /// I1: never more holders in a pool than its capacity, and never more of its hosts down under a licence.
+    fn too_many(&self, history: &BTreeMap<String, Vec<Seen>>) -> Vec<String> {
+        let mut wrong = vec![];
+        let mut times: Vec<_> = history.values().flatten().map(|s| s.at).collect();
+        times.sort();
+        times.dedup();
+        for at in times {
+            let mut holders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+            for states in history.values() {
+                let Some(now) = states.iter().rev().find(|s| s.at <= at) else {
+                    continue;
+                };
+                if let Some(holding) = now.berth.holding() {
+                    holders.entry(now.berth.pool.to_string()).or_default().insert(holding.uid.to_string());
+                }
+            }
+            for (pool, who) in holders {
+                let most = self.capacity.get(&pool).copied().unwrap_or(0);
+                if who.len() > most {
+                    wrong.push(format!(
+                        "I1: at {at} {} nodes hold a berth of {pool}, whose capacity is {most}",
+                        who.len()
+                    ));
+                }
+            }
+        }
+        wrong
+    }
+
+    /// I1(a): cordons and evictions that Berth makes happen under a berth of that node.
+    fn unlicensed_disruptions(&self, history: &BTreeMap<String, Vec<Seen>>) -> Vec<String> {
+        let ours = |r: &&Record| r.succeeded() && r.program() == "berth-agent";
+        let mut wrong = vec![];
+        for record in self.audit.iter().filter(ours) {
+            let host = record.user.strip_prefix("system:node:").unwrap_or_default();
+            let cordons = record.resource == "nodes" && record.unschedulable() == Some(true) && sets_cordon(record);
+            let evicts = record.resource == "pods" && record.subresource == "eviction";
+            if !(cordons || evicts) {
+                continue;
+            }
+            if !holds(history, host, record.received) {
+                let what = if cordons { "cordoned" } else { "evicted a pod" };
+                wrong.push(format!("I1: {host} {what} at {} without a berth", record.received));
+            }
+        }
+        wrong
+    }
+}
+
+fn is_berth_write(record: &Record) -> bool {
+    let writes = matches!(record.verb.as_str(), "create" | "update" | "patch");
+    writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
+}
+
+fn has_pool(object: &serde_json::Value) -> bool {
+    let labels = object.pointer("/metadata/labels").and_then(|l| l.as_object());
+    labels.is_some_and(|l| l.contains_key(keys::LABEL_POOL))
+}
+
+fn version(object: &serde_json::Value) -> u64 {
+    object.pointer("/metadata/resourceVersion").and_then(|v| v.as_str()).and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+/// Whether the request itself asked for unschedulable: a restore of a node that an admin cordoned does not.
+fn sets_cordon(record: &Record) -> bool {
+    let asked = record.request.as_ref().and_then(|r| r.pointer("/spec/unschedulable"));
+    asked.and_then(serde_json::Value::as_bool) == Some(true)
+}
+
+/// The commit under which a host may go down at that time: target and from.
+fn licence(
+    history: &BTreeMap<String, Vec<Seen>>,
+    host: &str,
+    at: Timestamp,
+    boot: &str,
+) -> Option<(String, Option<String>)> {
+    history.values().find_map(|states| {
+        let now = states.iter().rev().find(|s| s.at <= at + SLACK)?;
+        let holding = now.berth.holding().filter(|h| h.node.as_str() == host)?;
+        let committed = holding.phase == HoldPhase::Committed && holding.boot_id.as_str() == boot;
+        committed.then(|| (holding.target.to_string(), holding.from.as_ref().map(ToString::to_string)))
+    })
+}
+
+fn holds(history: &BTreeMap<String, Vec<Seen>>, host: &str, at: Timestamp) -> bool {
+    history.values().any(|states| {
+        let now = states.iter().rev().find(|s| s.at <= at + SLACK);
+        now.and_then(|s| s.berth.holding()).is_some_and(|h| h.node.as_str() == host)
+    })
+}

@@ -1,0 +1,539 @@
+//! Rollouts over simulated hosts, with a real API server, registry, controller and agents. The judge is the ground
+//! truth: what the hosts did, and what the audit log saw.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::{Cluster, ClusterOptions, Published};
+use berth_tests::hosts::HostChange;
+use berth_tests::hosts::sim::Settings;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(90);
+
+type Scenario<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// Runs one scenario on a cluster of its own, lets the judge speak, and prints how long it took.
+async fn scenario(
+    name: &str,
+    options: ClusterOptions,
+    body: impl for<'a> FnOnce(&'a mut Cluster) -> Scenario<'a>,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut cluster = Cluster::start(options).await?;
+    let ready = start.elapsed();
+    if let Err(error) = body(&mut cluster).await {
+        let violations = cluster.violations()?;
+        eprintln!("{name} failed; violations: {violations:#?}\n{}", cluster.describe().await);
+        return Err(error);
+    }
+    cluster.judge()?;
+    let took = start.elapsed() - ready;
+    println!("{name:<44} start {:>5.1} s, scenario {:>5.1} s", ready.as_secs_f64(), took.as_secs_f64());
+    Ok(())
+}
+
+fn hosts(hosts: usize) -> ClusterOptions {
+    ClusterOptions { hosts, ..ClusterOptions::default() }
+}
+
+fn hosts_with(count: usize, change: impl FnOnce(&mut Settings)) -> ClusterOptions {
+    let mut options = hosts(count);
+    change(&mut options.settings);
+    options
+}
+
+async fn until_phase(cluster: &Cluster, node: &str, phase: &str) -> Result<()> {
+    cluster.until(&format!("{node} is {phase}"), SOON, || async { Ok(cluster.phase(node).await? == phase) }).await
+}
+
+/// Waits until some node is in a phase, and says which.
+async fn some_in(cluster: &Cluster, phase: &str) -> Result<usize> {
+    let found = std::cell::Cell::new(0);
+    cluster
+        .until(&format!("some node is {phase}"), SOON, || async {
+            for n in 1..=cluster.fleet.hosts.len() {
+                if cluster.phase(cluster.host(n).name()).await? == phase {
+                    found.set(n);
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+        .await?;
+    Ok(found.get())
+}
+
+async fn cordon(cluster: &Cluster, node: &str, unschedulable: bool) -> Result<()> {
+    let patch = Patch::Merge(json!({ "spec": { "unschedulable": unschedulable } }));
+    cluster.nodes().patch(node, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn is_cordoned(cluster: &Cluster, node: &str) -> Result<bool> {
+    Ok(cluster.nodes().get(node).await?.spec.and_then(|s| s.unschedulable).unwrap_or(false))
+}
+
+fn pulls(cluster: &Cluster, host: &str) -> usize {
+    let pull = |e: &berth_tests::hosts::HostEvent| e.host == host && matches!(e.change, HostChange::PullStarted { .. });
+    cluster.log.events().iter().filter(|e| pull(e)).count()
+}
+
+async fn roll_to(cluster: &Cluster, version: &str, most: usize) -> Result<Published> {
+    let image = cluster.publish(version).await?;
+    cluster.pool("workers", &image.reference, json!({ "maxUnavailable": most, "maxStaging": "100%" })).await?;
+    Ok(image)
+}
+
+#[tokio::test]
+async fn one_at_a_time_then_two_then_back() -> Result<()> {
+    scenario("one_at_a_time_then_two_then_back", hosts(3), |cluster| {
+        Box::pin(async move {
+            cluster.deploy("web", 3).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            cluster.judge()?;
+            let v3 = roll_to(cluster, "3.0.0", 2).await?;
+            cluster.until_all_run(&v3, LONG).await?;
+            cluster.judge()?;
+            let boots = cluster.boots();
+            ensure!(boots.values().all(|&n| n == 3), "each host boots once for each version: {boots:?}");
+            // Revert while some are done: whoever runs v4 comes back, the others never go.
+            let v4 = roll_to(cluster, "4.0.0", 1).await?;
+            cluster
+                .until("one host runs 4.0.0", LONG, || async { Ok(cluster.fleet.running(&v4.digest.to_string()) == 1) })
+                .await?;
+            cluster.pool("workers", &v3.reference, json!({ "maxUnavailable": 1 })).await?;
+            cluster.until_all_run(&v3, LONG).await?;
+            let none_staged = cluster.fleet.hosts.iter().all(|h| h.facts().staged.is_none());
+            ensure!(none_staged, "what is no longer wanted is not staged any more");
+            let went: usize = cluster.boots().values().map(|n| n - 3).sum();
+            ensure!(went <= 4, "at most two hosts went to 4.0.0 and back, not {went} boots");
+            Ok(())
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_budget_blocks_and_then_yields() -> Result<()> {
+    scenario("a_budget_blocks_and_then_yields", hosts(2), |cluster| {
+        Box::pin(async move {
+            cluster.deploy("web", 2).await?;
+            cluster.budget("web", 2).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            let n = some_in(cluster, "Draining").await?;
+            let name = cluster.host(n).name().to_owned();
+            cluster
+                .until("the status names the pod and the budget", SOON, || async {
+                    let status = cluster.bootc_nodes().get(&name).await?.status.unwrap_or_default();
+                    Ok(status
+                        .drain_blockers
+                        .iter()
+                        .any(|b| b.pod.starts_with("default/web-") && b.reason.contains("web")))
+                })
+                .await?;
+            ensure!(cluster.boots().values().all(|&n| n == 1), "a blocked drain reboots nothing");
+            cluster.remove_budget("web").await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            // A drain that never can end gives back, and says who is in the way.
+            cluster.budget("web", 2).await?;
+            let v3 = cluster.publish("3.0.0").await?;
+            let spec = json!({ "image": { "ref": v3.reference }, "drain": { "timeout": "2s" } });
+            cluster.patch_pool("workers", spec).await?;
+            cluster
+                .until("a turn ends as DrainTimeout and the node is schedulable", SOON, || async {
+                    for host in &cluster.fleet.hosts {
+                        let status = cluster.bootc_nodes().get(host.name()).await?.status.unwrap_or_default();
+                        let timed_out = status
+                            .last_turn
+                            .is_some_and(|t| t.outcome == "DrainTimeout" && t.message.contains("default/web-"));
+                        if timed_out && !is_cordoned(cluster, host.name()).await? {
+                            return Ok(true);
+                        }
+                    }
+                    Ok(false)
+                })
+                .await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_agent_is_killed_in_every_phase() -> Result<()> {
+    let options = hosts_with(2, |s| s.pull_time = Duration::from_secs(2));
+    scenario("the_agent_is_killed_in_every_phase", options, |cluster| {
+        Box::pin(async move {
+            cluster.deploy("web", 2).await?;
+            cluster.budget("web", 2).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            for host in &cluster.fleet.hosts {
+                until_phase(cluster, host.name(), "Staging").await?;
+                host.kill_agent();
+            }
+            let n = some_in(cluster, "Draining").await?;
+            for host in &cluster.fleet.hosts {
+                ensure!(pulls(cluster, host.name()) == 1, "{}: the running pull is adopted, not repeated", host.name());
+            }
+            let host = cluster.host(n);
+            host.kill_agent();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            // The reboot takes long enough to kill the agent between request and shutdown.
+            host.settings(|s| s.shutdown_time = Duration::from_secs(2));
+            cluster.remove_budget("web").await?;
+            until_phase(cluster, host.name(), "Rebooting").await?;
+            host.kill_agent();
+            cluster.until_all_run(&v2, LONG).await?;
+            let boots = cluster.boots();
+            ensure!(boots.values().all(|&n| n == 2), "one reboot for each host: {boots:?}");
+            Ok(())
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_unrelated_reboot_applies_nothing() -> Result<()> {
+    scenario("an_unrelated_reboot_applies_nothing", hosts(1), |cluster| {
+        Box::pin(async move {
+            let v2 = cluster.publish("2.0.0").await?;
+            cluster.pool("workers", &v2.reference, json!({ "paused": true, "maxStaging": "100%" })).await?;
+            until_phase(cluster, "node1", "Waiting").await?;
+            let host = cluster.host(1);
+            ensure!(host.facts().locked, "staged means locked");
+            cluster.unrelated_reboot(host).await?;
+            ensure!(host.facts().version == "1.0.0", "the reboot applied {}", host.facts().version);
+            until_phase(cluster, "node1", "Waiting").await?;
+            cluster.excuse("node1");
+            host.power_cut().await?;
+            ensure!(host.facts().version == "1.0.0", "the power cut applied {}", host.facts().version);
+            cluster.patch_pool("workers", json!({ "rollout": { "paused": false } })).await?;
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_api_server_is_away_for_a_while() -> Result<()> {
+    scenario("the_api_server_is_away_for_a_while", hosts(3), |cluster| {
+        Box::pin(async move {
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            some_in(cluster, "Rebooting").await?;
+            cluster.control_plane.stop_apiserver().await?;
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let down = cluster.log.events().iter().filter(|e| e.change == HostChange::Down).count();
+            ensure!(down <= 1, "without the API server nobody takes a new turn: {down} hosts went down");
+            cluster.control_plane.start_apiserver().await?;
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn tags_digests_and_indexes_and_content_that_is_there() -> Result<()> {
+    scenario("tags_digests_and_indexes", hosts(2), |cluster| {
+        Box::pin(async move {
+            let v2 = cluster.publish_index("2.0.0").await?;
+            cluster.pool("workers", &v2.reference, json!({ "maxUnavailable": 2, "maxStaging": 2 })).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            let boots = cluster.boots();
+            // The same content by the index's digest, by the manifest's digest and under another tag: no reboot.
+            let by_manifest =
+                v2.pinned.split('@').next().map(|r| format!("{r}@{}", v2.digest)).context("no repository")?;
+            for same in [v2.pinned.clone(), by_manifest, format!("{}@{}", v2.reference, v2.digest)] {
+                cluster.patch_pool("workers", json!({ "image": { "ref": same } })).await?;
+                cluster
+                    .until(&format!("{same} is the target"), SOON, || async {
+                        let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+                        Ok(status.target.is_some_and(|t| t.image == same) && status.nodes.updated == 2)
+                    })
+                    .await?;
+            }
+            cluster.until_all_run(&v2, LONG).await?;
+            ensure!(cluster.boots() == boots, "the same content is not rebooted into: {:?}", cluster.boots());
+            let v3 = cluster.publish("3.0.0").await?;
+            cluster.patch_pool("workers", json!({ "image": { "ref": v3.pinned } })).await?;
+            cluster.until_all_run(&v3, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn pause_holds_in_every_phase() -> Result<()> {
+    let options = hosts_with(2, |s| s.pull_time = Duration::from_secs(1));
+    scenario("pause_holds_in_every_phase", options, |cluster| {
+        Box::pin(async move {
+            let pause = |paused: bool| cluster.patch_pool("workers", json!({ "rollout": { "paused": paused } }));
+            cluster.deploy("web", 2).await?;
+            cluster.budget("web", 2).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            // While staging: staging goes on, nothing is offered.
+            some_in(cluster, "Staging").await?;
+            pause(true).await?;
+            until_phase(cluster, "node1", "Waiting").await?;
+            until_phase(cluster, "node2", "Waiting").await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ensure!(cluster.held().await?.is_empty(), "a paused pool offers nothing");
+            // While draining: the holder gives back.
+            pause(false).await?;
+            let n = some_in(cluster, "Draining").await?;
+            pause(true).await?;
+            let name = cluster.host(n).name().to_owned();
+            until_phase(cluster, &name, "Waiting").await?;
+            ensure!(cluster.held().await?.is_empty(), "an uncommitted holder gives back");
+            ensure!(!is_cordoned(cluster, &name).await?, "and uncordons");
+            // After the commit: it finishes, and the next one does not start.
+            cluster.remove_budget("web").await?;
+            pause(false).await?;
+            some_in(cluster, "Rebooting").await?;
+            pause(true).await?;
+            cluster
+                .until("the committed node finishes", SOON, || async {
+                    Ok(cluster.held().await?.is_empty() && cluster.fleet.running(&v2.digest.to_string()) >= 1)
+                })
+                .await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ensure!(cluster.fleet.running(&v2.digest.to_string()) == 1, "the other one waits");
+            pause(false).await?;
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn controllers_come_and_go() -> Result<()> {
+    scenario("controllers_come_and_go", hosts(4), |cluster| {
+        Box::pin(async move {
+            cluster.controllers.start(1)?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            let started = Instant::now();
+            // The leader is killed again and again, or frozen past its lease and woken up.
+            let mut turn = 0;
+            while cluster.fleet.running(&v2.digest.to_string()) < 4 {
+                ensure!(started.elapsed() < LONG * 2, "the rollout ends all the same\n{}", cluster.describe().await);
+                let victim = turn % 2;
+                match turn % 4 {
+                    0 | 1 => cluster.controllers.kill(victim),
+                    _ => cluster.controllers.freeze(victim, true),
+                }
+                tokio::time::sleep(Duration::from_millis(4500)).await;
+                cluster.controllers.freeze(victim, false);
+                cluster.controllers.start(victim)?;
+                cluster.controllers.start(1 - victim)?;
+                turn += 1;
+            }
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_admins_cordon_stays() -> Result<()> {
+    scenario("an_admins_cordon_stays", hosts(2), |cluster| {
+        Box::pin(async move {
+            cordon(cluster, "node2", true).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            ensure!(is_cordoned(cluster, "node2").await?, "who was cordoned before is cordoned after");
+            ensure!(!is_cordoned(cluster, "node1").await?, "who was not is not");
+            Ok(())
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn nodes_go_and_come_back() -> Result<()> {
+    scenario("nodes_go_and_come_back", hosts(3), |cluster| {
+        Box::pin(async move {
+            cluster.deploy("web", 3).await?;
+            cluster.budget("web", 3).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            // A holder whose Node is deleted frees its berth; the others go on.
+            let n = some_in(cluster, "Draining").await?;
+            let gone = cluster.host(n);
+            gone.stop_agent().await;
+            gone.stop_kubelet();
+            cluster.nodes().delete(gone.name(), &DeleteParams::default()).await?;
+            cluster.remove_budget("web").await?;
+            let others: Vec<_> = cluster.fleet.hosts.iter().filter(|h| h.name() != gone.name()).collect();
+            cluster.until_run(&v2, &others, LONG).await?;
+            cluster
+                .until("the BootcNode of the deleted Node is gone", SOON, || async {
+                    Ok(cluster.bootc_nodes().get_opt(gone.name()).await?.is_none())
+                })
+                .await?;
+            // It comes back under its name with another UID, and is a node like any other.
+            gone.register().await?;
+            cluster.renew_agent_token(gone).await?;
+            gone.start_agent();
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_node_moves_between_pools_in_its_turn() -> Result<()> {
+    scenario("a_node_moves_between_pools", hosts(2), |cluster| {
+        Box::pin(async move {
+            let label = |node: &'static str, pool: &'static str| {
+                let patch = Patch::Merge(json!({ "metadata": { "labels": { "pool": pool } } }));
+                let nodes = cluster.nodes();
+                async move { nodes.patch(node, &PatchParams::default(), &patch).await.map(drop) }
+            };
+            label("node1", "a").await?;
+            label("node2", "b").await?;
+            cluster.deploy("web", 2).await?;
+            cluster.budget("web", 2).await?;
+            let v2 = cluster.publish("2.0.0").await?;
+            let v3 = cluster.publish("3.0.0").await?;
+            cluster.pool_of("a", json!({ "pool": "a" }), &v2.reference, json!({ "maxUnavailable": 1 })).await?;
+            until_phase(cluster, "node1", "Draining").await?;
+            cluster.pool_of("b", json!({ "pool": "b" }), &v3.reference, json!({ "maxUnavailable": 1 })).await?;
+            label("node1", "b").await?;
+            cluster.remove_budget("web").await?;
+            cluster.until_all_run(&v3, LONG).await?;
+            ensure!(!is_cordoned(cluster, "node1").await?, "it is schedulable again");
+            // Leaving every pool and deleting a pool leave the hosts as they are, with nothing of ours.
+            let v4 = cluster.publish("4.0.0").await?;
+            cluster
+                .pool_of("b", json!({ "pool": "b" }), &v4.reference, json!({ "paused": true, "maxStaging": 2 }))
+                .await?;
+            until_phase(cluster, "node1", "Waiting").await?;
+            until_phase(cluster, "node2", "Waiting").await?;
+            label("node1", "none").await?;
+            cluster
+                .until("node1 is released", SOON, || async {
+                    let released = cluster.bootc_nodes().get_opt("node1").await?.is_none();
+                    Ok(released && cluster.host(1).facts().staged.is_none())
+                })
+                .await?;
+            cluster.pools().delete("b", &DeleteParams::default()).await?;
+            cluster
+                .until("the pool and node2 are released", SOON, || async {
+                    let gone = cluster.pools().get_opt("b").await?.is_none()
+                        && cluster.bootc_nodes().get_opt("node2").await?.is_none();
+                    Ok(gone && cluster.host(2).facts().staged.is_none())
+                })
+                .await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn two_agents_on_one_node() -> Result<()> {
+    scenario("two_agents_on_one_node", hosts(2), |cluster| {
+        Box::pin(async move {
+            for host in &cluster.fleet.hosts {
+                host.second_agent();
+            }
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            some_in(cluster, "Staging").await.ok();
+            cluster.host(1).kill_agent();
+            cluster.until_all_run(&v2, LONG).await?;
+            for host in &cluster.fleet.hosts {
+                ensure!(pulls(cluster, host.name()) == 1, "one pull, whoever watches it");
+            }
+            ensure!(cluster.boots().values().all(|&n| n == 2), "one reboot each");
+            Ok(())
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
+    scenario("every_trouble_of_a_host_has_its_own_reason", hosts(9), |cluster| {
+        Box::pin(async move {
+            let expected = [
+                "NotBootcHost",
+                "LayeredHost",
+                "BootcMissing",
+                "BootcTooOld",
+                "RegistryUnavailable",
+                "DiskFull",
+                "RivalUpdater",
+                "ImageNotFound",
+            ];
+            let change = |n: usize, f: fn(&mut Settings)| cluster.host(n).settings(f);
+            change(1, |s| s.not_bootc = true);
+            change(2, |s| s.layered = true);
+            change(3, |s| s.bootc_missing = true);
+            change(4, |s| s.bootc_version = "1.5.0".to_owned());
+            change(5, |s| s.registry_down = true);
+            change(6, |s| s.disk_full = true);
+            change(7, |s| s.rivals.extend(["zincati.service".to_owned()]));
+            for n in 1..=9 {
+                cluster.host(n).kill_agent();
+            }
+            let v2 = roll_to(cluster, "2.0.0", 9).await?;
+            let degraded = async |n: usize| {
+                let name = format!("node{n}");
+                let status = cluster.bootc_nodes().get_opt(&name).await?.and_then(|o| o.status).unwrap_or_default();
+                let condition = berth_api::condition::find(&status.conditions, "NodeDegraded").cloned();
+                anyhow::Ok(condition.filter(|c| c.status == "True").map(|c| (c.reason, c.message)))
+            };
+            for (i, reason) in expected.iter().enumerate().take(7) {
+                let n = i + 1;
+                cluster
+                    .until(&format!("node{n} says {reason}"), SOON, || async {
+                        Ok(degraded(n).await?.is_some_and(|(r, message)| r == *reason && !message.is_empty()))
+                    })
+                    .await?;
+            }
+            // The node with a rival and the two without trouble are updated all the same.
+            let healthy = [cluster.host(7), cluster.host(8), cluster.host(9)];
+            cluster
+                .until("the healthy ones are updated", LONG, || async {
+                    Ok(healthy.iter().all(|h| h.facts().booted == v2.digest.to_string()))
+                })
+                .await?;
+            // A digest that the hosts cannot find.
+            let v3 = cluster.publish("3.0.0").await?;
+            cluster.forget(&v3);
+            cluster.patch_pool("workers", json!({ "image": { "ref": v3.reference } })).await?;
+            cluster
+                .until("node8 says ImageNotFound", SOON, || async {
+                    Ok(degraded(8)
+                        .await?
+                        .is_some_and(|(r, message)| r == "ImageNotFound" && message.contains("manifest unknown")))
+                })
+                .await?;
+            // Mended hosts go on by themselves.
+            for n in 5..=6 {
+                change(n, |s| (s.registry_down, s.disk_full) = (false, false));
+            }
+            cluster.patch_pool("workers", json!({ "image": { "ref": v2.reference } })).await?;
+            let mended = [cluster.host(5), cluster.host(6)];
+            cluster.until_run(&v2, &mended, LONG).await
+        })
+    })
+    .await
+}
+
+/// The judge is worth something only if it finds a break: an agent that does not ask for a berth must be caught.
+#[tokio::test]
+async fn the_judge_finds_an_agent_without_a_berth() -> Result<()> {
+    let agent = berth_tests::programs::seeded_agent()?;
+    let agent_env = vec![("BERTH_SEEDED_BUG".to_owned(), "skip-berth".to_owned())];
+    let options = ClusterOptions { agent: Some(agent), agent_env, ..hosts(2) };
+    let cluster = Cluster::start(options).await?;
+    let v2 = roll_to(&cluster, "2.0.0", 1).await?;
+    let gone = || async { Ok(cluster.fleet.running(&v2.digest.to_string()) == 2) };
+    cluster.until("the rogue agents have rebooted", LONG, gone).await?;
+    let violations = cluster.violations()?;
+    ensure!(violations.iter().any(|v| v.starts_with("I2")), "the judge must name I2: {violations:?}");
+    Ok(())
+}
