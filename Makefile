@@ -1,0 +1,37 @@
+# What people and CI call. `make help` lists it. The work is in scripts/run.sh and in cargo.
+
+HOSTS ?= sim
+MUSL  := x86_64-unknown-linux-musl
+CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-real check bench generate build agent-static
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Watch a rollout in a live table, on simulated hosts. HOSTS=real: on real ones, as root.
+	@$(CARGO) run --quiet -p berth-tests --bin berth-demo -- --hosts $(HOSTS)
+
+test: ## Run all that CI runs: checks, unit tests, and the scenarios that fit.
+	@scripts/run.sh test
+
+test-real: ## Run every scenario on real hosts (root, x86_64).
+	@scripts/run.sh test-real
+
+check: ## Format, lints, generated files, dependencies and licences.
+	@scripts/run.sh check
+
+bench: agent-static ## Measure, and print JSON lines.
+	@$(CARGO) run --quiet -p berth-tests --bin berth-bench
+
+generate: ## Write the generated files anew.
+	@$(CARGO) run --quiet -p berth-api --example crdgen > manifests/crds.yaml.new
+	@mv manifests/crds.yaml.new manifests/crds.yaml
+
+build: ## Build the three programs for this machine.
+	@$(CARGO) build --release
+
+agent-static: ## Build the agent as it is shipped: static, for musl.
+	@bash -c '. scripts/need.sh && need musl-gcc=musl-tools'
+	@$(CARGO) build --release --target $(MUSL) -p berth-agent

@@ -1,0 +1,84 @@
+# Named, timed steps, and a table of them at the end. Sourced by the other scripts; runs nothing by itself.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/berth
+logs=$(mktemp -d "${TMPDIR:-/tmp}/berth-steps.XXXXXX")
+names=() times=() results=() skips=()
+passed=0 failed=0 ignored=0 broken=0
+
+# Seconds with a tenth since $1, which is an $EPOCHREALTIME.
+since() {
+    local now=${EPOCHREALTIME/[.,]/} then=${1/[.,]/}
+    local tenths=$(((now - then) / 100000))
+    printf '%d.%d' $((tenths / 10)) $((tenths % 10))
+}
+
+# Of all that cargo and its tests print, the lines for people, each test with the time at which it ended.
+digest() {
+    local begin=$1 line
+    while IFS= read -r line; do
+        case $line in
+            'test '*' ... '*) printf '    %7s s  %s\n' "$(since "$begin")" "${line#test }" ;;
+            SKIPPED:*) printf '    %s\n' "$line" ;;
+        esac
+    done
+}
+
+# Adds the test results in log $1 to the sums, and what was skipped to the list.
+tally() {
+    local ok bad ign line
+    while read -r ok bad ign; do
+        passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + ign))
+    done < <(sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed; ([0-9]+) ignored.*/\1 \2 \3/p' "$1")
+    while IFS= read -r line; do
+        skips+=("$2: $line")
+    done < <(sed -nE 's/^SKIPPED: //p' "$1" | sort -u)
+}
+
+# step NAME COMMAND...: runs it quietly, and shows all it said if it fails. Later steps run all the same.
+step() {
+    local name=$1 begin=$EPOCHREALTIME log result=ok
+    shift
+    log=$logs/${#names[@]}.log
+    printf '==> %s\n' "$name"
+    if ! "$@" 2>&1 | tee "$log" | digest "$begin"; then
+        result=FAILED broken=$((broken + 1))
+    fi
+    [ $result = ok ] || sed 's/^/    | /' "$log"
+    names+=("$name") times+=("$(since "$begin")") results+=("$result")
+    tally "$log" "$name"
+    printf '    %7s s  %s\n' "${times[-1]}" "$result"
+}
+
+# What was skipped, and whether this machine could have run it: then that is a failure.
+report_skips() {
+    local line able=no
+    [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && able=yes
+    [ ${#skips[@]} -eq 0 ] && [ "$ignored" -eq 0 ] && return 0
+    printf '\nNot run:\n'
+    for line in ${skips[@]+"${skips[@]}"}; do
+        printf '  %s\n' "$line"
+    done
+    [ "$ignored" -eq 0 ] || printf '  %d tests are marked as ignored\n' "$ignored"
+    if [ $able = yes ]; then
+        printf '  This is x86_64 and root: it could have run them, so this is a failure.\n'
+        broken=$((broken + 1))
+    fi
+}
+
+# The table, what was skipped, and the closing line. Ends the script.
+finish() {
+    local i total=$1
+    printf '\n%-44s %9s\n' STEP SECONDS
+    for i in "${!names[@]}"; do
+        printf '%-44s %9s  %s\n' "${names[i]}" "${times[i]}" "${results[i]#ok}"
+    done
+    printf '%-44s %9s\n' total "$(since "$total")"
+    report_skips
+    rm -rf "$logs"
+    if [ $((passed + failed)) -gt 0 ]; then
+        printf '\n%d passed, %d failed\n' "$passed" "$failed"
+    fi
+    [ "$broken" -eq 0 ]
+}
