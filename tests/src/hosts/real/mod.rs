@@ -173,7 +173,10 @@ impl RealHosts {
         let mut insecure = String::new();
         for registry in &options.registries {
             insecure.push_str(&format!("[[registry]]\nlocation = \"{registry}\"\ninsecure = true\n"));
-            let plain = format!("server = \"http://{registry}\"\n");
+            // Some versions of containerd ignore a file without any host.
+            let plain = format!(
+                "server = \"http://{registry}\"\n[host.\"http://{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"
+            );
             put(&format!("etc/containerd/certs.d/{registry}/hosts.toml"), 0o644, &plain)?;
         }
         put("etc/containers/registries.conf.d/test.conf", 0o644, &insecure)?;
