@@ -1,5 +1,6 @@
 //! What each pool and node does now.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use berth_api::berth::{BerthState, lease};
@@ -22,7 +23,7 @@ const SILENT: i64 = 15 * 60;
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolView {
-    /// Its name; empty for the nodes that are leaving their pools.
+    /// Its name; empty for the nodes that left theirs, or whose pool is gone.
     pub name: String,
     /// The reference that its admin wrote.
     pub image: String,
@@ -121,10 +122,11 @@ impl From<&Condition> for Warning {
     }
 }
 
-/// All pools that the snapshot shows, by name, and behind them the nodes that are leaving theirs.
+/// All pools that the snapshot shows, by name, and behind them the nodes that left theirs, or whose pool is gone.
 pub fn views(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolView> {
     let mut views: Vec<_> = snapshot.shown().into_iter().map(|pool| pool_view(snapshot, pool, now)).collect();
-    let leaving = rows(snapshot, "", now);
+    let pools: BTreeSet<String> = snapshot.pools.iter().map(|pool| pool.name_any()).collect();
+    let leaving = rows(snapshot, now, |pool| !pools.contains(pool));
     if snapshot.only.is_none() && !leaving.is_empty() {
         views.push(PoolView {
             name: String::new(),
@@ -155,7 +157,7 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, now: Timestamp) -> PoolV
         berths: berths(snapshot, pool),
         progressing: condition::find(&status.conditions, types::PROGRESSING).map(Warning::from),
         warnings: warnings(pool, &status.conditions),
-        nodes: rows(snapshot, &name, now),
+        nodes: rows(snapshot, now, |pool| pool == name),
         name,
     }
 }
@@ -205,9 +207,9 @@ fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
     warnings
 }
 
-fn rows(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Vec<NodeRow> {
+fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> bool) -> Vec<NodeRow> {
     let mut rows: Vec<_> =
-        snapshot.bootc_nodes.iter().filter(|node| node.spec.pool_name == pool).map(|node| row(node, now)).collect();
+        snapshot.bootc_nodes.iter().filter(|node| of(&node.spec.pool_name)).map(|node| row(node, now)).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     rows
 }
@@ -317,7 +319,7 @@ pub fn render(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
 
 fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
     if view.name.is_empty() {
-        return "Leaving their pools\n".to_owned();
+        return "Nodes of no pool\n".to_owned();
     }
     let (updated, total) = (view.updated, view.total);
     let mut lines = vec![
