@@ -1,6 +1,8 @@
 //! What a real API server says to wrong pools and nodes: each is refused, and where the rule is ours, by a sentence
 //! that says what to write instead. Right ones are accepted.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail like the test")]
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};

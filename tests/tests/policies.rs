@@ -1,6 +1,8 @@
 //! Own node only (invariant I6): what an agent's token may write, as a real API server with our roles and admission
 //! policies answers it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail like the test")]
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
