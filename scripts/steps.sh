@@ -77,6 +77,8 @@ finish() {
     printf '%-44s %9s\n' total "$(since "$total")"
     report_skips
     rm -rf "$logs"
+    # A step that failed without a failed test (it did not compile, say) must not read as "0 failed".
+    [ "$failed" -gt 0 ] || failed=$broken
     if [ $((passed + failed)) -gt 0 ]; then
         printf '\n%d passed, %d failed\n' "$passed" "$failed"
     fi
