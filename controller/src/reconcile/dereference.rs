@@ -38,6 +38,7 @@ impl Reconciler {
             confirmed_gone: BTreeSet::new(),
             resolutions: BTreeMap::new(),
             plans: BTreeMap::new(),
+            touched: BTreeSet::new(),
             now,
             wall: Timestamp::now(),
             snapshot,

@@ -72,6 +72,8 @@ struct Pass {
     confirmed_gone: BTreeSet<NodeUid>,
     resolutions: BTreeMap<PoolName, Resolution>,
     plans: BTreeMap<PoolName, Plan>,
+    /// Pools whose object this pass has written already.
+    touched: BTreeSet<PoolName>,
     now: Instant,
     wall: Timestamp,
 }
@@ -124,7 +126,7 @@ impl Reconciler {
         self.due = None;
         let mut pass = self.dereference(snapshot).await?;
         self.membership(&mut pass);
-        self.finalizers(&pass).await?;
+        self.finalizers(&mut pass).await?;
         self.resolve(&mut pass);
         self.publish(&mut pass).await?;
         self.berths(&mut pass).await?;

@@ -17,8 +17,8 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Reconciler {
     /// Phase 3: a pool gets our finalizer before anything is done in its name.
-    pub(super) async fn finalizers(&mut self, pass: &Pass) -> Result<(), Lost> {
-        for pool in pass.pools.iter().filter(|p| !p.deleting) {
+    pub(super) async fn finalizers(&mut self, pass: &mut Pass) -> Result<(), Lost> {
+        for pool in pass.pools.clone().iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
@@ -26,6 +26,8 @@ impl Reconciler {
             if !finalizers.iter().any(|f| f == keys::FINALIZER_POOL) {
                 finalizers.push(keys::FINALIZER_POOL.to_owned());
                 self.set_finalizers(pass, pool, finalizers).await?;
+                // Its status waits for the next pass, which knows the new resourceVersion.
+                pass.touched.insert(pool.name.clone());
             }
         }
         Ok(())
@@ -59,7 +61,7 @@ impl Reconciler {
                 continue;
             };
             let key = format!("status/{}", pool.name);
-            if new == old || !self.backoffs.ready(&key, pass.now) {
+            if new == old || pass.touched.contains(&pool.name) || !self.backoffs.ready(&key, pass.now) {
                 continue;
             }
             if let Some(last) = self.reported.get(&pool.name) {

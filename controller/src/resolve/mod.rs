@@ -76,7 +76,7 @@ pub struct Resolution {
     pub resolved: Option<Target>,
     /// What `ImageResolved` should say while it is not resolved.
     pub verdict: Option<Verdict>,
-    /// The very first attempt is under way.
+    /// The very first attempt is under way, or its answer is on its way into the status.
     pub first: bool,
     /// When to look again.
     pub due: Option<Instant>,
@@ -158,7 +158,8 @@ impl Resolver {
                     _ => None,
                 },
                 verdict,
-                first: job.attempts == 0,
+                // What is resolved and not in the status yet is not worth saying that it is missing.
+                first: job.attempts == 0 || matches!(job.state, State::Done(_)),
                 due: match &job.state {
                     State::Failed { retry, .. } => retry.map(|(at, _)| at),
                     _ => None,
