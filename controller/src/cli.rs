@@ -76,7 +76,7 @@ pub struct Cli {
     pub log_format: LogFormat,
 
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,kube=debug.
-    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "info")]
+    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "info,kube_client=off")]
     pub log_level: String,
 
     /// A registry (HOST:PORT) that is spoken to without TLS. Give it once for each.

@@ -62,6 +62,23 @@ pub fn seeded_agent() -> Result<PathBuf> {
     Ok(BUILT.get_or_init(|| path).clone())
 }
 
+/// Rust's name for the platform of the shipped agent.
+const STATIC: &str = "x86_64-unknown-linux-musl";
+
+/// The agent as its container image has it: static. In the profile of the tests, which builds in a fraction of the
+/// time of the shipped one; `BERTH_TEST_RELEASE=1` asks for that one.
+///
+/// # Errors
+/// When it does not build; the error has the compiler's words.
+pub fn static_agent() -> Result<PathBuf> {
+    crate::tools::ensure_packages(&["musl-tools"])?;
+    let mut args = vec!["-p", "berth-agent", "--target", STATIC];
+    if std::env::var_os("BERTH_TEST_RELEASE").is_some() {
+        args.push("--release");
+    }
+    take(&build(&args)?, "berth-agent")
+}
+
 fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
     found.get(name).cloned().with_context(|| format!("cargo built no program {name}"))
 }

@@ -34,9 +34,6 @@ pub struct Truth<'a> {
     pub capacity: BTreeMap<String, usize>,
 }
 
-/// How far apart the clocks of two records may be read: the audit log has the time of arrival, the host log that of
-/// the event, on the same machine.
-const SLACK: jiff::SignedDuration = jiff::SignedDuration::from_millis(50);
 /// How long after the test caused a reboot the host may go down for it.
 const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 
@@ -91,7 +88,7 @@ impl Truth<'_> {
     }
 
     fn is_excused(&self, host: &str, at: Timestamp) -> bool {
-        self.excused.iter().any(|(h, from)| h == host && *from <= at + SLACK && at <= *from + EXCUSED_FOR)
+        self.excused.iter().any(|(h, from)| h == host && *from <= at && at <= *from + EXCUSED_FOR)
     }
 
     /// I2 and I3: a host goes down only under a commit for its boot, and boots only what that commit names; a host
@@ -131,7 +128,7 @@ impl Truth<'_> {
         });
         match after {
             true => ups.find(|(when, _)| *when > at).map(|(_, d)| d),
-            false => ups.filter(|(when, _)| *when < at).last().map(|(_, d)| d),
+            false => ups.rfind(|(when, _)| *when < at).map(|(_, d)| d),
         }
     }
 
@@ -212,7 +209,7 @@ fn licence(
     boot: &str,
 ) -> Option<(String, Option<String>)> {
     history.values().find_map(|states| {
-        let now = states.iter().rev().find(|s| s.at <= at + SLACK)?;
+        let now = states.iter().rev().find(|s| s.at <= at)?;
         let holding = now.berth.holding().filter(|h| h.node.as_str() == host)?;
         let committed = holding.phase == HoldPhase::Committed && holding.boot_id.as_str() == boot;
         committed.then(|| (holding.target.to_string(), holding.from.as_ref().map(ToString::to_string)))
@@ -221,7 +218,7 @@ fn licence(
 
 fn holds(history: &BTreeMap<String, Vec<Seen>>, host: &str, at: Timestamp) -> bool {
     history.values().any(|states| {
-        let now = states.iter().rev().find(|s| s.at <= at + SLACK);
+        let now = states.iter().rev().find(|s| s.at <= at);
         now.and_then(|s| s.berth.holding()).is_some_and(|h| h.node.as_str() == host)
     })
 }

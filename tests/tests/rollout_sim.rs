@@ -343,6 +343,15 @@ async fn an_admins_cordon_stays() -> Result<()> {
         Box::pin(async move {
             cordon(cluster, "node2", true).await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            // Who is unavailable already goes first, and uses up the capacity for as long as it is.
+            cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ensure!(cluster.host(1).facts().version == "1.0.0", "node1 waits while node2 is cordoned by its admin");
+            let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+            let said = berth_api::condition::find(&status.conditions, "Progressing").map(|c| c.message.clone());
+            ensure!(said.is_some_and(|m| m.contains("node2")), "the pool names who uses up its capacity: {status:?}");
+            cluster.allow("workers", 2);
+            cluster.patch_pool("workers", json!({ "rollout": { "maxUnavailable": 2 } })).await?;
             cluster.until_all_run(&v2, LONG).await?;
             ensure!(is_cordoned(cluster, "node2").await?, "who was cordoned before is cordoned after");
             ensure!(!is_cordoned(cluster, "node1").await?, "who was not is not");

@@ -3,20 +3,30 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
+use tokio::task::AbortHandle;
 
 use super::site::tail;
 use crate::controlplane::{Bound, ControlPlane};
 use crate::process::Process;
 use crate::registry::Registry;
 
+/// How soon a controller that ended by itself is started again, as a Deployment would.
+const RESTART: Duration = Duration::from_millis(500);
+
 /// The controllers by number.
 #[derive(Debug)]
 pub struct Controllers {
+    inner: Arc<Inner>,
+    supervisor: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Inner {
     binary: PathBuf,
     kubeconfig: PathBuf,
     registry: String,
@@ -24,19 +34,14 @@ pub struct Controllers {
     running: Mutex<BTreeMap<usize, Process>>,
 }
 
-impl Controllers {
-    pub(super) async fn new(binary: PathBuf, control_plane: &ControlPlane, registry: &Registry) -> Result<Self> {
-        let config =
-            control_plane.service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing).await?;
-        Ok(Self {
-            binary,
-            kubeconfig: config.path,
-            registry: registry.host(),
-            directory: control_plane.directory().to_owned(),
-            running: Mutex::default(),
-        })
+impl Drop for Controllers {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+        self.running().clear();
     }
+}
 
+impl Inner {
     fn running(&self) -> MutexGuard<'_, BTreeMap<usize, Process>> {
         self.running.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -45,28 +50,66 @@ impl Controllers {
         self.directory.join(format!("berth-controller-{number}.log"))
     }
 
-    /// Starts the controller with this number, unless it runs. Leader leases are short, so that a scenario with a
-    /// killed leader does not wait long.
-    pub fn start(&self, number: usize) -> Result<()> {
-        let mut running = self.running();
-        if running.get_mut(&number).is_some_and(|p| p.exit_status().is_none()) {
-            return Ok(());
-        }
+    fn spawn(&self, number: usize) -> Result<Process> {
         let mut command = Command::new(&self.binary);
         command
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .arg(format!("--identity=controller-{number}"))
             .arg(format!("--registry-plain-http={}", self.registry))
-            .args([
-                "--leader-lease-duration=3s",
-                "--leader-renew-deadline=2s",
-                "--leader-retry-period=1s",
-                "--log-format=human",
-                "--log-level=info,berth_controller=debug",
-            ]);
-        let process =
-            Process::start("berth-controller", &command, &self.log(number)).context("cannot start the controller")?;
+            // Short, so that a scenario with a killed leader does not wait long.
+            .args(["--leader-lease-duration=3s", "--leader-renew-deadline=2s", "--leader-retry-period=1s"])
+            .args(["--log-format=human", "--log-level=info,berth_controller=debug,kube_client=off"]);
+        Process::start("berth-controller", &command, &self.log(number)).context("cannot start the controller")
+    }
+
+    /// Starts again what ended by itself: a controller ends when it loses the leadership.
+    async fn supervise(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(RESTART).await;
+            let mut running = self.running();
+            let ended = |(n, p): (&usize, &mut Process)| p.exit_status().is_some().then_some(*n);
+            let ended: Vec<_> = running.iter_mut().filter_map(ended).collect();
+            for number in ended {
+                match self.spawn(number) {
+                    Ok(process) => drop(running.insert(number, process)),
+                    Err(error) => tracing::error!(error = format!("{error:#}"), number, "no controller"),
+                }
+            }
+        }
+    }
+}
+
+impl Controllers {
+    pub(super) async fn new(binary: PathBuf, control_plane: &ControlPlane, registry: &Registry) -> Result<Self> {
+        let config =
+            control_plane.service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing).await?;
+        let inner = Arc::new(Inner {
+            binary,
+            kubeconfig: config.path,
+            registry: registry.host(),
+            directory: control_plane.directory().to_owned(),
+            running: Mutex::default(),
+        });
+        let supervisor = tokio::spawn(inner.clone().supervise()).abort_handle();
+        Ok(Self { inner, supervisor })
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<usize, Process>> {
+        self.inner.running()
+    }
+
+    fn log(&self, number: usize) -> PathBuf {
+        self.inner.log(number)
+    }
+
+    /// Starts the controller with this number, unless it runs; it is started again when it ends by itself.
+    pub fn start(&self, number: usize) -> Result<()> {
+        let mut running = self.running();
+        if running.get_mut(&number).is_some_and(|p| p.exit_status().is_none()) {
+            return Ok(());
+        }
+        let process = self.inner.spawn(number)?;
         running.insert(number, process);
         Ok(())
     }

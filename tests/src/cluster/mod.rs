@@ -3,10 +3,12 @@
 
 mod controllers;
 mod install;
+mod real;
 mod simulated;
 mod site;
 pub mod workload;
 
 pub use controllers::Controllers;
+pub use real::RealCluster;
 pub use simulated::{Cluster, ClusterOptions};
 pub use site::{Published, Site};

@@ -197,7 +197,7 @@ async fn host(
         binary: agent.to_owned(),
         kubeconfig: token.path,
         kubelet_kubeconfig: kubelet.path,
-        args: vec!["--log-level=info,berth_agent=debug".to_owned()],
+        args: vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()],
         env: options.agent_env.clone(),
     });
     Ok(config)

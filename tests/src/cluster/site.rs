@@ -19,6 +19,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::Controllers;
+use super::workload::Workload;
 use crate::audit::AuditLog;
 use crate::controlplane::ControlPlane;
 use crate::hosts::{HostChange, HostLog};
@@ -47,6 +48,8 @@ pub struct Site {
     pub control_plane: ControlPlane,
     /// What happened to the hosts.
     pub log: HostLog,
+    /// What a tenant's pods run.
+    pub(super) workload: Workload,
     excused: Mutex<Vec<(String, Timestamp)>>,
     capacity: Mutex<BTreeMap<String, usize>>,
     reboots_seen: Mutex<usize>,
@@ -59,6 +62,7 @@ impl Site {
             registry,
             control_plane,
             log,
+            workload: Workload::default(),
             excused: Mutex::default(),
             capacity: Mutex::default(),
             reboots_seen: Mutex::default(),

@@ -10,12 +10,28 @@ use serde_json::json;
 
 use super::Site;
 
+/// What a tenant's pods run, and how they spread.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Their image.
+    pub image: String,
+    /// What becomes of a pod whose place would not be even: `ScheduleAnyway`, or `DoNotSchedule`.
+    pub uneven: String,
+}
+
+impl Default for Workload {
+    /// For kubelets that run nothing.
+    fn default() -> Self {
+        Self { image: "registry.test/app:1".to_owned(), uneven: "ScheduleAnyway".to_owned() }
+    }
+}
+
 impl Site {
     /// Makes a Deployment with so many replicas, spread over the nodes, and waits until all are available.
     pub async fn deploy(&self, name: &str, replicas: usize) -> Result<()> {
         let labels = json!({ "app": name });
         let spread = json!([{
-            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": self.workload.uneven,
             "labelSelector": { "matchLabels": labels },
         }]);
         let object = json!({
@@ -29,7 +45,7 @@ impl Site {
                         "topologySpreadConstraints": spread,
                         "terminationGracePeriodSeconds": 1,
                         "automountServiceAccountToken": false,
-                        "containers": [{ "name": "app", "image": "registry.test/app:1" }],
+                        "containers": [{ "name": "app", "image": self.workload.image }],
                     },
                 },
             },

@@ -1,0 +1,304 @@
+//! A whole real cluster: hosts with systemd, ostree, containerd and a kubelet, a real control plane and registry, and
+//! the agent as the shipped DaemonSet. Only the controller is a process of the harness.
+
+use std::fs;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::future::try_join_all;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::install::install;
+use super::site::tail;
+use super::workload::Workload;
+use super::{Controllers, Published, Site};
+use crate::controlplane::{ControlPlane, Options};
+use crate::hosts::HostLog;
+use crate::hosts::real::{GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, OsVersion, RealHost, RealHosts};
+use crate::images::ImageSpec;
+use crate::programs;
+use crate::registry::Registry;
+use crate::tools::{Tool, Tools};
+
+/// Repository of the OS images.
+const REPOSITORY: &str = "os";
+/// What a version adds to the one before, in bytes for each of its layers.
+const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
+/// The agent's pods and DaemonSet.
+const AGENT: &str = "berth-agent";
+/// How long the whole cluster may take to be ready once everything is built.
+const READY: Duration = Duration::from_secs(120);
+
+/// A running cluster of real hosts. Dropping it ends all of it.
+#[derive(Debug)]
+pub struct RealCluster {
+    /// The hosts, `node1` and so on.
+    pub hosts: Vec<RealHost>,
+    site: Site,
+    images: OsImages,
+    _network: RealHosts,
+}
+
+impl Deref for RealCluster {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}
+
+/// What is built before anything is started.
+#[derive(Debug)]
+struct Built {
+    controller: PathBuf,
+    agent: PathBuf,
+    images: OsImages,
+}
+
+fn build() -> Result<Built> {
+    let mut clock = Clock::start();
+    let controller = programs::programs()?.controller;
+    let agent = programs::static_agent()?;
+    clock.says("programs");
+    let tools = Tools::ensure(&[Tool::Kubelet, Tool::KubeApiserver, Tool::KubeScheduler, Tool::Registry])?;
+    clock.says("tools");
+    let images = OsImages::ensure(Some(tools.path(Tool::Kubelet)?))?;
+    clock.says("OS images");
+    Ok(Built { controller, agent, images })
+}
+
+/// Says how long each step took.
+struct Clock(Instant);
+
+impl Clock {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn says(&mut self, what: &str) {
+        eprintln!("berth-tests: {what}: {:.1} s", self.0.elapsed().as_secs_f64());
+        self.0 = Instant::now();
+    }
+}
+
+impl RealCluster {
+    /// Builds what is needed and starts everything but a pool. The hosts run version `1.0.0`, and one controller runs.
+    pub async fn start(hosts: usize) -> Result<Self> {
+        let Built { controller, agent, images } =
+            tokio::task::spawn_blocking(build).await.context("the build ended")??;
+        let mut clock = Clock::start();
+        let log = HostLog::default();
+        let network = RealHosts::new(images.clone(), log.clone()).await?;
+        let gateway = network.gateway().into();
+        let (control_plane, registry) =
+            tokio::try_join!(ControlPlane::start(Options::real_hosts(gateway)), Registry::start(gateway))?;
+        install(&control_plane).await?;
+        deploy_agent(&control_plane, &registry, &agent).await?;
+        clock.says("control plane");
+        let controllers = Controllers::new(controller, &control_plane, &registry).await?;
+        controllers.start(0)?;
+        let mut site = Site::new(controllers, registry, control_plane, log);
+        // With one pod on each node at any time every drain has something to evict.
+        site.workload = Workload { image: GUEST_IMAGE.to_owned(), uneven: "DoNotSchedule".to_owned() };
+        let hosts = add_hosts(&network, &images, &site, hosts).await?;
+        clock.says("installation");
+        let cluster = Self { hosts, site, images, _network: network };
+        try_join_all(cluster.hosts.iter().map(RealHost::start)).await?;
+        clock.says("boot");
+        cluster.until_ready().await?;
+        clock.says("nodes and agents");
+        Ok(cluster)
+    }
+
+    /// Waits until every Node is Ready under its host's boot, and every agent is.
+    async fn until_ready(&self) -> Result<()> {
+        let sets: Api<DaemonSet> = Api::namespaced(self.client(), "berth-system");
+        self.until("nodes and agents are ready", READY, || async {
+            for host in &self.hosts {
+                if !self.is_ready(host).await? {
+                    return Ok(false);
+                }
+            }
+            let ready = sets.get(AGENT).await?.status.map_or(0, |s| s.number_ready);
+            Ok(usize::try_from(ready)? == self.hosts.len())
+        })
+        .await
+    }
+
+    /// Whether a host's Node is Ready under the boot that runs.
+    pub async fn is_ready(&self, host: &RealHost) -> Result<bool> {
+        let Some(boot) = host.boot() else { return Ok(false) };
+        let status = self.nodes().get_opt(host.name()).await?.and_then(|node| node.status).unwrap_or_default();
+        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        Ok(ready && status.node_info.is_some_and(|info| info.boot_id == boot.boot_id))
+    }
+
+    /// The host with that number, from 1.
+    pub fn host(&self, n: usize) -> &RealHost {
+        &self.hosts[n - 1]
+    }
+
+    /// The host of that name.
+    pub fn named(&self, name: &str) -> Result<&RealHost> {
+        self.hosts.iter().find(|h| h.name() == name).with_context(|| format!("no host {name}"))
+    }
+
+    /// How many hosts run this image now.
+    pub fn running(&self, image: &Published) -> usize {
+        self.hosts.iter().filter(|h| runs(h, image)).count()
+    }
+
+    /// Makes and pushes an OS image of that version.
+    pub async fn publish(&self, version: &str) -> Result<Published> {
+        publish(&self.images, &self.registry, version).await
+    }
+
+    /// Waits until every host runs this image, all BootcNodes say so, and every berth is given back.
+    pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
+        self.until(&format!("all run {}", image.reference), limit, || async {
+            if self.running(image) < self.hosts.len() {
+                return Ok(false);
+            }
+            for host in &self.hosts {
+                if self.phase(host.name()).await? != "Updated" {
+                    return Ok(false);
+                }
+            }
+            Ok(self.held().await?.is_empty())
+        })
+        .await
+    }
+
+    /// [`Site::until`] with what the hosts say beside what the API server says.
+    pub async fn until<F: Future<Output = Result<bool>>>(
+        &self,
+        what: &str,
+        limit: Duration,
+        ask: impl FnMut() -> F,
+    ) -> Result<()> {
+        match self.site.until(what, limit, ask).await {
+            Ok(()) => Ok(()),
+            Err(error) => bail!("{error:#}\n{}", self.describe_hosts()),
+        }
+    }
+
+    /// Reboots a host in order, without asking Berth, and waits until its Node and agent are back.
+    pub async fn unrelated_reboot(&self, host: &RealHost) -> Result<()> {
+        let before = host.boot().context("the host is down")?.boot_id;
+        self.excuse(host.name());
+        host.reboot_now().await?;
+        host.wait_boot(Some(&before), READY).await?;
+        self.until_ready().await
+    }
+
+    /// SIGKILL for the agent on a host; its kubelet starts it again.
+    pub async fn kill_agent(&self, host: &RealHost) -> Result<()> {
+        host.exec(&["pkill", "--signal", "KILL", "--exact", AGENT]).await.map(drop)
+    }
+
+    /// Deletes the agent's pod on a host; the DaemonSet makes another one.
+    pub async fn delete_agent(&self, host: &RealHost) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client(), "berth-system");
+        let params = ListParams::default()
+            .labels(&format!("app.kubernetes.io/name={AGENT}"))
+            .fields(&format!("spec.nodeName={}", host.name()));
+        for pod in pods.list(&params).await?.items {
+            pods.delete(pod.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// The process of the agent on a host, as the host counts; empty when none runs.
+    pub async fn agent_process(&self, host: &RealHost) -> Result<String> {
+        let out = host.output(&["pidof", AGENT]).await?;
+        Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    }
+
+    /// Each host with the end of its agent's log.
+    fn describe_hosts(&self) -> String {
+        let lines = self.hosts.iter().map(|host| {
+            format!("host {}: {:?}\n{}\n", host.name(), host.boot(), agent_log(host).unwrap_or_else(|e| e.to_string()))
+        });
+        lines.collect()
+    }
+
+    /// The state of everything, for a failing test's output.
+    pub async fn describe(&self) -> String {
+        self.describe_hosts() + &self.site.describe().await
+    }
+}
+
+fn runs(host: &RealHost, image: &Published) -> bool {
+    host.boot().is_some_and(|b| b.digest == image.digest.to_string())
+}
+
+/// The end of the logs of all agents that ran in this pod, as the kubelet keeps them.
+fn agent_log(host: &RealHost) -> Result<String> {
+    let mut files = vec![];
+    for pod in fs::read_dir(host.path("/var/log/pods")?)?.flatten() {
+        if pod.file_name().to_string_lossy().starts_with("berth-system_berth-agent") {
+            files.extend(fs::read_dir(pod.path().join("agent"))?.flatten().map(|f| f.path()));
+        }
+    }
+    files.sort_by_key(|f| fs::metadata(f).and_then(|m| m.modified()).ok());
+    let text: String = files.iter().map(|f| format!("{}\n", tail(f, 40))).collect();
+    let lines: Vec<_> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(60)..].join("\n"))
+}
+
+async fn publish(images: &OsImages, registry: &Registry, version: &str) -> Result<Published> {
+    let spec = OsVersion { payload: LAYERS.to_vec(), ..OsVersion::new(version) };
+    let (images, host) = (images.clone(), registry.host());
+    let blocking = tokio::task::spawn_blocking(move || {
+        let image = images.version(&spec)?;
+        let pinned = image.push(&host, REPOSITORY, &spec.version)?;
+        let digest = image.digest.parse().map_err(|e| anyhow::anyhow!("{}: {e}", image.digest))?;
+        Ok(Published { reference: format!("{host}/{REPOSITORY}:{}", spec.version), pinned, digest })
+    });
+    blocking.await.context("the push ended")?
+}
+
+async fn add_hosts(network: &RealHosts, images: &OsImages, site: &Site, count: usize) -> Result<Vec<RealHost>> {
+    publish(images, &site.registry, "1.0.0").await?;
+    let first = OsVersion { payload: LAYERS.to_vec(), ..OsVersion::new("1.0.0") };
+    let first = images.version(&first)?;
+    let mut hosts = vec![];
+    for n in 1..=count {
+        let name = format!("node{n}");
+        let mut options = HostOptions::new(&name, &first, &site.registry.host());
+        let kubeconfig = site.control_plane.node_kubeconfig(&name)?.text;
+        options.node = Some(NodeIdentity { kubeconfig, ca: site.control_plane.ca_certificate() });
+        hosts.push(network.add(options).await?);
+    }
+    Ok(hosts)
+}
+
+/// Applies the shipped DaemonSet with the image that was just built, and nothing else changed but what is logged.
+async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: &std::path::Path) -> Result<()> {
+    let stripped = tempfile::tempdir()?;
+    let program = stripped.path().join(AGENT);
+    let status = std::process::Command::new("strip").arg("-o").arg(&program).arg(agent).status();
+    if !status.context("cannot run strip")?.success() {
+        bail!("strip failed on {}", agent.display());
+    }
+    let image = ImageSpec::program(&program, &[])?.build()?;
+    let digest = registry.client().push_image(AGENT, None, &image).await?;
+    let file = programs::workspace_root().join("manifests/agent-daemonset.yaml");
+    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    let mut object: Value = serde_saphyr::from_str(&text).context("agent-daemonset.yaml")?;
+    let container = object.pointer_mut("/spec/template/spec/containers/0").context("the DaemonSet has no container")?;
+    container["image"] = json!(format!("{}/{AGENT}@{digest}", registry.host()));
+    if let Some(env) = container["env"].as_array_mut() {
+        env.push(json!({ "name": "BERTH_LOG", "value": "info,berth_agent=debug,kube_client=off" }));
+    }
+    let sets: Api<DaemonSet> = Api::namespaced(control_plane.admin_client(), "berth-system");
+    let params = PatchParams::apply("admin").force();
+    sets.patch(AGENT, &params, &Patch::Apply(&object)).await.context("cannot apply the DaemonSet")?;
+    Ok(())
+}
