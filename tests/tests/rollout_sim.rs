@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use berth_tests::cluster::{Cluster, ClusterOptions, Published};
 use berth_tests::hosts::HostChange;
-use berth_tests::hosts::sim::Settings;
+use berth_tests::hosts::sim::{Inhibitor, RebootFault, Settings};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
@@ -527,6 +527,79 @@ async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
             cluster.patch_pool("workers", json!({ "image": { "ref": v2.reference } })).await?;
             let mended = [cluster.host(5), cluster.host(6)];
             cluster.until_run(&v2, &mended, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
+    scenario("hosts_that_misbehave_in_their_turn", hosts(8), |cluster| {
+        Box::pin(async move {
+            let v2 = cluster.publish("2.0.0").await?;
+            let v9 = cluster.publish("9.0.0").await?;
+            let digest = v2.digest.to_string();
+            let change = |n: usize, f: &dyn Fn(&mut Settings)| cluster.host(n).settings(f);
+            change(1, &|s| s.reboot = RebootFault::Lost);
+            let name = "org.freedesktop.DBus.Error.AccessDenied".to_owned();
+            change(2, &|s| s.reboot = RebootFault::Refused { name: name.clone(), message: "not today".to_owned() });
+            change(3, &|s| s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]);
+            change(4, &|s| s.finalization_failures = 1);
+            change(5, &|s| s.never_ready = [digest.clone()].into());
+            change(6, &|s| s.staged_then_fails = 1);
+            cluster.host(8).stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
+            let rollout = json!({ "maxUnavailable": 8, "maxStaging": 8, "rebootTimeout": "3s" });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            until_phase(cluster, "node7", "Staging").await.ok();
+            cluster.host(7).restart_bus().await?;
+            // Those whose trouble passes end updated.
+            let mended: Vec<_> = [4, 6, 7, 8].map(|n| cluster.host(n)).into();
+            cluster
+                .until("nodes 4, 6, 7 and 8 run 2.0.0", LONG, || async {
+                    Ok(mended.iter().all(|h| h.facts().booted == digest))
+                })
+                .await?;
+            let status = async |n: usize| {
+                let object = cluster.bootc_nodes().get(&format!("node{n}")).await?;
+                anyhow::Ok(object.status.unwrap_or_default())
+            };
+            cluster
+                .until("node2 says that its reboot was refused", SOON, || async {
+                    let turn = status(2).await?.last_turn;
+                    Ok(turn.is_some_and(|t| t.outcome == "RebootBlocked" && t.message.contains("not today")))
+                })
+                .await?;
+            cluster
+                .until("node3 says who inhibits it", SOON, || async {
+                    let conditions = status(3).await?.conditions;
+                    let prepared = berth_api::condition::find(&conditions, "UpdatePrepared");
+                    Ok(prepared.is_some_and(|c| c.reason == "Inhibited" && c.message.contains("backup")))
+                })
+                .await?;
+            cluster
+                .until("node5 is not proven, says why and keeps its berth", SOON, || async {
+                    let conditions = status(5).await?.conditions;
+                    let degraded = berth_api::condition::find(&conditions, "NodeDegraded");
+                    let said = degraded.is_some_and(|c| c.status == "True" && c.reason == "NodeNotReady");
+                    Ok(said && cluster.held().await?.contains(&"node5".to_owned()))
+                })
+                .await?;
+            cluster
+                .until("node1 locks again and gives back after a reboot that never begins", LONG, || async {
+                    let turn = status(1).await?.last_turn;
+                    Ok(turn.is_some_and(|t| t.outcome == "RebootBlocked") && !is_cordoned(cluster, "node1").await?)
+                })
+                .await?;
+            for n in 1..=3 {
+                let facts = cluster.host(n).facts();
+                ensure!(
+                    facts.version == "1.0.0" && facts.locked,
+                    "node{n} still runs 1.0.0, with 2.0.0 locked: {facts:?}"
+                );
+            }
+            // The inhibitor goes, and the node goes on by itself.
+            change(3, &|s| s.inhibitors.clear());
+            cluster.until("node3 runs 2.0.0", LONG, || async { Ok(cluster.host(3).facts().booted == digest) }).await
         })
     })
     .await
