@@ -15,6 +15,8 @@ use crate::seeded::Bug;
 pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
 /// How often something that nobody announces is looked at again: an inhibitor, a Node that is not Ready yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How soon after a boot a Node that is not Ready yet is looked at again.
+const READY_AGAIN: Duration = Duration::from_millis(100);
 /// How often a host that cannot be updated is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(300);
 
@@ -263,7 +265,8 @@ fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> S
         return disarm(facts).unwrap_or(Step::Wait(Why::Unproven, Some(HOST_AGAIN)));
     }
     if !(node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)) {
-        return Step::Wait(Why::NotReady, Some(LOOK_AGAIN));
+        // By a share of the time that it took so far: what a turn loses here is in proportion to the boot.
+        return Step::Wait(Why::NotReady, Some((facts.proving_for / 8).clamp(READY_AGAIN, LOOK_AGAIN)));
     }
     if is_target {
         return Step::Release(berth.clone(), Outcome::Updated, String::new());

@@ -248,7 +248,12 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
     if let ClusterNode::Is(node) = &mut stale.cluster_node {
         node.boot_id = Some(BootId::from("b1"));
     }
-    assert!(matches!(step(&stale), Step::Wait(Why::NotReady, _)), "Ready from before the reboot proves nothing");
+    let again = |proving_for| match step(&Facts { proving_for, ..stale.clone() }) {
+        Step::Wait(Why::NotReady, Some(again)) => again.as_millis(),
+        other => panic!("Ready from before the reboot proves nothing: {other:?}"),
+    };
+    // Looked at often after a quick boot, and rarely after a slow one.
+    assert_eq!([0, 4, 60].map(Duration::from_secs).map(again), [100, 500, 1000]);
     let third = rebooted(&committed(), 7);
     assert!(matches!(step(&third), Step::Wait(Why::Unproven, _)));
     let old = rebooted(&committed(), 1);
