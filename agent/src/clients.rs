@@ -117,6 +117,9 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     config.tls_server_name = server.tls_server_name;
     config.proxy_url = server.proxy_url;
     config.root_cert_file = Some(directory.join("ca.crt"));
+    // The file is what servers are verified by. But without any bytes here kube first looks for the system's own
+    // certificates, and gives up where there are none, as in the agent's image.
+    config.root_cert = server.root_cert.or(Some(vec![]));
     config.auth_info.token_file = Some(token.to_string_lossy().into_owned());
     Ok(config)
 }
@@ -311,6 +314,7 @@ current-context: x
         let config = service_account(server(), &scratch).unwrap();
         assert_eq!(config.cluster_url.to_string(), "https://192.0.2.1:6443/");
         assert_eq!(config.root_cert_file, Some(scratch.join("ca.crt")));
+        assert!(config.root_cert.is_some(), "the system's certificates are not asked for");
         fs::remove_dir_all(&scratch).unwrap();
     }
 }
