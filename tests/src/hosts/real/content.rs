@@ -11,7 +11,8 @@ use super::shell::sha256;
 /// A file of the image: where, with which permissions, what.
 type File = (&'static str, u32, &'static str);
 
-const FILES: [File; 15] = [
+const FILES: [File; 16] = [
+    ("usr/lib/systemd/system/boot-id.service", 0o644, include_str!("../../../osimage/boot-id.service")),
     ("usr/lib/systemd/system/kubelet.service", 0o644, include_str!("../../../osimage/kubelet.service")),
     ("usr/lib/systemd/system/host-network.service", 0o644, include_str!("../../../osimage/host-network.service")),
     ("usr/lib/systemd/system/guest-images.service", 0o644, include_str!("../../../osimage/guest-images.service")),
@@ -36,7 +37,7 @@ const DIRECTORIES: [&str; 10] =
     ["sysroot", "boot", "dev", "proc", "run", "sys", "tmp", "var", "etc/kubernetes/pki", "etc/containerd/conf.d"];
 
 /// Units that start with the host.
-const WANTED: [&str; 3] = ["kubelet.service", "host-network.service", "guest-images.service"];
+const WANTED: [&str; 4] = ["boot-id.service", "kubelet.service", "host-network.service", "guest-images.service"];
 
 /// Units of Debian that have nothing to do on a test host.
 const MASKED: [&str; 9] = [
