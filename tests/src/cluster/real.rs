@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -184,7 +184,7 @@ impl RealCluster {
     ) -> Result<()> {
         match self.site.until(what, limit, ask).await {
             Ok(()) => Ok(()),
-            Err(error) => bail!("{error:#}\n{}", self.describe_hosts()),
+            Err(error) => bail!("{error:#}\n{}", self.describe_hosts().await),
         }
     }
 
@@ -220,17 +220,32 @@ impl RealCluster {
         Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
     }
 
-    /// Each host with the end of its agent's log.
-    fn describe_hosts(&self) -> String {
-        let lines = self.hosts.iter().map(|host| {
-            format!("host {}: {:?}\n{}\n", host.name(), host.boot(), agent_log(host).unwrap_or_else(|e| e.to_string()))
-        });
-        lines.collect()
+    /// Each host with the end of its agent's log, and what runs or does not run on them.
+    async fn describe_hosts(&self) -> String {
+        let mut text = String::new();
+        for host in &self.hosts {
+            let log = agent_log(host).unwrap_or_else(|e| e.to_string());
+            text += &format!("host {}: {:?}\n{log}\n", host.name(), host.boot());
+        }
+        let pods: Api<Pod> = Api::all(self.client());
+        for pod in pods.list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+            let (status, node) = (pod.status.unwrap_or_default(), pod.spec.and_then(|s| s.node_name));
+            let name = pod.metadata.name.unwrap_or_default();
+            text += &format!("pod {name} on {node:?}: {:?} {}\n", status.phase, json!(status.container_statuses));
+        }
+        let events: Api<Event> = Api::all(self.client());
+        for event in events.list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+            if event.type_.as_deref() == Some("Warning") {
+                let about = event.involved_object.name.unwrap_or_default();
+                text += &format!("event {about}: {}\n", event.message.unwrap_or_default());
+            }
+        }
+        text
     }
 
     /// The state of everything, for a failing test's output.
     pub async fn describe(&self) -> String {
-        self.describe_hosts() + &self.site.describe().await
+        self.describe_hosts().await + &self.site.describe().await
     }
 }
 
