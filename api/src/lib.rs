@@ -12,6 +12,7 @@ pub mod digest;
 pub mod duration;
 pub mod image_ref;
 pub mod keys;
+pub mod membership;
 pub mod names;
 pub mod node;
 pub mod pool;

@@ -3,6 +3,7 @@
 //! Everything here but [`Snapshot::read`] is pure: a [`Snapshot`] and a time go in, text comes out. The examples in
 //! `tests/examples` show all of it, and anyone can add one.
 
+pub mod arguments;
 mod preview;
 mod snapshot;
 mod status;

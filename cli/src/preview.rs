@@ -1,17 +1,17 @@
 //! What would happen: which nodes of a pool would go, to what, and what stands in the way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::condition;
 use berth_api::keys;
+use berth_api::membership::{self, Conflict, Membership, PoolSelector, Rule};
 use berth_api::node::{BootcNode, BootcNodeStatus, DesiredImage, Phase};
 use berth_api::pool::{BootcNodePool, Target};
-use berth_api::{Digest, ImageRef};
+use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::core::{Selector, SelectorExt};
 use serde::Serialize;
 
 use crate::Snapshot;
@@ -95,47 +95,56 @@ impl Member<'_> {
     }
 }
 
-/// Names of the pools whose selector matches.
-fn selecting(snapshot: &Snapshot, node: &Node) -> BTreeSet<String> {
-    snapshot
+/// Who belongs where, by the controller's own rule.
+fn belonging(snapshot: &Snapshot, bootc: &BTreeMap<String, &BootcNode>) -> Membership {
+    let pools: Vec<_> = snapshot
         .pools
         .iter()
-        .filter(|pool| pool.metadata.deletion_timestamp.is_none())
-        .filter(|pool| {
-            let selector = pool.spec.node_selector.clone().map(Selector::try_from);
-            matches!(selector, Some(Ok(selector)) if selector.matches(node.labels()))
+        .map(|pool| {
+            let rule = match membership::selector(pool.spec.node_selector.as_ref()) {
+                _ if pool.metadata.deletion_timestamp.is_some() => Rule::Nothing,
+                Ok(selector) => Rule::Select(selector),
+                Err(_) => Rule::Keep,
+            };
+            PoolSelector { name: PoolName::new(pool.name_any()), rule }
         })
-        .map(|pool| pool.name_any())
-        .collect()
+        .collect();
+    let nodes: Vec<_> = snapshot
+        .nodes
+        .iter()
+        .map(|node| {
+            let current = bootc.get(&node.name_any()).map(|b| PoolName::new(b.spec.pool_name.clone()));
+            (NodeName::new(node.name_any()), node.labels(), current)
+        })
+        .collect();
+    membership::membership(&pools, nodes.iter().map(|(name, labels, current)| (name, *labels, current.as_ref())))
 }
 
 /// The pools that the snapshot shows, by name.
 pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
     let bootc: BTreeMap<String, &BootcNode> = snapshot.bootc_nodes.iter().map(|node| (node.name_any(), node)).collect();
-    snapshot.shown().into_iter().map(|pool| preview(snapshot, pool, &bootc, now)).collect()
+    let belonging = belonging(snapshot, &bootc);
+    snapshot.shown().into_iter().map(|pool| preview(snapshot, pool, &bootc, &belonging, now)).collect()
 }
 
 fn preview(
     snapshot: &Snapshot,
     pool: &BootcNodePool,
     bootc: &BTreeMap<String, &BootcNode>,
+    belonging: &Membership,
     now: Timestamp,
 ) -> PoolPreview {
     let name = pool.name_any();
+    let pool_name = PoolName::new(name.clone());
     let mut members = Vec::new();
     let mut rows = Vec::new();
     for node in &snapshot.nodes {
-        let pools = selecting(snapshot, node);
-        if !pools.contains(&name) {
-            continue;
-        }
+        let node_name = NodeName::new(node.name_any());
         let member = Member { name: node.name_any(), node, bootc: bootc.get(&node.name_any()).copied() };
-        // A node that two pools select stays where it is, or joins neither.
-        let current = member.bootc.map(|b| b.spec.pool_name.as_str());
-        if pools.len() == 1 || current == Some(&name) {
+        if belonging.pool_of.get(&node_name) == Some(&pool_name) {
             members.push(member);
-        } else {
-            rows.push(conflict(&member, &pools, current));
+        } else if let Some(found) = belonging.conflicts.get(&node_name).filter(|c| c.pools.contains(&pool_name)) {
+            rows.push(conflict(&member, found));
         }
     }
     let target = target(pool);
@@ -143,7 +152,8 @@ fn preview(
     let total = members.len();
     let mut going: Vec<_> = members.iter().filter(|m| !up_to_date(m, target)).collect();
     going.sort_by_key(|m| order(m));
-    let goes = going.iter().map(|m| going_row(m, pool, target, &selecting(snapshot, m.node), now));
+    let goes =
+        going.iter().map(|m| going_row(m, pool, target, belonging.conflicts.get(&NodeName::new(m.name.clone())), now));
     rows.splice(0..0, goes);
     PoolPreview {
         image: clean(pool.spec.image_ref()),
@@ -246,18 +256,13 @@ fn user(lease: &k8s_openapi::api::coordination::v1::Lease) -> Option<(String, St
     }
 }
 
-fn conflict(member: &Member<'_>, pools: &BTreeSet<String>, current: Option<&str>) -> PreviewRow {
-    let names: Vec<_> = pools.iter().map(String::as_str).collect();
-    let fate = match current.filter(|c| pools.contains(*c)) {
-        Some(pool) => format!("it stays in {pool}"),
-        None => "it joins none of them".to_owned(),
-    };
+fn conflict(member: &Member<'_>, found: &Conflict) -> PreviewRow {
     PreviewRow {
         name: member.name.clone(),
         from: versions(member.status().booted.as_ref(), None).0,
         to: String::new(),
         state: "conflict".to_owned(),
-        blocks: vec![format!("selected by {}: {fate}", names.join(", "))],
+        blocks: vec![found.message()],
     }
 }
 
@@ -265,7 +270,7 @@ fn going_row(
     member: &Member<'_>,
     pool: &BootcNodePool,
     target: Option<&Target>,
-    pools: &BTreeSet<String>,
+    conflict: Option<&Conflict>,
     now: Timestamp,
 ) -> PreviewRow {
     let status = member.status();
@@ -282,7 +287,7 @@ fn going_row(
         from,
         to: if target.is_none() { unresolved(pool) } else { to },
         state: state(&status, digest),
-        blocks: blocks(member, &status, target, pools, now),
+        blocks: blocks(member, &status, target, conflict, now),
     }
 }
 
@@ -317,14 +322,10 @@ fn blocks(
     member: &Member<'_>,
     status: &BootcNodeStatus,
     target: Option<&Target>,
-    pools: &BTreeSet<String>,
+    conflict: Option<&Conflict>,
     now: Timestamp,
 ) -> Vec<String> {
-    let mut blocks = Vec::new();
-    if pools.len() > 1 {
-        let names: Vec<_> = pools.iter().map(String::as_str).collect();
-        blocks.push(format!("selected by {}: it stays here", names.join(", ")));
-    }
+    let mut blocks: Vec<_> = conflict.map(Conflict::message).into_iter().collect();
     let Some(bootc) = member.bootc else {
         blocks.push("nothing is published to it yet".to_owned());
         return blocks;

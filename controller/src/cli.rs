@@ -31,6 +31,7 @@ EXIT STATUS
 FILES AND ENVIRONMENT
   Without --kubeconfig: $KUBECONFIG, then ~/.kube/config, then the service account of the pod.
   HTTPS_PROXY, HTTP_PROXY and NO_PROXY hold for requests to registries.
+  The system's certificates (/etc/ssl/certs, or what SSL_CERT_FILE names) say which registries are trusted.
 
 EXAMPLES
   In a pod, with its service account:
@@ -72,7 +73,7 @@ pub struct Cli {
     pub identity: Option<String>,
 
     /// How logs are written to standard error.
-    #[arg(long, value_enum, default_value = "json")]
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "json")]
     pub log_format: LogFormat,
 
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,kube=debug.

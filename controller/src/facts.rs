@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 
-use crate::membership::{self, Membership, PoolSelector, Rule};
+use berth_api::membership::{self, Membership, PoolSelector, Rule};
 use crate::plan::{Member, PoolFacts, SeenBerth};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};

@@ -1,7 +1,7 @@
 //! The Berth controller: resolves images, decides who belongs to which pool, publishes to each node what it should
 //! run, keeps the berths and adds up what the nodes report. It never touches a host, a pod or a cordon.
 //!
-//! Decisions are pure functions over projections of the objects ([`membership`], [`publish`], [`plan`],
+//! Decisions are pure functions over projections of the objects ([`publish`], [`plan`],
 //! [`aggregate`]); [`reconcile`] feeds them from the watches ([`store`]) and makes the writes they ask for.
 
 pub mod aggregate;
@@ -10,7 +10,6 @@ pub mod backoff;
 pub mod cli;
 pub mod facts;
 pub mod leader;
-pub mod membership;
 pub mod plan;
 pub mod publish;
 pub mod reconcile;

@@ -9,7 +9,7 @@ use berth_api::pool::{BootcNodePoolStatus, NodeCounts, Target};
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
-use crate::membership::Conflict;
+use berth_api::membership::Conflict;
 use crate::plan::Plan;
 use crate::view::{HostView, NodeView};
 

@@ -7,7 +7,7 @@ use berth_api::node::{BootcNodeSpec, DesiredImage, Hold, Staging};
 use berth_api::pool::Target;
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
-use crate::membership::Membership;
+use berth_api::membership::Membership;
 use crate::store::Objects;
 use crate::view::{HostView, NodeView};
 

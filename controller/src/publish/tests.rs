@@ -4,7 +4,7 @@ use berth_api::node::Phase;
 use berth_api::pool::PlatformDigest;
 
 use super::*;
-use crate::membership::Conflict;
+use berth_api::membership::Conflict;
 use crate::store::Entry;
 use crate::view::{HostContent, Report};
 

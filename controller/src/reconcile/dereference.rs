@@ -13,7 +13,7 @@ use super::{Pass, Reconciler};
 use crate::api::CallError;
 use crate::facts::{self, Pool};
 use crate::leader::Lost;
-use crate::membership::Membership;
+use berth_api::membership::Membership;
 use crate::store::Snapshot;
 use crate::view::LeaseView;
 

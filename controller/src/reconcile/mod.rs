@@ -14,7 +14,7 @@ use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
 use crate::facts::{self, Occupied, Pool, Shared};
 use crate::leader::Lost;
-use crate::membership::Membership;
+use berth_api::membership::Membership;
 use crate::plan::Plan;
 use crate::publish;
 use crate::resolve::{Resolution, Resolver};
