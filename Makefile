@@ -11,7 +11,7 @@ help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Watch a rollout in a live table, on simulated hosts. HOSTS=real: on real ones, as root.
-	@$(CARGO) run --quiet -p berth-tests --bin berth-demo -- --hosts $(HOSTS)
+	@scripts/run.sh demo $(HOSTS)
 
 test: ## Run all that CI runs: checks, unit tests, and the scenarios that fit.
 	@scripts/run.sh test

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh check|test|test-real|scenarios [PATTERN]: the steps behind the Makefile's targets, each with its time.
+# run.sh check|test|test-real|scenarios [PATTERN]|demo [sim|real]: the steps behind the Makefile, each with its time.
 set -euo pipefail
 
 # shellcheck source=scripts/steps.sh
@@ -76,6 +76,16 @@ integration_tests() {
     done
 }
 
+# The demo shows its own steps and times; here is only what it takes to start it.
+demo() {
+    need dbus-daemon=dbus setpriv=util-linux || exit 1
+    [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go || exit 1
+    step 'build of the demo (minutes at first)' cargo build --quiet -p berth-tests --bin berth-demo
+    rm -rf "$logs"
+    [ "$broken" -eq 0 ] || exit 1
+    exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
+}
+
 build_tests() {
     need_go || exit 1
     step 'build' cargo test --quiet --workspace --no-run
@@ -107,8 +117,12 @@ case ${1:-} in
         need_go || exit 1
         scenarios "${2:-*}"
         ;;
+    demo)
+        prepare
+        demo "${2:-sim}"
+        ;;
     *)
-        echo 'usage: run.sh check|test|test-real|scenarios [PATTERN]' >&2
+        echo 'usage: run.sh check|test|test-real|scenarios [PATTERN]|demo [sim|real]' >&2
         exit 2
         ;;
 esac

@@ -1,0 +1,179 @@
+//! `make demo`: a rollout to watch, on hosts of the test harness, with nothing installed and nothing left behind.
+
+mod screen;
+mod stage;
+mod story;
+
+use std::future::Future;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use berth_tests::cluster::Published;
+use berth_tests::programs;
+use berth_tests::tools::{Tool, Tools};
+use clap::{Parser, ValueEnum};
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::screen::Screen;
+use crate::stage::Stage;
+
+/// The pool of the demo.
+const POOL: &str = "workers";
+/// How many hosts there are.
+const HOSTS: usize = 3;
+/// Pods that have to move.
+const PODS: usize = 6;
+/// What is left of a build when the demo is interrupted gets so long to end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Shows a rollout: three hosts go from OS image 1.0.0 to 2.0.0, one at a time.
+///
+/// Brings up a control plane, a registry and hosts, all on this machine, rolls the hosts under a live table, and
+/// says at the end what each host really did and whether a berth licensed it. It ends by itself; Ctrl-C ends it
+/// sooner. Either way nothing of it stays but the cache of what was built.
+#[derive(Debug, Parser)]
+#[command(
+    name = "berth-demo",
+    after_help = "EXIT STATUS\n  0  the rollout was completed and everything was licensed\n  1  it was not; standard error says why\n  2  the command line is wrong\n  130  interrupted"
+)]
+struct Arguments {
+    /// What the hosts are.
+    #[arg(long, value_enum, default_value_t = Hosts::Sim, value_name = "KIND")]
+    hosts: Hosts,
+}
+
+/// What the hosts are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Hosts {
+    /// Simulated: a bus with systemd and logind played by the harness. Needs no root.
+    Sim,
+    /// Machines of systemd-nspawn with ostree deployments, containerd and a kubelet. Needs root.
+    Real,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    let end = runtime.block_on(async {
+        let interrupted = interrupted();
+        tokio::select! {
+            // Dropping the demo half-way ends all that it started.
+            end = demo(arguments.hosts) => Some(end),
+            signal = interrupted => match signal {
+                Ok(()) => None,
+                Err(error) => Some(Err(error)),
+            },
+        }
+    });
+    // A build that is still going on must not hold up an end that was asked for.
+    runtime.shutdown_timeout(GRACE);
+    match end {
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(error)) => failed(&error),
+        None => {
+            eprintln!("\nInterrupted; everything was taken down.");
+            ExitCode::from(130)
+        }
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("\nThe demo failed: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// Waits for the signals that ask for an end.
+async fn interrupted() -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, _ = hangup.recv() => {} }
+    Ok(())
+}
+
+async fn demo(hosts: Hosts) -> Result<()> {
+    if hosts == Hosts::Real
+        && let Some(why) = berth_tests::hosts::real::unavailable()
+    {
+        bail!("{}", why.trim_start_matches("SKIPPED: "));
+    }
+    println!("Berth: {HOSTS} {} hosts go from 1.0.0 to 2.0.0, one at a time.\n", hosts.adjective());
+    build().await?;
+    let began = Instant::now();
+    let stage = step("control plane, registry, controller and hosts are up", Stage::start(hosts, HOSTS)).await?;
+    stage.say_hosts();
+    let pods = format!("Deployment web runs {PODS} pods on them");
+    step(&pods, stage.site().deploy("web", PODS)).await?;
+    let first = step("image 1.0.0 is published; pool workers asks for it, and nobody has to reboot", async {
+        roll(&stage, "1.0.0", stage.limit()).await
+    })
+    .await?;
+    let second = step("image 2.0.0 is published", stage.publish("2.0.0")).await?;
+    println!("\nThe admin changes one field: spec.image.ref of pool {POOL}, from :1.0.0 to :2.0.0\n");
+    let from = Timestamp::now();
+    stage.site().patch_pool(POOL, json!({ "image": { "ref": second.reference } })).await?;
+    watch(&stage, &second).await?;
+    story::tell(stage.site(), from, HOSTS, &first.digest, &second.digest)?;
+    println!("\nThe demo took {:.0} s, builds apart. All of it is taken down now.", began.elapsed().as_secs_f64());
+    tokio::task::spawn_blocking(move || drop(stage)).await.context("cannot take the demo down")
+}
+
+impl Hosts {
+    fn adjective(self) -> &'static str {
+        match self {
+            Self::Sim => "simulated",
+            Self::Real => "real",
+        }
+    }
+}
+
+/// Builds or finds the programs. The first time takes minutes and says so; afterwards it is a look.
+async fn build() -> Result<()> {
+    const WANTED: [Tool; 5] =
+        [Tool::Etcd, Tool::KubeApiserver, Tool::KubeControllerManager, Tool::KubeScheduler, Tool::Registry];
+    step("berth-agent and berth-controller are built", blocking(|| programs::programs().map(drop))).await?;
+    let servers = blocking(|| Tools::ensure(&WANTED).map(drop));
+    step("etcd, the Kubernetes servers and a registry are there", servers).await
+}
+
+async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    tokio::task::spawn_blocking(work).await.context("the build ended")?
+}
+
+/// Does something and says that it is done, with its time. A terminal shows beforehand what is waited for.
+async fn step<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let began = Instant::now();
+    if std::io::stdout().is_terminal() {
+        print!("{:>6}    {what}\r", "...");
+        std::io::stdout().flush()?;
+    }
+    let done = work.await.with_context(|| format!("this failed: {what}"))?;
+    println!("{:>6.1} s  {what}", began.elapsed().as_secs_f64());
+    Ok(done)
+}
+
+async fn roll(stage: &Stage, version: &str, limit: Duration) -> Result<Published> {
+    let image = stage.publish(version).await?;
+    // Progress as often as the API allows: an admin would leave it at 5s.
+    let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2, "progressInterval": "1s" });
+    stage.site().pool(POOL, &image.reference, rollout).await?;
+    stage.until_all_run(&image, limit).await?;
+    Ok(image)
+}
+
+/// Shows the table until every host runs the image.
+async fn watch(stage: &Stage, image: &Published) -> Result<()> {
+    let mut screen = Screen::new(stage.site().client());
+    tokio::select! {
+        end = stage.until_all_run(image, stage.limit()) => end?,
+        end = screen.run() => end?,
+    }
+    screen.show().await
+}
