@@ -4,6 +4,31 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+const AFTER: &str = "\
+EXIT STATUS
+  0  Ended by SIGTERM or SIGINT. A pull goes on without the agent, and the next one adopts it.
+  1  Could not start, or lost something that only a restart brings back; standard error says what.
+  2  The command line was wrong.
+
+FILES, as the host sees them
+  /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
+  /run/dbus/system_bus_socket    the system bus, unless --bus names another
+  /run/berth/                    lock, progress and output of host commands; goes with the boot
+  /var/lib/berth/                digests that failed, how the last turn ended; outlives the BootcNode
+  /var/run/secrets/kubernetes.io/serviceaccount/  (in the pod)   the agent's identity without --kubeconfig
+
+ENVIRONMENT
+  NODE_NAME, BERTH_LOG           stand for --node-name and --log-level
+  NOTIFY_SOCKET                  systemd is told when the agent is ready and, for its watchdog, that it lives
+
+EXAMPLES
+  In the pod of the shipped DaemonSet:
+      berth-agent --node-name=$(NODE_NAME) --host-root=/host
+  As a service of the host (systemd/berth-agent.service):
+      berth-agent --node-name=worker-1 --kubeconfig=/etc/berth/agent.kubeconfig
+  To see why a node does not move:
+      BERTH_LOG=info,berth_agent=debug berth-agent --node-name=worker-1 --kubeconfig=agent.kubeconfig";
+
 /// Updates the bootc host it runs on, under a berth.
 ///
 /// The agent reads the BootcNode of its own node, has bootc stage the desired image with finalization locked, and
@@ -17,14 +42,16 @@ use clap::{Parser, ValueEnum};
 #[command(
     name = "berth-agent",
     version,
-    after_help = "EXIT STATUS\n  0  stopped by SIGTERM or SIGINT\n  1  could not start, or lost something that only a restart brings back; standard error says what\n  2  the command line is wrong"
+    after_long_help = AFTER
 )]
 pub struct Args {
     /// Name of the Node that this agent serves.
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub node_name: String,
-    /// Kubeconfig of the agent's own identity. Without it: the service account of the pod, at the API server that
-    /// the kubelet's kubeconfig names.
+    /// Kubeconfig of the agent's own identity.
+    ///
+    /// Without it: the service account of the pod, at the API server that the kubelet's kubeconfig names. Its token
+    /// must be bound to the agent's pod or Node, because the admission policies look at that.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Kubeconfig of the kubelet on this host. Files that it names are looked up under --host-root.
@@ -39,11 +66,11 @@ pub struct Args {
     /// Namespace of the berths.
     #[arg(long, value_name = "NAMESPACE", default_value = berth_api::keys::NAMESPACE)]
     pub namespace: String,
-    /// Time between two signs of life in the BootcNode's status, in seconds.
+    /// Time between two signs of life in the BootcNode's status, in seconds, from 10 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3600))]
     pub heartbeat: u64,
-    /// How log lines look.
-    #[arg(long, value_enum, default_value_t = LogFormat::Human)]
+    /// How log lines look. They go to standard error.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
     /// What is logged: a level, or directives such as info,berth_agent=debug.
     #[arg(long, env = "BERTH_LOG", value_name = "FILTER", default_value = "info,kube_client=off")]
