@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Status;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Config, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,6 +15,21 @@ use crate::leader::{Leadership, Lost};
 
 /// How long a request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long a server may be silent on a connection before that counts as dead. A watch ends by itself after 290 s,
+/// and its reader gives up 5 s later; no idle watch is cut by this. It is the only deadline that a list and the
+/// request for a watch have, which a server that accepts and never answers would otherwise hold up for ever.
+pub const SILENCE: Duration = Duration::from_secs(300);
+
+/// The connection settings of every client here: no retries, and an end to waiting for a silent server.
+pub fn settled(mut config: Config, silence: Duration) -> Config {
+    // What fails is planned anew from what is true then, not sent again as it was.
+    config.default_retry = false;
+    config.read_timeout = Some(silence);
+    // The time that a pooled connection lay idle is not the server's silence.
+    config.reset_reader_on_write = true;
+    config
+}
 
 /// Why a request did not do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -185,5 +200,48 @@ impl Kube {
         let params =
             DeleteParams { preconditions: Some(Preconditions { uid, resource_version }), ..DeleteParams::default() };
         self.write(api.delete(name, &params)).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::runtime::watcher;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_idle_watch_is_not_cut() {
+        // The server ends a watch after 290 s unless told otherwise, and its reader waits 5 s more.
+        assert_eq!(watcher::Config::default().timeout, None, "the library's default of 290 s holds");
+        assert!(SILENCE > Duration::from_secs(295));
+        let config = settled(Config::new("http://127.0.0.1:1".parse().unwrap()), SILENCE);
+        assert!(config.reset_reader_on_write && !config.default_retry);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_never_answers_is_given_up() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let mut open = vec![];
+            while let Ok((connection, _)) = listener.accept().await {
+                open.push(connection);
+            }
+        });
+        let config = settled(Config::new(url.parse().unwrap()), Duration::from_millis(200));
+        let nodes = Api::<Node>::all(Client::try_from(config).unwrap());
+        let started = Instant::now();
+        let params = ListParams::default();
+        let list = tokio::time::timeout(Duration::from_secs(10), nodes.list(&params));
+        assert!(list.await.expect("the list has an end").is_err());
+        let params = kube::api::WatchParams::default();
+        let watch = tokio::time::timeout(Duration::from_secs(10), nodes.watch(&params, "0"));
+        assert!(watch.await.expect("the request for a watch has an end").is_err());
+        assert!(started.elapsed() >= Duration::from_millis(400));
     }
 }

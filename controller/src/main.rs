@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use berth_controller::api::Kube;
+use berth_controller::api::{self, Kube};
 use berth_controller::backoff;
 use berth_controller::cli::{Cli, LogFormat};
 use berth_controller::leader::Candidate;
@@ -44,16 +44,14 @@ fn start_logging(cli: &Cli) -> anyhow::Result<()> {
 }
 
 async fn client(cli: &Cli) -> anyhow::Result<Client> {
-    let mut config = match &cli.kubeconfig {
+    let config = match &cli.kubeconfig {
         Some(file) => {
             let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("--kubeconfig {}", file.display()))?;
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
         }
         None => Config::infer().await.context("no kubeconfig, and no service account of a pod")?,
     };
-    // What fails is planned anew from what is true then, not sent again as it was.
-    config.default_retry = false;
-    Ok(Client::try_from(config)?)
+    Ok(Client::try_from(api::settled(config, api::SILENCE))?)
 }
 
 fn registries(cli: &Cli) -> anyhow::Result<RegistryConfig> {
