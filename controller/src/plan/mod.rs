@@ -123,6 +123,16 @@ pub enum BerthWrite {
     },
 }
 
+impl BerthWrite {
+    /// Name of the Lease.
+    pub fn lease(&self) -> String {
+        match self {
+            Self::Create(berth) => berth.name(),
+            Self::Update { lease, .. } | Self::Delete { lease } => lease.clone(),
+        }
+    }
+}
+
 /// Why a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {

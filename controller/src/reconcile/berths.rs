@@ -1,5 +1,7 @@
 //! Phase 6, client required: keeping the berths.
 
+use std::time::Instant;
+
 use berth_api::berth::{Berth, lease};
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use jiff::Timestamp;
@@ -57,6 +59,11 @@ impl Reconciler {
                 break;
             }
             log(pass, pool, &write);
+            let shown = pass.snapshot.leases.get(write.lease().as_str());
+            if unannounced(shown.map(|entry| &entry.view.berth), &write) {
+                // What waits for this fence waits no longer.
+                self.again(Instant::now());
+            }
         }
         Ok(())
     }
@@ -103,6 +110,15 @@ impl Reconciler {
     }
 }
 
+/// Whether a write leaves a berth as the watch shows it, so that no event will ask for another pass: the fence
+/// that settles a write in doubt.
+fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> bool {
+    match write {
+        BerthWrite::Update { berth, .. } => shown.is_some_and(|shown| shown.as_ref() == Ok(berth)),
+        BerthWrite::Create(_) | BerthWrite::Delete { .. } => false,
+    }
+}
+
 fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
     let pool = &pool.name;
     match write {
@@ -128,5 +144,20 @@ fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
                 Why::Shrunk => tracing::info!(%pool, berth = %lease, "berth closed: the capacity is smaller"),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_that_changes_nothing_asks_for_another_pass_itself() {
+        let berth = |epoch| Berth::new("p".into(), 0, epoch);
+        let stamp = BerthWrite::Update { lease: "p-0".into(), berth: berth(7), why: Why::Stamp };
+        assert!(unannounced(Some(&Ok(berth(7))), &stamp));
+        assert!(!unannounced(Some(&Ok(berth(6))), &stamp), "the watch will tell of the new epoch");
+        assert!(!unannounced(Some(&Err("edited".into())), &stamp));
+        assert!(!unannounced(None, &BerthWrite::Create(berth(7))));
     }
 }
