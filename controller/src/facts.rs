@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 
-use berth_api::membership::{self, Membership, PoolSelector, Rule};
 use crate::plan::{Member, PoolFacts, SeenBerth};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};
 use crate::view::{HostView, LeaseView, NodeView, PoolView};
+use berth_api::membership::{self, Membership, PoolSelector, Rule};
 
 /// A pool as this pass sees it.
 #[derive(Debug, Clone)]

@@ -9,9 +9,9 @@ use berth_api::pool::{BootcNodePoolStatus, NodeCounts, Target};
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
-use berth_api::membership::Conflict;
 use crate::plan::Plan;
 use crate::view::{HostView, NodeView};
+use berth_api::membership::Conflict;
 
 mod conditions;
 #[cfg(test)]

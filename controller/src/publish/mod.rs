@@ -7,9 +7,9 @@ use berth_api::node::{BootcNodeSpec, DesiredImage, Hold, Staging};
 use berth_api::pool::Target;
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
-use berth_api::membership::Membership;
 use crate::store::Objects;
 use crate::view::{HostView, NodeView};
+use berth_api::membership::Membership;
 
 mod staging;
 #[cfg(test)]

@@ -4,9 +4,9 @@ use berth_api::node::Phase;
 use berth_api::pool::PlatformDigest;
 
 use super::*;
-use berth_api::membership::Conflict;
 use crate::store::Entry;
 use crate::view::{HostContent, Report};
+use berth_api::membership::Conflict;
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()

@@ -13,9 +13,9 @@ use super::{Pass, Reconciler};
 use crate::api::CallError;
 use crate::facts::{self, Pool};
 use crate::leader::Lost;
-use berth_api::membership::Membership;
 use crate::store::Snapshot;
 use crate::view::LeaseView;
+use berth_api::membership::Membership;
 
 impl Reconciler {
     pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<Pass, Lost> {

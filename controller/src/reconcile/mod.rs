@@ -14,12 +14,12 @@ use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
 use crate::facts::{self, Occupied, Pool, Shared};
 use crate::leader::Lost;
-use berth_api::membership::Membership;
 use crate::plan::Plan;
 use crate::publish;
 use crate::resolve::{Resolution, Resolver};
 use crate::store::{Snapshot, Store};
 use crate::view::LeaseView;
+use berth_api::membership::Membership;
 
 mod berths;
 mod dereference;
