@@ -22,8 +22,8 @@ test-real: ## Run every scenario on real hosts (root, x86_64).
 check: ## Format, lints, generated files, dependencies and licences.
 	@scripts/run.sh check
 
-bench: agent-static ## Measure, and print JSON lines.
-	@$(CARGO) run --quiet -p berth-tests --bin berth-bench
+bench: ## Measure, and print JSON lines. BERTH_BENCH_ONLY=name,name selects.
+	@scripts/bench.sh
 
 generate: ## Write the generated files anew.
 	@$(CARGO) run --quiet -p berth-api --example crdgen > manifests/crds.yaml.new

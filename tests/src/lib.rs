@@ -1,6 +1,7 @@
 //! The harness that every Berth test stands on: a real control plane, a real registry, and real or simulated hosts.
 
 pub mod audit;
+pub mod bench;
 pub mod cluster;
 pub mod controlplane;
 pub mod hosts;

@@ -43,17 +43,21 @@ pub fn programs() -> Result<Programs> {
     Ok(programs)
 }
 
-/// Builds the programs as they are shipped, and makes [`programs`] give these from now on: for measurements.
+/// Builds the programs as they are shipped: static, in release.
 ///
 /// # Errors
-/// When they do not build; the agent needs musl's C compiler.
-pub fn use_shipped() -> Result<Programs> {
-    let target = "x86_64-unknown-linux-musl";
-    let agent = build(&["--release", "--target", target, "-p", "berth-agent"])?;
-    let controller = build(&["--release", "-p", "berth-controller"])?;
-    let programs = Programs { agent: take(&agent, "berth-agent")?, controller: take(&controller, "berth-controller")? };
+/// When they do not build; they need musl's C compiler.
+pub fn shipped() -> Result<Programs> {
+    let one = |name: &str| {
+        let found = build(&["--release", "--target", "x86_64-unknown-linux-musl", "-p", name])?;
+        take(&found, name)
+    };
+    Ok(Programs { agent: one("berth-agent")?, controller: one("berth-controller")? })
+}
+
+/// Makes [`programs`] give these from now on: for measurements.
+pub fn choose(programs: &Programs) {
     *BUILT.lock().unwrap_or_else(|e| e.into_inner()) = Some(programs.clone());
-    Ok(programs)
 }
 
 /// The agent with deliberate bugs compiled in, each asleep until `BERTH_SEEDED_BUG` names it. It has a target

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# bench.sh: what `make bench` runs. Its standard output is JSON lines and nothing else.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/need.sh
+. scripts/need.sh
+
+{
+    need cc=gcc git=git make=make musl-gcc=musl-tools dbus-daemon=dbus setpriv=util-linux
+    need_rust
+    [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go
+} >&2
+# In release as well: it is the hosts, and the client that others are measured against.
+exec cargo run --quiet --release -p berth-tests --bin berth-bench

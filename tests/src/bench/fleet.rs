@@ -1,0 +1,114 @@
+//! The cluster that the figures of rollouts and of idle agents are measured on: ten simulated hosts and one pool.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use kube::api::PatchParams;
+use serde_json::json;
+
+use crate::audit::{AuditLog, Record};
+use crate::cluster::{Cluster, ClusterOptions, Published};
+use crate::hosts::sim::SimHost;
+
+/// How many hosts.
+pub const HOSTS: usize = 10;
+/// The pool over all of them.
+pub const POOL: &str = "workers";
+/// How often the API server is asked whether something is done: what any time may be too long by.
+const TICK: Duration = Duration::from_millis(20);
+/// Longest time for all hosts, one after the other.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Ten hosts that run the pool's first image, and nothing to do.
+#[derive(Debug)]
+pub struct Fleet {
+    /// The cluster.
+    pub cluster: Cluster,
+}
+
+/// When a rollout began and ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    /// Just before the pool was changed.
+    pub begin: Timestamp,
+    /// When the pool's status said that all is done.
+    pub end: Timestamp,
+    /// From one to the other.
+    pub seconds: f64,
+}
+
+impl Fleet {
+    /// Starts the cluster. Staging takes 0.2 s, a reboot 1 s; there are no pods.
+    pub async fn start() -> Result<Self> {
+        let options = ClusterOptions { hosts: HOSTS, scheduler: false, ..ClusterOptions::default() };
+        let this = Self { cluster: Cluster::start(options).await? };
+        let first = this.cluster.publish("1.0.0").await?;
+        this.roll(&first).await?;
+        Ok(this)
+    }
+
+    /// Rolls the pool, one node at a time, and waits until its status says that all is done.
+    pub async fn roll(&self, image: &Published) -> Result<Span> {
+        let (begin, start) = (Timestamp::now(), Instant::now());
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
+        self.cluster.pool(POOL, &image.reference, rollout).await?;
+        let pools = self.cluster.pools();
+        loop {
+            let status = pools.get(POOL).await?.status.unwrap_or_default();
+            let here = status.target.is_some_and(|t| t.image == image.reference);
+            if here && usize::try_from(status.nodes.updated)? == HOSTS && status.berths.held == 0 {
+                break;
+            }
+            if start.elapsed() > LIMIT {
+                anyhow::bail!("no end of the rollout within {LIMIT:?}\n{}", self.cluster.describe().await);
+            }
+            tokio::time::sleep(TICK).await;
+        }
+        let span = Span { begin, end: Timestamp::now(), seconds: start.elapsed().as_secs_f64() };
+        self.cluster.until_all_run(image, LIMIT).await?;
+        // What is written a moment later belongs to the rollout as well.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(Span { end: Timestamp::now(), ..span })
+    }
+
+    /// Reboots a host that has nothing staged, and answers how long it took until its Node was Ready again.
+    pub async fn plain_reboot(&self, host: &SimHost) -> Result<f64> {
+        let start = Instant::now();
+        self.cluster.unrelated_reboot(host).await?;
+        let boot = host.facts().boot_id.context("the host is down after its reboot")?;
+        let nodes = self.cluster.nodes();
+        loop {
+            let status = nodes.get(host.name()).await?.status.unwrap_or_default();
+            let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+            if ready && status.node_info.is_some_and(|info| info.boot_id == boot) {
+                return Ok(start.elapsed().as_secs_f64());
+            }
+            if start.elapsed() > LIMIT {
+                anyhow::bail!("{} is not Ready after a plain reboot", host.name());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// What the API server was asked in a time, by whoever.
+    pub fn requests(&self, begin: Timestamp, end: Timestamp) -> Result<Vec<Record>> {
+        let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
+        Ok(log.records().iter().filter(|r| begin <= r.received && r.received <= end).cloned().collect())
+    }
+}
+
+/// Whether a request came from the agent, under either of its identities.
+pub fn by_agent(record: &Record) -> bool {
+    record.program() == "berth-agent"
+}
+
+/// Whether a request came from the controller.
+pub fn by_controller(record: &Record) -> bool {
+    record.user == "system:serviceaccount:berth-system:berth-controller"
+}
+
+/// Field manager of what the measurement itself writes.
+pub(super) fn manager() -> PatchParams {
+    PatchParams { field_manager: Some("berth-bench".to_owned()), ..PatchParams::default() }
+}

@@ -1,0 +1,85 @@
+//! Agents that have nothing to do: what they occupy, and what they ask of the API server.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::fleet::{Fleet, HOSTS, by_agent};
+use super::memory::Memory;
+use super::{Figure, Progress, Selection, idle, median, setting};
+use crate::audit::Record;
+
+/// The figures of this module.
+pub const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-requests"];
+
+/// How large the agent is as it is shipped.
+pub fn size(agent: &Path) -> Result<Figure> {
+    let bytes = std::fs::metadata(agent).with_context(|| format!("cannot read {}", agent.display()))?.len();
+    Ok(Figure::new("agent-size", "MiB", &[bytes as f64 / f64::from(1 << 20)]).aim(8.0).peer(32.3))
+}
+
+/// Leaves the agents alone, and then measures.
+pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
+    progress.say(&format!("leaving {HOSTS} agents alone for {} s", idle().as_secs()));
+    let begin = Timestamp::now();
+    tokio::time::sleep(idle()).await;
+    if selection.wants_one(&["agent-memory", "agent-memory-anonymous"]) {
+        memory(fleet)?;
+    }
+    if selection.wants("idle-requests") {
+        requests(fleet, begin, progress).await?;
+    }
+    Ok(())
+}
+
+fn memory(fleet: &Fleet) -> Result<()> {
+    let pids = fleet.cluster.fleet.hosts.iter().flat_map(|host| host.agent_pids());
+    let all = pids.map(Memory::of).collect::<Result<Vec<_>>>()?;
+    let column = |field: fn(&Memory) -> f64| all.iter().map(field).collect::<Vec<_>>();
+    let of = Memory {
+        resident: median(&column(|m| m.resident)),
+        anonymous: median(&column(|m| m.anonymous)),
+        file: median(&column(|m| m.file)),
+        peak: median(&column(|m| m.peak)),
+    };
+    let resident = Figure::new("agent-memory", "MiB", &column(|m| m.resident)).aim(8.0).peer(30.3);
+    resident.detail("medians", of.json()).print();
+    Figure::new("agent-memory-anonymous", "MiB", &column(|m| m.anonymous)).aim(1.5).peer(7.8).print();
+    Ok(())
+}
+
+/// The window is as long as the time between two heartbeats, which are the rarest thing that an idle agent does.
+async fn requests(fleet: &Fleet, begin: Timestamp, progress: Progress) -> Result<()> {
+    let window = Duration::from_secs(setting("BERTH_BENCH_IDLE_REQUESTS", 300));
+    let left = window.saturating_sub(Duration::try_from(Timestamp::now().duration_since(begin))?);
+    progress.say(&format!("counting the requests of idle agents for {} s more", left.as_secs()));
+    tokio::time::sleep(left).await;
+    let minutes = Timestamp::now().duration_since(begin).as_secs_f64() / 60.0;
+    let records = fleet.requests(begin, Timestamp::now())?;
+    let asked: Vec<&Record> = records.iter().filter(|r| by_agent(r) && r.stage == "ResponseComplete").collect();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for record in &asked {
+        *counts.entry(format!("{} {}", record.verb, record.target())).or_default() += 1;
+    }
+    let runs: Vec<f64> = fleet
+        .cluster
+        .fleet
+        .hosts
+        .iter()
+        .map(|host| {
+            let own = asked.iter().filter(|r| r.verb != "watch" && is_by(r, host.name()));
+            own.count() as f64 / minutes
+        })
+        .collect();
+    let figure = Figure::new("idle-requests", "requests per node and minute", &runs).aim(1.0);
+    figure.detail("of all nodes", json!(counts)).detail("minutes", json!((minutes * 10.0).round() / 10.0)).print();
+    Ok(())
+}
+
+fn is_by(record: &Record, node: &str) -> bool {
+    record.node_claim.as_deref() == Some(node) || record.user == format!("system:node:{node}")
+}

@@ -1,0 +1,178 @@
+//! Measurements, and how they are told: one JSON line for each figure. Nothing here judges a time.
+
+pub mod fleet;
+pub mod idle;
+pub mod memory;
+pub mod publish;
+pub mod rollout;
+pub mod staging;
+mod thousand;
+mod turns;
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// One measured figure.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Figure {
+    /// Its name.
+    pub bench: &'static str,
+    /// What to quote: the median of the runs.
+    pub value: f64,
+    /// What `value`, `runs`, `median`, `floor`, `aim` and `peer` are in.
+    pub unit: &'static str,
+    /// Each run.
+    pub runs: Vec<f64>,
+    /// Their median.
+    pub median: f64,
+    /// What the same thing costs without Berth, measured in the same run; the median where there were several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
+    /// What we want.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aim: Option<f64>,
+    /// What bootc-operator was measured to have, on a machine with two cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<f64>,
+    /// What explains the figure.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub detail: Map<String, Value>,
+}
+
+impl Figure {
+    /// A figure with its runs.
+    pub fn new(bench: &'static str, unit: &'static str, runs: &[f64]) -> Self {
+        let median = round(median(runs));
+        let runs = runs.iter().map(|run| round(*run)).collect();
+        Self { bench, value: median, unit, runs, median, ..Self::default() }
+    }
+
+    /// With what is wanted.
+    #[must_use]
+    pub fn aim(mut self, aim: f64) -> Self {
+        self.aim = Some(aim);
+        self
+    }
+
+    /// With what bootc-operator has.
+    #[must_use]
+    pub fn peer(mut self, peer: f64) -> Self {
+        self.peer = Some(peer);
+        self
+    }
+
+    /// With the floor's runs.
+    #[must_use]
+    pub fn floor(mut self, floors: &[f64]) -> Self {
+        self.floor = Some(round(median(floors)));
+        self
+    }
+
+    /// With one more fact that explains it.
+    #[must_use]
+    pub fn detail(mut self, name: &str, value: Value) -> Self {
+        self.detail.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Prints it.
+    pub fn print(&self) {
+        println!("{}", json!(self));
+    }
+}
+
+/// Says why a figure is not there.
+pub fn skip(bench: &str, why: &str) {
+    println!("{}", json!({ "bench": bench, "skipped": why }));
+}
+
+/// The middle one; the mean of the two in the middle when their number is even; 0 of none.
+pub fn median(runs: &[f64]) -> f64 {
+    let mut sorted = runs.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
+    match sorted.len() % 2 {
+        0 => (upper + sorted.get((sorted.len() / 2).saturating_sub(1)).copied().unwrap_or_default()) / 2.0,
+        _ => upper,
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// Tells on standard error what is going on, with the time since the start.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress(Instant);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Progress {
+    /// One line.
+    pub fn say(&self, what: &str) {
+        eprintln!("{:>6.1} s  {what}", self.0.elapsed().as_secs_f64());
+    }
+}
+
+/// Which figures are wanted: those that begin with one of the names in `BERTH_BENCH_ONLY`, or all.
+#[derive(Debug, Clone, Default)]
+pub struct Selection(Vec<String>);
+
+impl Selection {
+    /// From the text of the variable.
+    pub fn parse(text: &str) -> Self {
+        Self(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// Whether a figure is wanted.
+    pub fn wants(&self, bench: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|name| bench.starts_with(name.as_str()))
+    }
+
+    /// Whether one of some figures is wanted.
+    pub fn wants_one(&self, benches: &[&str]) -> bool {
+        benches.iter().any(|bench| self.wants(bench))
+    }
+}
+
+/// A number from the environment.
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// How often each thing is measured that can be repeated: `BERTH_BENCH_RUNS`.
+fn runs() -> u64 {
+    setting("BERTH_BENCH_RUNS", 3)
+}
+
+/// How long a process is left alone before its memory is read: `BERTH_BENCH_IDLE`, in seconds.
+fn idle() -> Duration {
+    Duration::from_secs(setting("BERTH_BENCH_IDLE", 60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[4.0, 1.0]), 2.5);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn a_selection_is_a_list_of_beginnings() {
+        let some = Selection::parse("agent, rollout-writes");
+        assert!(some.wants("agent-memory") && some.wants("rollout-writes"));
+        assert!(!some.wants("rollout-overhead") && some.wants_one(&["x", "agent-size"]));
+        assert!(Selection::parse("").wants("anything"));
+    }
+}

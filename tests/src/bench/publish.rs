@@ -1,0 +1,138 @@
+//! A controller with a thousand Nodes: what it occupies, and how long it takes to publish a new digest to all, against
+//! the bare patches of a client that only writes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use berth_api::Digest;
+use berth_api::node::BootcNode;
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{ListParams, Patch};
+use serde_json::json;
+
+use super::fleet::{POOL, by_controller, manager};
+use super::memory::Memory;
+use super::{Figure, Progress, Selection, idle, runs, setting, thousand};
+use crate::audit::AuditLog;
+use crate::cluster::{Cluster, ClusterOptions, Published};
+
+/// The figures of this module.
+pub const BENCHES: [&str; 4] =
+    ["controller-memory", "controller-memory-anonymous", "publish-new-digest", "publish-first"];
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// The cluster's first controller.
+const CONTROLLER: usize = 0;
+
+struct Bench {
+    cluster: Cluster,
+    nodes: usize,
+    progress: Progress,
+}
+
+/// Measures all of it. `BERTH_BENCH_NODES` asks for another number of Nodes.
+pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+    let nodes = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
+    let cluster = Cluster::start(ClusterOptions { hosts: 0, scheduler: false, ..ClusterOptions::default() }).await?;
+    progress.say(&format!("creating {nodes} Nodes"));
+    thousand::make(&cluster.client(), nodes).await?;
+    let bench = Bench { cluster, nodes, progress };
+    let before = bench.memory()?;
+    let first = bench.publish(&bench.cluster.publish("2.0.0").await?).await?;
+    progress.say(&format!("first publish took {first:.2} s; leaving the controller alone"));
+    tokio::time::sleep(idle()).await;
+    let after = bench.memory()?;
+    if selection.wants_one(&BENCHES[..2]) {
+        let resident = Figure::new(BENCHES[0], "MiB", &[after.resident]).peer(110.0);
+        resident.detail("now", after.json()).detail("before a pool", before.json()).print();
+        Figure::new(BENCHES[1], "MiB", &[after.anonymous]).print();
+    }
+    if selection.wants("publish-first") {
+        Figure::new("publish-first", "s", &[first]).peer(9.3).detail("nodes", json!(nodes)).print();
+    }
+    if selection.wants("publish-new-digest") {
+        bench.new_digests().await?;
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn api(&self) -> Api<BootcNode> {
+        self.cluster.bootc_nodes()
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        Memory::of(self.cluster.controllers.pid(CONTROLLER).context("no controller runs")?)
+    }
+
+    /// The controller and the naive client in turns, so that both meet the same API server.
+    async fn new_digests(&self) -> Result<()> {
+        let (mut ours, mut naive) = (vec![], vec![]);
+        for run in 0..runs() {
+            ours.push(self.publish(&self.cluster.publish(&format!("3.{run}.0")).await?).await?);
+            // Undone by the controller once it is back: the next run starts from what it wants.
+            self.cluster.controllers.stop(CONTROLLER);
+            naive.push(self.naive(run).await?);
+            self.cluster.controllers.start(CONTROLLER)?;
+            let target = self.cluster.pools().get(POOL).await?.status.and_then(|s| s.target);
+            let digest = target.and_then(|t| t.digest_for("amd64").cloned()).context("the pool has no target")?;
+            self.until_all(&digest).await?;
+            self.progress.say(&format!("published in {:?} s, bare patches in {:?} s", ours.last(), naive.last()));
+        }
+        let figure = Figure::new("publish-new-digest", "s", &ours).floor(&naive).peer(2.9);
+        let memory = self.memory()?;
+        figure
+            .detail("nodes", json!(self.nodes))
+            .detail("floor of peer", json!(2.4))
+            .detail("memory after", memory.json())
+            .print();
+        Ok(())
+    }
+
+    /// Changes the pool; answers how long it took until the last BootcNode was written, by the audit log.
+    async fn publish(&self, image: &Published) -> Result<f64> {
+        let begin = Timestamp::now();
+        self.cluster.pool(POOL, &image.reference, json!({})).await?;
+        self.until_all(&image.digest).await?;
+        let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
+        let writes = log.writes().filter(|r| r.received >= begin && by_controller(r) && r.resource == "bootcnodes");
+        let writes: Vec<Timestamp> = writes.map(|r| r.at).collect();
+        self.progress.say(&format!("{} writes of BootcNodes", writes.len()));
+        let last = writes.into_iter().max().context("nothing was published")?;
+        Ok(last.duration_since(begin).as_secs_f64())
+    }
+
+    /// Asks rarely: listing them all is work for the server.
+    async fn until_all(&self, digest: &Digest) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < LIMIT {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let list = self.api().list(&ListParams::default()).await?;
+            let has = |n: &&BootcNode| n.spec.image.as_ref().is_some_and(|i| i.digest == *digest);
+            if list.items.iter().filter(has).count() == self.nodes {
+                return Ok(());
+            }
+        }
+        bail!("{digest} is not published to all within {LIMIT:?}\n{}", self.cluster.controllers.tail(20))
+    }
+
+    /// A client that only writes: one patch of the same field for each, as many at a time as the controller has.
+    async fn naive(&self, run: u64) -> Result<f64> {
+        let image = |digest: &str| json!({ "ref": format!("registry.example.com/os@{digest}"), "digest": digest, "indexDigest": digest });
+        let body = json!({ "spec": { "image": image(&format!("sha256:{:064x}", run + 1)) } });
+        let (api, params) = (self.api(), manager());
+        let start = Instant::now();
+        stream::iter(0..self.nodes)
+            .map(|number| {
+                let (api, params, body) = (api.clone(), params.clone(), body.clone());
+                async move { api.patch(&thousand::name(number), &params, &Patch::Merge(body)).await.map(drop) }
+            })
+            .buffer_unordered(thousand::AT_ONCE)
+            .try_collect::<()>()
+            .await
+            .context("a bare patch failed")?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}

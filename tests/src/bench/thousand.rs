@@ -1,0 +1,118 @@
+//! Many Nodes of realistic size, without hosts: what a controller has to read and to keep.
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// How many requests are under way at the same time.
+pub(super) const AT_ONCE: usize = 16;
+/// How many images the kubelet reports: its default limit.
+const IMAGES: usize = 50;
+
+/// Makes so many Nodes. Their managedFields are what the API server makes of these writes.
+pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let one = |number: usize| {
+        let nodes = nodes.clone();
+        async move {
+            let name = name(number);
+            let object: Node = serde_json::from_value(node(number)).context("the Node is malformed")?;
+            let kubelet = || Some("kubelet".to_owned());
+            nodes.create(&PostParams { field_manager: kubelet(), ..PostParams::default() }, &object).await?;
+            let params = PatchParams { field_manager: kubelet(), ..PatchParams::default() };
+            let status = Patch::Merge(json!({ "status": status(number) }));
+            nodes.patch_status(&name, &params, &status).await.with_context(|| format!("the status of {name}"))?;
+            // Another writer has fields of its own, as the controller manager and a network plugin do.
+            let others = Patch::Merge(json!({ "metadata": { "annotations": annotations(number) } }));
+            let params = PatchParams { field_manager: Some("network-plugin".to_owned()), ..PatchParams::default() };
+            nodes.patch(&name, &params, &others).await.with_context(|| format!("the annotations of {name}"))?;
+            anyhow::Ok(())
+        }
+    };
+    stream::iter((0..count).map(one)).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+pub(super) fn name(number: usize) -> String {
+    format!("worker-{number:04}.pool-a.example.internal")
+}
+
+fn node(number: usize) -> Value {
+    let name = name(number);
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
+                "beta.kubernetes.io/arch": "amd64", "beta.kubernetes.io/os": "linux",
+                "node.kubernetes.io/instance-type": "m5.4xlarge", "beta.kubernetes.io/instance-type": "m5.4xlarge",
+                "topology.kubernetes.io/region": "region-1", "topology.kubernetes.io/zone": format!("region-1{}", number % 3),
+                "topology.ebs.csi.aws.com/zone": format!("region-1{}", number % 3),
+                "node.example.com/rack": format!("rack-{}", number / 40), "node.example.com/role": "worker",
+            },
+            "annotations": {
+                "kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/containerd/containerd.sock",
+                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+            },
+        },
+        "spec": { "providerID": format!("aws:///region-1a/i-{number:017x}"), "podCIDR": format!("10.{}.{}.0/24", 100 + number / 256, number % 256) },
+    })
+}
+
+fn annotations(number: usize) -> Value {
+    json!({
+        "csi.volume.kubernetes.io/nodeid": format!("{{\"ebs.csi.aws.com\":\"i-{number:017x}\",\"efs.csi.aws.com\":\"i-{number:017x}\"}}"),
+        "projectcalico.org/IPv4Address": format!("10.0.{}.{}/20", number / 256, number % 256),
+        "projectcalico.org/IPv4VXLANTunnelAddr": format!("192.168.{}.{}", number / 256, number % 256),
+        "alpha.kubernetes.io/provided-node-ip": format!("10.0.{}.{}", number / 256, number % 256),
+    })
+}
+
+fn status(number: usize) -> Value {
+    let conditions: Vec<Value> = [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+    ]
+    .iter()
+    .map(|(kind, status, reason, message)| {
+        let time = "2026-01-01T00:00:00Z";
+        json!({
+            "type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": time,
+            "lastTransitionTime": time,
+        })
+    })
+    .collect();
+    let resources = json!({
+        "cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "200Gi", "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+    });
+    json!({
+        "conditions": conditions, "capacity": resources, "allocatable": resources, "images": images(number),
+        "addresses": [
+            { "type": "InternalIP", "address": format!("10.0.{}.{}", number / 256, number % 256) },
+            { "type": "Hostname", "address": name(number) },
+        ],
+        "daemonEndpoints": { "kubeletEndpoint": { "Port": 10250 } },
+        "nodeInfo": {
+            "bootID": format!("00000000-0000-4000-8000-{number:012x}"), "machineID": format!("{number:032x}"),
+            "systemUUID": format!("ec2{number:029x}"), "kernelVersion": "6.12.0-55.el10.x86_64",
+            "osImage": "Example Linux 10", "operatingSystem": "linux", "architecture": "amd64",
+            "containerRuntimeVersion": "containerd://2.1.0", "kubeletVersion": "v1.36.3", "kubeProxyVersion": "",
+        },
+    })
+}
+
+/// Each by digest and by tag, as the kubelet reports them.
+fn images(number: usize) -> Vec<Value> {
+    let image = |n: usize| {
+        let repository = format!("registry.example.com/platform/team-{}/service-{n}", n % 7);
+        let digest = format!("{:064x}", n * 1_000_003 + number % 5);
+        json!({ "names": [format!("{repository}@sha256:{digest}"), format!("{repository}:v1.{n}.0")], "sizeBytes": 50_000_000 + n })
+    };
+    (0..IMAGES).map(image).collect()
+}

@@ -1,0 +1,66 @@
+//! Where the time of a turn goes: joined from the writes of the berth and what the host did.
+
+use std::collections::BTreeMap;
+
+use berth_api::berth::{BerthState, HoldPhase, lease};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use crate::audit::Record;
+use crate::hosts::{HostChange, HostEvent};
+
+/// The moments of one turn, in order.
+const MOMENTS: [&str; 8] =
+    ["1 offered", "2 taken", "3 committed", "4 down", "5 up", "6 ready", "7 releasing", "8 given back"];
+
+const FIRST: &str = "0 first offered";
+
+/// How long it took to come to each moment from the one before, of each turn. The first of them counts from the end
+/// of the turn before, or from the beginning.
+pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> BTreeMap<&'static str, Vec<f64>> {
+    let mut stretches: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    let mut before = begin;
+    for (moment, at) in moments(records, hosts, begin) {
+        // The first offer waits for the staging as well.
+        let moment = if before == begin { FIRST } else { moment };
+        stretches.entry(moment).or_default().push(at.duration_since(before).as_secs_f64());
+        before = at;
+    }
+    stretches
+}
+
+fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'static str, Timestamp)> {
+    let mut all: Vec<(&'static str, Timestamp)> = records.iter().filter_map(of_berth).collect();
+    let kubelet = |r: &&Record| r.target() == "nodes/status" && r.user.starts_with("system:node:");
+    let said: Vec<Timestamp> = records.iter().filter(kubelet).map(|r| r.at).collect();
+    for event in hosts.iter().filter(|e| e.at >= begin) {
+        match &event.change {
+            HostChange::Down => all.push((MOMENTS[3], event.at)),
+            HostChange::Up { .. } => {
+                all.push((MOMENTS[4], event.at));
+                // After a boot the kubelet stand-in speaks twice: not ready, and then ready.
+                all.extend(said.iter().filter(|at| **at > event.at).nth(1).map(|at| (MOMENTS[5], *at)));
+            }
+            HostChange::PullStarted { .. } | HostChange::PullEnded { .. } => {}
+        }
+    }
+    all.sort_by_key(|(_, at)| *at);
+    all
+}
+
+fn of_berth(record: &Record) -> Option<(&'static str, Timestamp)> {
+    if record.resource != "leases" || !record.succeeded() || !record.is_write() {
+        return None;
+    }
+    let object: Lease = serde_json::from_value(record.response.clone()?).ok()?;
+    let moment = match lease::read(&object).ok()?.state {
+        BerthState::Offered(_) => MOMENTS[0],
+        BerthState::Held(holding) => match holding.phase {
+            HoldPhase::Taken => MOMENTS[1],
+            HoldPhase::Committed => MOMENTS[2],
+            HoldPhase::Releasing(_) => MOMENTS[6],
+        },
+        BerthState::Closed(_) => MOMENTS[7],
+    };
+    Some((moment, record.at))
+}

@@ -1,0 +1,71 @@
+//! Measures Berth and prints one JSON line for each figure; progress goes to standard error. Nothing here fails
+//! because of a time.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use berth_tests::bench::fleet::Fleet;
+use berth_tests::bench::{Progress, Selection, idle, publish, rollout, staging};
+use berth_tests::programs::{self, Programs};
+use clap::Parser;
+
+/// Measures Berth and prints one JSON line for each figure.
+///
+/// Hosts are simulated unless the figure's name begins with "real": staging takes 0.2 s, a reboot 1 s, and there are
+/// no pods. The agent and the controller are the static release builds. "runs" has each run, "value" is their median, "floor" is the
+/// same thing without Berth in the same run, "aim" is what we want, "peer" is bootc-operator.
+#[derive(Debug, Parser)]
+#[command(
+    name = "berth-bench",
+    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (300)\n  BERTH_BENCH_NODES          How many Nodes the controller has (1000)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
+)]
+struct Arguments {
+    /// Only the figures whose names begin with one of these, separated by commas.
+    #[arg(long, env = "BERTH_BENCH_ONLY", value_name = "NAMES", default_value = "")]
+    only: String,
+    /// Measure the berth-agent and the berth-controller in this directory, in place of building them.
+    #[arg(long, env = "BERTH_BENCH_PROGRAMS", value_name = "DIR")]
+    programs: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let selection = Selection::parse(&arguments.only);
+    berth_tests::install_crypto();
+    let progress = Progress::default();
+    let programs = match arguments.programs {
+        Some(from) => Programs { agent: from.join("berth-agent"), controller: from.join("berth-controller") },
+        None => {
+            progress.say("building the programs as they are shipped");
+            tokio::task::spawn_blocking(programs::shipped).await??
+        }
+    };
+    programs::choose(&programs);
+    if selection.wants("agent-size") {
+        idle::size(&programs.agent)?.print();
+    }
+    if selection.wants_one(&rollout::BENCHES) || selection.wants_one(&idle::BENCHES) {
+        on_a_fleet(&selection, progress).await?;
+    }
+    if selection.wants_one(&publish::BENCHES) {
+        publish::measure(&selection, progress).await.context("cannot measure the controller")?;
+    }
+    if selection.wants(staging::BENCH) {
+        staging::measure(&programs.agent, progress).await.context("cannot measure the staging on a real host")?;
+    }
+    progress.say("done");
+    Ok(())
+}
+
+async fn on_a_fleet(selection: &Selection, progress: Progress) -> Result<()> {
+    progress.say("starting ten simulated hosts");
+    let fleet = Fleet::start().await?;
+    if selection.wants_one(&rollout::BENCHES) {
+        rollout::measure(&fleet, selection, progress).await.context("cannot measure rollouts")?;
+    }
+    if selection.wants_one(&idle::BENCHES) {
+        idle::measure(&fleet, selection, progress).await.context("cannot measure idle agents")?;
+    }
+    Ok(())
+}
