@@ -30,6 +30,8 @@ use crate::tools::{Tool, Tools};
 const REPOSITORY: &str = "os";
 /// What a version adds to the one before, in bytes for each of its layers.
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
+/// How long a scenario may hold up a shutdown, so that there is time between the request and the end.
+const DELAY: &str = "[Login]\nInhibitDelayMaxSec=15\n";
 /// The agent's pods and DaemonSet.
 const AGENT: &str = "berth-agent";
 /// How long the whole cluster may take to be ready once everything is built.
@@ -197,13 +199,10 @@ impl RealCluster {
         self.until_ready().await
     }
 
-    /// SIGKILL for the agent on a host; its kubelet starts it again.
+    /// SIGKILL for the agent on a host. Its pod is deleted as well: the DaemonSet makes another one at once, where the
+    /// kubelet would wait longer each time.
     pub async fn kill_agent(&self, host: &RealHost) -> Result<()> {
-        host.exec(&["pkill", "--signal", "KILL", "--exact", AGENT]).await.map(drop)
-    }
-
-    /// Deletes the agent's pod on a host; the DaemonSet makes another one.
-    pub async fn delete_agent(&self, host: &RealHost) -> Result<()> {
+        host.exec(&["pkill", "--signal", "KILL", "--exact", AGENT]).await?;
         let pods: Api<Pod> = Api::namespaced(self.client(), "berth-system");
         let params = ListParams::default()
             .labels(&format!("app.kubernetes.io/name={AGENT}"))
@@ -267,8 +266,13 @@ fn agent_log(host: &RealHost) -> Result<String> {
     Ok(lines[lines.len().saturating_sub(60)..].join("\n"))
 }
 
+fn os_version(version: &str) -> OsVersion {
+    let delay = ("usr/lib/systemd/logind.conf.d/delay.conf".to_owned(), 0o644, DELAY.as_bytes().to_vec());
+    OsVersion { payload: LAYERS.to_vec(), files: vec![delay], ..OsVersion::new(version) }
+}
+
 async fn publish(images: &OsImages, registry: &Registry, version: &str) -> Result<Published> {
-    let spec = OsVersion { payload: LAYERS.to_vec(), ..OsVersion::new(version) };
+    let spec = os_version(version);
     let (images, host) = (images.clone(), registry.host());
     let blocking = tokio::task::spawn_blocking(move || {
         let image = images.version(&spec)?;
@@ -281,8 +285,7 @@ async fn publish(images: &OsImages, registry: &Registry, version: &str) -> Resul
 
 async fn add_hosts(network: &RealHosts, images: &OsImages, site: &Site, count: usize) -> Result<Vec<RealHost>> {
     publish(images, &site.registry, "1.0.0").await?;
-    let first = OsVersion { payload: LAYERS.to_vec(), ..OsVersion::new("1.0.0") };
-    let first = images.version(&first)?;
+    let first = images.version(&os_version("1.0.0"))?;
     let mut hosts = vec![];
     for n in 1..=count {
         let name = format!("node{n}");
