@@ -52,6 +52,13 @@ impl Pool {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
     }
 
+    /// The spec names another reference than the one that the target was resolved from: what is published is no longer
+    /// wanted, and what is wanted instead is not known yet.
+    pub fn unresolved(&self) -> bool {
+        let reference = self.object.as_ref().map(|o| o.spec.image_ref());
+        self.target().is_some_and(|target| Some(target.image.as_str()) != reference)
+    }
+
     /// The pool's capacity for so many members.
     pub fn capacity(&self, members: usize) -> usize {
         match &self.object {
@@ -110,6 +117,7 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
         let members = membership.members(&pool.name).count();
         Some(Terms {
             target: pool.target().cloned(),
+            unresolved: pool.unresolved(),
             resolving: resolving.contains(&pool.name),
             max_staging: spec.max_staging(members),
             drain_timeout: spec.drain_timeout(),
@@ -214,6 +222,7 @@ impl Shared<'_> {
             capacity,
             published: pool.published(),
             paused: pool.paused(),
+            unresolved: pool.unresolved(),
             members,
             berths,
             elsewhere,
@@ -254,4 +263,37 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         last_turn: report.last_turn,
         heard,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
+
+    use super::*;
+
+    fn pool(reference: &str, resolved: Option<&str>) -> Pool {
+        let image = PoolImage { reference: Some(reference.to_owned()) };
+        let mut object = BootcNodePool::new("a", BootcNodePoolSpec { image: Some(image), ..Default::default() });
+        let target = resolved.map(|image| Target {
+            image: image.to_owned(),
+            digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+            version: None,
+            platforms: vec![],
+            publish_time: None,
+        });
+        object.status = Some(BootcNodePoolStatus { target, ..Default::default() });
+        Pool { name: "a".into(), object: Some(object), deleting: false, bad_selector: None }
+    }
+
+    #[test]
+    fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
+        assert!(!pool("r/os:2", Some("r/os:2")).unresolved());
+        assert!(!pool("r/os:2", None).unresolved(), "there is nothing to withdraw");
+        let reverted = pool("r/os:1", Some("r/os:2"));
+        assert!(reverted.unresolved() && reverted.target().is_some());
+        assert!(!Pool::orphaned("a".into()).unresolved());
+        let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
+        let terms = &terms[&"a".into()];
+        assert!(terms.unresolved && terms.target.is_some());
+    }
 }

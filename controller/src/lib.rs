@@ -10,6 +10,7 @@ pub mod backoff;
 pub mod cli;
 pub mod facts;
 pub mod leader;
+pub mod memory;
 pub mod plan;
 pub mod publish;
 pub mod reconcile;

@@ -88,8 +88,8 @@ pub struct Report {
     pub locked: bool,
     /// Where the node is, for counting and for people.
     pub phase: Option<Phase>,
-    /// The agent backs off from a failure: reason and message.
-    pub failure: Option<(String, String)>,
+    /// The agent could not pull or stage, and tries again later.
+    pub failure: Option<Failing>,
     /// Digest of the last turn that ended badly, and how many did.
     pub last_turn: Option<(Digest, u32)>,
     /// Digests that failed.
@@ -98,6 +98,15 @@ pub struct Report {
     pub prepared: bool,
     /// `NodeDegraded` is True: reason and message.
     pub degraded: Option<(String, String)>,
+}
+
+/// A failure to pull or stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failing {
+    /// The digest that it is about.
+    pub digest: Option<Digest>,
+    /// How often it was tried.
+    pub attempts: u32,
 }
 
 /// A berth's Lease.
@@ -268,7 +277,7 @@ impl Report {
             staged: status.staged.and_then(|d| d.digest),
             locked,
             phase: status.phase,
-            failure: status.failure.map(|f| (f.reason, f.message)),
+            failure: status.failure.map(|f| Failing { digest: f.digest, attempts: f.attempts }),
             last_turn: status.last_turn.map(|t| (t.digest, t.attempts)),
             failed: status.failed_digests,
             prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),

@@ -103,6 +103,10 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
     if facts.paused {
         return Verdict::no("Paused", "rollout.paused is true: no node is offered a berth");
     }
+    if !is_current(facts, target) {
+        let message = format!("nobody goes on to {} before {} is resolved", target.image, facts.reference);
+        return Verdict::no("ImageNotResolved", message);
+    }
     waiting(facts)
 }
 

@@ -32,6 +32,8 @@ pub enum Wait {
     HasBerth,
     /// The pool is paused.
     Paused,
+    /// The image that the pool asks for now is not resolved yet.
+    Unresolved,
     /// Berths are being fenced against writes of a former leader.
     Fencing,
     /// The capacity is used up.
@@ -55,6 +57,7 @@ impl Wait {
             Self::Silent => "has a silent agent",
             Self::HasBerth => "is being updated",
             Self::Paused => "waits because the pool is paused",
+            Self::Unresolved => "waits until the pool's new image is resolved",
             Self::Fencing => "waits for the new leader",
             Self::Capacity => "waits for a berth",
             Self::NoBerth => "waits for a berth to be closed or created",
@@ -100,6 +103,9 @@ pub(super) fn fit(member: &Member) -> Result<Digest, Wait> {
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer) -> Option<&'static str> {
     if facts.paused {
         return Some("the pool is paused");
+    }
+    if facts.unresolved {
+        return Some("the pool asks for another image now, which is not resolved yet");
     }
     let Some(member) = facts.member(&offer.node, &offer.uid) else {
         return Some("the node is no longer a member");

@@ -39,6 +39,9 @@ pub struct PoolFacts {
     pub published: usize,
     /// The admin has paused the pool.
     pub paused: bool,
+    /// The spec names another image than the target in force, and that one is not resolved yet: the target is
+    /// withdrawn, whatever comes instead.
+    pub unresolved: bool,
     /// The pool's members.
     pub members: Vec<Member>,
     /// Every Lease that carries the pool's label.
@@ -289,7 +292,7 @@ fn revoked(facts: &PoolFacts, berth: &Berth, holding: &Holding) -> Option<(Berth
     let member = facts.member(&holding.node, &holding.uid);
     let reason = match member {
         None => Some("LeftPool"),
-        Some(m) if m.desired.as_ref() != Some(&holding.target) => Some("TargetChanged"),
+        Some(m) if facts.unresolved || m.desired.as_ref() != Some(&holding.target) => Some("TargetChanged"),
         Some(_) if facts.paused => Some("Paused"),
         Some(_) => None,
     };
@@ -324,6 +327,7 @@ fn offer(facts: &PoolFacts, mut berths: Vec<SeenBerth>, now: Timestamp, plan: &m
             Ok(_) if facts.confirmed_gone.contains(&member.uid) => Some(Wait::OtherNode),
             Ok(_) if occupancy.has(&member.uid) => Some(Wait::HasBerth),
             Ok(_) if facts.paused => Some(Wait::Paused),
+            Ok(_) if facts.unresolved => Some(Wait::Unresolved),
             Ok(_) if facts.unfenced() => Some(Wait::Fencing),
             Ok(_) if !occupancy.room_for(member, limit) => Some(Wait::Capacity),
             Ok(target) => match open(facts, &mut berths, member, target, limit, now) {

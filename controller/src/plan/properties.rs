@@ -57,6 +57,7 @@ prop_compose! {
         capacity in 0usize..5,
         published in 0usize..5,
         paused in prop::bool::weighted(0.1),
+        unresolved in prop::bool::weighted(0.1),
         elsewhere in prop::collection::btree_set(0usize..5, 0..2),
         gone in prop::collection::btree_set(0usize..5, 0..2),
     ) -> PoolFacts {
@@ -67,6 +68,7 @@ prop_compose! {
             capacity,
             published,
             paused,
+            unresolved,
             members: members.into_iter().take(count).collect(),
             berths,
             elsewhere: elsewhere.into_iter().map(|i| uid(NODES[i])).collect(),
@@ -105,7 +107,8 @@ impl World<'_> {
         let k = facts.capacity.min(facts.published);
         assert!(matches!(before.state, BerthState::Closed(_)) && (before.index as usize) < k);
         let member = facts.members.iter().find(|m| m.uid == offer.uid).unwrap();
-        assert!(!facts.paused && member.prepared && member.observed && member.heard);
+        assert!(!facts.paused && !facts.unresolved);
+        assert!(member.prepared && member.observed && member.heard);
         assert_eq!(member.desired.as_ref(), Some(&offer.target));
         assert_eq!(member.staged.as_ref(), Some(&offer.target));
         assert!(!member.failed.contains(&offer.target));

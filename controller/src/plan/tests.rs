@@ -69,6 +69,7 @@ pub(super) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> P
         capacity: k,
         published: k,
         paused: false,
+        unresolved: false,
         members,
         berths,
         elsewhere: BTreeSet::new(),
@@ -233,8 +234,9 @@ fn an_offer_lapses_and_the_next_node_has_its_turn() {
 #[test]
 fn offers_are_withdrawn_when_their_reason_is_gone() {
     type Change = fn(&mut PoolFacts);
-    let changes: [(&str, Change); 6] = [
+    let changes: [(&str, Change); 7] = [
         ("paused", |f| f.paused = true),
+        ("unresolved", |f| f.unresolved = true),
         ("member", |f| drop(f.members.remove(0))),
         ("target", |f| f.members[0].desired = Some(digest(3))),
         ("failed", |f| f.members[0].failed = vec![digest(2)]),
@@ -262,6 +264,19 @@ fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1"]);
     assert_eq!(plan.waiting[&"n3".into()], Wait::Paused);
+}
+
+#[test]
+fn a_withdrawn_image_goes_no_further_while_the_new_one_is_not_resolved() {
+    let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(offered(2, "n3", 100)), seen(closed(3))];
+    let mut f = facts(4, names(&["n1", "n2", "n3", "n4"]), berths);
+    assert_eq!(words(&now(&f)), ["p-3 Offer n4"]);
+    f.unresolved = true;
+    let plan = now(&f);
+    let words = words(&plan);
+    assert_eq!(words[0], "p-0 Revoke(\"TargetChanged\") n1");
+    assert!(words[1].starts_with("p-2 Withdrawn") && words.len() == 2, "{words:?}");
+    assert_eq!(plan.waiting[&"n4".into()], Wait::Unresolved);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use berth_api::node::{BootcNodeSpec, DesiredImage, Hold, Staging};
 use berth_api::pool::Target;
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
+use crate::memory::Leaves;
 use crate::store::Objects;
 use crate::view::{HostView, NodeView};
 use berth_api::membership::Membership;
@@ -23,6 +24,9 @@ pub use write::{HostWrite, object, patch, release};
 pub struct Terms {
     /// The target in force.
     pub target: Option<Target>,
+    /// The spec names another image than that target, which is not resolved yet. The target stays published, so that
+    /// nothing is unstaged because a registry is down, and nobody begins to pull it.
+    pub unresolved: bool,
     /// The first attempt to resolve a target is still under way: a BootcNode that would say nothing yet is not
     /// created before.
     pub resolving: bool,
@@ -57,6 +61,8 @@ pub struct Facts<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent has been heard of lately.
     pub heard: &'a BTreeSet<NodeName>,
+    /// Who had leave to pull and did not use it.
+    pub leaves: &'a Leaves,
 }
 
 /// One node while its spec is being made.

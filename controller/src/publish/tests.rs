@@ -5,7 +5,7 @@ use berth_api::pool::PlatformDigest;
 
 use super::*;
 use crate::store::Entry;
-use crate::view::{HostContent, Report};
+use crate::view::{Failing, HostContent, Report};
 use berth_api::membership::Conflict;
 
 fn digest(n: u8) -> Digest {
@@ -48,11 +48,13 @@ struct World {
     overdue: BTreeSet<String>,
     gone: BTreeSet<NodeUid>,
     heard: BTreeSet<NodeName>,
+    leaves: Leaves,
 }
 
 fn world(names: &[&str], max_staging: usize) -> World {
     let terms = |target| Terms {
         target,
+        unresolved: false,
         resolving: false,
         max_staging,
         drain_timeout: Duration::from_secs(900),
@@ -72,6 +74,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         overdue: BTreeSet::new(),
         gone: BTreeSet::new(),
         heard: names.iter().map(|n| NodeName::from(*n)).collect(),
+        leaves: Leaves::default(),
     }
 }
 
@@ -87,6 +90,7 @@ impl World {
             overdue: &self.overdue,
             confirmed_gone: &self.gone,
             heard: &self.heard,
+            leaves: &self.leaves,
         })
     }
 
@@ -166,19 +170,125 @@ fn a_member_is_told_what_it_needs_and_then_left_alone() {
     assert!(world.step().is_empty());
 }
 
+/// A failed pull, tried so often.
+fn failing(n: u8, attempts: u32) -> Option<Failing> {
+    Some(Failing { digest: Some(digest(n)), attempts })
+}
+
 #[test]
-fn so_many_stage_at_once_and_leave_is_not_taken_back() {
+fn so_many_stage_at_once() {
     let mut world = world(&["n1", "n2", "n3", "n4"], 2);
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2"]);
     world.staged("n2", 1);
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2", "n3"]);
-    world.report("n1", |r| r.failure = Some(("RegistryRefused".into(), "no".into())));
+    world.report("n1", |r| r.failure = failing(1, 1));
     world.step();
-    assert_eq!(world.allowed(), ["n1", "n2", "n3", "n4"], "one that backs off keeps no place");
+    assert_eq!(world.allowed(), ["n2", "n3", "n4"], "who backs off leaves its place to others");
     world.report("n1", |r| r.failure = None);
-    assert!(world.step().is_empty(), "and keeps its leave");
+    assert!(world.step().is_empty(), "and waits for the next one");
+}
+
+#[test]
+fn who_pulls_keeps_its_place() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    world.report("n1", |r| {
+        r.phase = Some(Phase::Staging);
+        r.failure = failing(1, 3);
+    });
+    assert!(world.step().is_empty(), "also when it failed before");
+    let mut down = node("n1");
+    down.ready = false;
+    world.nodes.insert("n1".into(), entry(down));
+    assert!(world.step().is_empty(), "also when its Node is not Ready");
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
+    assert!(world.step().is_empty(), "also when the image is withdrawn");
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = false;
+    world.heard.remove(&"n1".into());
+    world.step();
+    assert_eq!(world.allowed(), ["n2"], "but not for ever");
+    world.heard.insert("n1".into());
+    world.report("n1", |_| {});
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "it pulls after all, and n2 had not begun");
+}
+
+#[test]
+fn nodes_that_fail_take_turns() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    let mut turns = vec![];
+    for _ in 0..9 {
+        let name = world.allowed()[0].to_owned();
+        assert_eq!(world.allowed().len(), 1);
+        world.report(&name, |r| {
+            let attempts = r.failure.as_ref().map_or(0, |f| f.attempts);
+            r.failure = failing(1, attempts + 1);
+        });
+        turns.push(name);
+        world.step();
+    }
+    for name in ["n1", "n2", "n3"] {
+        assert_eq!(turns.iter().filter(|n| *n == name).count(), 3, "{turns:?}");
+    }
+    world.report("n2", |r| r.failure = None);
+    world.step();
+    assert_eq!(world.allowed(), ["n2"], "who has not failed comes first");
+}
+
+#[test]
+fn who_cannot_pull_has_no_leave() {
+    type Change = fn(&mut World);
+    let changes: [(&str, Change); 5] = [
+        ("failed here", |w| w.report("n1", |r| r.failed = vec![digest(1)])),
+        ("host unusable", |w| w.report("n1", |r| r.phase = Some(Phase::Degraded))),
+        ("busy", |w| drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))),
+        ("silent", |w| w.heard.retain(|n| n.as_str() != "n1")),
+        ("down", |w| {
+            let mut down = node("n1");
+            down.ready = false;
+            w.nodes.insert("n1".into(), entry(down));
+        }),
+    ];
+    for (what, change) in changes {
+        let mut world = world(&["n1", "n2"], 1);
+        world.step();
+        assert_eq!(world.allowed(), ["n1"]);
+        change(&mut world);
+        world.step();
+        assert_eq!(world.allowed(), ["n2"], "{what}");
+        world.staged("n2", 1);
+        world.step();
+        assert_eq!(world.allowed(), ["n2"], "{what}: not even when there is room");
+    }
+}
+
+#[test]
+fn leave_that_is_not_used_goes_round() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    let mut turns = BTreeSet::new();
+    let start = Instant::now();
+    for minute in 0..80 {
+        world.step();
+        assert_eq!(world.allowed().len(), 1);
+        turns.insert(world.allowed()[0].to_owned());
+        world.leaves.see(&world.hosts, start + Duration::from_secs(60 * minute));
+    }
+    assert_eq!(turns.len(), 3);
+}
+
+#[test]
+fn nobody_begins_with_an_image_that_is_withdrawn() {
+    let mut world = world(&["n1", "n2", "n3"], 2);
+    world.step();
+    world.staged("n3", 1);
+    world.step();
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
+    world.step();
+    assert_eq!(world.allowed(), ["n3"], "who has it keeps it");
+    assert_eq!(world.spec("n1").image.as_ref().unwrap().digest, digest(1), "nothing is unstaged");
 }
 
 #[test]
@@ -202,7 +312,7 @@ fn a_dead_node_keeps_no_place() {
     assert_eq!(world.allowed(), ["n1"]);
     world.heard.remove(&"n1".into());
     world.step();
-    assert_eq!(world.allowed(), ["n1", "n2"]);
+    assert_eq!(world.allowed(), ["n2"]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ const CONCURRENCY: usize = 16;
 
 impl Reconciler {
     pub(super) async fn publish(&mut self, pass: &mut Pass) -> Result<(), Lost> {
+        self.leaves.see(&pass.snapshot.hosts, pass.now);
         let mut writes = self.host_writes(pass);
         // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.
         if writes.iter().any(|write| lets_go(pass, write)) {
@@ -64,6 +65,7 @@ impl Reconciler {
             overdue: &overdue,
             confirmed_gone: &pass.confirmed_gone,
             heard: &pass.heard,
+            leaves: &self.leaves,
         })
     }
 }

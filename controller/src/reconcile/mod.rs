@@ -14,6 +14,7 @@ use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
 use crate::facts::{self, Occupied, Pool, Shared};
 use crate::leader::Lost;
+use crate::memory::Leaves;
 use crate::plan::Plan;
 use crate::publish;
 use crate::resolve::{Resolution, Resolver};
@@ -55,6 +56,8 @@ pub struct Reconciler {
     asked: BTreeMap<String, Instant>,
     /// When a pool's status was last written.
     reported: BTreeMap<PoolName, Instant>,
+    /// Who had leave to pull and did not use it.
+    leaves: Leaves,
     backoffs: Backoffs,
     due: Option<Instant>,
 }
@@ -89,6 +92,7 @@ impl Reconciler {
             in_doubt: BTreeSet::new(),
             asked: BTreeMap::new(),
             reported: BTreeMap::new(),
+            leaves: Leaves::default(),
             backoffs: Backoffs::default(),
             due: None,
         }

@@ -23,7 +23,8 @@ pub use registry::RegistryConfig;
 /// How long one attempt may take, all requests together.
 const DEADLINE: Duration = Duration::from_secs(30);
 const FIRST_RETRY: Duration = Duration::from_secs(2);
-const LAST_RETRY: Duration = Duration::from_secs(300);
+/// While a reference is not resolved its pool stands still, maybe on an image that somebody wants to be rid of.
+const LAST_RETRY: Duration = Duration::from_secs(60);
 
 /// Why a reference is not resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -252,6 +253,19 @@ mod tests {
         assert!(!again.first && again.verdict.is_some(), "the failure stays on display");
         let other = resolver.ensure(&pool, "127.0.0.1:1/os:2", None, due);
         assert!(other.first, "another reference starts anew");
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_comes_back_is_not_missed_for_long() {
+        let mut resolver = resolver();
+        let (pool, now) = (PoolName::from("a"), Instant::now());
+        resolver.ensure(&pool, "quay.io/os:1", None, now);
+        resolver.jobs.get_mut(&pool).unwrap().attempts = 1000;
+        let failed = Err(ResolveError::new("RegistryUnavailable", "away"));
+        resolver.answers.lock().unwrap().insert(pool.clone(), ("quay.io/os:1".into(), failed));
+        resolver.collect(now, Timestamp::UNIX_EPOCH);
+        let due = resolver.ensure(&pool, "quay.io/os:1", None, now).due.unwrap();
+        assert!(due - now <= Duration::from_secs(72), "a minute, and the jitter");
     }
 
     #[tokio::test]
