@@ -10,5 +10,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
     need_rust
     [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go
 } >&2
-# In release as well: it is the hosts, and the client that others are measured against.
-exec cargo run --quiet --release -p berth-tests --bin berth-bench
+exec cargo run --quiet -p berth-tests --bin berth-bench
