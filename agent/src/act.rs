@@ -12,6 +12,7 @@ use crate::host::{BootcVersion, HostError};
 use crate::node::cordon;
 use crate::node::drain::{Drain, DrainProgress};
 use crate::run::Agent;
+use crate::run::describe;
 use crate::step::Step;
 
 impl Agent {
@@ -34,22 +35,30 @@ impl Agent {
                 self.forget_os();
                 self.host.cancel_pull(&digest).await.with_context(|| format!("cannot stop the pull of {digest}"))
             }
-            Step::Lock => {
-                self.forget_os();
-                self.host.lock().await.context("cannot lock the staged deployment")
-            }
-            Step::Unlock => {
-                self.forget_os();
-                self.host.unlock().await.context("cannot unlock the staged deployment")
-            }
-            Step::Unstage => {
-                self.forget_os();
-                self.host.unstage().await.context("cannot remove the staged deployment")
-            }
+            Step::Lock | Step::Unlock | Step::Unstage => self.change_staged(step).await,
             Step::Reboot => self.reboot_host().await,
             Step::Drain => self.drain_pass().await,
             step => self.act_on_cluster(step).await,
         }
+    }
+
+    /// Changes what is staged. The same change twice in a row means that the first had no effect.
+    async fn change_staged(&mut self, step: Step) -> Result<()> {
+        self.forget_os();
+        // The Node is read again before anything is decided on what the host now is.
+        self.cluster_node = ClusterNode::Unread;
+        let name = describe(&step);
+        let again = self.changed.replace(name.clone()) == Some(name.clone());
+        anyhow::ensure!(!again, "{name} ended well on the host, and had no effect");
+        let done = match step {
+            Step::Lock => self.host.lock().await,
+            Step::Unlock => self.host.unlock().await,
+            _ => self.host.unstage().await,
+        };
+        if done.is_err() {
+            self.changed = None;
+        }
+        done.with_context(|| format!("{name} failed on the host"))
     }
 
     async fn act_on_cluster(&mut self, step: Step) -> Result<()> {
@@ -61,15 +70,17 @@ impl Agent {
                 self.store(berth.committed(self.host.boot_id()?)?).await
             }
             Step::Uncommit(berth) => {
-                let why = self.reboot_blocked.take().unwrap_or_else(|| "the reboot did not begin".to_owned());
-                // Only a reboot that was asked for in vain ends the turn as blocked.
-                self.reboot_blocked = self.reboot_asked.take().map(|_| why);
-                self.store(berth.uncommitted()?).await
+                // Stored first: should the write be lost, the next try still knows why.
+                let stored = self.store(berth.uncommitted()?).await;
+                if stored.is_ok() && self.reboot_asked.take().is_some() && self.reboot_blocked.is_none() {
+                    self.reboot_blocked = Some("logind accepted the reboot, and no shutdown began".to_owned());
+                }
+                stored
             }
             Step::Release(berth, outcome, message) => {
                 self.turn_message = message;
                 self.restored = false;
-                self.store(berth.releasing(outcome)?).await
+                self.store(berth.releasing(outcome, self.host.boot_id()?)?).await
             }
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => self.give_back(&berth).await,
@@ -78,7 +89,8 @@ impl Agent {
         };
         // Whatever happened, the Node is read again before the next decision on it.
         self.cluster_node = ClusterNode::Unread;
-        if result.is_err() {
+        if let Err(error) = &result {
+            tracing::debug!(error = format!("{error:#}"), "reading the berths again");
             // A conflict means that somebody else wrote: decide anew from what is there.
             self.berths.refresh().await.context("cannot list the berths of this node")?;
         }
@@ -98,13 +110,16 @@ impl Agent {
                 self.bootc_version = Some(version);
                 match self.host.status().await {
                     Ok(status) => os(status),
-                    // A pull that we did not know of holds the lock: it is found at the next pass.
-                    Err(HostError::Busy) => anyhow::bail!("the host is busy with a pull"),
+                    // A pull or a tool that we did not know of runs: its end is waited for, not taken for an answer.
+                    Err(error @ HostError::Busy(_)) => return Err(error).context("cannot look at the host"),
                     Err(error) => unusable("StatusFailed", &format!("{error:#}")),
                 }
             }
         };
         self.fresh = true;
+        self.looked = Instant::now();
+        // What is decided next on the host is decided on a Node that was read after it.
+        self.unread_node_in_turn();
         self.check_pulled();
         Ok(())
     }
@@ -184,11 +199,15 @@ impl Agent {
         self.reboot_blocked = None;
         self.restored = false;
         self.turn_counted = false;
+        self.changed = None;
         self.turn_message.clear();
     }
 
     async fn cordon(&mut self, berth: &Berth) -> Result<()> {
         let Some(node) = self.cluster_node.get() else { return Ok(()) };
+        // Whatever was drained before: pods may have come while the Node was schedulable.
+        self.drained = DrainFacts::default();
+        self.next_pass = None;
         let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
         cordon::cordon(client, self.node.as_str(), node, &berth.name()).await.context("cannot cordon the Node")?;
         tracing::info!(berth = berth.name(), "cordoned");

@@ -18,6 +18,8 @@ use crate::host::HostRoot;
 
 /// An API server that does not even accept a connection within this time is away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest silence on a connection: kube asks for watches of 290 s, and bookmarks come in between.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default deadline of a request.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 /// Where a pod finds its service account.
@@ -127,6 +129,9 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
 fn build(mut config: Config) -> anyhow::Result<Client> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // A server that vanishes without a word must not keep a watch waiting for ever. A healthy watch is ended by the
+    // server before that.
+    config.read_timeout = Some(READ_TIMEOUT);
     // The audit log then tells the agent's requests from those of the kubelet whose credentials it borrows.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
     config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));

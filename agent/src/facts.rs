@@ -34,6 +34,19 @@ pub struct Facts {
     pub proving_for: Duration,
     /// What the agent remembers of earlier tries.
     pub past: Past,
+    /// The step that fails again and again now.
+    pub trouble: Option<Trouble>,
+}
+
+/// A step that fails again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// The error's words.
+    pub message: String,
+    /// How often it failed.
+    pub attempts: u32,
 }
 
 /// What the BootcNode asks for.
@@ -91,6 +104,8 @@ pub struct HostFacts {
     pub inhibitors: Vec<String>,
     /// Whether the host is going down.
     pub shutting_down: bool,
+    /// Whether somebody has scheduled a shutdown for later.
+    pub shutdown_scheduled: bool,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
     /// Whether finalization of the staged deployment failed at the last shutdown.
@@ -212,6 +227,8 @@ pub struct Past {
     pub failed_digests: Vec<Digest>,
     /// The digest that Berth staged here last.
     pub staged_by_us: Option<Digest>,
+    /// A digest that was committed and not booted, and how often.
+    pub not_applied: Option<(Digest, u32)>,
 }
 
 impl Past {
@@ -228,8 +245,11 @@ impl Past {
     }
 }
 
+/// No backoff that [`crate::past`] makes is longer.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(40 * 60);
+
 fn remaining(until: Timestamp, now: Timestamp) -> Option<Duration> {
-    // A clock that was set back must not freeze the node: no backoff is longer than an hour.
     let left = Duration::try_from(until.duration_since(now)).ok()?;
-    (!left.is_zero()).then_some(left.min(Duration::from_secs(3600)))
+    // No backoff is longer than that, so one that seems to be was made before the clock was set back.
+    (!left.is_zero() && left <= LONGEST_BACKOFF).then_some(left)
 }

@@ -51,11 +51,12 @@ async fn start(args: Args) -> Result<()> {
     let setup = async {
         clients::install_crypto()?;
         let root = HostRoot::new(&args.host_root);
+        // Ready means that this process does what it is for, be it to wait for another agent to end.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let host = Host::connect(args.bus.as_deref(), root).await.context("cannot reach the host's system bus")?;
         host.claim().await.context("cannot claim the host")?;
         let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
-        let client =
-            clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root).await?;
+        let client = own_client(&args).await;
         let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
         anyhow::Ok(Agent::new(Setup { node, host, client, kubelet, namespace: args.namespace.clone(), heartbeat }))
@@ -65,4 +66,22 @@ async fn start(args: Args) -> Result<()> {
         agent = setup => agent?,
     };
     agent.run(stop).await
+}
+
+/// The agent's own identity. On a machine that boots for the first time its files may be late.
+async fn own_client(args: &Args) -> kube::Client {
+    let mut wait = Duration::from_millis(500);
+    loop {
+        match clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root).await {
+            Ok(client) => return client,
+            Err(error) => tracing::warn!(
+                error = format!("{error:#}"),
+                wait_ms = wait.as_millis() as u64,
+                "no credentials yet; trying again"
+            ),
+        }
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_secs(20));
+    }
 }

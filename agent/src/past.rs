@@ -54,6 +54,9 @@ impl Past {
 
     /// A turn with a berth ended.
     pub fn turn_ended(&mut self, outcome: Outcome, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
+        if outcome == Outcome::NotApplied {
+            self.count_not_applied(digest);
+        }
         let (first, most) = match outcome {
             // Nothing went wrong here: the node is ready for the next offer at once.
             Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => {
@@ -74,9 +77,22 @@ impl Past {
             attempts,
             next_try_time: after(now, backoff(first, most, attempts), jitter),
         });
-        if outcome == Outcome::NotApplied && attempts >= MAX_NOT_APPLIED {
+    }
+
+    /// Reboots that did not apply a digest are counted whatever happened in between.
+    fn count_not_applied(&mut self, digest: &Digest) {
+        let before = self.not_applied.as_ref().filter(|(d, _)| d == digest).map_or(0, |(_, n)| *n);
+        self.not_applied = Some((digest.clone(), before.saturating_add(1)));
+        if before + 1 >= MAX_NOT_APPLIED {
             self.digest_failed(digest);
         }
+    }
+
+    /// The digest runs here, proven: it has not failed, whatever was thought before.
+    pub fn proven(&mut self, digest: &Digest) {
+        self.succeeded(digest);
+        self.failed_digests.retain(|d| d != digest);
+        self.not_applied = self.not_applied.take().filter(|(d, _)| d != digest);
     }
 
     /// Never try this digest here again.
@@ -138,9 +154,13 @@ mod tests {
         for turn in 1..=MAX_NOT_APPLIED {
             assert!(past.failed_digests.is_empty());
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
-            assert_eq!(past.last_turn.as_ref().unwrap().attempts, turn);
+            assert_eq!(past.not_applied, Some((digest(1), turn)));
+            // What happens in between does not make it forget.
+            past.turn_ended(Outcome::Revoked, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
         }
         assert_eq!(past.failed_digests, [digest(1)]);
+        past.proven(&digest(1));
+        assert_eq!((past.failed_digests, past.not_applied), (vec![], None));
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! What the agent tells the cluster: the BootcNode's status as a pure function of what it knows.
 
-use berth_api::berth::{HoldPhase, Holding};
+use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, Verdict, node as types};
 use berth_api::digest::Digest;
-use berth_api::node::{BootcNodeStatus, Phase};
+use berth_api::node::{BootcNodeStatus, Phase, Turn};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::facts::{Desired, Facts, Os};
-use crate::step::{Step, Why};
+use crate::step::{Step, Why, inhibited, is_inhibited};
 
 /// What a report needs beside the facts.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ fn phase(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Phase {
         };
     }
     match step {
-        Step::Wait(Why::NothingAsked | Why::BerthsUnknown, _) => Phase::Idle,
+        Step::Wait(Why::NothingAsked | Why::BerthsUnknown | Why::OtherNode, _) => Phase::Idle,
         Step::Wait(Why::Released, _) => Phase::Released,
         Step::Wait(Why::Updated, _) => Phase::Updated,
         Step::Wait(Why::HostUnusable | Why::FailedDigest, _) => Phase::Degraded,
@@ -147,8 +147,8 @@ fn prepared(facts: &Facts, desired: &Digest, holding: Option<&Holding>, runs: bo
     if !staged(facts) {
         return Verdict::no("NotStaged", "");
     }
-    if !facts.host.inhibitors.is_empty() {
-        return Verdict::no("Inhibited", format!("shutdown is inhibited by {}", facts.host.inhibitors.join(", ")));
+    if is_inhibited(facts) {
+        return Verdict::no("Inhibited", inhibited(facts));
     }
     if facts.past.turn_backoff(desired, facts.now).is_some() {
         let message = facts.past.last_turn.as_ref().map(|t| format!("{}: {}", t.outcome, t.message));
@@ -160,37 +160,58 @@ fn prepared(facts: &Facts, desired: &Digest, holding: Option<&Holding>, runs: bo
     }
 }
 
-/// How far the turn with a berth is. Without one, the conditions stay as the last turn left them.
-fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
-    let Some(h) = holding else {
-        return match facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest() {
-            true => vec![
-                (types::APPLIED_OS_IMAGE, Verdict::yes("AsExpected", "")),
-                (types::UPDATE_COMPLETE, Verdict::yes("AsExpected", "")),
-            ],
-            false => vec![(types::UPDATE_COMPLETE, Verdict::no("NotYet", ""))],
-        };
-    };
-    let rebooted = h.boot_id != facts.host.boot_id;
-    let committed = h.phase == HoldPhase::Committed || rebooted;
-    let node = facts.cluster_node.get();
-    let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
-    let applied = facts.host.os.booted() == Some(&h.target);
-    let resumed = rebooted && node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(&facts.host.boot_id));
-    let as_is = |yes: bool| match yes {
+fn as_is(yes: bool) -> Verdict {
+    match yes {
         true => Verdict::yes("AsExpected", ""),
         false => Verdict::no("NotYet", ""),
+    }
+}
+
+/// How far the turn with a berth is; without one, how the last turn ended.
+fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
+    let node = facts.cluster_node.get();
+    let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
+    let ready = node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(&facts.host.boot_id));
+    let Some(h) = holding else {
+        return rest_conditions(facts, cordoned);
     };
+    let rebooted = h.boot_id != facts.host.boot_id;
+    let releasing = matches!(h.phase, HoldPhase::Releasing(_));
+    let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
+    let committed = h.phase == HoldPhase::Committed || rebooted || updated;
     vec![
         (types::CORDONED, as_is(cordoned)),
         (types::DRAINED, as_is(facts.drain.done || committed)),
         (types::UPDATE_EXECUTED, as_is(committed)),
-        (types::REBOOTED_NODE, as_is(rebooted)),
-        (types::APPLIED_OS_IMAGE, as_is(applied)),
-        (types::RESUMED, as_is(resumed)),
-        (types::UNCORDONED, as_is(matches!(h.phase, HoldPhase::Releasing(_)) && !cordoned)),
+        (types::REBOOTED_NODE, as_is(rebooted || updated)),
+        (types::APPLIED_OS_IMAGE, as_is(facts.host.os.booted() == Some(&h.target))),
+        (types::RESUMED, as_is((rebooted || updated) && ready)),
+        (types::UNCORDONED, as_is(releasing && !cordoned)),
         (types::UPDATE_COMPLETE, as_is(false)),
     ]
+}
+
+/// Without a berth: either the desired image runs, given back, or a turn is still to come.
+fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
+    let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
+    let drained = match failed_turn(facts) {
+        Some(turn) if turn.outcome == Outcome::DrainTimeout.as_str() => {
+            Verdict::no("DrainTimeout", turn.message.clone())
+        }
+        _ => as_is(runs),
+    };
+    let rest = [types::UPDATE_EXECUTED, types::REBOOTED_NODE, types::APPLIED_OS_IMAGE, types::RESUMED];
+    let mut list: Verdicts = rest.map(|t| (t, as_is(runs))).into();
+    list.push((types::CORDONED, as_is(cordoned)));
+    list.push((types::DRAINED, drained));
+    list.push((types::UNCORDONED, as_is(!cordoned)));
+    list.push((types::UPDATE_COMPLETE, as_is(runs)));
+    list
+}
+
+/// The last turn, when it was for what is desired now and ended badly.
+fn failed_turn(facts: &Facts) -> Option<&Turn> {
+    facts.past.last_turn.as_ref().filter(|t| Some(&t.digest) == facts.desired.digest())
 }
 
 /// Whether a person should look, and at what.
@@ -198,8 +219,14 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Os::Unusable { reason, message } = &facts.host.os {
         return Verdict::yes(reason, message.clone());
     }
+    if let Some(trouble) = &facts.trouble {
+        // Powers of two, so that a step that fails for hours is not a write for each try.
+        let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
+        return Verdict::yes(trouble.reason, format!("{} (tried {attempts} times or more)", trouble.message));
+    }
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)
+        && facts.host.os.booted() != Some(desired)
     {
         let message = facts.past.last_turn.as_ref().map(|t| format!(": {} ({} times)", t.message, t.attempts));
         let message = format!("{desired} failed here and is not tried again{}", message.unwrap_or_default());
@@ -235,6 +262,11 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             failure.next_try_time.0.strftime("%H:%M:%SZ")
         );
         return Verdict::yes(reason(&failure.reason), again);
+    }
+    if let Some(turn) = failed_turn(facts) {
+        let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
+        let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
+        return Verdict::yes(Outcome::from_word(&turn.outcome).map_or("TurnFailed", Outcome::as_str), message);
     }
     if !facts.host.rivals.is_empty() {
         let rivals = facts.host.rivals.join(", ");

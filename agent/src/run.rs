@@ -1,5 +1,6 @@
 //! The loop: gather what is known, decide, report, do one step; when there is nothing to do, wait for a change.
 
+use std::mem::Discriminant;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -16,8 +17,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::clients::KubeletClient;
-use crate::facts::{ClusterNode, Desired, DrainFacts, Facts, HostFacts, Member, Os, Past, PullFacts, Reboot};
-use crate::host::{Host, PullState};
+use crate::facts::{ClusterNode, Desired, DrainFacts, Facts, HostFacts, Member, Os, Past, PullFacts, Reboot, Trouble};
+use crate::host::{Host, HostError, PullState};
+use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
 use crate::report::{Subject, report};
 use crate::status::StatusWriter;
@@ -26,6 +28,12 @@ use crate::watches::{self, Berths, Seen};
 
 /// Longest sleep of the loop: also how often a service manager's watchdog hears of us, at least.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
+/// How often a host that cannot be updated, or runs what nobody asked for, is looked at again.
+const HOST_AGAIN: Duration = Duration::from_secs(30);
+/// So many failures of one step in a row are reported; fewer are the ordinary noise of a cluster.
+const TELL_AFTER: u32 = 3;
+/// So many failures to unlock end a turn.
+const GIVE_UP_AFTER: u32 = 3;
 
 /// What an agent is started with.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
@@ -70,14 +78,22 @@ pub struct Agent {
     pub(crate) rivals: Vec<String>,
     pub(crate) finalization_failed: bool,
     pub(crate) bootc_version: Option<String>,
+    /// The last change of what is staged that ended well, until something else was decided.
+    pub(crate) changed: Option<String>,
+    /// When the host was looked at last.
+    pub(crate) looked: Instant,
     pub(crate) jitter: Jitter,
+    /// UID of the Node that the BootcNode was published for.
+    published_for: Option<String>,
     object: watch::Receiver<Seen>,
     changes: watch::Receiver<u64>,
     status: StatusWriter,
     heartbeat: Duration,
     last_heartbeat: Instant,
     heartbeat_time: Time,
-    errors: u32,
+    started: Instant,
+    /// The step that failed last, and how often in a row.
+    failing: Option<(Discriminant<Step>, Trouble)>,
     last_log: Option<(Phase, Step)>,
 }
 
@@ -111,6 +127,7 @@ impl Agent {
             failed_digests: memory.failed_digests,
             staged_by_us: memory.staged_by_us,
             last_turn: memory.last_turn,
+            not_applied: memory.not_applied,
             failure: None,
         };
         let changes = setup.host.changes();
@@ -138,13 +155,17 @@ impl Agent {
             rivals: vec![],
             finalization_failed: false,
             bootc_version: None,
+            changed: None,
+            looked: Instant::now(),
             jitter,
+            published_for: None,
             object,
             changes,
             heartbeat: setup.heartbeat,
             last_heartbeat: Instant::now(),
             heartbeat_time: Time::from(Timestamp::now()),
-            errors: 0,
+            started: Instant::now(),
+            failing: None,
             last_log: None,
         }
     }
@@ -155,19 +176,14 @@ impl Agent {
     /// Only what a restart of the process may mend; everything else is reported and tried again.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
-        self.wait_for_object(&mut stop).await?;
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        tokio::select! {
+            () = &mut stop => return Ok(()),
+            first = self.wait_for_object() => first?,
+        }
         loop {
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+            still_alive();
             let pause = match self.pass().await {
-                Ok(None) => {
-                    self.errors = 0;
-                    Duration::ZERO
-                }
-                Ok(Some(wait)) => {
-                    self.errors = 0;
-                    wait
-                }
+                Ok(pause) => pause,
                 Err(error) => self.failed(&error),
             };
             tokio::select! {
@@ -179,33 +195,81 @@ impl Agent {
     }
 
     /// Nothing is decided before the API server has said once what is asked of this node.
-    async fn wait_for_object(&mut self, stop: &mut (impl Future<Output = ()> + Unpin)) -> Result<()> {
-        tokio::select! {
-            () = stop => Ok(()),
-            changed = self.object.changed() => changed.context("the watch of the BootcNode ended"),
+    async fn wait_for_object(&mut self) -> Result<()> {
+        loop {
+            still_alive();
+            match timeout(LONGEST_WAIT, self.object.changed()).await {
+                Ok(changed) => return changed.context("the watch of the BootcNode ended"),
+                Err(_) => tracing::warn!("the API server has not answered yet"),
+            }
         }
     }
 
-    /// One pass. `None`: go on at once; otherwise how long there is nothing to do.
-    async fn pass(&mut self) -> Result<Option<Duration>> {
-        if self.berths.berths().is_none() {
-            self.berths.refresh().await.context("cannot list the berths of this node")?;
-        }
-        self.berths.catch_up();
+    /// One pass. Answers how long there is nothing to do; zero: go on at once.
+    async fn pass(&mut self) -> Result<Duration> {
+        self.keep_up().await?;
         let object = self.object();
         let facts = self.gather(&object).await?;
         let next = step(&facts);
         self.log(&facts, &next, &object);
         self.berths.watch(needs_watch(&facts, &next));
-        if matches!(next, Step::Wait(..) | Step::Reboot) {
+        // While the host goes down, what was said before stays true.
+        let resting = matches!(next, Step::Wait(..) | Step::Reboot);
+        let going_down = matches!(next, Step::Wait(Why::ShuttingDown, _));
+        if (resting && !going_down) || self.failing.is_some() {
             self.report(&facts, &next, &object).await;
         }
         match next {
-            Step::Wait(why, wait) => Ok(Some(self.rest(why, wait))),
-            next => {
-                self.act(next).await?;
-                Ok(None)
+            Step::Wait(why, wait) => {
+                self.failing = None;
+                self.changed = None;
+                Ok(self.rest(why, wait))
             }
+            next => {
+                let kind = std::mem::discriminant(&next);
+                if !matches!(next, Step::Lock | Step::Unlock | Step::Unstage | Step::LookAtHost | Step::ReadNode) {
+                    self.changed = None;
+                }
+                let done = self.act(next.clone()).await;
+                match &done {
+                    Ok(()) if self.failing.as_ref().is_some_and(|(k, _)| *k == kind) => self.failing = None,
+                    Ok(()) => {}
+                    Err(error) => self.count_failure(&next, error),
+                }
+                done.map(|()| Duration::ZERO)
+            }
+        }
+    }
+
+    /// Knows the berths, and once in a while looks at what nobody announces.
+    async fn keep_up(&mut self) -> Result<()> {
+        let due = self.last_heartbeat.elapsed() >= self.heartbeat;
+        if due && self.os != Os::Unknown {
+            // Somebody may have staged, unlocked or removed an image since.
+            self.fresh = false;
+            if !self.in_turn() {
+                self.os = Os::Unknown;
+            }
+        }
+        if self.berths.berths().is_none() || due {
+            self.berths.refresh().await.context("cannot list the berths of this node")?;
+        }
+        self.berths.catch_up();
+        if matches!(self.os, Os::Unusable { .. }) && self.looked.elapsed() >= HOST_AGAIN {
+            self.fresh = false;
+        }
+        Ok(())
+    }
+
+    /// Whether this node holds a berth.
+    pub(crate) fn in_turn(&self) -> bool {
+        self.berths.berths().is_some_and(|b| b.iter().any(|b| b.holding().is_some()))
+    }
+
+    /// Who holds a berth acts on nothing that it did not just read.
+    pub(crate) fn unread_node_in_turn(&mut self) {
+        if self.in_turn() {
+            self.cluster_node = ClusterNode::Unread;
         }
     }
 
@@ -225,16 +289,18 @@ impl Agent {
         let desired = desired(object.as_ref());
         self.recall(object.as_ref(), &desired);
         let pull = self.look_at_pull(&desired).await?;
-        let holding = self.berths.berths().is_some_and(|b| b.iter().any(|b| b.holding().is_some()));
-        let staged = self.os.staged().is_some();
-        let inhibitors = match staged || holding {
-            true => self.host.inhibitors().await.context("cannot list logind's inhibitors")?,
-            false => vec![],
+        let at_stake = self.os.staged().is_some() || self.in_turn();
+        let (inhibitors, shutdown_scheduled) = match at_stake {
+            true => (
+                self.host.inhibitors().await.context("cannot list logind's inhibitors")?,
+                self.host.shutdown_scheduled().await.context("cannot ask logind for a scheduled shutdown")?,
+            ),
+            false => (vec![], false),
         };
         let shutting_down = self.host.shutting_down().await.context("cannot ask logind whether the host goes down")?;
         let now = Timestamp::now();
         let mut drain = self.drained.clone();
-        drain.elapsed = self.status.in_phase(Phase::Draining, now);
+        drain.elapsed = self.status.in_phase(Phase::Draining);
         drain.next_pass = self.next_pass.map(|at| at.saturating_duration_since(Instant::now()));
         Ok(Facts {
             node: self.node.clone(),
@@ -247,6 +313,7 @@ impl Agent {
                 pull,
                 inhibitors: inhibitors.iter().map(ToString::to_string).collect(),
                 shutting_down,
+                shutdown_scheduled,
                 rivals: self.rivals.clone(),
                 finalization_failed: self.finalization_failed,
                 reboot: self.reboot(),
@@ -255,8 +322,10 @@ impl Agent {
             berths: self.berths.berths(),
             restored: self.restored,
             drain,
-            proving_for: self.status.in_phase(Phase::Proving, now),
+            // A process is never older than the boot that it runs in.
+            proving_for: self.status.in_phase(Phase::Proving).max(self.started.elapsed()),
             past: self.past.clone(),
+            trouble: self.failing.as_ref().map(|(_, t)| t.clone()).filter(|t| t.attempts >= TELL_AFTER),
         })
     }
 
@@ -270,7 +339,15 @@ impl Agent {
 
     /// Takes over from the object what a former process remembered there.
     fn recall(&mut self, object: Option<&BootcNode>, desired: &Desired) {
-        if let Some(status) = object.and_then(|o| self.status.adopt(o)) {
+        let Some(object) = object else { return };
+        if self.published_for.as_deref() != Some(&object.spec.node_uid) {
+            // Another Node of this name, perhaps: what was read of the former says nothing of it.
+            self.published_for = Some(object.spec.node_uid.clone());
+            self.cluster_node = ClusterNode::Unread;
+        }
+        // What an agent on another Node of this name went through is not ours to remember.
+        let ours = |status: &&BootcNodeStatus| status.node_uid.as_deref() == Some(&object.spec.node_uid);
+        if let Some(status) = self.status.adopt(object).filter(ours) {
             self.past.failure = self.past.failure.take().or_else(|| status.failure.clone());
             self.past.last_turn = self.past.last_turn.take().or_else(|| status.last_turn.clone());
             for digest in &status.failed_digests {
@@ -281,6 +358,11 @@ impl Agent {
         }
         if let Some(digest) = desired.digest() {
             self.past.desire(digest);
+            if self.os.booted() == Some(digest) && !self.in_turn() {
+                self.past.proven(digest);
+            } else if self.os.staged().is_some_and(|s| s.locked && s.digest.as_ref() == Some(digest)) {
+                self.past.succeeded(digest);
+            }
         }
     }
 
@@ -331,6 +413,7 @@ impl Agent {
             failed_digests: self.past.failed_digests.clone(),
             staged_by_us: self.past.staged_by_us.clone(),
             last_turn: self.past.last_turn.clone(),
+            not_applied: self.past.not_applied.clone(),
         };
         if let Err(error) = self.host.save_memory(&memory) {
             tracing::error!(
@@ -393,25 +476,37 @@ impl Agent {
 
     /// How long to rest, and what must be read anew afterwards.
     fn rest(&mut self, why: Why, wait: Option<Duration>) -> Duration {
-        let holding = self.berths.berths().is_some_and(|b| b.iter().any(|b| b.holding().is_some()));
-        if holding || why == Why::ForeignBerth {
-            // Who holds a berth acts on nothing that it did not just read.
-            self.cluster_node = ClusterNode::Unread;
-        }
-        if matches!(why, Why::Rebooting | Why::HostUnusable | Why::Unproven) {
-            self.fresh = false;
+        self.unread_node_in_turn();
+        match why {
+            Why::ForeignBerth | Why::OtherNode => self.cluster_node = ClusterNode::Unread,
+            Why::Rebooting | Why::NoBerth => self.fresh = false,
+            Why::Unproven if self.looked.elapsed() >= HOST_AGAIN => self.fresh = false,
+            _ => {}
         }
         let heartbeat = self.heartbeat.saturating_sub(self.last_heartbeat.elapsed());
         wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(heartbeat.max(Duration::from_millis(10)))
     }
 
+    /// Counts failures of the same step, whatever succeeded in between on the way to it.
+    fn count_failure(&mut self, step: &Step, error: &anyhow::Error) {
+        let kind = std::mem::discriminant(step);
+        let before = self.failing.as_ref().filter(|(k, _)| *k == kind).map_or(0, |(_, t)| t.attempts);
+        let attempts = before.saturating_add(1);
+        let message = format!("{error:#}");
+        if *step == Step::Unlock && attempts >= GIVE_UP_AFTER {
+            // The turn ends here, with the image locked, rather than never.
+            self.reboot_blocked = Some(format!("the staged image cannot be unlocked: {message}"));
+        }
+        self.failing = Some((kind, Trouble { reason: reason(error), message, attempts }));
+    }
+
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
-        self.errors = self.errors.saturating_add(1);
-        let base = Duration::from_millis(100).saturating_mul(1 << self.errors.min(8));
+        let attempts = self.failing.as_ref().map_or(1, |(_, t)| t.attempts);
+        let base = Duration::from_millis(100).saturating_mul(1 << attempts.min(8));
         let wait = base.mul_f64(0.5 + self.jitter.fraction()).min(LONGEST_WAIT);
         tracing::warn!(
             error = format!("{error:#}"),
-            attempt = self.errors,
+            attempts,
             wait_ms = wait.as_millis() as u64,
             "step failed; trying again"
         );
@@ -437,6 +532,22 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending().await
     }
+}
+
+/// The condition reason of an error: that of the host tool, or of the API server.
+fn reason(error: &anyhow::Error) -> &'static str {
+    if let Some(host) = error.downcast_ref::<HostError>() {
+        return host.reason();
+    }
+    match error.downcast_ref::<NodeError>() {
+        Some(NodeError::Forbidden(_)) => "KubeletForbidden",
+        _ => "StepFailed",
+    }
+}
+
+/// Tells a service manager that the loop turns.
+fn still_alive() {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
 }
 
 /// What the object asks for.
@@ -471,7 +582,7 @@ fn why(step: &Step) -> Option<Why> {
     }
 }
 
-fn describe(step: &Step) -> String {
+pub(crate) fn describe(step: &Step) -> String {
     match step {
         Step::Wait(why, _) => format!("Wait({why:?})"),
         Step::StartPull(image) => format!("StartPull({})", image.reference),

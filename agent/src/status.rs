@@ -16,6 +16,8 @@ use crate::clients::with_deadline;
 const MANAGER: &str = "berth-agent";
 /// A status that cannot be written soon must not hold up the work.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// Least time between two reports of who holds up a drain.
+const BLOCKERS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Writes the status, and knows what it wrote.
 #[derive(Debug)]
@@ -25,7 +27,12 @@ pub struct StatusWriter {
     /// UID of the object that `known` is the status of.
     uid: Option<String>,
     known: BootcNodeStatus,
+    /// resourceVersion of the object when `known` was its status.
+    version: u64,
+    /// When this process saw `known.phase` begin, and how long it had lasted by then.
+    phase: (Instant, Duration),
     progress: Option<(Instant, u64)>,
+    blockers: Option<Instant>,
 }
 
 impl StatusWriter {
@@ -36,18 +43,28 @@ impl StatusWriter {
             name: node.to_string(),
             uid: None,
             known: BootcNodeStatus::default(),
+            version: 0,
+            phase: (Instant::now(), Duration::ZERO),
             progress: None,
+            blockers: None,
         }
     }
 
-    /// Takes over the status of an object seen for the first time, and gives it to the caller to remember by.
+    /// Takes over the status of an object seen for the first time, and gives it to the caller to remember by. Of an
+    /// object that is known, takes over what somebody else made of its status, so that it is written again.
     pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
-        if self.uid == object.metadata.uid {
+        let version = version(object);
+        let first = self.uid != object.metadata.uid;
+        let status = object.status.clone().unwrap_or_default();
+        if first {
+            self.uid = object.metadata.uid.clone();
+            self.phase = (Instant::now(), lasted(&status, Timestamp::now()));
+        } else if version <= self.version || status == self.known {
             return None;
         }
-        self.uid = object.metadata.uid.clone();
-        self.known = object.status.clone().unwrap_or_default();
-        object.status.as_ref()
+        self.version = version;
+        self.known = status;
+        object.status.as_ref().filter(|_| first)
     }
 
     /// The status as it was written last.
@@ -55,10 +72,13 @@ impl StatusWriter {
         &self.known
     }
 
-    /// How long the node has been in that phase, by its own clock; zero when it is in another.
-    pub fn in_phase(&self, phase: Phase, now: Timestamp) -> Duration {
-        let since = self.known.phase_start_time.as_ref().filter(|_| self.known.phase == Some(phase));
-        since.and_then(|t| Duration::try_from(now.duration_since(t.0)).ok()).unwrap_or_default()
+    /// How long the node has been in that phase; zero when it is in another. Counted by this process's own clock, so
+    /// that setting the host's neither ends a drain nor makes one endless.
+    pub fn in_phase(&self, phase: Phase) -> Duration {
+        match self.known.phase == Some(phase) {
+            true => self.phase.0.elapsed() + self.phase.1,
+            false => Duration::ZERO,
+        }
     }
 
     /// Writes the status if it says something new.
@@ -70,6 +90,7 @@ impl StatusWriter {
             return Ok(());
         }
         self.pace(&mut status, progress_interval);
+        self.pace_blockers(&mut status);
         if status == self.known {
             return Ok(());
         }
@@ -82,9 +103,26 @@ impl StatusWriter {
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&body);
         let request = self.api.patch_status(&self.name, &params, &patch);
-        with_deadline(DEADLINE, request).await?;
+        let stored = with_deadline(DEADLINE, request).await?;
+        if status.phase != self.known.phase {
+            self.phase = (Instant::now(), Duration::ZERO);
+        }
+        self.version = version(&stored);
         self.known = status;
         Ok(())
+    }
+
+    /// Pods come and go in a drain by the second; who is in the way for long is what a person wants to know.
+    fn pace_blockers(&mut self, status: &mut BootcNodeStatus) {
+        if status.drain_blockers == self.known.drain_blockers {
+            return;
+        }
+        let recently = self.blockers.is_some_and(|at| at.elapsed() < BLOCKERS_INTERVAL);
+        if recently && status.phase == self.known.phase {
+            status.drain_blockers = self.known.drain_blockers.clone();
+        } else {
+            self.blockers = Some(Instant::now());
+        }
     }
 
     /// Keeps the progress that was written while the next is not due, and adds the rate to one that is.
@@ -106,6 +144,16 @@ impl StatusWriter {
             }
         }
     }
+}
+
+fn version(object: &BootcNode) -> u64 {
+    object.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+/// How long the phase of a status has lasted, by the clock that wrote it; nothing longer than a day is believed.
+fn lasted(status: &BootcNodeStatus, now: Timestamp) -> Duration {
+    let since = status.phase_start_time.as_ref().and_then(|t| Duration::try_from(now.duration_since(t.0)).ok());
+    since.unwrap_or_default().min(Duration::from_secs(24 * 3600))
 }
 
 fn rate(bytes: u64, time: Duration) -> u64 {

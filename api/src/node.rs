@@ -27,7 +27,13 @@ use crate::digest::Digest;
     printcolumn(
         name = "Degraded",
         type_ = "string",
-        json_path = ".status.conditions[?(@.type=='NodeDegraded')].reason"
+        json_path = ".status.conditions[?(@.type=='NodeDegraded')].status"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='NodeDegraded')].reason",
+        priority = 1
     ),
     printcolumn(
         name = "Message",

@@ -25,7 +25,8 @@ impl Port {
     /// Reserves a port that nobody listens on.
     pub fn reserve() -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
-        let directory = std::env::temp_dir().join("berth-ports");
+        // One for each user: the files of another user's run could not be opened. Their ports show by being in use.
+        let directory = std::env::temp_dir().join(format!("berth-ports-{}", nix::unistd::getuid()));
         std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
         // Processes that start together begin far apart.
         let offset = u16::try_from(std::process::id() % 1200)? * 10;

@@ -102,9 +102,9 @@ async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
     world.sim.settings(|s| s.pull_time = Duration::from_secs(2));
     let host = world.agent().await?;
     host.start_pull(&image(&world.v2)).await?;
-    assert!(matches!(host.status().await, Err(HostError::Busy)));
-    assert!(matches!(host.unlock().await, Err(HostError::Busy)));
-    assert!(matches!(host.start_pull(&image(&world.v3)).await, Err(HostError::Busy)));
+    assert!(matches!(host.status().await, Err(HostError::Busy(_))));
+    assert!(matches!(host.unlock().await, Err(HostError::Busy(_))));
+    assert!(matches!(host.start_pull(&image(&world.v3)).await, Err(HostError::Busy(_))));
     host.start_pull(&image(&world.v2)).await?;
     let mut changes = host.changes();
     let mut seen = None;

@@ -227,8 +227,8 @@ async fn turns(rig: &mut Rig) {
     let taken = take(&offered, "n1", &uid);
     let boot = || BootId::from("boot-1");
     let committed = taken.committed(boot()).unwrap();
-    let releasing = committed.releasing(Outcome::Updated).unwrap();
-    let gave_up = taken.releasing(Outcome::DrainTimeout).unwrap();
+    let releasing = committed.releasing(Outcome::Updated, BootId::from("b1")).unwrap();
+    let gave_up = taken.releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap();
     for (what, before, after) in [
         ("take", &offered, &taken),
         ("renew", &taken, &taken),
@@ -261,7 +261,7 @@ async fn thefts(rig: &mut Rig) {
     rig.step("take another's offer for it", &theirs, &held, not_own).await;
     rig.step("take a held berth", &held, &mine, not_own).await;
     rig.step("commit for another", &held, &held.committed(BootId::from("b")).unwrap(), not_own).await;
-    let released = held.releasing(Outcome::Updated).unwrap();
+    let released = held.releasing(Outcome::Updated, BootId::from("b1")).unwrap();
     rig.step("close another's", &released, &released.given_back().unwrap(), not_own).await;
     let opens = Some("only the controller opens a berth");
     rig.step("take a closed berth", &closed(), &mine, opens).await;
@@ -289,7 +289,7 @@ async fn forgeries(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();
     let taken = take(&offered, "n1", &uid);
-    let releasing = taken.releasing(Outcome::Updated).unwrap();
+    let releasing = taken.releasing(Outcome::Updated, BootId::from("b1")).unwrap();
     let boot = || BootId::from("boot-1");
 
     rig.step("commit without taking", &offered, &taken.committed(boot()).unwrap(), Some("is Taken first")).await;

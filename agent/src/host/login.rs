@@ -41,9 +41,10 @@ fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
 }
 
 pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
-    if bus.property::<bool>(LOGIND, "PreparingForShutdown").await? {
-        return Ok(true);
-    }
+    bus.property::<bool>(LOGIND, "PreparingForShutdown").await
+}
+
+pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
     match bus.property::<zbus::OwnedVariant>(LOGIND, "ScheduledShutdown").await {
         Ok(value) => Ok(<(String, u64)>::try_from(zbus::Variant::from(value)).is_ok_and(|(kind, _)| is_real(&kind))),
         // Not every logind says.

@@ -13,9 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::files;
 use super::root::{HostRoot, STATE_DIR};
 
-/// Failed digests that are kept; the oldest one goes first.
-pub const MAX_FAILED: usize = 16;
-
 /// What the agent remembers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -26,16 +23,8 @@ pub struct Memory {
     pub staged_by_us: Option<Digest>,
     /// How the last turn with a berth ended, when it ended without an update.
     pub last_turn: Option<Turn>,
-}
-
-impl Memory {
-    /// Remembers a failed digest.
-    pub fn add_failed(&mut self, digest: &Digest) {
-        self.failed_digests.retain(|d| d != digest);
-        self.failed_digests.push(digest.clone());
-        let surplus = self.failed_digests.len().saturating_sub(MAX_FAILED);
-        self.failed_digests.drain(..surplus);
-    }
+    /// A digest that was committed and not booted, and how often.
+    pub not_applied: Option<(Digest, u32)>,
 }
 
 /// The file that holds a [`Memory`].
@@ -100,11 +89,8 @@ mod tests {
         let file = MemoryFile::new(&HostRoot::new(&scratch));
         assert_eq!(file.load(), Memory::default());
         let mut memory = Memory { staged_by_us: Some(digest(99)), ..Memory::default() };
-        for n in (0..20).chain([7]) {
-            memory.add_failed(&digest(n));
-        }
-        assert_eq!(memory.failed_digests.len(), MAX_FAILED);
-        assert_eq!(memory.failed_digests.last(), Some(&digest(7)));
+        memory.failed_digests = (0..3).map(digest).collect();
+        memory.not_applied = Some((digest(4), 2));
         file.save(&memory).unwrap();
         assert_eq!(file.load(), memory);
 

@@ -44,6 +44,14 @@ use units::{Defeat, EXIT_EXEC, Spec};
 const TOOL_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a bad answer about bootc's version is believed.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
+/// The short units of this agent and of one before it.
+const TOOL_UNITS: &[&str] = &[
+    "berth-version.service",
+    "berth-status.service",
+    "berth-lock.service",
+    "berth-unlock.service",
+    "berth-unstage.service",
+];
 /// The largest status that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
 /// How much of a tool's error output is looked at.
@@ -55,9 +63,9 @@ const RIVALS: &[&str] = &["bootc-fetch-apply-updates.timer", "rpm-ostreed-automa
 /// Why the host did not do, or not say, what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
-    /// A pull holds the lock that the command would wait for.
-    #[error("a pull is running")]
-    Busy,
+    /// Something runs that the command would wait for, or that would change what it sees.
+    #[error("the host is busy: {0}")]
+    Busy(String),
     /// A host tool failed; its own words.
     #[error("{}", .0.message)]
     Tool(Failure),
@@ -79,7 +87,7 @@ impl HostError {
     /// A CamelCase reason for a condition.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Busy => "PullRunning",
+            Self::Busy(_) => "HostBusy",
             Self::Tool(failure) => failure.reason,
             Self::Timeout(_) => reason::HOST_TOOL_TIMED_OUT,
             Self::Bus(_) => reason::HOST_UNREACHABLE,
@@ -292,13 +300,20 @@ impl Host {
 
     async fn refuse_while_pulling(&self) -> Result<(), HostError> {
         match self.find_pull(None).await? {
-            Some(Pull { state: PullState::Running, .. }) => Err(HostError::Busy),
+            Some(Pull { state: PullState::Running, .. }) => Err(HostError::Busy("a pull runs".to_owned())),
             _ => Ok(()),
         }
     }
 
+    /// A tool that a killed agent started may still run, and what it does must be seen by whoever looks next.
+    async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
+        let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
+        if running.is_empty() { Ok(()) } else { Err(HostError::Busy(format!("{} runs", running.join(", ")))) }
+    }
+
     /// Runs a host tool to its end and answers its standard output.
     async fn tool(&self, what: &str, command: &[&str]) -> Result<String, HostError> {
+        self.refuse_beside_another_tool().await?;
         let (stdout, stderr) = (format!("{RUN_DIR}/{what}.out"), format!("{RUN_DIR}/{what}.err"));
         let spec = Spec {
             name: format!("berth-{what}.service"),
@@ -316,7 +331,7 @@ impl Host {
             Ok(None) => Ok(files::tail(&self.root.path(&stdout), MAX_OUTPUT)),
             Ok(Some(defeat)) => Err(tool_error(command, &defeat, &files::tail(&self.root.path(&stderr), STDERR_TAIL))),
             Err(error) if error.is(".UnitExists") => {
-                Err(HostError::Timeout(format!("{} of an earlier agent still runs", spec.name)))
+                Err(HostError::Busy(format!("{} of an earlier agent still runs", spec.name)))
             }
             Err(error) => Err(error.into()),
         }
@@ -330,12 +345,20 @@ impl Host {
         Ok(login::inhibitors(&self.bus).await?)
     }
 
-    /// A shutdown is on its way, or somebody has scheduled one.
+    /// A shutdown is on its way.
     ///
     /// # Errors
     /// When logind cannot be asked.
     pub async fn shutting_down(&self) -> Result<bool, HostError> {
         Ok(login::shutting_down(&self.bus).await?)
+    }
+
+    /// Somebody has scheduled a shutdown for later.
+    ///
+    /// # Errors
+    /// When logind cannot be asked.
+    pub async fn shutdown_scheduled(&self) -> Result<bool, HostError> {
+        Ok(login::shutdown_scheduled(&self.bus).await?)
     }
 
     /// Asks logind for a reboot. A lost reply counts as accepted: the caller waits, and asks

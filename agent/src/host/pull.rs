@@ -162,7 +162,7 @@ impl Pulls {
         if let Some(pull) = self.find(bus, boot_id, Some(&image.digest)).await? {
             match (pull.state, pull.digest == image.digest) {
                 (PullState::Running, true) => return Ok(()),
-                (PullState::Running, false) => return Err(HostError::Busy),
+                (PullState::Running, false) => return Err(HostError::Busy("another pull runs".to_owned())),
                 _ => self.forget(bus, &pull.digest).await?,
             }
         }

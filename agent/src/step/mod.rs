@@ -17,8 +17,6 @@ pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How soon after a boot a Node that is not Ready yet is looked at again.
 const READY_AGAIN: Duration = Duration::from_millis(100);
-/// How often a host that cannot be updated is looked at again.
-const HOST_AGAIN: Duration = Duration::from_secs(300);
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +72,8 @@ pub enum Why {
     BerthsUnknown,
     /// The berth is for a Node of this name that no longer exists.
     ForeignBerth,
+    /// What is published is for another Node of this name.
+    OtherNode,
     /// The node runs what it should.
     Updated,
     /// The image is not resolved.
@@ -119,8 +119,12 @@ pub fn step(facts: &Facts) -> Step {
         _ => {}
     }
     match &facts.desired {
-        Desired::Unknown => Step::Wait(Why::NothingAsked, None),
+        Desired::Unknown => settle(facts).unwrap_or(Step::Wait(Why::NothingAsked, None)),
         Desired::Release => undo(facts),
+        // What was published for another Node of this name is nothing to this one.
+        Desired::Member(member) if facts.cluster_node.get().is_some_and(|n| n.uid != member.node_uid) => {
+            settle(facts).unwrap_or(Step::Wait(Why::OtherNode, None))
+        }
         Desired::Member(member) => pursue(facts, member, berths),
     }
 }
@@ -141,26 +145,37 @@ fn hold(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
         ClusterNode::Unread => return Step::ReadNode,
         ClusterNode::Is(node) if node.uid == holding.uid => node,
         // I2: the licence is for another Node of this name. Nothing here may use it; the controller closes it.
-        ClusterNode::Is(_) | ClusterNode::Gone => return disarm(facts).unwrap_or(Step::Wait(Why::ForeignBerth, None)),
+        ClusterNode::Is(_) | ClusterNode::Gone => return settle(facts).unwrap_or(Step::Wait(Why::ForeignBerth, None)),
     };
     let rebooted = holding.boot_id != facts.host.boot_id;
     match holding.phase {
-        HoldPhase::Releasing(_) => release(facts, berth, node, rebooted),
+        HoldPhase::Releasing(_) => release(facts, berth, holding, node),
         HoldPhase::Taken | HoldPhase::Committed if rebooted => prove(facts, berth, holding, node),
         HoldPhase::Taken => work(facts, berth, holding, node),
         HoldPhase::Committed => go(facts, berth, holding),
     }
 }
 
-/// Staged but not locked, without a licence: lock it (I3).
-fn disarm(facts: &Facts) -> Option<Step> {
-    facts.host.os.staged().filter(|s| !s.locked).map(|_| Step::Lock)
+/// What must be done before it is known that nothing is armed (I3): that nothing is staged, or that it is locked. A
+/// host that does not answer is not one with nothing staged.
+fn settle(facts: &Facts) -> Option<Step> {
+    if facts.host.pull.is_some() {
+        // Its own unit locks what it stages; its end is looked at.
+        return None;
+    }
+    match &facts.host.os {
+        Os::Unknown => Some(Step::LookAtHost),
+        Os::Unusable { .. } if !facts.host.fresh => Some(Step::LookAtHost),
+        Os::Unusable { .. } => Some(Step::Wait(Why::HostUnusable, None)),
+        Os::Bootc(d) if d.staged.as_ref().is_some_and(|s| !s.locked) => Some(Step::Lock),
+        Os::Bootc(_) => None,
+    }
 }
 
 /// Taken, same boot: cordon, drain, commit; or give back when there is a reason to.
 fn work(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
-    if let Some(lock) = disarm(facts) {
-        return lock;
+    if let Some(first) = settle(facts) {
+        return first;
     }
     if let Some((outcome, message)) = reason_to_stop(facts, holding) {
         return Step::Release(berth.clone(), outcome, message);
@@ -202,7 +217,6 @@ fn reason_to_stop(facts: &Facts, holding: &Holding) -> Option<(Outcome, String)>
             let what = staged.digest.as_ref().map_or_else(|| staged.image.clone(), ToString::to_string);
             return Some((Outcome::NotStaged, format!("{what} is staged in place of {}", holding.target)));
         }
-        None if facts.host.os == Os::Unknown => {}
         None => return Some((Outcome::NotStaged, format!("{} is no longer staged", holding.target))),
     }
     let timeout = match &facts.desired {
@@ -213,14 +227,24 @@ fn reason_to_stop(facts: &Facts, holding: &Holding) -> Option<(Outcome, String)>
         let who: Vec<_> = facts.drain.blockers.iter().map(|b| format!("{}: {}", b.pod, b.reason)).collect();
         return Some((Outcome::DrainTimeout, format!("after {}s still there: {}", timeout.as_secs(), who.join("; "))));
     }
-    if facts.drain.done && !facts.host.inhibitors.is_empty() {
+    if facts.drain.done && is_inhibited(facts) {
         return Some((Outcome::RebootBlocked, inhibited(facts)));
     }
     None
 }
 
-fn inhibited(facts: &Facts) -> String {
-    format!("shutdown is inhibited by {}", facts.host.inhibitors.join(", "))
+/// Whether a reboot would be refused, or would come in the way of one that somebody else has planned.
+pub fn is_inhibited(facts: &Facts) -> bool {
+    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled
+}
+
+/// Who inhibits it, for people.
+pub fn inhibited(facts: &Facts) -> String {
+    let mut who = facts.host.inhibitors.clone();
+    if facts.host.shutdown_scheduled {
+        who.push("a shutdown that is scheduled for later".to_owned());
+    }
+    format!("shutdown is inhibited by {}", who.join(", "))
 }
 
 /// Committed, same boot: unlock, verify, reboot; or take the commit back.
@@ -233,17 +257,28 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
     }
     let blocked = match &facts.host.reboot {
         Reboot::Blocked(_) | Reboot::Asked(_) => true,
-        Reboot::NotAsked => !facts.host.inhibitors.is_empty(),
+        Reboot::NotAsked => is_inhibited(facts),
     };
     if !facts.host.fresh {
         return Step::LookAtHost;
+    }
+    if facts.host.os.deployments().is_none() {
+        // The image may be unlocked: who cannot see that it is not keeps the licence.
+        return Step::Wait(Why::HostUnusable, None);
     }
     let staged = facts.host.os.staged();
     let is_target = staged.is_some_and(|s| s.digest.as_ref() == Some(&holding.target));
     let desired = facts.desired.digest() == Some(&holding.target);
     if blocked || !is_target || !desired {
         // I3: nothing stays armed when the turn does not end in a reboot.
-        return disarm(facts).unwrap_or_else(|| Step::Uncommit(berth.clone()));
+        if let Some(first) = settle(facts) {
+            return first;
+        }
+        // A shutdown that is queued is waited for: whatever it ends is still under this licence.
+        if facts.host.shutdown_scheduled {
+            return Step::Wait(Why::Rebooting, Some(LOOK_AGAIN * 10));
+        }
+        return Step::Uncommit(berth.clone());
     }
     match staged {
         Some(staged) if staged.locked => Step::Unlock,
@@ -252,28 +287,52 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
     }
 }
 
-/// A new boot under a taken or committed berth (I5): give back only when what runs is known and the Node is Ready
-/// under this very boot.
-fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+/// What a new boot turned out to be.
+#[expect(clippy::large_enum_variant, reason = "it lives for one decision")]
+enum Proof {
+    /// The target runs.
+    Target,
+    /// What ran before runs again.
+    From,
+    /// It is not proven yet; this comes first.
+    NotYet(Step),
+}
+
+/// A new boot is proven (I5) when what runs is known, and the Node is Ready under this very boot. Otherwise: what to
+/// do until it is.
+fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
     if !facts.host.fresh {
-        return Step::LookAtHost;
+        return Proof::NotYet(Step::LookAtHost);
+    }
+    if facts.host.os.deployments().is_none() {
+        return Proof::NotYet(Step::Wait(Why::HostUnusable, None));
+    }
+    // Who else stages images must not arm one while we wait.
+    if let Some(first) = settle(facts) {
+        return Proof::NotYet(first);
     }
     let booted = facts.host.os.booted();
-    let is_target = booted == Some(&holding.target);
-    let is_from = booted.is_some() && booted == holding.from.as_ref();
-    if !is_target && !is_from {
-        return disarm(facts).unwrap_or(Step::Wait(Why::Unproven, Some(HOST_AGAIN)));
-    }
+    let proof = if booted == Some(&holding.target) {
+        Proof::Target
+    } else if booted.is_some() && booted == holding.from.as_ref() {
+        Proof::From
+    } else {
+        return Proof::NotYet(Step::Wait(Why::Unproven, None));
+    };
     if !(node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)) {
-        // By a share of the time that it took so far: what a turn loses here is in proportion to the boot.
-        return Step::Wait(Why::NotReady, Some((facts.proving_for / 8).clamp(READY_AGAIN, LOOK_AGAIN)));
+        // A host that comes back quickly must not wait for its next look; one that does not is asked in peace.
+        let next = (facts.proving_for / 8).clamp(READY_AGAIN, LOOK_AGAIN);
+        return Proof::NotYet(Step::Wait(Why::NotReady, Some(next)));
     }
-    if is_target {
-        return Step::Release(berth.clone(), Outcome::Updated, String::new());
-    }
-    // A release is sticky and keeps nothing armed.
-    if let Some(lock) = disarm(facts) {
-        return lock;
+    proof
+}
+
+/// A new boot under a taken or committed berth: give back once it is proven.
+fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+    match proof(facts, holding, node) {
+        Proof::NotYet(first) => return first,
+        Proof::Target => return Step::Release(berth.clone(), Outcome::Updated, String::new()),
+        Proof::From => {}
     }
     let (outcome, message) = match holding.phase {
         HoldPhase::Taken => (Outcome::NotStaged, "the host rebooted before the turn was committed".to_owned()),
@@ -285,10 +344,15 @@ fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> S
     Step::Release(berth.clone(), outcome, message)
 }
 
-/// Releasing: restore the Node, then close the berth.
-fn release(facts: &Facts, berth: &Berth, node: &NodeFacts, rebooted: bool) -> Step {
-    if !rebooted && let Some(lock) = disarm(facts) {
-        return lock;
+/// Releasing: restore the Node, then close the berth. A boot that came after the release began is proven like any.
+fn release(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+    if holding.boot_id != facts.host.boot_id
+        && let Proof::NotYet(first) = proof(facts, holding, node)
+    {
+        return first;
+    }
+    if let Some(first) = settle(facts) {
+        return first;
     }
     // Also with nothing to restore: the write makes a cordon of a crashed agent, still on its way, lose.
     if node.cordon.is_some() || !facts.restored {
@@ -305,8 +369,10 @@ fn undo(facts: &Facts) -> Step {
     if facts.host.os == Os::Unknown || !facts.host.fresh {
         return Step::LookAtHost;
     }
-    match facts.host.os.staged() {
-        Some(staged) if staged.digest.is_some() && staged.digest == facts.past.staged_by_us => Step::Unstage,
+    match (&facts.host.os, &facts.past.staged_by_us) {
+        // Whether what we staged is still there cannot be seen now.
+        (Os::Unusable { .. }, Some(_)) => Step::Wait(Why::HostUnusable, None),
+        (os, Some(ours)) if os.staged().is_some_and(|s| s.digest.as_ref() == Some(ours)) => Step::Unstage,
         _ => Step::Wait(Why::Released, None),
     }
 }
@@ -314,7 +380,7 @@ fn undo(facts: &Facts) -> Step {
 /// No berth held: bring the host to "staged, locked", and take an offer.
 fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     let Some(image) = &member.image else {
-        return disarm(facts).unwrap_or(Step::Wait(Why::Unresolved, None));
+        return settle(facts).unwrap_or(Step::Wait(Why::Unresolved, None));
     };
     let desired = &image.digest;
     if let Some(pull) = &facts.host.pull {
@@ -326,7 +392,7 @@ fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     }
     let deployments = match &facts.host.os {
         Os::Unknown => return Step::LookAtHost,
-        Os::Unusable { .. } if facts.host.fresh => return Step::Wait(Why::HostUnusable, Some(HOST_AGAIN)),
+        Os::Unusable { .. } if facts.host.fresh => return Step::Wait(Why::HostUnusable, None),
         Os::Unusable { .. } => return Step::LookAtHost,
         Os::Bootc(deployments) => deployments,
     };
@@ -373,7 +439,7 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
         return Step::Wait(Why::BackingOff, Some(left));
     }
-    if !facts.host.inhibitors.is_empty() {
+    if is_inhibited(facts) {
         return Step::Wait(Why::NoBerth, Some(LOOK_AGAIN * 10));
     }
     let offer = berths
@@ -382,6 +448,10 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     let Some(berth) = offer else {
         return Step::Wait(Why::NoBerth, None);
     };
+    // Somebody may have changed what is staged since: better seen before the drain than after it.
+    if !facts.host.fresh {
+        return Step::LookAtHost;
+    }
     match &facts.cluster_node {
         ClusterNode::Unread => Step::ReadNode,
         // The offer is for one UID; a Node that was created anew under this name must not take it.

@@ -57,6 +57,7 @@ fn facts() -> Facts {
             pull: None,
             inhibitors: vec![],
             shutting_down: false,
+            shutdown_scheduled: false,
             rivals: vec![],
             finalization_failed: false,
             reboot: Reboot::NotAsked,
@@ -67,6 +68,7 @@ fn facts() -> Facts {
         drain: DrainFacts::default(),
         proving_for: Duration::ZERO,
         past: Past::default(),
+        trouble: None,
     }
 }
 
@@ -144,7 +146,7 @@ fn a_whole_turn_is_the_only_way_to_a_reboot() {
     assert!(matches!(step(&facts), Step::Wait(Why::Rebooting, Some(_))));
     let mut facts = rebooted(&committed(), 2);
     assert!(matches!(step(&facts), Step::Release(_, Outcome::Updated, _)));
-    let releasing = committed().releasing(Outcome::Updated).unwrap();
+    let releasing = committed().releasing(Outcome::Updated, BootId::from("b2")).unwrap();
     facts.berths = Some(vec![releasing.clone()]);
     assert_eq!(step(&facts), Step::Restore(releasing.clone()));
     facts.restored = true;
@@ -258,6 +260,9 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
     assert!(matches!(step(&third), Step::Wait(Why::Unproven, _)));
     let old = rebooted(&committed(), 1);
     assert!(matches!(step(&old), Step::Release(_, Outcome::NotApplied, _)));
+    let mut unseen = rebooted(&committed(), 2);
+    unseen.host.os = Os::Unusable { reason: "StatusFailed", message: String::new() };
+    assert_eq!(step(&unseen), Step::Wait(Why::HostUnusable, None));
     let unplanned = rebooted(&taken(), 1);
     assert!(matches!(step(&unplanned), Step::Release(_, Outcome::NotStaged, _)));
     let mut unread = rebooted(&committed(), 2);
@@ -333,4 +338,184 @@ fn a_turn_that_ended_badly_waits_before_the_next() {
         next_try_time: later(30),
     });
     assert_eq!(step(&f), Step::Wait(Why::BackingOff, Some(Duration::from_secs(30))));
+}
+
+#[test]
+fn a_release_begun_before_a_reboot_is_proven_after_it() {
+    let releasing = taken().releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap();
+    let mut facts = rebooted(&releasing, 7);
+    assert!(matches!(step(&facts), Step::Wait(Why::Unproven, _)), "a third image is not given back");
+    os(&mut facts, 1, None);
+    assert_eq!(step(&facts), Step::Restore(releasing));
+}
+
+#[test]
+fn a_host_that_does_not_answer_keeps_its_licence() {
+    let unusable = || Os::Unusable { reason: "StatusFailed", message: "timeout".into() };
+    for berth in [taken(), committed(), taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap()] {
+        for (os, expected) in [(Os::Unknown, Step::LookAtHost), (unusable(), Step::Wait(Why::HostUnusable, None))] {
+            let mut facts = with(&berth);
+            facts.host.fresh = os != Os::Unknown;
+            facts.host.os = os;
+            facts.desired = Desired::Unknown;
+            assert_eq!(step(&facts), expected, "{berth:?}");
+        }
+    }
+}
+
+#[test]
+fn a_shutdown_scheduled_by_others_holds_back_but_does_not_freeze() {
+    let mut facts = with(&taken());
+    facts.drain.done = true;
+    facts.host.shutdown_scheduled = true;
+    assert!(matches!(step(&facts), Step::Release(_, Outcome::RebootBlocked, _)));
+    let mut facts = with(&committed());
+    facts.host.shutdown_scheduled = true;
+    os(&mut facts, 1, Some(deployment(2, false)));
+    assert_eq!(step(&facts), Step::Lock);
+    os(&mut facts, 1, Some(deployment(2, true)));
+    assert!(matches!(step(&facts), Step::Wait(Why::Rebooting, _)), "a commit is not taken back while one is queued");
+}
+
+#[test]
+fn what_is_published_for_another_node_is_not_obeyed() {
+    let mut facts = facts();
+    facts.berths = Some(vec![offered(2, "u1")]);
+    facts.desired = Desired::Member(Box::new(Member { node_uid: NodeUid::from("u0"), ..member(2) }));
+    assert_eq!(step(&facts), Step::Wait(Why::OtherNode, None));
+}
+
+mod any_facts {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
+        prop::option::of((1u8..4, any::<bool>()).prop_map(|(n, locked)| deployment(n, locked)))
+    }
+
+    fn any_os() -> impl Strategy<Value = Os> {
+        let known = (1u8..4, any_deployment()).prop_map(|(booted, staged)| {
+            Os::Bootc(Box::new(Deployments { booted: deployment(booted, false), staged, rollback: None }))
+        });
+        prop_oneof![
+            6 => known,
+            1 => Just(Os::Unknown),
+            1 => Just(Os::Unusable { reason: "StatusFailed", message: String::new() }),
+        ]
+    }
+
+    fn any_berth() -> impl Strategy<Value = Option<Berth>> {
+        let releasing = |boot| taken().releasing(Outcome::DrainTimeout, BootId::from(boot)).unwrap();
+        prop_oneof![
+            Just(None),
+            Just(Some(offered(2, "u1"))),
+            Just(Some(offered(3, "u1"))),
+            Just(Some(taken())),
+            Just(Some(taken().revoked(Some("Paused".into())).unwrap())),
+            Just(Some(committed())),
+            Just(Some(releasing("b1"))),
+            Just(Some(releasing("b2"))),
+        ]
+    }
+
+    fn any_node() -> impl Strategy<Value = ClusterNode> {
+        let bits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+        let node = bits.prop_map(|(same_uid, unschedulable, ready, new_boot, ours)| {
+            ClusterNode::Is(NodeFacts {
+                uid: NodeUid::from(if same_uid { "u1" } else { "u9" }),
+                unschedulable,
+                ready,
+                boot_id: Some(BootId::from(if new_boot { "b2" } else { "b1" })),
+                cordon: ours.then(|| CordonRecord { berth: "workers-0".into(), unschedulable: false }),
+                ..node()
+            })
+        });
+        prop_oneof![8 => node, 1 => Just(ClusterNode::Unread), 1 => Just(ClusterNode::Gone)]
+    }
+
+    fn any_desired() -> impl Strategy<Value = Desired> {
+        prop_oneof![
+            6 => (2u8..4).prop_map(|n| Desired::Member(Box::new(member(n)))),
+            1 => Just(Desired::Unknown),
+            1 => Just(Desired::Release),
+        ]
+    }
+
+    prop_compose! {
+        fn any_facts()(
+            os in any_os(), berth in any_berth(), cluster_node in any_node(), desired in any_desired(),
+            fresh: bool, new_boot: bool, done: bool, restored: bool, shutting_down in prop::bool::weighted(0.1),
+            inhibited in prop::bool::weighted(0.2), asked in prop::option::weighted(0.3, 0u64..120),
+        ) -> Facts {
+            let mut facts = Facts { desired, cluster_node, restored, berths: Some(berth.into_iter().collect()), ..facts() };
+            facts.host.os = os;
+            facts.host.fresh = fresh;
+            facts.host.boot_id = BootId::from(if new_boot { "b2" } else { "b1" });
+            facts.host.shutting_down = shutting_down;
+            facts.host.inhibitors = if inhibited { vec!["backup".into()] } else { vec![] };
+            facts.host.reboot = asked.map_or(Reboot::NotAsked, |s| Reboot::Asked(Duration::from_secs(s)));
+            facts.drain.done = done;
+            facts
+        }
+    }
+
+    /// Whether it is known that a shutdown now would apply nothing.
+    fn is_disarmed(facts: &Facts) -> bool {
+        facts.host.os.deployments().is_some_and(|d| d.staged.as_ref().is_none_or(|s| s.locked))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        /// I2: who unlocks or reboots holds a committed berth for this UID, digest and boot, all of it seen live.
+        #[test]
+        fn only_a_commit_licenses(facts in any_facts()) {
+            let next = step(&facts);
+            if matches!(next, Step::Unlock | Step::Reboot) {
+                let held = facts.berths.as_ref().and_then(|b| b[0].holding().cloned()).unwrap();
+                prop_assert_eq!(&held.phase, &HoldPhase::Committed);
+                prop_assert_eq!(&held.boot_id, &facts.host.boot_id);
+                prop_assert_eq!(facts.cluster_node.get().map(|n| &n.uid), Some(&held.uid));
+                prop_assert_eq!(facts.desired.digest(), Some(&held.target));
+                let staged = facts.host.os.staged().unwrap();
+                prop_assert_eq!(staged.digest.as_ref(), Some(&held.target));
+                prop_assert_eq!(staged.locked, next == Step::Unlock);
+                prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
+            }
+        }
+
+        /// I3: no berth is let go, and no rest is taken without a licence, while something may be armed.
+        #[test]
+        fn nothing_is_left_armed(facts in any_facts()) {
+            let next = step(&facts);
+            if matches!(next, Step::Uncommit(_) | Step::GiveBack(_) | Step::Take(_) | Step::Commit(_)) {
+                prop_assert!(is_disarmed(&facts), "{next:?}");
+            }
+            // What others stage on a node that has left its pool is theirs.
+            let free = [Why::ShuttingDown, Why::HostUnusable, Why::Released];
+            let rests = matches!(next, Step::Wait(why, _) if !free.contains(&why));
+            let committed = facts.berths.iter().flatten().any(|b| b.holding().is_some_and(|h| h.phase == HoldPhase::Committed));
+            if rests && !committed {
+                prop_assert!(is_disarmed(&facts), "{next:?}");
+            }
+        }
+
+        /// I5: a boot is let go only when it is known and the Node is Ready under it.
+        #[test]
+        fn only_a_proven_boot_is_given_back(facts in any_facts()) {
+            let Some(held) = facts.berths.as_ref().and_then(|b| b.first()).and_then(Berth::holding) else { return Ok(()) };
+            let next = step(&facts);
+            let lets_go = matches!(next, Step::Release(..) | Step::Restore(_) | Step::GiveBack(_));
+            if lets_go && held.boot_id != facts.host.boot_id {
+                let booted = facts.host.os.booted();
+                prop_assert!(booted == Some(&held.target) || booted == held.from.as_ref());
+                let node = facts.cluster_node.get().unwrap();
+                prop_assert!(node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id));
+            }
+            if lets_go && held.boot_id == facts.host.boot_id {
+                prop_assert!(held.phase != HoldPhase::Committed, "a commit under this boot is taken back first");
+            }
+        }
+    }
 }

@@ -90,7 +90,7 @@ pub struct Holding {
     pub target: Digest,
     /// The digest that the holder ran, proven, when it took the berth.
     pub from: Option<Digest>,
-    /// The boot ID under which it was taken or committed.
+    /// The boot ID under which it was taken, committed or begun to be released.
     pub boot_id: BootId,
     /// How far the holder is.
     pub phase: HoldPhase,
@@ -303,12 +303,12 @@ impl Berth {
         self.moved(HoldPhase::Taken, None)
     }
 
-    /// Starts to give back. There is no way back from here.
+    /// Starts to give back, under this boot. There is no way back from here.
     ///
     /// # Errors
     /// When the berth is neither taken nor committed.
-    pub fn releasing(&self, outcome: Outcome) -> Result<Self, Refused> {
-        self.moved(HoldPhase::Releasing(outcome), None)
+    pub fn releasing(&self, outcome: Outcome, boot_id: BootId) -> Result<Self, Refused> {
+        self.moved(HoldPhase::Releasing(outcome), Some(boot_id))
     }
 
     /// Gives back. The caller has restored the Node.

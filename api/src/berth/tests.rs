@@ -36,7 +36,7 @@ fn there_and_back(berth: &Berth) -> Berth {
 #[test]
 fn a_whole_turn() {
     let committed = taken().committed(BootId::from("b1")).unwrap();
-    let back = committed.releasing(Outcome::Updated).unwrap().given_back().unwrap();
+    let back = committed.releasing(Outcome::Updated, BootId::from("b1")).unwrap().given_back().unwrap();
     let BerthState::Closed(closed) = &back.state else { panic!("{back:?}") };
     assert_eq!(closed.reason, ClosedReason::Released);
     assert_eq!(closed.outcome, Some(Outcome::Updated));
@@ -48,7 +48,7 @@ fn every_state_survives_its_lease() {
     let taken = taken();
     let revoked = taken.revoked(Some("Paused".into())).unwrap();
     let committed = taken.committed(BootId::from("b2")).unwrap();
-    let releasing = committed.releasing(Outcome::NotApplied).unwrap();
+    let releasing = committed.releasing(Outcome::NotApplied, BootId::from("b1")).unwrap();
     let closed = releasing.given_back().unwrap();
     let lapsed = new().offered(offer("n1")).unwrap().closed(ClosedReason::Lapsed).unwrap();
     for berth in [new(), new().offered(offer("n1")).unwrap(), taken, revoked, committed, releasing, closed, lapsed] {
@@ -69,17 +69,17 @@ fn an_offer_is_for_one_node_and_uid() {
 fn a_revoked_berth_is_not_committed_and_a_release_is_sticky() {
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
     assert!(revoked.committed(BootId::from("b1")).is_err());
-    let releasing = revoked.releasing(Outcome::Revoked).unwrap();
+    let releasing = revoked.releasing(Outcome::Revoked, BootId::from("b1")).unwrap();
     assert!(releasing.committed(BootId::from("b1")).is_err());
     assert!(releasing.uncommitted().is_err());
-    assert!(releasing.releasing(Outcome::Updated).is_err());
+    assert!(releasing.releasing(Outcome::Updated, BootId::from("b1")).is_err());
     assert!(taken().given_back().is_err(), "the Node is restored first");
     assert!(taken().closed(ClosedReason::Shrunk).is_err(), "the controller does not take a held berth away");
 }
 
 #[test]
 fn a_new_offer_forgets_the_last_turn() {
-    let closed = taken().releasing(Outcome::DrainTimeout).unwrap().given_back().unwrap();
+    let closed = taken().releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap().given_back().unwrap();
     let mut lease = lease::create(&closed, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
     let offered = closed.offered(offer("n2")).unwrap();
     lease::write(&offered, &mut lease, Timestamp::UNIX_EPOCH);
