@@ -1,10 +1,12 @@
 //! From what the watches know to what the pure functions need. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 
+use crate::memory::Offers;
 use crate::plan::{Member, PoolFacts, SeenBerth};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};
@@ -189,6 +191,10 @@ pub struct Shared<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent has been heard of lately.
     pub heard: &'a BTreeSet<NodeName>,
+    /// The open offers, and who let some lapse.
+    pub offers: &'a Offers,
+    /// When the ages of the offers are measured.
+    pub now: Instant,
     /// The epoch of this leader.
     pub epoch: u64,
 }
@@ -207,6 +213,7 @@ impl Shared<'_> {
                 lease: lease.name().to_owned(),
                 berth: lease.berth.clone(),
                 in_doubt: self.in_doubt.contains(lease.name()),
+                age: self.offers.age(lease.name(), self.now),
             })
             .collect();
         let elsewhere = self
@@ -233,7 +240,9 @@ impl Shared<'_> {
     fn member(&self, pool: &Pool, name: &NodeName) -> Option<Member> {
         let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
         let host = self.snapshot.hosts.get(name.as_str());
-        member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))
+        let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
+        member.lapses = member.desired.as_ref().map_or(0, |desired| self.offers.lapses(&member.uid, desired));
+        Some(member)
     }
 }
 
@@ -261,6 +270,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         booted: report.booted,
         failed: report.failed,
         last_turn: report.last_turn,
+        lapses: 0,
         heard,
     })
 }

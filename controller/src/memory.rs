@@ -4,11 +4,60 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use berth_api::Digest;
+use berth_api::berth::{Berth, BerthState, Offer};
 use berth_api::node::{Phase, Staging};
+use berth_api::{Digest, NodeUid};
 
 use crate::store::Objects;
 use crate::view::HostView;
+
+/// For how long this process has seen each open offer, and who let offers lapse how often.
+#[derive(Debug, Default)]
+pub struct Offers {
+    open: BTreeMap<String, (Offer, Instant)>,
+    lapses: BTreeMap<NodeUid, (Digest, u32)>,
+}
+
+impl Offers {
+    /// Takes in the berths as they are now.
+    pub fn see<'a>(&mut self, berths: impl Iterator<Item = (&'a str, &'a Berth)>, now: Instant) {
+        let mut open = BTreeMap::new();
+        for (lease, berth) in berths {
+            match &berth.state {
+                BerthState::Offered(offer) => {
+                    let before = self.open.get(lease).filter(|(before, _)| before == offer);
+                    let since = before.map_or(now, |(_, since)| *since);
+                    open.insert(lease.to_owned(), (offer.clone(), since));
+                }
+                // It takes offers after all.
+                BerthState::Held(holding) => drop(self.lapses.remove(&holding.uid)),
+                BerthState::Closed(_) => {}
+            }
+        }
+        self.open = open;
+    }
+
+    /// For how long an offer has been seen.
+    pub fn age(&self, lease: &str, now: Instant) -> Duration {
+        self.open.get(lease).map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(*since))
+    }
+
+    /// Notes that an offer was closed because its node did not take it.
+    pub fn lapsed(&mut self, offer: &Offer) {
+        let lapses = self.lapses(&offer.uid, &offer.target).saturating_add(1);
+        self.lapses.insert(offer.uid.clone(), (offer.target.clone(), lapses));
+    }
+
+    /// How often the node let an offer of that digest lapse.
+    pub fn lapses(&self, uid: &NodeUid, target: &Digest) -> u32 {
+        self.lapses.get(uid).filter(|(digest, _)| digest == target).map_or(0, |(_, lapses)| *lapses)
+    }
+
+    /// Forgets the Nodes that are not among these.
+    pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
+        self.lapses.retain(|uid, _| is_there(uid));
+    }
+}
 
 /// Leave to pull that was not used for so long counts as not used. More than an agent's longest backoff, so that one
 /// that fails gets to its next try within its turn.
@@ -62,5 +111,52 @@ impl Leaves {
     /// How often the node did not use its leave to pull that digest.
     pub fn unused(&self, name: &str, digest: &Digest) -> u32 {
         self.0.get(name).filter(|leave| leave.digest == *digest).map_or(0, |leave| leave.unused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(uid: &str, until: i64) -> Offer {
+        Offer {
+            node: "n1".into(),
+            uid: uid.into(),
+            target: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+            open_until: jiff::Timestamp::from_second(until).unwrap(),
+        }
+    }
+
+    #[test]
+    fn an_offer_ages_from_first_sight_and_a_new_one_anew() {
+        let (mut offers, start) = (Offers::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let closed = Berth::new("p".into(), 0, 1);
+        let first = closed.offered(offer("u", 1)).unwrap();
+        let second = closed.offered(offer("u", 2)).unwrap();
+        let mut age = |berth: &Berth, seconds| {
+            offers.see([("p-0", berth)].into_iter(), at(seconds));
+            offers.age("p-0", at(seconds)).as_secs()
+        };
+        assert_eq!([age(&first, 5), age(&first.stamped(2), 95)], [0, 90], "a fence is not another offer");
+        assert_eq!([age(&second, 96), age(&second, 100)], [0, 4]);
+        assert_eq!([age(&closed, 101), age(&second, 102)], [0, 0]);
+    }
+
+    #[test]
+    fn lapses_are_counted_by_node_and_digest_until_it_takes_one() {
+        let mut offers = Offers::default();
+        let one = offer("u", 1);
+        offers.lapsed(&one);
+        offers.lapsed(&one);
+        offers.lapsed(&offer("v", 1));
+        let other = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+        assert_eq!([offers.lapses(&one.uid, &one.target), offers.lapses(&one.uid, &other)], [2, 0]);
+        let offered = Berth::new("p".into(), 0, 1).offered(one.clone()).unwrap();
+        let taken = offered.taken(&one.node, &one.uid, None, "b".into()).unwrap();
+        offers.see([("p-0", &taken)].into_iter(), Instant::now());
+        assert_eq!([offers.lapses(&one.uid, &one.target), offers.lapses(&"v".into(), &one.target)], [0, 1]);
+        offers.keep(|uid| uid.as_str() != "v");
+        assert_eq!(offers.lapses(&"v".into(), &one.target), 0);
     }
 }

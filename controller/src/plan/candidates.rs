@@ -124,7 +124,11 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer) -> Option<&'static st
 /// The members in the order in which they get berths: unavailable ones first, then those whose last turn did not
 /// end badly, then by name. Of those whose turn did, the one with the fewest such turns comes first, so that two
 /// nodes that cannot be drained take turns.
+///
+/// Whoever let an offer lapse goes behind all who did not, unavailable or not: unlike a turn that ended badly, nothing
+/// makes it wait before the next offer, and it would get every one.
 pub(super) fn ordered<'a>(facts: &'a PoolFacts, berths: &[SeenBerth]) -> Vec<&'a Member> {
+    // What a former controller has left behind: the last one for each berth.
     let lapsed: BTreeSet<&NodeName> = berths
         .iter()
         .filter_map(|s| match s.berth.as_ref().map(|b| &b.state) {
@@ -138,8 +142,8 @@ pub(super) fn ordered<'a>(facts: &'a PoolFacts, berths: &[SeenBerth]) -> Vec<&'a
     };
     let mut members: Vec<&Member> = facts.members.iter().collect();
     members.sort_by_cached_key(|m| {
-        let turns = bad_turns(m).max(u32::from(lapsed.contains(&m.name)));
-        (!m.unavailable(), turns, m.name.clone())
+        let lapses = m.lapses.max(u32::from(lapsed.contains(&m.name)));
+        (lapses, !m.unavailable(), bad_turns(m), m.name.clone())
     });
     members
 }

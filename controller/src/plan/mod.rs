@@ -23,8 +23,14 @@ pub use candidates::Wait;
 use occupancy::Occupancy;
 pub use occupancy::{How, Use};
 
-/// How long an offer stays open. The agent takes it within milliseconds; one that does not is not there.
+/// How long an offer stays open, as seen by this process. The agent takes it within milliseconds; one that does not
+/// is not there.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
+
+/// How far ahead `open-until` is written. That is compared with the node's clock, so it is no more than the bound for
+/// an offer whose controller is dead; a live one closes it after [`OPEN_FOR`], by its own clock. Were it that short, a
+/// node whose clock is two minutes ahead would never take one. A window for reboots will have to shorten it.
+pub const OPEN_AT_MOST: Duration = Duration::from_secs(3600);
 
 /// All that the plan of one pool depends on.
 #[derive(Debug, Clone)]
@@ -61,6 +67,8 @@ pub struct SeenBerth {
     pub berth: Result<Berth, String>,
     /// A write of this leader had an unknown fate and may still be on its way.
     pub in_doubt: bool,
+    /// For how long this process has seen it offered as it is.
+    pub age: Duration,
 }
 
 /// A member of the pool, as far as the plan is concerned.
@@ -94,6 +102,8 @@ pub struct Member {
     pub failed: Vec<Digest>,
     /// Digest of the last turn that ended badly, and how many did for that digest.
     pub last_turn: Option<(Digest, u32)>,
+    /// How often this process has seen the node let an offer of the desired digest lapse.
+    pub lapses: u32,
     /// The agent has been heard of lately.
     pub heard: bool,
 }
@@ -189,7 +199,7 @@ impl PoolFacts {
 /// Plans one pool's berths.
 pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let settled = settle(facts, now, &mut plan.writes);
+    let settled = settle(facts, &mut plan.writes);
     create_missing(facts, &mut plan.writes);
     offer(facts, settled, now, &mut plan);
     plan.counts = counts(facts);
@@ -197,7 +207,7 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
 }
 
 /// Brings every existing berth into order, and returns the berths as they are after that.
-fn settle(facts: &PoolFacts, now: Timestamp, writes: &mut Vec<BerthWrite>) -> Vec<SeenBerth> {
+fn settle(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) -> Vec<SeenBerth> {
     let mut after = vec![];
     let mut room = Room::of(facts);
     for seen in &facts.berths {
@@ -210,7 +220,7 @@ fn settle(facts: &PoolFacts, now: Timestamp, writes: &mut Vec<BerthWrite>) -> Ve
             continue;
         }
         let fence = seen.in_doubt || berth.epoch != facts.epoch;
-        let next = settled(facts, berth, now, &mut room).or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
+        let next = settled(facts, berth, seen.age, &mut room).or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
         let berth = match next {
             None => berth.clone(),
             Some((next, why)) => {
@@ -219,7 +229,7 @@ fn settle(facts: &PoolFacts, now: Timestamp, writes: &mut Vec<BerthWrite>) -> Ve
                 next
             }
         };
-        after.push(SeenBerth { lease: seen.lease.clone(), berth: Ok(berth), in_doubt: false });
+        after.push(SeenBerth { lease: seen.lease.clone(), berth: Ok(berth), in_doubt: false, age: seen.age });
     }
     after
 }
@@ -253,12 +263,12 @@ impl Room {
 }
 
 /// What a berth should become, unless it is to stay as it is.
-fn settled(facts: &PoolFacts, berth: &Berth, now: Timestamp, room: &mut Room) -> Option<(Berth, Why)> {
+fn settled(facts: &PoolFacts, berth: &Berth, age: Duration, room: &mut Room) -> Option<(Berth, Why)> {
     let (next, why) = match &berth.state {
         BerthState::Held(h) if facts.confirmed_gone.contains(&h.uid) => (berth.gone(), Why::Gone),
         BerthState::Held(h) => return revoked(facts, berth, h),
         BerthState::Offered(o) if facts.confirmed_gone.contains(&o.uid) => (berth.gone(), Why::Gone),
-        BerthState::Offered(o) if o.open_until <= now => (berth.closed(ClosedReason::Lapsed), Why::Lapsed),
+        BerthState::Offered(_) if age >= OPEN_FOR => (berth.closed(ClosedReason::Lapsed), Why::Lapsed),
         BerthState::Offered(o) => {
             let reason = match candidates::withdrawal(facts, o) {
                 Some(reason) => reason,
@@ -362,7 +372,7 @@ fn open(
         node: member.name.clone(),
         uid: member.uid.clone(),
         target,
-        open_until: now.checked_add(OPEN_FOR).ok()?,
+        open_until: now.checked_add(OPEN_AT_MOST).ok()?,
     };
     let next = seen.berth.as_ref().ok()?.offered(offer).ok()?;
     let next = next.stamped(facts.epoch);

@@ -1,17 +1,21 @@
 //! Whatever the state, the plan keeps I1.
 
+use std::time::Instant;
+
 use berth_api::BootId;
 use berth_api::berth::Outcome;
 use proptest::prelude::*;
 
 use super::tests::{at, closed, committed, digest, member, offered, taken, uid};
 use super::*;
+use crate::memory::Offers;
 
 const NODES: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
 
 fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
     let flags = proptest::array::uniform8(proptest::bool::weighted(0.85));
-    (flags, 1u8..4, 0u32..3).prop_map(move |(f, desired, turns)| Member {
+    (flags, 1u8..4, 0u32..3, 0u32..2).prop_map(move |(f, desired, turns, lapses)| Member {
+        lapses,
         ready: f[0],
         unschedulable: !f[1],
         our_cordon: !f[2],
@@ -36,7 +40,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
             1 => taken(index, node),
             2 => taken(index, node).revoked(Some("Paused".into())).unwrap(),
             3 => committed(index, node),
-            4 => committed(index, node).releasing(Outcome::Updated).unwrap(),
+            4 => committed(index, node).releasing(Outcome::Updated, BootId::from("b1")).unwrap(),
             5 => closed(index).closed(ClosedReason::Shrunk).unwrap(),
             _ => closed(index),
         };
@@ -44,7 +48,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
         berth.epoch = if epoch == 8 { 6 } else { 7 };
         let lease = berth.name();
         let berth = if kind == 6 && until < 20 { Err("edited".to_owned()) } else { Ok(berth) };
-        SeenBerth { lease, berth, in_doubt }
+        SeenBerth { lease, berth, in_doubt, age: Duration::from_secs(until.unsigned_abs() * 2) }
     })
 }
 
@@ -196,7 +200,7 @@ proptest! {
                 berths: facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect(),
             };
             plan.writes.iter().for_each(|w| world.apply(w));
-            let berths = world.berths.into_iter().map(|(lease, berth)| SeenBerth { lease, berth, in_doubt: false }).collect();
+            let berths = world.berths.into_iter().map(|(lease, berth)| SeenBerth { lease, berth, in_doubt: false, age: Duration::ZERO }).collect();
             facts.published = plan.counts.total as usize;
             facts.berths = berths;
         }
@@ -213,4 +217,46 @@ fn boot_ids_do_not_matter_to_the_plan() {
     let again = back.committed(BootId::from("b2")).unwrap();
     f.berths = vec![super::tests::seen(again)];
     assert!(plan(&f, at(50)).writes.is_empty());
+}
+
+#[test]
+fn nodes_that_never_take_an_offer_starve_nobody() {
+    // Two nodes let every offer lapse, and they come first by name.
+    let mut one = super::tests::facts(1, NODES.map(member).into(), vec![super::tests::seen(closed(0))]);
+    assert_eq!(updated_beside_two_that_lapse(&mut one), 3);
+    // One of them is unavailable besides, and would go first.
+    let two = vec![super::tests::seen(closed(0)), super::tests::seen(closed(1))];
+    let mut two = super::tests::facts(2, NODES.map(member).into(), two);
+    two.members[0].unschedulable = true;
+    assert_eq!(updated_beside_two_that_lapse(&mut two), 3);
+}
+
+/// Plays so many rounds that everybody could have had a turn twice; n0 and n1 never take an offer.
+fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
+    let mut offers = Offers::default();
+    let mut clock = Instant::now();
+    for _ in 0..12 {
+        clock += OPEN_FOR;
+        let berths: Vec<(String, Berth)> =
+            f.berths.iter().map(|s| (s.lease.clone(), s.berth.clone().unwrap())).collect();
+        offers.see(berths.iter().map(|(lease, berth)| (lease.as_str(), berth)), clock);
+        f.berths.iter_mut().for_each(|s| s.age = offers.age(&s.lease, clock));
+        f.members.iter_mut().for_each(|m| m.lapses = offers.lapses(&m.uid, &digest(2)));
+        for write in plan(f, at(50)).writes {
+            let BerthWrite::Update { lease, berth, why } = write else { panic!() };
+            let seen = f.berths.iter_mut().find(|s| s.lease == lease).unwrap();
+            if why == Why::Lapsed {
+                offers.lapsed(seen.berth.as_ref().unwrap().offer().unwrap());
+            }
+            let node = berth.offer().map(|o| o.node.to_string()).unwrap_or_default();
+            let index = berth.index;
+            seen.berth = Ok(berth);
+            if !["", "n0", "n1"].contains(&node.as_str()) {
+                // The others take theirs, and are done before anybody looks.
+                seen.berth = Ok(closed(index));
+                f.members.iter_mut().find(|m| m.name.as_str() == node).unwrap().booted = Some(digest(2));
+            }
+        }
+    }
+    f.members.iter().filter(|m| m.booted == Some(digest(2))).count()
 }

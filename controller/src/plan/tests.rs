@@ -32,6 +32,7 @@ pub(super) fn member(name: &str) -> Member {
         booted: Some(digest(1)),
         failed: vec![],
         last_turn: None,
+        lapses: 0,
         heard: true,
     }
 }
@@ -55,11 +56,11 @@ pub(super) fn committed(index: u32, node: &str) -> Berth {
 }
 
 pub(super) fn seen(berth: Berth) -> SeenBerth {
-    SeenBerth { lease: berth.name(), berth: Ok(berth), in_doubt: false }
+    SeenBerth { lease: berth.name(), berth: Ok(berth), in_doubt: false, age: Duration::ZERO }
 }
 
 fn unreadable(index: u32) -> SeenBerth {
-    SeenBerth { lease: closed(index).name(), berth: Err("edited".into()), in_doubt: false }
+    SeenBerth { lease: closed(index).name(), berth: Err("edited".into()), in_doubt: false, age: Duration::ZERO }
 }
 
 pub(super) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> PoolFacts {
@@ -118,7 +119,7 @@ fn one_at_a_time_and_two_at_a_time() {
     let BerthWrite::Update { berth, .. } = &two.writes[0] else { panic!() };
     let offer = berth.offer().unwrap();
     assert_eq!((&offer.uid, &offer.target), (&uid("n1"), &digest(2)));
-    assert_eq!(offer.open_until, at(50 + 120));
+    assert_eq!(offer.open_until, at(50 + 3600));
 }
 
 #[test]
@@ -217,13 +218,21 @@ fn who_ended_badly_goes_behind_the_others() {
     let lapsed = offered(0, "n1", 10).closed(ClosedReason::Lapsed).unwrap();
     f.berths = vec![seen(lapsed)];
     assert_eq!(order(&f)[0], "n3");
+    f.members[1].ready = false;
     f.members[0].ready = false;
-    assert_eq!(order(&f)[0], "n1", "unavailable ones first all the same");
+    assert_eq!(order(&f), ["n2", "n3", "n1"], "unavailable ones first, but who let an offer lapse goes last");
+    f.berths.clear();
+    assert_eq!(order(&f), ["n1", "n2", "n3"]);
+    f.members[0].lapses = 2;
+    assert_eq!(order(&f), ["n2", "n3", "n1"]);
 }
 
 #[test]
 fn an_offer_lapses_and_the_next_node_has_its_turn() {
-    let f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1", 50))]);
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1", 50))]);
+    f.berths[0].age = OPEN_FOR - Duration::from_secs(1);
+    assert!(plan(&f, at(9000)).writes.is_empty(), "whatever the clock on the wall says");
+    f.berths[0].age = OPEN_FOR;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Lapsed", "p-0 Offer n2"]);
     let BerthWrite::Update { berth, .. } = &plan.writes[0] else { panic!() };
@@ -298,7 +307,7 @@ fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
 
 #[test]
 fn a_committed_or_releasing_holder_is_left_alone() {
-    let releasing = committed(1, "n2").releasing(Outcome::Updated).unwrap();
+    let releasing = committed(1, "n2").releasing(Outcome::Updated, BootId::from("b1")).unwrap();
     let mut f = facts(2, vec![], vec![seen(committed(0, "n1")), seen(releasing)]);
     f.paused = true;
     assert!(now(&f).writes.is_empty());

@@ -1,7 +1,9 @@
 //! Phase 6, client required: keeping the berths.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
+use berth_api::NodeUid;
 use berth_api::berth::{Berth, lease};
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use jiff::Timestamp;
@@ -41,8 +43,12 @@ impl Reconciler {
         Ok(())
     }
 
-    fn plans(&self, pass: &mut Pass) {
-        let shared = pass.shared(&self.in_doubt, self.kube.epoch());
+    fn plans(&mut self, pass: &mut Pass) {
+        let berths = pass.leases.iter().filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
+        self.offers.see(berths, pass.now);
+        let uids: BTreeSet<&NodeUid> = pass.snapshot.nodes.values().map(|n| &n.view.uid).collect();
+        self.offers.keep(|uid| uids.contains(uid));
+        let shared = pass.shared(&self.in_doubt, &self.offers, self.kube.epoch());
         let plans = pass.pools.iter().map(|pool| (pool.name.clone(), plan(&shared.of(pool), pass.wall))).collect();
         pass.plans = plans;
     }
@@ -59,6 +65,12 @@ impl Reconciler {
                 break;
             }
             log(pass, pool, &write);
+            if let BerthWrite::Update { lease, why: Why::Lapsed, .. } = &write {
+                let before = pass.leases.iter().find(|l| l.name() == lease);
+                if let Some(offer) = before.and_then(|l| l.berth.as_ref().ok()?.offer()) {
+                    self.offers.lapsed(offer);
+                }
+            }
             let shown = pass.snapshot.leases.get(write.lease().as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), &write) {
                 // What waits for this fence waits no longer.

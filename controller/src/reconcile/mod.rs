@@ -14,7 +14,7 @@ use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
 use crate::facts::{self, Occupied, Pool, Shared};
 use crate::leader::Lost;
-use crate::memory::Leaves;
+use crate::memory::{Leaves, Offers};
 use crate::plan::Plan;
 use crate::publish;
 use crate::resolve::{Resolution, Resolver};
@@ -56,6 +56,8 @@ pub struct Reconciler {
     asked: BTreeMap<String, Instant>,
     /// When a pool's status was last written.
     reported: BTreeMap<PoolName, Instant>,
+    /// The open offers, and who let some lapse.
+    offers: Offers,
     /// Who had leave to pull and did not use it.
     leaves: Leaves,
     backoffs: Backoffs,
@@ -92,6 +94,7 @@ impl Reconciler {
             in_doubt: BTreeSet::new(),
             asked: BTreeMap::new(),
             reported: BTreeMap::new(),
+            offers: Offers::default(),
             leaves: Leaves::default(),
             backoffs: Backoffs::default(),
             due: None,
@@ -198,7 +201,7 @@ impl Reconciler {
 }
 
 impl Pass {
-    fn shared<'a>(&'a self, in_doubt: &'a BTreeSet<String>, epoch: u64) -> Shared<'a> {
+    fn shared<'a>(&'a self, in_doubt: &'a BTreeSet<String>, offers: &'a Offers, epoch: u64) -> Shared<'a> {
         Shared {
             snapshot: &self.snapshot,
             membership: &self.membership,
@@ -207,6 +210,8 @@ impl Pass {
             in_doubt,
             confirmed_gone: &self.confirmed_gone,
             heard: &self.heard,
+            offers,
+            now: self.now,
             epoch,
         }
     }
