@@ -269,7 +269,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         staged: report.staged.filter(|_| report.locked),
         booted: report.booted,
         failed: report.failed,
-        last_turn: report.last_turn,
+        last_turn: report.last_turn.map(|turn| (turn.digest, turn.attempts)),
         lapses: 0,
         heard,
     })

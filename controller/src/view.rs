@@ -90,14 +90,27 @@ pub struct Report {
     pub phase: Option<Phase>,
     /// The agent could not pull or stage, and tries again later.
     pub failure: Option<Failing>,
-    /// Digest of the last turn that ended badly, and how many did.
-    pub last_turn: Option<(Digest, u32)>,
+    /// The last turn that ended badly.
+    pub last_turn: Option<BadTurn>,
     /// Digests that failed.
     pub failed: Vec<Digest>,
     /// `UpdatePrepared` is True.
     pub prepared: bool,
     /// `NodeDegraded` is True: reason and message.
     pub degraded: Option<(String, String)>,
+}
+
+/// A turn with a berth that did not end in an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadTurn {
+    /// How it ended.
+    pub outcome: String,
+    /// Which pod, which budget, which inhibitor.
+    pub message: String,
+    /// The digest that it was for.
+    pub digest: Digest,
+    /// How many turns for that digest ended like this.
+    pub attempts: u32,
 }
 
 /// A failure to pull or stage.
@@ -163,8 +176,18 @@ impl View for LeaseView {
         self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
     }
 
+    /// What the controller writes to a held berth, and that it writes, says nothing about the holder.
     fn spoken(&self, other: &Self) -> bool {
-        self.lease.metadata.resource_version != other.lease.metadata.resource_version
+        let holders = |berth: &Berth| {
+            let berth = berth.stamped(0);
+            berth.revoked(None).unwrap_or(berth)
+        };
+        let renewed = |view: &Self| view.lease.spec.as_ref().and_then(|s| s.renew_time.clone());
+        let berth = match (&self.berth, &other.berth) {
+            (Ok(a), Ok(b)) => holders(a) != holders(b),
+            (a, b) => a != b,
+        };
+        berth || renewed(self) != renewed(other)
     }
 }
 
@@ -278,7 +301,12 @@ impl Report {
             locked,
             phase: status.phase,
             failure: status.failure.map(|f| Failing { digest: f.digest, attempts: f.attempts }),
-            last_turn: status.last_turn.map(|t| (t.digest, t.attempts)),
+            last_turn: status.last_turn.map(|t| BadTurn {
+                outcome: t.outcome,
+                message: t.message,
+                digest: t.digest,
+                attempts: t.attempts,
+            }),
             failed: status.failed_digests,
             prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
             degraded,
@@ -319,5 +347,40 @@ impl PoolView {
                 object: Err(condition::one_line(&invalid.error)),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use berth_api::BootId;
+    use berth_api::berth::Offer;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+    use super::*;
+
+    #[test]
+    fn only_the_holder_speaks_for_itself_on_its_berth() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: at(9) };
+        let boot = || BootId::from("b");
+        let offered = Berth::new("p".into(), 0, 1).offered(offer).unwrap();
+        let taken = offered.taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
+        let view = |berth: &Berth, renewed: i64, version: &str| {
+            let mut lease = berth::lease::create(berth, "ns", Duration::from_secs(1), at(1));
+            lease.metadata.resource_version = Some(version.into());
+            lease.spec.as_mut().unwrap().renew_time = Some(MicroTime::from(at(renewed)));
+            LeaseView::of(lease)
+        };
+        let before = view(&taken, 1, "1");
+        let ours = [taken.clone(), taken.stamped(2), taken.revoked(Some("Paused".into())).unwrap()];
+        for berth in ours {
+            assert!(!view(&berth, 1, "2").spoken(&before), "{berth:?}");
+        }
+        assert!(view(&taken, 2, "2").spoken(&before), "a renewal");
+        assert!(view(&taken.committed(boot()).unwrap(), 1, "2").spoken(&before));
+        assert!(before.spoken(&view(&offered, 1, "0")));
     }
 }

@@ -6,7 +6,7 @@ use berth_api::NodeName;
 use berth_api::condition::{Verdict, pool as types};
 use berth_api::pool::Target;
 
-use super::{Doing, Facts, trouble};
+use super::{Doing, Facts, Kind, trouble};
 use crate::plan::Wait;
 
 /// Named nodes in a message; the rest is only counted.
@@ -19,7 +19,7 @@ pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>
     vec![
         (types::UPDATED, updated(facts, target, doing)),
         (types::PROGRESSING, progressing(facts, target, doing)),
-        (types::DEGRADED, degraded(facts)),
+        (types::DEGRADED, degraded(facts, target)),
         (types::PAUSED, paused(facts)),
         (types::IMAGE_RESOLVED, image_resolved(facts, target)),
         (types::NODE_CONFLICT, node_conflict(facts)),
@@ -139,31 +139,26 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     Verdict::no("Waiting", message)
 }
 
-fn degraded(facts: &Facts<'_>) -> Verdict {
+fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     if let Some(error) = facts.bad_selector {
         return Verdict::yes("InvalidSelector", format!("{error}; the pool keeps the nodes it has, and gets no more"));
     }
     let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
-    let troubles: Vec<(&'static str, String)> = facts
-        .members
-        .iter()
-        .filter_map(|m| {
-            let (reason, message) = trouble(m)?;
-            let timed_out = reason == "RebootTimedOut";
-            Some((
-                if timed_out { "RebootTimedOut" } else { "NodesDegraded" },
-                format!("{}: {reason}: {message}", m.node.name),
-            ))
-        })
-        .collect();
     if !facts.unreadable.is_empty() {
         return Verdict::yes("UnreadableLease", list(unreadable));
     }
-    let reason = troubles.iter().map(|(r, _)| *r).max().unwrap_or("AsExpected");
-    if troubles.is_empty() {
-        return Verdict::no(reason, "");
-    }
-    let shown = troubles.iter().take(NAMED).map(|(_, m)| m.clone()).collect::<Vec<_>>().join("; ");
+    let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
+    // Of those that have left, only who does not come back is this pool's business: it keeps its berth.
+    let away = facts.away.iter().filter_map(|m| Some((m, trouble(m, None)?)));
+    let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.kind == Kind::TimedOut)).collect();
+    let reason = match troubles.iter().map(|(_, t)| t.kind).max() {
+        None => return Verdict::no("AsExpected", ""),
+        Some(Kind::TimedOut) => "RebootTimedOut",
+        Some(Kind::Degraded) => "NodesDegraded",
+        Some(Kind::Turn(outcome)) => outcome,
+    };
+    let words = troubles.iter().take(NAMED).map(|(m, t)| format!("{}: {}: {}", m.node.name, t.reason, t.message));
+    let shown = words.collect::<Vec<_>>().join("; ");
     Verdict::yes(reason, format!("{} degraded: {shown}", troubles.len()))
 }
 

@@ -26,8 +26,10 @@ pub struct MemberView<'a> {
     pub host: Option<&'a HostView>,
     /// The berth that it holds.
     pub holding: Option<&'a Holding>,
-    /// It has been committed for longer than the pool's rebootTimeout without a sign of its agent.
+    /// It holds a berth, and has been silent for so long that it may not come back.
     pub overdue: bool,
+    /// Its agent has been heard of lately.
+    pub heard: bool,
 }
 
 /// Everything that a pool's status depends on.
@@ -51,6 +53,8 @@ pub struct Facts<'a> {
     pub bad_selector: Option<&'a str>,
     /// The members.
     pub members: &'a [MemberView<'a>],
+    /// Nodes that hold a berth of the pool and are not its members any more.
+    pub away: &'a [MemberView<'a>],
     /// Conflicts that concern the pool.
     pub conflicts: Vec<&'a Conflict>,
     /// The plan of its berths.
@@ -81,7 +85,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     }
     BootcNodePoolStatus {
         observed_generation: facts.generation,
-        nodes: counts(facts, &doing),
+        nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         target,
         conditions,
@@ -124,7 +128,7 @@ fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
     }
 }
 
-fn counts(facts: &Facts<'_>, doing: &BTreeMap<&NodeName, Doing>) -> NodeCounts {
+fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName, Doing>) -> NodeCounts {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let in_state = |wanted: Doing| count(doing.values().filter(|d| **d == wanted).count());
     let members = |f: &dyn Fn(&MemberView<'_>) -> bool| count(facts.members.iter().filter(|m| f(m)).count());
@@ -136,22 +140,69 @@ fn counts(facts: &Facts<'_>, doing: &BTreeMap<&NodeName, Doing>) -> NodeCounts {
         draining: in_state(Doing::Draining),
         rebooting: in_state(Doing::Rebooting),
         pending: in_state(Doing::Pending),
-        degraded: members(&|m| trouble(m).is_some()),
+        degraded: members(&|m| trouble(m, target).is_some()),
         unavailable: members(&|m| !m.node.ready || m.node.unschedulable || m.node.our_cordon),
     }
 }
 
-/// What is wrong with a member: a reason and a message.
-fn trouble(member: &MemberView<'_>) -> Option<(String, String)> {
-    if member.overdue {
-        return Some((
-            "RebootTimedOut".to_owned(),
-            "has not come back from its reboot; it keeps its berth until it is proven, deleted or excluded".to_owned(),
-        ));
-    }
-    match member.host.map(|h| &h.content) {
+/// What is wrong with a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Trouble {
+    /// What that makes of the pool.
+    kind: Kind,
+    /// CamelCase reason.
+    reason: String,
+    /// One line.
+    message: String,
+}
+
+/// What a member's trouble makes of the pool, the most telling last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Its turns end without an update, like this.
+    Turn(&'static str),
+    /// It reports that something is wrong.
+    Degraded,
+    /// It does not come back.
+    TimedOut,
+}
+
+fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> {
+    let content = member.host.map(|h| &h.content);
+    let report = member.host.and_then(HostView::report);
+    let own = match content {
         Some(Ok(content)) => content.report.degraded.clone(),
         Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
         None => None,
+    };
+    // An agent that is back and lives knows better what is wrong than its silence tells.
+    let back = member.heard && (member.node.ready || report.is_some_and(|r| r.phase == Some(Phase::Proving)));
+    if let Some(holding) = member.holding.filter(|_| member.overdue && !(back && own.is_some())) {
+        let what = match holding.phase {
+            HoldPhase::Committed => "has not come back from its reboot",
+            HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
+        };
+        let message = format!("{what}; it keeps its berth until it is proven, deleted or excluded");
+        return Some(Trouble { kind: Kind::TimedOut, reason: "RebootTimedOut".to_owned(), message });
     }
+    match own {
+        Some((reason, message)) => Some(Trouble { kind: Kind::Degraded, reason, message }),
+        None => bad_turn(member, target?),
+    }
+}
+
+/// The member's turns end without an update. It is tried again and again, and somebody may have to help.
+fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
+    let desired = target.digest_for(&member.node.architecture)?;
+    let report = member.host.and_then(HostView::report)?;
+    let turn = report.last_turn.as_ref().filter(|t| t.digest == *desired && report.booted.as_ref() != Some(desired))?;
+    let outcome = Outcome::from_word(&turn.outcome)?;
+    let telling = match outcome {
+        Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied => true,
+        // Once is an unrelated reboot, and mends itself.
+        Outcome::NotStaged => turn.attempts > 1,
+        Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
+    };
+    let message = format!("{} (turn {})", turn.message, turn.attempts);
+    telling.then(|| Trouble { kind: Kind::Turn(outcome.as_str()), reason: turn.outcome.clone(), message })
 }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
 use crate::plan::{How, Use, Wait};
-use crate::view::{HostContent, Report};
+use crate::view::{BadTurn, HostContent, Report};
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -71,10 +71,13 @@ struct Case {
     paused: bool,
     resolved: bool,
     overdue: bool,
+    heard: bool,
+    /// So many of the last members have left the pool.
+    away: usize,
 }
 
 fn case(members: Vec<(NodeView, Option<HostView>, Option<Holding>)>) -> Case {
-    Case { members, plan: Plan::default(), paused: false, resolved: true, overdue: false }
+    Case { members, plan: Plan::default(), paused: false, resolved: true, overdue: false, heard: true, away: 0 }
 }
 
 impl Case {
@@ -87,8 +90,10 @@ impl Case {
                 host: host.as_ref(),
                 holding: holding.as_ref(),
                 overdue: self.overdue && holding.is_some(),
+                heard: self.heard,
             })
             .collect();
+        let (members, away) = members.split_at(members.len() - self.away);
         let old = BootcNodePoolStatus { target: self.resolved.then(target), ..BootcNodePoolStatus::default() };
         let facts = Facts {
             generation: Some(3),
@@ -99,7 +104,8 @@ impl Case {
             paused: self.paused,
             deleting: false,
             bad_selector: None,
-            members: &members,
+            members,
+            away,
             conflicts: vec![],
             plan: &self.plan,
             unreadable: vec![],
@@ -195,6 +201,64 @@ fn a_holder_that_does_not_come_back_is_reported() {
 }
 
 #[test]
+fn an_agent_that_is_back_knows_better() {
+    let reports = |phase| Report {
+        degraded: Some(("BootUnproven".into(), "a third image".into())),
+        phase: Some(phase),
+        ..booted(1)
+    };
+    let mut down = node("n1");
+    down.ready = false;
+    let mut case = case(vec![(down, Some(host(reports(Phase::Proving))), Some(holding(true)))]);
+    case.overdue = true;
+    assert_eq!(case.says("Degraded"), "True NodesDegraded 1 degraded: n1: BootUnproven: a third image");
+    case.heard = false;
+    assert_eq!(case.condition("Degraded").reason, "RebootTimedOut", "it has fallen silent since");
+    case.heard = true;
+    case.members[0].1 = Some(host(reports(Phase::Rebooting)));
+    assert_eq!(case.condition("Degraded").reason, "RebootTimedOut", "that was before it went down");
+}
+
+#[test]
+fn a_silent_holder_that_has_left_the_pool_is_reported_by_it() {
+    let mut case = case(vec![up("n2", booted(2)), (node("n1"), Some(host(booted(1))), Some(holding(false)))]);
+    (case.overdue, case.away) = (true, 1);
+    let says = case.says("Degraded");
+    assert!(
+        says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut: holds a berth and is silent"),
+        "{says}"
+    );
+    assert_eq!(case.status().nodes.degraded, 0);
+    case.overdue = false;
+    assert_eq!(case.condition("Degraded").status, "False");
+}
+
+#[test]
+fn a_node_whose_turns_end_badly_is_named() {
+    let turn = |outcome: &str, attempts, of| Report {
+        last_turn: Some(BadTurn {
+            outcome: outcome.into(),
+            message: "after 900s still there: default/web-1: budget web".into(),
+            digest: digest(of),
+            attempts,
+        }),
+        ..booted(1)
+    };
+    let drain = || turn("DrainTimeout", 2, 2);
+    let says = case(vec![up("n1", drain()), up("n2", booted(2))]).says("Degraded");
+    let message = "1 degraded: n1: DrainTimeout: after 900s still there: default/web-1: budget web (turn 2)";
+    assert_eq!(says, format!("True DrainTimeout {message}"));
+    let reason = |report: Report| case(vec![up("n1", report), up("n2", booted(2))]).condition("Degraded").reason;
+    assert_eq!(reason(turn("RebootBlocked", 1, 2)), "RebootBlocked");
+    assert_eq!(reason(turn("NotApplied", 1, 2)), "NotApplied");
+    assert_eq!(reason(turn("NotStaged", 1, 2)), "AsExpected");
+    assert_eq!(reason(turn("NotStaged", 2, 2)), "NotStaged");
+    assert_eq!(reason(turn("DrainTimeout", 2, 1)), "AsExpected", "another digest is another matter");
+    let disk = || Report { degraded: Some(("DiskFull".into(), "no space".into())), ..booted(1) };
+    assert_eq!(case(vec![up("n1", drain()), up("n3", disk())]).condition("Degraded").reason, "NodesDegraded");
+}
+
+#[test]
 fn the_time_of_publishing_is_that_of_the_digest() {
     let old = BootcNodePoolStatus {
         target: Some(Target { publish_time: Some(Timestamp::from_second(7).unwrap().into()), ..target() }),
@@ -212,6 +276,7 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             deleting: false,
             bad_selector: None,
             members: &[],
+            away: &[],
             conflicts: vec![],
             plan: &plan,
             unreadable: vec![],

@@ -1,12 +1,13 @@
 //! Phase 6, client required: keeping the berths.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use berth_api::NodeUid;
 use berth_api::berth::{Berth, lease};
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 
 use super::{Pass, Reconciler};
 use crate::api::CallError;
@@ -99,12 +100,7 @@ impl Reconciler {
                 self.kube.delete(&api, lease, uid, version).await
             }
             BerthWrite::Update { lease, berth, .. } => {
-                let mut object = read(lease)?;
-                lease::write(berth, &mut object, now);
-                if let Some(spec) = &mut object.spec {
-                    let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
-                    spec.lease_duration_seconds = Some(seconds.max(1));
-                }
+                let object = rewritten(read(lease)?, berth, timeout, now);
                 let result = self.kube.replace(&api, lease, &object).await;
                 match &result {
                     Ok(_) => self.in_doubt.remove(lease),
@@ -120,6 +116,21 @@ impl Reconciler {
     pub(super) fn plan_of<'a>(&self, pass: &'a Pass, pool: &Pool) -> Option<&'a Plan> {
         pass.plans.get(&pool.name)
     }
+}
+
+/// The Lease that was read, saying what it shall say now.
+fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp) -> Lease {
+    let renewed = object.spec.as_ref().and_then(|s| s.renew_time.clone());
+    lease::write(berth, &mut object, now);
+    if let Some(spec) = &mut object.spec {
+        let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
+        spec.lease_duration_seconds = Some(seconds.max(1));
+        if berth.holding().is_some() {
+            // The holder's own sign of life.
+            spec.renew_time = renewed;
+        }
+    }
+    object
 }
 
 /// Whether a write leaves a berth as the watch shows it, so that no event will ask for another pass: the fence
@@ -161,7 +172,28 @@ fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::BootId;
+    use berth_api::berth::Offer;
+
     use super::*;
+
+    #[test]
+    fn what_we_write_on_a_held_berth_is_no_sign_of_life() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: at(9) };
+        let closed = Berth::new("p".into(), 0, 1);
+        let offered = closed.offered(offer).unwrap();
+        let taken = offered.taken(&"n1".into(), &"u".into(), None, BootId::from("b")).unwrap();
+        let timeout = Duration::from_secs(60);
+        let renewed = |before: &Berth, after: &Berth| {
+            let before = lease::create(before, "ns", timeout, at(1));
+            rewritten(before, after, timeout, at(7)).spec.unwrap().renew_time.unwrap().0
+        };
+        assert_eq!(renewed(&taken, &taken.revoked(Some("Paused".into())).unwrap()), at(1));
+        assert_eq!(renewed(&taken, &taken.stamped(2)), at(1));
+        assert_eq!(renewed(&closed, &offered), at(7));
+    }
 
     #[test]
     fn a_fence_that_changes_nothing_asks_for_another_pass_itself() {

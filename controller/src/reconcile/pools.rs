@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use berth_api::berth::HoldPhase;
-use berth_api::keys;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
+use berth_api::{NodeName, keys};
 use serde_json::json;
 
 use super::{Pass, Reconciler};
@@ -95,9 +95,10 @@ impl Reconciler {
     ) -> Option<BootcNodePoolStatus> {
         // Without a plan the berths were not read: better an old status than a wrong one.
         let plan = self.plan_of(pass, pool)?;
-        let timeout = object.spec.reboot_timeout();
+        let timeouts = Timeouts { reboot: object.spec.reboot_timeout(), silence: self.settings.agent_silence };
         let members: Vec<MemberView<'_>> =
-            pass.membership.members(&pool.name).filter_map(|name| member(pass, name.as_str(), timeout)).collect();
+            pass.membership.members(&pool.name).filter_map(|name| member(pass, name, timeouts)).collect();
+        let away = away(pass, pool, timeouts);
         let resolution = pass.resolutions.get(&pool.name).cloned().unwrap_or_default();
         let unreadable = pass
             .leases
@@ -116,6 +117,7 @@ impl Reconciler {
             deleting: pool.deleting,
             bad_selector: pool.bad_selector.as_deref(),
             members: &members,
+            away: &away,
             conflicts: pass.membership.conflicts_of(&pool.name).collect(),
             plan,
             unreadable,
@@ -149,20 +151,49 @@ impl Reconciler {
     }
 }
 
-fn member<'a>(pass: &'a Pass, name: &str, timeout: Duration) -> Option<MemberView<'a>> {
-    let node = pass.snapshot.nodes.get(name)?.view.as_ref();
-    let host = pass.snapshot.hosts.get(name).map(|h| h.view.as_ref());
+/// How long silence may last.
+#[derive(Debug, Clone, Copy)]
+struct Timeouts {
+    /// `rollout.rebootTimeout`
+    reboot: Duration,
+    /// An agent that lives is heard of within that.
+    silence: Duration,
+}
+
+impl Timeouts {
+    /// Whether a holder that was last heard of so long ago should have been heard of. One that is Ready and does not
+    /// reboot may have nothing to say between two signs of life.
+    fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
+        let reboots = *phase == HoldPhase::Committed || !ready;
+        quiet >= if reboots { self.reboot } else { self.reboot.max(self.silence) }
+    }
+}
+
+fn member<'a>(pass: &'a Pass, name: &NodeName, timeouts: Timeouts) -> Option<MemberView<'a>> {
+    let node = pass.snapshot.nodes.get(name.as_str())?.view.as_ref();
+    let entry = pass.snapshot.hosts.get(name.as_str());
     let held = pass.leases.iter().find_map(|lease| {
         let holding = lease.berth.as_ref().ok()?.holding()?;
         (holding.uid == node.uid).then_some((lease, holding))
     });
-    // The agent renews while it lives; a watch that shows no change for that long shows one that is not back.
+    // By what this process has seen of it: its report, and what it wrote on its berth. Never by anybody's clock.
     let overdue = held.is_some_and(|(lease, holding)| {
-        let entry = pass.snapshot.leases.get(lease.name());
-        let quiet = entry.map(|e| pass.now.saturating_duration_since(e.heard));
-        holding.phase == HoldPhase::Committed && quiet.is_some_and(|quiet| quiet >= timeout)
+        let berth = pass.snapshot.leases.get(lease.name()).map(|e| e.heard);
+        let heard = berth.max(entry.map(|e| e.heard));
+        let quiet = heard.map(|heard| pass.now.saturating_duration_since(heard));
+        quiet.is_some_and(|quiet| timeouts.passed(&holding.phase, node.ready, quiet))
     });
-    Some(MemberView { node, host, holding: held.map(|(_, holding)| holding), overdue })
+    let host = entry.map(|e| e.view.as_ref());
+    let heard = pass.heard.contains(name);
+    Some(MemberView { node, host, holding: held.map(|(_, holding)| holding), overdue, heard })
+}
+
+/// The holders of the pool's berths that are not its members any more.
+fn away<'a>(pass: &'a Pass, pool: &Pool, timeouts: Timeouts) -> Vec<MemberView<'a>> {
+    let berths = pass.leases.iter().filter(|l| l.pool == pool.name);
+    let holders = berths.filter_map(|l| Some(&l.berth.as_ref().ok()?.holding()?.node));
+    let strangers = holders.filter(|name| pass.membership.pool_of.get(*name) != Some(&pool.name));
+    strangers.filter_map(|name| member(pass, name, timeouts)).collect()
 }
 
 /// Whether something changes that others act on or wait for, not just counts and messages.
@@ -186,5 +217,27 @@ fn log(pool: &Pool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) {
                 reason = %condition.reason, message = %condition.message, "condition"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::berth::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn every_silent_holder_is_overdue_and_no_other() {
+        let seconds = Duration::from_secs;
+        let timeouts = Timeouts { reboot: seconds(90), silence: seconds(900) };
+        let releasing = HoldPhase::Releasing(Outcome::Updated);
+        for phase in [HoldPhase::Taken, HoldPhase::Committed, releasing.clone()] {
+            assert!(timeouts.passed(&phase, false, seconds(90)), "{phase:?}");
+            assert!(!timeouts.passed(&phase, false, seconds(89)), "{phase:?}");
+            assert!(timeouts.passed(&phase, true, seconds(900)), "{phase:?}");
+        }
+        assert!(timeouts.passed(&HoldPhase::Committed, true, seconds(90)), "it should have gone down");
+        assert!(!timeouts.passed(&HoldPhase::Taken, true, seconds(899)), "a long drain");
+        assert!(!timeouts.passed(&releasing, true, seconds(899)));
     }
 }
