@@ -9,6 +9,7 @@ pub mod cli;
 pub mod clients;
 pub mod facts;
 pub mod host;
+pub mod jitter;
 pub mod node;
 pub mod past;
 pub mod report;

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::clients::KubeletClient;
 use crate::facts::{ClusterNode, Desired, DrainFacts, Facts, HostFacts, Member, Os, Past, PullFacts, Reboot, Trouble};
 use crate::host::{Host, HostError, PullState};
+use crate::jitter::Jitter;
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
 use crate::report::{Subject, report};
@@ -95,28 +96,6 @@ pub struct Agent {
     /// The step that failed last, and how often in a row.
     failing: Option<(Discriminant<Step>, Trouble)>,
     last_log: Option<(Phase, Step)>,
-}
-
-/// Spreads retries. Not for secrets: a small generator seeded by the node's name and the clock.
-#[derive(Debug)]
-pub struct Jitter(u64);
-
-impl Jitter {
-    fn new(node: &NodeName) -> Self {
-        let seed = node.as_str().bytes().fold(Timestamp::now().as_nanosecond() as u64 | 1, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Self(seed | 1)
-    }
-
-    /// A number from 0 to 1.
-    pub fn fraction(&mut self) -> f64 {
-        // xorshift64: any full-period generator serves here.
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 impl Agent {
@@ -288,8 +267,10 @@ impl Agent {
     async fn gather(&mut self, object: &Option<BootcNode>) -> Result<Facts> {
         let desired = desired(object.as_ref());
         self.recall(object.as_ref(), &desired);
-        let pull = self.look_at_pull(&desired).await?;
-        let at_stake = self.os.staged().is_some() || self.in_turn();
+        let shutting_down = self.host.shutting_down().await.context("cannot ask logind whether the host goes down")?;
+        // A bus that is going away answers no more questions, and none matter now.
+        let pull = if shutting_down { None } else { self.look_at_pull(&desired).await? };
+        let at_stake = !shutting_down && (self.os.staged().is_some() || self.in_turn());
         let (inhibitors, shutdown_scheduled) = match at_stake {
             true => (
                 self.host.inhibitors().await.context("cannot list logind's inhibitors")?,
@@ -297,7 +278,6 @@ impl Agent {
             ),
             false => (vec![], false),
         };
-        let shutting_down = self.host.shutting_down().await.context("cannot ask logind whether the host goes down")?;
         let now = Timestamp::now();
         let mut drain = self.drained.clone();
         drain.elapsed = self.status.in_phase(Phase::Draining);

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clients::with_deadline;
+use crate::jitter::{Jitter, Reconnect};
 
 /// What is known of this node's BootcNode.
 #[derive(Debug, Clone, Default)]
@@ -39,8 +40,9 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
     let (sender, receiver) = watch::channel(Seen::NotYet);
     let api: Api<DeserializeGuard<BootcNode>> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let backoff = Reconnect::new(Jitter::new(node));
     tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+        let mut events = std::pin::pin!(watcher(api, config).backoff(backoff));
         let mut listed = false;
         while let Some(event) = events.next().await {
             let seen = match event {
@@ -75,6 +77,7 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
 pub struct Berths {
     api: Api<Lease>,
     selector: String,
+    jitter: Jitter,
     known: Option<BTreeMap<String, Lease>>,
     feed: Option<Feed>,
 }
@@ -95,7 +98,7 @@ impl Berths {
     /// A store that knows nothing yet.
     pub fn new(client: Client, namespace: &str, node: &NodeName) -> Self {
         let selector = format!("{}={node}", keys::LABEL_NODE);
-        Self { api: Api::namespaced(client, namespace), selector, known: None, feed: None }
+        Self { api: Api::namespaced(client, namespace), selector, jitter: Jitter::new(node), known: None, feed: None }
     }
 
     /// Reads the Leases now, from the API server's own storage.
@@ -112,7 +115,7 @@ impl Berths {
     /// Opens the watch, or closes it.
     pub fn watch(&mut self, on: bool) {
         match (on, self.feed.is_some()) {
-            (true, false) => self.feed = Some(feed(self.api.clone(), &self.selector)),
+            (true, false) => self.feed = Some(feed(self.api.clone(), &self.selector, self.jitter.clone())),
             (false, true) => self.feed = None,
             _ => {}
         }
@@ -189,11 +192,12 @@ fn version(lease: &Lease) -> u64 {
     lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-fn feed(api: Api<Lease>, selector: &str) -> Feed {
+fn feed(api: Api<Lease>, selector: &str, jitter: Jitter) -> Feed {
     let (sender, receiver) = watch::channel(None);
     let config = watcher::Config::default().labels(selector);
+    let backoff = Reconnect::new(jitter);
     let task = tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(api, config).default_backoff());
+        let mut events = std::pin::pin!(watcher(api, config).backoff(backoff));
         let mut store = BTreeMap::new();
         let mut listing = BTreeMap::new();
         while let Some(event) = events.next().await {

@@ -41,7 +41,11 @@ fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
 }
 
 pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
-    bus.property::<bool>(LOGIND, "PreparingForShutdown").await
+    match bus.property::<bool>(LOGIND, "PreparingForShutdown").await {
+        // The bus no longer starts what is asked for, because systemd ends everything.
+        Err(error) if error.is(".ShuttingDown") => Ok(true),
+        answer => answer,
+    }
 }
 
 pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
