@@ -34,7 +34,8 @@ pub const ANNOTATION_FROM: &str = "berth.dev/from-digest";
 pub const ANNOTATION_BOOT_ID: &str = "berth.dev/boot-id";
 /// Annotation on a berth: how far its holder is (`Taken`, `Committed`, `Releasing`).
 pub const ANNOTATION_PHASE: &str = "berth.dev/phase";
-/// Annotation on a berth: when an offer lapses (RFC 3339).
+/// Annotation on a berth: until when an offer may be taken at most, by the node's clock (RFC 3339). A controller that
+/// lives closes one much sooner.
 pub const ANNOTATION_OPEN_UNTIL: &str = "berth.dev/open-until";
 /// Annotation on a berth: the leader's epoch that last stamped it.
 pub const ANNOTATION_EPOCH: &str = "berth.dev/epoch";

@@ -104,11 +104,13 @@ impl Reconciler {
     /// Makes passes until leadership is lost.
     pub async fn run(mut self) -> Lost {
         let mut quiet = false;
+        let mut last = Instant::now();
         loop {
             let now = Instant::now();
             let wait = self.due.map_or(TICK, |due| due.saturating_duration_since(now).min(TICK));
             let _ = tokio::time::timeout(wait, self.store.changed()).await;
-            tokio::time::sleep(DEBOUNCE).await;
+            // The first of a burst is answered at once, the rest of it together.
+            tokio::time::sleep(DEBOUNCE.saturating_sub(last.elapsed())).await;
             // What woke us meanwhile is part of the snapshot that follows.
             let _ = tokio::time::timeout(Duration::ZERO, self.store.changed()).await;
             let Some(snapshot) = self.store.snapshot() else {
@@ -121,6 +123,7 @@ impl Reconciler {
             if let Err(lost) = self.pass(snapshot).await {
                 return lost;
             }
+            last = Instant::now();
         }
     }
 
