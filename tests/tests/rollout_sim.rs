@@ -220,6 +220,31 @@ async fn an_unrelated_reboot_applies_nothing() -> Result<()> {
 }
 
 #[tokio::test]
+async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
+    let options = hosts_with(1, |s| s.pull_time = Duration::from_secs(4));
+    scenario("staging_shows_its_progress", options, |cluster| {
+        Box::pin(async move {
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxStaging": 1, "progressInterval": "1s" });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            until_phase(cluster, "node1", "Staging").await?;
+            let mut seen = vec![];
+            while cluster.phase("node1").await? == "Staging" {
+                let status = cluster.bootc_nodes().get("node1").await?.status.unwrap_or_default();
+                seen.extend(status.progress.filter(|p| seen.last() != Some(p)));
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            ensure!((2..=5).contains(&seen.len()), "about one report a second in four seconds: {seen:?}");
+            ensure!(seen.windows(2).all(|pair| pair[0].bytes < pair[1].bytes), "it goes forward: {seen:?}");
+            let last = seen.last().context("no progress was seen")?;
+            ensure!(last.bytes_total > 0 && last.bytes <= last.bytes_total && last.bytes_per_second > 0, "{last:?}");
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
 async fn the_api_server_is_away_for_a_while() -> Result<()> {
     scenario("the_api_server_is_away_for_a_while", hosts(3), |cluster| {
         Box::pin(async move {
