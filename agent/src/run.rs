@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use berth_api::berth::Outcome;
 use berth_api::digest::Digest;
 use berth_api::duration;
-use berth_api::names::{NodeName, NodeUid, PoolName};
+use berth_api::names::NodeName;
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
-use berth_api::pool::{DEFAULT_DRAIN_TIMEOUT, DEFAULT_PROGRESS_INTERVAL, DEFAULT_REBOOT_TIMEOUT};
+use berth_api::pool::DEFAULT_PROGRESS_INTERVAL;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::clients::KubeletClient;
-use crate::facts::{ClusterNode, Desired, DrainFacts, Facts, HostFacts, Member, Os, Past, PullFacts, Reboot, Trouble};
-use crate::host::{Host, HostError, PullState};
+use crate::facts::{ClusterNode, DrainFacts, Facts, Os, Past, Trouble};
+use crate::host::{Host, HostError};
 use crate::jitter::Jitter;
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
@@ -32,7 +32,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(20);
 /// How often a host that cannot be updated, or runs what nobody asked for, is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(30);
 /// So many failures of one step in a row are reported; fewer are the ordinary noise of a cluster.
-const TELL_AFTER: u32 = 3;
+pub(crate) const TELL_AFTER: u32 = 3;
 /// So many failures to unlock end a turn.
 const GIVE_UP_AFTER: u32 = 3;
 
@@ -85,16 +85,16 @@ pub struct Agent {
     pub(crate) looked: Instant,
     pub(crate) jitter: Jitter,
     /// UID of the Node that the BootcNode was published for.
-    published_for: Option<String>,
-    object: watch::Receiver<Seen>,
+    pub(crate) published_for: Option<String>,
+    pub(crate) object: watch::Receiver<Seen>,
     changes: watch::Receiver<u64>,
-    status: StatusWriter,
+    pub(crate) status: StatusWriter,
     heartbeat: Duration,
     last_heartbeat: Instant,
     heartbeat_time: Time,
-    started: Instant,
+    pub(crate) started: Instant,
     /// The step that failed last, and how often in a row.
-    failing: Option<(Discriminant<Step>, Trouble)>,
+    pub(crate) failing: Option<(Discriminant<Step>, Trouble)>,
     last_log: Option<(Phase, Step)>,
 }
 
@@ -223,14 +223,16 @@ impl Agent {
     /// Knows the berths, and once in a while looks at what nobody announces.
     async fn keep_up(&mut self) -> Result<()> {
         let due = self.last_heartbeat.elapsed() >= self.heartbeat;
-        if due && self.os != Os::Unknown {
+        if due {
+            self.last_heartbeat = Instant::now();
+            self.heartbeat_time = Time::from(Timestamp::now());
             // Somebody may have staged, unlocked or removed an image since.
             self.fresh = false;
             if !self.in_turn() {
                 self.os = Os::Unknown;
             }
         }
-        if self.berths.berths().is_none() || due {
+        if due || self.berths.berths().is_none() {
             self.berths.refresh().await.context("cannot list the berths of this node")?;
         }
         self.berths.catch_up();
@@ -252,164 +254,9 @@ impl Agent {
         }
     }
 
-    fn object(&mut self) -> Option<BootcNode> {
-        match &*self.object.borrow_and_update() {
-            Seen::Is(object) => Some(object.as_ref().clone()),
-            Seen::Unreadable(error) => {
-                tracing::error!(%error, "the BootcNode cannot be read; nothing new is begun until it is mended");
-                None
-            }
-            Seen::Absent | Seen::NotYet => None,
-        }
-    }
-
-    /// Everything that the decision needs; reads only what may have changed and is cheap to read.
-    async fn gather(&mut self, object: &Option<BootcNode>) -> Result<Facts> {
-        let desired = desired(object.as_ref());
-        self.recall(object.as_ref(), &desired);
-        let shutting_down = self.host.shutting_down().await.context("cannot ask logind whether the host goes down")?;
-        // A bus that is going away answers no more questions, and none matter now.
-        let pull = if shutting_down { None } else { self.look_at_pull(&desired).await? };
-        let at_stake = !shutting_down && (self.os.staged().is_some() || self.in_turn());
-        let (inhibitors, shutdown_scheduled) = match at_stake {
-            true => (
-                self.host.inhibitors().await.context("cannot list logind's inhibitors")?,
-                self.host.shutdown_scheduled().await.context("cannot ask logind for a scheduled shutdown")?,
-            ),
-            false => (vec![], false),
-        };
-        let now = Timestamp::now();
-        let mut drain = self.drained.clone();
-        drain.elapsed = self.status.in_phase(Phase::Draining);
-        drain.next_pass = self.next_pass.map(|at| at.saturating_duration_since(Instant::now()));
-        Ok(Facts {
-            node: self.node.clone(),
-            now,
-            desired,
-            host: HostFacts {
-                boot_id: self.host.boot_id()?,
-                os: self.os.clone(),
-                fresh: self.fresh,
-                pull,
-                inhibitors: inhibitors.iter().map(ToString::to_string).collect(),
-                shutting_down,
-                shutdown_scheduled,
-                rivals: self.rivals.clone(),
-                finalization_failed: self.finalization_failed,
-                reboot: self.reboot(),
-            },
-            cluster_node: self.cluster_node.clone(),
-            berths: self.berths.berths(),
-            restored: self.restored,
-            drain,
-            // A process is never older than the boot that it runs in.
-            proving_for: self.status.in_phase(Phase::Proving).max(self.started.elapsed()),
-            past: self.past.clone(),
-            trouble: self.failing.as_ref().map(|(_, t)| t.clone()).filter(|t| t.attempts >= TELL_AFTER),
-        })
-    }
-
-    fn reboot(&self) -> Reboot {
-        match (&self.reboot_blocked, self.reboot_asked) {
-            (Some(why), _) => Reboot::Blocked(why.clone()),
-            (None, Some(at)) => Reboot::Asked(at.elapsed()),
-            (None, None) => Reboot::NotAsked,
-        }
-    }
-
-    /// Takes over from the object what a former process remembered there.
-    fn recall(&mut self, object: Option<&BootcNode>, desired: &Desired) {
-        let Some(object) = object else { return };
-        if self.published_for.as_deref() != Some(&object.spec.node_uid) {
-            // Another Node of this name, perhaps: what was read of the former says nothing of it.
-            self.published_for = Some(object.spec.node_uid.clone());
-            self.cluster_node = ClusterNode::Unread;
-        }
-        // What an agent on another Node of this name went through is not ours to remember.
-        let ours = |status: &&BootcNodeStatus| status.node_uid.as_deref() == Some(&object.spec.node_uid);
-        if let Some(status) = self.status.adopt(object).filter(ours) {
-            self.past.failure = self.past.failure.take().or_else(|| status.failure.clone());
-            self.past.last_turn = self.past.last_turn.take().or_else(|| status.last_turn.clone());
-            for digest in &status.failed_digests {
-                if !self.past.failed_digests.contains(digest) {
-                    self.past.failed_digests.push(digest.clone());
-                }
-            }
-        }
-        if let Some(digest) = desired.digest() {
-            self.past.desire(digest);
-            if self.os.booted() == Some(digest) && !self.in_turn() {
-                self.past.proven(digest);
-            } else if self.os.staged().is_some_and(|s| s.locked && s.digest.as_ref() == Some(digest)) {
-                self.past.succeeded(digest);
-            }
-        }
-    }
-
-    /// The running pull, if any; the end of one is dealt with here.
-    async fn look_at_pull(&mut self, desired: &Desired) -> Result<Option<PullFacts>> {
-        let Some(pull) = self.host.find_pull(desired.digest()).await.context("cannot look for a running pull")? else {
-            return Ok(None);
-        };
-        match pull.state {
-            PullState::Running => {
-                self.os = Os::Unknown;
-                self.fresh = false;
-                Ok(Some(PullFacts { progress: self.host.pull_progress(), digest: pull.digest }))
-            }
-            PullState::Succeeded => {
-                tracing::info!(digest = %pull.digest, "pull ended");
-                self.forget_os();
-                self.pulled = Some(pull.digest.clone());
-                self.host.forget_pull(&pull.digest).await?;
-                Ok(None)
-            }
-            PullState::Failed { message } => {
-                self.forget_os();
-                self.pull_failed(&pull.digest, &message);
-                self.host.forget_pull(&pull.digest).await?;
-                Ok(None)
-            }
-        }
-    }
-
-    pub(crate) fn pull_failed(&mut self, digest: &Digest, message: &str) {
-        let failure = crate::host::failure::classify(message);
-        tracing::warn!(%digest, reason = failure.reason, message, "pull failed");
-        let jitter = self.jitter.fraction();
-        self.past.host_failed(failure.reason, message, digest, failure.retry, Timestamp::now(), jitter);
-        self.remember();
-    }
-
-    /// Something may have changed the host's deployments.
-    pub(crate) fn forget_os(&mut self) {
-        self.os = Os::Unknown;
-        self.fresh = false;
-    }
-
-    /// Stores on the host what must outlive the BootcNode.
-    pub(crate) fn remember(&mut self) {
-        let memory = crate::host::Memory {
-            failed_digests: self.past.failed_digests.clone(),
-            staged_by_us: self.past.staged_by_us.clone(),
-            last_turn: self.past.last_turn.clone(),
-            not_applied: self.past.not_applied.clone(),
-        };
-        if let Err(error) = self.host.save_memory(&memory) {
-            tracing::error!(
-                error = format!("{error:#}"),
-                "cannot write the agent's memory on the host; check that /var/lib/berth is writable"
-            );
-        }
-    }
-
     /// Writes the status when it says something new.
     async fn report(&mut self, facts: &Facts, next: &Step, object: &Option<BootcNode>) {
         let Some(object) = object else { return };
-        if self.last_heartbeat.elapsed() >= self.heartbeat {
-            self.last_heartbeat = Instant::now();
-            self.heartbeat_time = Time::from(facts.now);
-        }
         let subject = Subject {
             generation: object.metadata.generation,
             step: next,
@@ -528,24 +375,6 @@ fn reason(error: &anyhow::Error) -> &'static str {
 /// Tells a service manager that the loop turns.
 fn still_alive() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-}
-
-/// What the object asks for.
-fn desired(object: Option<&BootcNode>) -> Desired {
-    let Some(object) = object else { return Desired::Unknown };
-    if object.metadata.deletion_timestamp.is_some() || object.spec.pool_name.is_empty() {
-        return Desired::Release;
-    }
-    let spec = &object.spec;
-    Desired::Member(Box::new(Member {
-        pool: PoolName::from(spec.pool_name.as_str()),
-        node_uid: NodeUid::from(spec.node_uid.as_str()),
-        image: spec.image.clone(),
-        staging: spec.staging,
-        hold: spec.hold.clone(),
-        drain_timeout: duration::parse_or(Some(&spec.drain_timeout), DEFAULT_DRAIN_TIMEOUT),
-        reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
-    }))
 }
 
 /// Whether the berths must be watched: while one is held, and while one is waited for.

@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_tests::audit::{AuditLog, Record};
 use berth_tests::cluster::{Cluster, ClusterOptions, Published};
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::sim::{Inhibitor, RebootFault, Settings};
+use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
@@ -81,6 +83,14 @@ async fn is_cordoned(cluster: &Cluster, node: &str) -> Result<bool> {
 fn pulls(cluster: &Cluster, host: &str) -> usize {
     let pull = |e: &berth_tests::hosts::HostEvent| e.host == host && matches!(e.change, HostChange::PullStarted { .. });
     cluster.log.events().iter().filter(|e| pull(e)).count()
+}
+
+/// CPU time of a process so far, in the kernel's ticks of 10 ms.
+fn cpu_ticks(pid: u32) -> Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field is the program's name in parentheses; user and system time are the 14th and 15th.
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
 }
 
 async fn roll_to(cluster: &Cluster, version: &str, most: usize) -> Result<Published> {
@@ -239,6 +249,41 @@ async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
             let last = seen.last().context("no progress was seen")?;
             ensure!(last.bytes_total > 0 && last.bytes <= last.bytes_total && last.bytes_per_second > 0, "{last:?}");
             cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<()> {
+    let options = ClusterOptions { agent_args: vec!["--heartbeat=10".to_owned()], ..hosts(1) };
+    scenario("an_idle_agent_shows_that_it_lives", options, |cluster| {
+        Box::pin(async move {
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            let beat = async || {
+                let status = cluster.bootc_nodes().get("node1").await?.status.unwrap_or_default();
+                anyhow::Ok(status.heartbeat_time)
+            };
+            let (first, start) = (beat().await?, Timestamp::now());
+            // Somebody stages another image, unlocked, while nobody looks.
+            let v9 = cluster.publish("9.0.0").await?;
+            cluster.host(1).stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
+            cluster
+                .until("the agent has removed it and lives", SOON, || async {
+                    Ok(cluster.host(1).facts().staged.is_none() && beat().await? != first)
+                })
+                .await?;
+            let busy = cpu_ticks(cluster.host(1).agent_pids()[0])?;
+            tokio::time::sleep(Duration::from_secs(12)).await;
+            let busy = cpu_ticks(cluster.host(1).agent_pids()[0])? - busy;
+            ensure!(busy < 50, "an idle agent does next to nothing, not {busy} hundredths of a second of work in 12 s");
+            let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
+            let ours = |r: &&Record| r.program() == "berth-agent" && r.verb != "watch" && r.received > start;
+            let requests: Vec<_> = audit.records().iter().filter(ours).map(|r| (r.verb.as_str(), r.target())).collect();
+            // Two or three heartbeats of ten seconds: a list and a status each, and what the image gave to do.
+            ensure!(requests.len() <= 10, "an idle agent asks little: {requests:?}");
+            Ok(())
         })
     })
     .await

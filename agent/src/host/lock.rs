@@ -35,6 +35,8 @@ impl HostLock {
                 tracing::info!("another agent works on this host: waiting until it ends");
                 waiting = true;
             }
+            // To wait is no fault that a service manager's watchdog should end.
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             tokio::time::sleep(POLL).await;
         }
     }

@@ -36,6 +36,8 @@ pub struct ClusterOptions {
     pub settings: Settings,
     /// More environment of the agents, such as the name of a seeded bug.
     pub agent_env: Vec<(String, String)>,
+    /// More arguments of the agents.
+    pub agent_args: Vec<String>,
     /// Another agent than the shipped one.
     pub agent: Option<PathBuf>,
     /// Whether a scheduler is there, for scenarios with pods.
@@ -44,7 +46,14 @@ pub struct ClusterOptions {
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        Self { hosts: 3, settings: Settings::default(), agent_env: vec![], agent: None, scheduler: true }
+        Self {
+            hosts: 3,
+            settings: Settings::default(),
+            agent_env: vec![],
+            agent_args: vec![],
+            agent: None,
+            scheduler: true,
+        }
     }
 }
 
@@ -197,7 +206,8 @@ async fn host(
         binary: agent.to_owned(),
         kubeconfig: token.path,
         kubelet_kubeconfig: kubelet.path,
-        args: vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()],
+        args: [vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()], options.agent_args.clone()]
+            .concat(),
         env: options.agent_env.clone(),
     });
     Ok(config)

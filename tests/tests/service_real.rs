@@ -1,0 +1,218 @@
+//! The agent as a service of the host: the shipped `systemd/berth-agent.service` on a real host, with a token that is
+//! bound to the Node. It takes over from the DaemonSet's pod, updates the host, comes back by itself after the reboot,
+//! and is restarted by systemd's watchdog when it hangs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::RealCluster;
+use berth_tests::controlplane::Bound;
+use berth_tests::hosts::real::RealHost;
+use berth_tests::programs;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
+
+const UNIT: &str = "berth-agent.service";
+/// Where the shipped unit has the program, and where the test puts it: `/usr` is the image's.
+const SHIPPED: &str = "/usr/bin/berth-agent";
+const PROGRAM: &str = "/var/opt/berth/berth-agent";
+const DROP_INS: &str = "/etc/systemd/system/berth-agent.service.d";
+
+/// For what the host does by itself.
+const SOON: Duration = Duration::from_secs(30);
+/// For a rollout.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Properties of the unit, as systemd shows them.
+type Unit = BTreeMap<String, String>;
+
+async fn unit(host: &RealHost) -> Result<Unit> {
+    let text = host.exec(&["systemctl", "show", UNIT]).await?;
+    Ok(text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+}
+
+async fn property(host: &RealHost, name: &str) -> Result<String> {
+    unit(host).await?.remove(name).with_context(|| format!("{UNIT} has no property {name}"))
+}
+
+async fn is_active(host: &RealHost) -> Result<bool> {
+    let out = host.output(&["systemctl", "is-active", UNIT]).await?;
+    Ok(String::from_utf8_lossy(&out.stdout).trim() == "active")
+}
+
+/// Waits until the service has given one more sign of life.
+async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+    let (process, before) = (property(host, "MainPID").await?, property(host, "WatchdogTimestampMonotonic").await?);
+    let fed = || async { Ok(property(host, "WatchdogTimestampMonotonic").await? != before) };
+    cluster.until("the watchdog is fed", SOON, fed).await?;
+    ensure!(property(host, "MainPID").await? == process, "by the same process");
+    Ok(())
+}
+
+/// What docs/install.md says: the program, the unit, and the token with its kubeconfig.
+async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+    let program = host.path(PROGRAM)?;
+    fs::create_dir_all(program.parent().context("a directory")?)?;
+    fs::copy(programs::static_agent()?, &program).context("copying the agent")?;
+
+    let control_plane = &cluster.control_plane;
+    let token = control_plane.service_account_token("berth-system", "berth-agent", Bound::Node(host.name())).await?;
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "cluster", "cluster": {
+            "server": control_plane.url(), "certificate-authority": "/etc/kubernetes/pki/ca.crt",
+        }}],
+        "users": [{ "name": "agent", "user": { "tokenFile": "/etc/berth/agent.token" } }],
+        "contexts": [{ "name": "agent", "context": { "cluster": "cluster", "user": "agent" } }],
+        "current-context": "agent",
+    });
+    host.exec(&["mkdir", "--mode=0700", "/etc/berth"]).await?;
+    host.write("/etc/berth/agent.kubeconfig", &kubeconfig.to_string()).await?;
+    host.write("/etc/berth/agent.token", &token).await?;
+    host.exec(&["chmod", "0600", "/etc/berth/agent.kubeconfig", "/etc/berth/agent.token"]).await?;
+
+    let shipped = programs::workspace_root().join("systemd").join(UNIT);
+    let shipped = fs::read_to_string(&shipped).with_context(|| format!("reading {}", shipped.display()))?;
+    host.write(&format!("/etc/systemd/system/{UNIT}"), &shipped).await?;
+    let command = shipped.lines().find(|l| l.starts_with("ExecStart=")).context("the unit has no ExecStart")?;
+    ensure!(command.contains(SHIPPED), "{command}");
+    let command = command.replace(SHIPPED, PROGRAM);
+    let log = "BERTH_LOG=info,berth_agent=debug,kube_client=off";
+    host.exec(&["mkdir", DROP_INS]).await?;
+    let drop_in = format!("[Service]\nExecStart=\n{command}\nEnvironment={log}\n");
+    host.write(&format!("{DROP_INS}/program.conf"), &drop_in).await
+}
+
+/// It starts beside the pod, waits for it to end, and then does its work.
+async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+    install(cluster, host).await?;
+    host.exec(&["systemctl", "enable", "--now", UNIT]).await?;
+    let shown = unit(host).await?;
+    let is = |name: &str, value: &str| match shown.get(name).map(String::as_str) {
+        Some(v) if v == value => Ok(()),
+        other => Err(anyhow::anyhow!("{name} is {other:?}, not {value}")),
+    };
+    is("Type", "notify")?;
+    // A service of that type is active when it has said that it is ready.
+    is("ActiveState", "active")?;
+    is("SubState", "running")?;
+    is("UnitFileState", "enabled")?;
+    is("WatchdogUSec", "5min")?;
+    is("ProtectSystem", "strict")?;
+    let waits = || async { Ok(host.journal(UNIT).await?.contains("another agent works on this host")) };
+    cluster.until("the service waits for the pod", SOON, waits).await?;
+    until_fed(cluster, host).await?;
+
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client(), "berth-system");
+    sets.delete("berth-agent", &DeleteParams::default()).await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), "berth-system");
+    let gone = || async { Ok(pods.list(&ListParams::default()).await?.items.is_empty()) };
+    cluster.until("the pod is gone", SOON, gone).await?;
+    let alone = || async { Ok(cluster.agent_process(host).await? == property(host, "MainPID").await?) };
+    cluster.until("the service is the only agent", SOON, alone).await
+}
+
+/// The hardening is in force, not only written down.
+async fn it_is_confined(host: &RealHost) -> Result<()> {
+    let process = property(host, "MainPID").await?;
+    let status = host.read(&format!("/proc/{process}/status")).await?;
+    for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        ensure!(status.contains(line), "{line:?} is not in {status}");
+    }
+    let writable = async |path: &str| -> Result<bool> {
+        let test = ["nsenter", "--mount", "--target", &process, "--", "test", "-w", path];
+        Ok(host.output(&test).await?.status.success())
+    };
+    for (path, wanted) in [("/etc", false), ("/var", false), ("/var/lib/berth", true), ("/run/berth", true)] {
+        ensure!(writable(path).await? == wanted, "{path} is writable: {}", !wanted);
+    }
+    Ok(())
+}
+
+/// One node goes from v1 to v2, with a pod to drain, and the service is there again afterwards.
+async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+    cluster.deploy("web", 1).await?;
+    let (process, boots) = (property(host, "MainPID").await?, cluster.boots());
+    let v2 = cluster.publish("2.0.0").await?;
+    cluster.pool("workers", &v2.reference, json!({ "maxUnavailable": 1 })).await?;
+    until_fed(cluster, host).await?;
+    cluster.until_all_run(&v2, LONG).await?;
+    let booted = cluster.boots()[host.name()] - boots[host.name()];
+    ensure!(booted == 1, "{booted} boots");
+    ensure!(is_active(host).await?, "the service is back after the reboot");
+    ensure!(property(host, "NRestarts").await? == "0", "nothing made it fail: {:?}", unit(host).await?);
+    ensure!(property(host, "MainPID").await? == cluster.agent_process(host).await?, "and alone, not {process}");
+    cluster.deploy("web", 1).await?;
+    cluster.judge()
+}
+
+/// An agent that hangs is ended and started again by systemd.
+async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+    let drop_in = format!("{DROP_INS}/watchdog.conf");
+    host.exec(&["systemctl", "stop", UNIT]).await?;
+    host.write(&drop_in, "[Service]\nWatchdogSec=5s\nRestartSec=1s\n").await?;
+    host.exec(&["systemctl", "daemon-reload"]).await?;
+    host.exec(&["systemctl", "start", UNIT]).await?;
+    let hung = property(host, "MainPID").await?;
+    host.exec(&["kill", "-STOP", &hung]).await?;
+    ensure!(property(host, "WatchdogUSec").await? == "5s", "the drop-in is in force");
+    let restarted = || async {
+        let now = unit(host).await?;
+        Ok(now["ActiveState"] == "active" && now["NRestarts"] == "1" && now["MainPID"] != hung)
+    };
+    cluster.until("systemd restarts the service", SOON, restarted).await?;
+    // An agent with nothing to do gives a sign of life less often than that.
+    host.exec(&["rm", &drop_in]).await?;
+    host.exec(&["systemctl", "daemon-reload"]).await?;
+    let journal = host.journal(UNIT).await?;
+    ensure!(journal.contains("Watchdog timeout"), "by the watchdog: {journal}");
+    until_fed(cluster, host).await?;
+    ensure!(cluster.phase(host.name()).await? == "Updated", "and all is as before");
+    ensure!(cluster.held().await?.is_empty(), "no berth is held");
+    Ok(())
+}
+
+async fn scenarios(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+    let mut begin = Instant::now();
+    let mut done = |name: &str| {
+        println!("{name:<44} {:>5.1} s", begin.elapsed().as_secs_f64());
+        begin = Instant::now();
+    };
+    it_takes_over_from_the_pod(cluster, host).await?;
+    done("it_takes_over_from_the_pod");
+    it_is_confined(host).await?;
+    done("it_is_confined");
+    it_updates_the_host(cluster, host).await?;
+    done("it_updates_the_host");
+    it_is_confined(host).await?;
+    it_is_restarted_when_it_hangs(cluster, host).await?;
+    done("it_is_restarted_when_it_hangs");
+    let violations = cluster.violations()?;
+    ensure!(violations.is_empty(), "the ground truth has violations: {violations:#?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shipped_unit_serves_a_real_host() -> Result<()> {
+    if let Some(reason) = berth_tests::hosts::real::unavailable() {
+        println!("{reason}");
+        return Ok(());
+    }
+    let begin = Instant::now();
+    let cluster = RealCluster::start(1).await?;
+    println!("{:<44} {:>5.1} s", "the rig is ready", begin.elapsed().as_secs_f64());
+    let host = cluster.host(1);
+    let outcome = scenarios(&cluster, host).await;
+    println!("{:<44} {:>5.1} s", "total", begin.elapsed().as_secs_f64());
+    if let Err(error) = &outcome {
+        let journal = host.journal(UNIT).await.unwrap_or_else(|e| format!("{e:#}"));
+        eprintln!("{error:#}\n{}\njournal of {UNIT}:\n{journal}", cluster.describe().await);
+    }
+    outcome
+}
