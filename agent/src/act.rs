@@ -48,17 +48,16 @@ impl Agent {
         // The Node is read again before anything is decided on what the host now is.
         self.cluster_node = ClusterNode::Unread;
         let name = describe(&step);
-        let again = self.changed.replace(name.clone()) == Some(name.clone());
-        anyhow::ensure!(!again, "{name} ended well on the host, and had no effect");
+        let again = self.changed.as_ref() == Some(&name);
         let done = match step {
             Step::Lock => self.host.lock().await,
             Step::Unlock => self.host.unlock().await,
             _ => self.host.unstage().await,
         };
-        if done.is_err() {
-            self.changed = None;
-        }
-        done.with_context(|| format!("{name} failed on the host"))
+        done.with_context(|| format!("{name} failed on the host"))?;
+        self.changed = Some(name.clone());
+        anyhow::ensure!(!again, "{name} ended well on the host, and had no effect");
+        Ok(())
     }
 
     async fn act_on_cluster(&mut self, step: Step) -> Result<()> {

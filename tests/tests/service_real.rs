@@ -135,20 +135,34 @@ async fn it_is_confined(host: &RealHost) -> Result<()> {
     Ok(())
 }
 
+/// The names of the tenant's pods.
+async fn pods(cluster: &RealCluster) -> Result<Vec<String>> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), "default");
+    Ok(pods.list(&ListParams::default()).await?.items.into_iter().filter_map(|p| p.metadata.name).collect())
+}
+
 /// One node goes from v1 to v2, with a pod to drain, and the service is there again afterwards.
 async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     cluster.deploy("web", 1).await?;
-    let (process, boots) = (property(host, "MainPID").await?, cluster.boots());
+    let (boots, tenants) = (cluster.boots(), pods(cluster).await?);
     let v2 = cluster.publish("2.0.0").await?;
-    cluster.pool("workers", &v2.reference, json!({ "maxUnavailable": 1 })).await?;
+    // Slow enough to be seen.
+    host.limit_pulls(Some(1 << 20)).await?;
+    cluster.pool("workers", &v2.reference, json!({ "maxUnavailable": 1, "progressInterval": "1s" })).await?;
+    let progress = || async {
+        let status = cluster.bootc_nodes().get(host.name()).await?.status.unwrap_or_default();
+        Ok(status.progress.is_some_and(|p| p.bytes > 0))
+    };
+    cluster.until("the progress of the pull is told", SOON, progress).await?;
     until_fed(cluster, host).await?;
     cluster.until_all_run(&v2, LONG).await?;
     let booted = cluster.boots()[host.name()] - boots[host.name()];
     ensure!(booted == 1, "{booted} boots");
     ensure!(is_active(host).await?, "the service is back after the reboot");
+    let now = pods(cluster).await?;
+    ensure!(!now.iter().any(|pod| tenants.contains(pod)), "the pod was evicted: {tenants:?}, now {now:?}");
     ensure!(property(host, "NRestarts").await? == "0", "nothing made it fail: {:?}", unit(host).await?);
-    ensure!(property(host, "MainPID").await? == cluster.agent_process(host).await?, "and alone, not {process}");
-    cluster.deploy("web", 1).await?;
+    ensure!(property(host, "MainPID").await? == cluster.agent_process(host).await?, "and it is the only agent");
     cluster.judge()
 }
 
@@ -210,6 +224,7 @@ async fn the_shipped_unit_serves_a_real_host() -> Result<()> {
     let host = cluster.host(1);
     let outcome = scenarios(&cluster, host).await;
     println!("{:<44} {:>5.1} s", "total", begin.elapsed().as_secs_f64());
+    println!("DEBUG {}", host.journal(UNIT).await?);
     if let Err(error) = &outcome {
         let journal = host.journal(UNIT).await.unwrap_or_else(|e| format!("{e:#}"));
         eprintln!("{error:#}\n{}\njournal of {UNIT}:\n{journal}", cluster.describe().await);
