@@ -224,7 +224,6 @@ async fn the_shipped_unit_serves_a_real_host() -> Result<()> {
     let host = cluster.host(1);
     let outcome = scenarios(&cluster, host).await;
     println!("{:<44} {:>5.1} s", "total", begin.elapsed().as_secs_f64());
-    println!("DEBUG {}", host.journal(UNIT).await?);
     if let Err(error) = &outcome {
         let journal = host.journal(UNIT).await.unwrap_or_else(|e| format!("{e:#}"));
         eprintln!("{error:#}\n{}\njournal of {UNIT}:\n{journal}", cluster.describe().await);
