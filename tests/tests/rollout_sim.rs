@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use berth_tests::audit::{AuditLog, Record};
 use berth_tests::cluster::{Cluster, ClusterOptions, Published};
 use berth_tests::hosts::HostChange;
-use berth_tests::hosts::sim::{Inhibitor, RebootFault, Settings};
+use berth_tests::hosts::sim::{Inhibitor, RebootFault, Settings, SimHost};
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -182,10 +182,13 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
             cluster.deploy("web", 2).await?;
             cluster.budget("web", 2).await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            for host in &cluster.fleet.hosts {
+            // Each as soon as it pulls: one of them may be published seconds before the other.
+            let kill = async |host: &SimHost| {
                 until_phase(cluster, host.name(), "Staging").await?;
                 host.kill_agent();
-            }
+                anyhow::Ok(())
+            };
+            futures::try_join!(kill(cluster.host(1)), kill(cluster.host(2)))?;
             let n = some_in(cluster, "Draining").await?;
             for host in &cluster.fleet.hosts {
                 ensure!(pulls(cluster, host.name()) == 1, "{}: the running pull is adopted, not repeated", host.name());
