@@ -78,7 +78,7 @@ integration_tests() {
 
 # The demo shows its own steps and times; here is only what it takes to start it.
 demo() {
-    need dbus-daemon=dbus setpriv=util-linux || exit 1
+    need_simulated_hosts
     [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go || exit 1
     step 'build of the demo (minutes at first)' cargo build --quiet -p berth-tests --bin berth-demo
     rm -rf "$logs"
@@ -86,8 +86,14 @@ demo() {
     exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
 }
 
+# Simulated hosts have a message bus each, and die with the harness.
+need_simulated_hosts() {
+    need dbus-daemon=dbus setpriv=util-linux || exit 1
+}
+
 build_tests() {
     need_go || exit 1
+    need_simulated_hosts
     step 'build' cargo test --quiet --workspace --no-run
     step 'servers of the control plane' fetch_tools
 }
@@ -115,6 +121,7 @@ case ${1:-} in
     scenarios)
         prepare
         need_go || exit 1
+        need_simulated_hosts
         scenarios "${2:-*}"
         ;;
     demo)
