@@ -87,10 +87,13 @@ impl Pod {
             self.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"));
         let is_over = matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"));
         let is_daemon = self.controller().is_some_and(|o| o.kind == "DaemonSet" && o.api_version.starts_with("apps/"));
-        if is_mirror || is_over || is_daemon {
+        if is_mirror || is_daemon {
             Class::Left
         } else if self.metadata.deletion_timestamp.is_some() {
+            // Also one whose containers have ended: until the kubelet lets it go, its volumes are in use.
             Class::Terminating
+        } else if is_over {
+            Class::Left
         } else if self.controller().is_none() {
             Class::Unmanaged
         } else {
@@ -135,7 +138,7 @@ mod tests {
             (owned("apps/v1", "StatefulSet", true), "Running", Class::Evicted),
             (mirror, "Running", Class::Left),
             (terminating.clone(), "Running", Class::Terminating),
-            (terminating, "Failed", Class::Left),
+            (terminating, "Failed", Class::Terminating),
             (json!({"ownerReferences": null}), "Running", Class::Unmanaged),
             (json!({"ownerReferences": null}), "Succeeded", Class::Left),
             (
