@@ -241,8 +241,7 @@ impl Agent {
     /// A cordon of ours that no berth covers, as the API server's own storage has it.
     async fn uncordon(&mut self) -> Result<()> {
         self.berths.refresh().await.context("cannot list the berths of this node")?;
-        let held = self.berths.berths().is_some_and(|b| b.iter().any(|b| b.holding().is_some()));
-        match held {
+        match self.in_turn() {
             true => Ok(()),
             false => self.restore().await,
         }

@@ -25,7 +25,7 @@ pub struct Subject<'a> {
 /// The status that the BootcNode should have now, given the one that it has.
 pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let holding = holding(facts);
-    let phase = phase(facts, holding, subject.step);
+    let phase = phase(facts, subject.step);
     let phase_start_time = match before.phase == Some(phase) && before.phase_start_time.is_some() {
         true => before.phase_start_time.clone(),
         false => Some(Time::from(facts.now)),
@@ -65,8 +65,8 @@ fn holding(facts: &Facts) -> Option<&Holding> {
 }
 
 /// Where the node is, in one word.
-fn phase(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Phase {
-    if let Some(holding) = holding {
+pub fn phase(facts: &Facts, step: &Step) -> Phase {
+    if let Some(holding) = holding(facts) {
         let rebooted = holding.boot_id != facts.host.boot_id;
         return match holding.phase {
             HoldPhase::Releasing(_) => Phase::Releasing,
@@ -285,5 +285,5 @@ fn late(facts: &Facts) -> bool {
 
 /// Reasons that come back from a stored object are again the constants that they were written from.
 fn reason(stored: &str) -> &'static str {
-    crate::host::reason::ALL.iter().find(|known| **known == stored).unwrap_or(&"Failed")
+    crate::host::failure::known_reason(stored).unwrap_or("Failed")
 }

@@ -22,7 +22,7 @@ use crate::host::{Host, HostError};
 use crate::jitter::Jitter;
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
-use crate::report::{Subject, report};
+use crate::report::{Subject, phase, report};
 use crate::status::StatusWriter;
 use crate::step::{Step, Why, step};
 use crate::watches::{self, Berths, Seen};
@@ -287,9 +287,7 @@ impl Agent {
 
     /// One line for each new thing that the agent does.
     fn log(&mut self, facts: &Facts, next: &Step, object: &Option<BootcNode>) {
-        let subject =
-            Subject { generation: None, step: next, bootc_version: None, heartbeat: self.heartbeat_time.clone() };
-        let phase = report(facts, &subject, self.status.known()).phase.unwrap_or(Phase::Idle);
+        let phase = phase(facts, next);
         let same = self.last_log.as_ref().is_some_and(|(p, s)| {
             *p == phase && std::mem::discriminant(s) == std::mem::discriminant(next) && why(s) == why(next)
         });

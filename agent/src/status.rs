@@ -11,6 +11,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::clients::with_deadline;
+use crate::watches::version;
 
 /// Field manager of the agent's server-side apply.
 const MANAGER: &str = "berth-agent";
@@ -144,10 +145,6 @@ impl StatusWriter {
             }
         }
     }
-}
-
-fn version(object: &BootcNode) -> u64 {
-    object.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 /// How long the phase of a status has lasted, by the clock that wrote it; nothing longer than a day is believed.

@@ -14,7 +14,7 @@ use kube::api::{ListParams, PostParams};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher::watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -188,8 +188,9 @@ fn named(mut lease: Lease) -> Option<(String, Lease)> {
     Some((lease.metadata.name.clone()?, lease))
 }
 
-fn version(lease: &Lease) -> u64 {
-    lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+/// resourceVersion as the number that it is; versions of one resource are ordered.
+pub(crate) fn version(object: &impl ResourceExt) -> u64 {
+    object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 fn feed(api: Api<Lease>, selector: &str, jitter: Jitter) -> Feed {

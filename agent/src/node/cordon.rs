@@ -27,8 +27,6 @@ pub struct NodeFacts {
     pub boot_id: Option<BootId>,
     /// Our cordon, when there is one.
     pub cordon: Option<CordonRecord>,
-    /// What was written when a node was last given back.
-    pub released: Option<String>,
 }
 
 /// What our cordon patch records on the Node.
@@ -117,7 +115,6 @@ impl From<RawNode> for NodeFacts {
             ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(BootId::new),
             cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
-            released: annotation(ANNOTATION_RELEASED),
             uid: NodeUid::new(node.metadata.uid),
             resource_version: node.metadata.resource_version,
         }

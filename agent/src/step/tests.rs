@@ -80,7 +80,6 @@ fn node() -> NodeFacts {
         ready: true,
         boot_id: Some(BootId::from("b1")),
         cordon: None,
-        released: None,
     }
 }
 
