@@ -7,6 +7,7 @@ use berth_api::berth::Berth;
 use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
 use berth_api::node::{Deployment, DesiredImage, DrainBlocker, Failure, Hold, Progress, Staging, Turn};
+use berth_api::pool::Drain;
 use jiff::Timestamp;
 
 use crate::node::cordon::NodeFacts;
@@ -73,8 +74,10 @@ pub struct Member {
     pub staging: Staging,
     /// Why nothing happens, for people.
     pub hold: Option<Hold>,
-    /// Longest drain.
-    pub drain_timeout: Duration,
+    /// How pods are moved away.
+    pub drain: Drain,
+    /// When it changes, what has failed here is tried again.
+    pub retry_token: Option<String>,
     /// Longest time from reboot to proof.
     pub reboot_timeout: Duration,
 }

@@ -7,7 +7,7 @@ use berth_api::digest::Digest;
 use berth_api::duration;
 use berth_api::names::{NodeUid, PoolName};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
-use berth_api::pool::{DEFAULT_DRAIN_TIMEOUT, DEFAULT_REBOOT_TIMEOUT};
+use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use jiff::Timestamp;
 
 use crate::facts::{ClusterNode, Desired, Facts, HostFacts, Member, Os, PullFacts, Reboot};
@@ -181,7 +181,8 @@ fn desired(object: Option<&BootcNode>) -> Desired {
         image: spec.image.clone(),
         staging: spec.staging,
         hold: spec.hold.clone(),
-        drain_timeout: duration::parse_or(Some(&spec.drain_timeout), DEFAULT_DRAIN_TIMEOUT),
+        drain: spec.drain.clone(),
+        retry_token: spec.retry_token.clone(),
         reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
     }))
 }

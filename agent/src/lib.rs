@@ -15,7 +15,6 @@ pub mod node;
 pub mod past;
 pub mod report;
 pub mod run;
-mod seeded;
 pub mod status;
 pub mod step;
 pub mod watches;

@@ -65,7 +65,9 @@ impl Past {
             }
             Outcome::NotStaged => (Duration::from_secs(2), Duration::from_secs(300)),
             Outcome::NotApplied => (Duration::from_secs(10), Duration::from_secs(600)),
-            Outcome::DrainTimeout | Outcome::RebootBlocked => (Duration::from_secs(60), Duration::from_secs(1800)),
+            Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::Failed => {
+                (Duration::from_secs(60), Duration::from_secs(1800))
+            }
         };
         let word = outcome.as_str();
         let before = self.last_turn.as_ref().filter(|t| t.digest == *digest && t.outcome == word);

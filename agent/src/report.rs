@@ -52,6 +52,10 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
             Phase::Draining => facts.drain.blockers.clone(),
             _ => vec![],
         },
+        retry_token: before.retry_token.clone(),
+        drain_seconds: before.drain_seconds,
+        reboot_seconds: before.reboot_seconds,
+        clock_synchronized: before.clock_synchronized,
         conditions: before.conditions.clone(),
     };
     for (type_, verdict) in conditions(facts, holding, phase, subject.step) {

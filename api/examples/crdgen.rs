@@ -1,11 +1,11 @@
 //! Prints the CustomResourceDefinitions as YAML. `make generate` writes them into `manifests/`.
 
-use berth_api::{node::BootcNode, pool::BootcNodePool};
+use berth_api::{fleet::BootcFleet, node::BootcNode, pool::BootcNodePool};
 use kube::CustomResourceExt;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("# Generated from the Rust types in api/ by `make generate`. Do not edit.");
-    for crd in [BootcNodePool::crd(), BootcNode::crd()] {
+    for crd in [BootcNodePool::crd(), BootcNode::crd(), BootcFleet::crd()] {
         let mut value = serde_json::to_value(&crd)?;
         strip(&mut value);
         println!("---\n{}", serde_saphyr::to_string(&value)?.trim_end());

@@ -34,6 +34,8 @@ pub mod node {
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
     /// Something is wrong that needs a look; the reason says what.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
+    /// The node holds a berth and does not come back. The controller says so: the agent cannot.
+    pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
 }
 
 /// Condition types of a BootcNodePool.
@@ -50,6 +52,10 @@ pub mod pool {
     pub const IMAGE_RESOLVED: &str = "ImageResolved";
     /// A node matches more than one pool.
     pub const NODE_CONFLICT: &str = "NodeConflict";
+    /// The image failed on so many nodes that no other one is tried.
+    pub const ROLLOUT_HALTED: &str = "RolloutHalted";
+    /// Reboots may start now, as far as windows and exclusions go.
+    pub const WINDOW_OPEN: &str = "WindowOpen";
 }
 
 /// Longest message that is stored; the schema of `Condition` allows 32768.

@@ -18,6 +18,9 @@ pub const LABEL_POOL: &str = "berth.dev/pool";
 /// Label on a berth: the node it is offered to or held by. The agent finds its berths by it.
 pub const LABEL_NODE: &str = "berth.dev/node";
 
+/// Label on a Node, with any value: it is not a member of any pool and not counted, and what it holds is given back.
+pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
+
 /// Annotation on a Node, written in the same patch as `spec.unschedulable`: our cordon and what was before it.
 pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
 /// Annotation on a Node, changed each time Berth gives a node back, so that an older cordon write still on its
@@ -26,7 +29,7 @@ pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
 
 /// Annotation on a berth: UID of the Node it is offered to or held by.
 pub const ANNOTATION_NODE_UID: &str = "berth.dev/node-uid";
-/// Annotation on a berth: digest that the node may boot.
+/// Annotation on a berth: digest that the node may boot; on a closed one, the digest of the last turn.
 pub const ANNOTATION_TARGET: &str = "berth.dev/target-digest";
 /// Annotation on a berth: digest that the holder ran, proven, when it took the berth.
 pub const ANNOTATION_FROM: &str = "berth.dev/from-digest";
@@ -34,8 +37,8 @@ pub const ANNOTATION_FROM: &str = "berth.dev/from-digest";
 pub const ANNOTATION_BOOT_ID: &str = "berth.dev/boot-id";
 /// Annotation on a berth: how far its holder is (`Taken`, `Committed`, `Releasing`).
 pub const ANNOTATION_PHASE: &str = "berth.dev/phase";
-/// Annotation on a berth: until when an offer may be taken at most, by the node's clock (RFC 3339). A controller that
-/// lives closes one much sooner.
+/// Annotation on an offered or held berth: until when the reboot may start, by the node's clock (RFC 3339). Only there when
+/// the pool has windows or exclusions.
 pub const ANNOTATION_OPEN_UNTIL: &str = "berth.dev/open-until";
 /// Annotation on a berth: the leader's epoch that last stamped it.
 pub const ANNOTATION_EPOCH: &str = "berth.dev/epoch";

@@ -10,6 +10,7 @@ pub mod berth;
 pub mod condition;
 pub mod digest;
 pub mod duration;
+pub mod fleet;
 pub mod image_ref;
 pub mod keys;
 pub mod membership;
@@ -17,6 +18,7 @@ pub mod names;
 pub mod node;
 pub mod pool;
 pub mod quantity;
+pub mod seeded;
 mod selector;
 
 pub use digest::Digest;

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::pool::Drain;
 
 /// What one node should run, and what it runs. Named as its Node, and owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -62,10 +63,13 @@ pub struct BootcNodeSpec {
     /// Why nothing happens here for now, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// How long a drain may take (from the pool).
-    #[schemars(length(max = 16))]
+    /// How pods are moved away before a reboot (from the pool).
     #[serde(default)]
-    pub drain_timeout: String,
+    pub drain: Drain,
+    /// When it changes, what has failed here is tried again, once (from the pool).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub retry_token: Option<String>,
     /// How long the node may take from its reboot until it is proven (from the pool).
     #[schemars(length(max = 16))]
     #[serde(default)]
@@ -170,6 +174,19 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub failed_digests: Vec<Digest>,
+    /// The last `spec.retryToken` that was obeyed here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub retry_token: Option<String>,
+    /// How long the last drain took, from the taken berth to its end, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_seconds: Option<u32>,
+    /// How long the last reboot took, from the commit to the proof, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_seconds: Option<u32>,
+    /// Whether the host's clock is synchronised; absent while nobody has asked. Without it no window can be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_synchronized: Option<bool>,
     /// Pods that hold up a drain.
     #[schemars(length(max = 10))]
     #[serde(default)]

@@ -122,7 +122,8 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             unresolved: pool.unresolved(),
             resolving: resolving.contains(&pool.name),
             max_staging: spec.max_staging(members),
-            drain_timeout: spec.drain_timeout(),
+            drain: spec.drain(),
+            retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
             reboot_timeout: spec.reboot_timeout(),
             progress_interval: spec.progress_interval(),
         })

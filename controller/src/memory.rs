@@ -123,7 +123,7 @@ mod tests {
             node: "n1".into(),
             uid: uid.into(),
             target: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
-            open_until: jiff::Timestamp::from_second(until).unwrap(),
+            open_until: Some(jiff::Timestamp::from_second(until).unwrap()),
         }
     }
 

@@ -364,7 +364,7 @@ mod tests {
     fn only_the_holder_speaks_for_itself_on_its_berth() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: at(9) };
+        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: Some(at(9)) };
         let boot = || BootId::from("b");
         let offered = Berth::new("p".into(), 0, 1).offered(offer).unwrap();
         let taken = offered.taken(&"n1".into(), &"u".into(), None, boot()).unwrap();

@@ -153,7 +153,7 @@ const WRONG_NODES: &[(&str, &str)] = &[
 
 const RIGHT_NODES: &[&str] = &[
     "{}",
-    "{poolName: workers, nodeUID: some-uid, staging: Allowed, drainTimeout: 900s, rebootTimeout: 900s, progressInterval: 5s, \
+    "{poolName: workers, nodeUID: some-uid, staging: Allowed, drain: {timeout: 900s}, rebootTimeout: 900s, progressInterval: 5s, \
       image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX', indexDigest: 'sha256:HEX', version: v1}}",
 ];
 

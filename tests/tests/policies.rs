@@ -160,7 +160,7 @@ fn offer(node: &str, uid: &NodeUid) -> Offer {
         node: NodeName::from(node),
         uid: uid.clone(),
         target: digest(2),
-        open_until: Timestamp::now() + Duration::from_secs(600),
+        open_until: Some(Timestamp::now() + Duration::from_secs(600)),
     }
 }
 

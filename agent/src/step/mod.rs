@@ -9,7 +9,7 @@ use berth_api::node::{DesiredImage, Staging};
 
 use crate::facts::{ClusterNode, Desired, Facts, Member, Os, Reboot};
 use crate::node::cordon::NodeFacts;
-use crate::seeded::Bug;
+use berth_api::seeded::Bug;
 
 /// How long a reboot that was asked for may take to begin before it counts as blocked.
 pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
@@ -220,7 +220,7 @@ fn reason_to_stop(facts: &Facts, holding: &Holding) -> Option<(Outcome, String)>
         None => return Some((Outcome::NotStaged, format!("{} is no longer staged", holding.target))),
     }
     let timeout = match &facts.desired {
-        Desired::Member(member) => member.drain_timeout,
+        Desired::Member(member) => member.drain.timeout(),
         _ => Duration::ZERO,
     };
     if !facts.drain.done && facts.drain.elapsed >= timeout {
@@ -442,9 +442,11 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if is_inhibited(facts) {
         return Step::Wait(Why::NoBerth, Some(LOOK_AGAIN * 10));
     }
-    let offer = berths
-        .iter()
-        .find(|b| b.offer().is_some_and(|o| o.node == facts.node && o.target == *desired && facts.now < o.open_until));
+    let offer = berths.iter().find(|b| {
+        b.offer().is_some_and(|o| {
+            o.node == facts.node && o.target == *desired && o.open_until.is_none_or(|until| facts.now < until)
+        })
+    });
     let Some(berth) = offer else {
         return Step::Wait(Why::NoBerth, None);
     };

@@ -30,7 +30,8 @@ fn member(n: u8) -> Member {
         image: Some(image(n)),
         staging: Staging::Allowed,
         hold: None,
-        drain_timeout: HOUR,
+        drain: berth_api::pool::Drain { timeout: Some("1h".into()), ..berth_api::pool::Drain::default() },
+        retry_token: None,
         reboot_timeout: HOUR,
     }
 }
@@ -94,7 +95,12 @@ fn os(facts: &mut Facts, booted: u8, staged: Option<Deployment>) {
 
 fn offered(target: u8, uid: &str) -> Berth {
     let open_until = now() + SignedDuration::from_secs(60);
-    let offer = Offer { node: NodeName::from("n1"), uid: NodeUid::from(uid), target: digest(target), open_until };
+    let offer = Offer {
+        node: NodeName::from("n1"),
+        uid: NodeUid::from(uid),
+        target: digest(target),
+        open_until: Some(open_until),
+    };
     Berth::new(PoolName::from("workers"), 0, 1).offered(offer).unwrap()
 }
 

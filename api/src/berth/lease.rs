@@ -9,7 +9,6 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
 use super::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, Offer, Outcome};
-use crate::digest::Digest;
 use crate::keys;
 use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
@@ -54,6 +53,10 @@ impl<'a> Reader<'a> {
         text.parse().or_else(|_| self.error(format!("annotation {key} is {text:?}")))
     }
 
+    fn maybe<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, LeaseError> {
+        self.optional(key).map(|_| self.parsed(key)).transpose()
+    }
+
     fn outcome(&self) -> Result<Option<Outcome>, LeaseError> {
         let word = self.optional(keys::ANNOTATION_OUTCOME);
         word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("outcome is {w:?}")), Ok)).transpose()
@@ -64,7 +67,8 @@ impl<'a> Reader<'a> {
             return self.error(format!("it is closed for the unknown reason {reason:?}"));
         };
         let last_node = self.optional(keys::ANNOTATION_LAST_NODE).map(NodeName::from);
-        Ok(BerthState::Closed(Closed { reason, last_node, outcome: self.outcome()? }))
+        let last_target = self.maybe(keys::ANNOTATION_TARGET)?;
+        Ok(BerthState::Closed(Closed { reason, last_node, last_target, outcome: self.outcome()? }))
     }
 
     fn offered(&self, node: &str) -> Result<BerthState, LeaseError> {
@@ -72,7 +76,7 @@ impl<'a> Reader<'a> {
             node: NodeName::from(node),
             uid: NodeUid::from(self.required(keys::ANNOTATION_NODE_UID)?),
             target: self.parsed(keys::ANNOTATION_TARGET)?,
-            open_until: self.parsed(keys::ANNOTATION_OPEN_UNTIL)?,
+            open_until: self.maybe(keys::ANNOTATION_OPEN_UNTIL)?,
         }))
     }
 
@@ -86,18 +90,15 @@ impl<'a> Reader<'a> {
             },
             other => return self.error(format!("its phase is {other:?}")),
         };
-        let from = match self.optional(keys::ANNOTATION_FROM) {
-            Some(_) => Some(self.parsed::<Digest>(keys::ANNOTATION_FROM)?),
-            None => None,
-        };
         Ok(BerthState::Held(Holding {
             node: NodeName::from(node),
             uid: NodeUid::from(self.required(keys::ANNOTATION_NODE_UID)?),
             target: self.parsed(keys::ANNOTATION_TARGET)?,
-            from,
+            from: self.maybe(keys::ANNOTATION_FROM)?,
             boot_id: BootId::from(self.required(keys::ANNOTATION_BOOT_ID)?),
             phase,
             revoke: self.optional(keys::ANNOTATION_REVOKE).map(str::to_owned),
+            open_until: self.maybe(keys::ANNOTATION_OPEN_UNTIL)?,
         }))
     }
 }
@@ -132,7 +133,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
 
 fn annotations(berth: &Berth) -> Vec<(&'static str, Option<String>)> {
     let mut uid = None;
-    let mut target = None;
+    let target;
     let mut from = None;
     let mut boot_id = None;
     let mut phase = None;
@@ -144,11 +145,12 @@ fn annotations(berth: &Berth) -> Vec<(&'static str, Option<String>)> {
         BerthState::Closed(c) => {
             outcome = c.outcome;
             last_node = c.last_node.as_ref().map(ToString::to_string);
+            target = c.last_target.as_ref().map(ToString::to_string);
         }
         BerthState::Offered(o) => {
             uid = Some(o.uid.to_string());
             target = Some(o.target.to_string());
-            open_until = Some(o.open_until.to_string());
+            open_until = o.open_until.map(|t| t.to_string());
         }
         BerthState::Held(h) => {
             uid = Some(h.uid.to_string());
@@ -156,6 +158,7 @@ fn annotations(berth: &Berth) -> Vec<(&'static str, Option<String>)> {
             from = h.from.as_ref().map(ToString::to_string);
             boot_id = Some(h.boot_id.to_string());
             revoke = h.revoke.clone();
+            open_until = h.open_until.map(|t| t.to_string());
             phase = Some(match h.phase {
                 HoldPhase::Taken => "Taken",
                 HoldPhase::Committed => "Committed",

@@ -43,7 +43,10 @@ pub struct Closed {
     pub reason: ClosedReason,
     /// Whose turn or offer ended here last.
     pub last_node: Option<NodeName>,
-    /// How that ended.
+    /// The digest that it was for.
+    pub last_target: Option<Digest>,
+    /// How that ended. [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the pool's
+    /// status says so (I8).
     pub outcome: Option<Outcome>,
 }
 
@@ -64,6 +67,10 @@ pub enum ClosedReason {
     Lapsed,
     /// The offer was withdrawn: the pool is paused, or the node is no longer fit for it.
     Withdrawn,
+    /// The node that held it is excluded, and does not give it back.
+    Excluded,
+    /// An admin said so.
+    Admin,
 }
 
 /// An offer.
@@ -75,8 +82,9 @@ pub struct Offer {
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Until when.
-    pub open_until: Timestamp,
+    /// Until when the reboot may start, when a window says so: the one time that the clocks of two machines are compared
+    /// with. `None`: no window applies, and no clock is compared.
+    pub open_until: Option<Timestamp>,
 }
 
 /// A held berth.
@@ -94,8 +102,11 @@ pub struct Holding {
     pub boot_id: BootId,
     /// How far the holder is.
     pub phase: HoldPhase,
-    /// The controller asks for it back.
+    /// The controller asks for it back. Before the commit the holder then gives back; after it, this only keeps the
+    /// holder from going on to another digest.
     pub revoke: Option<String>,
+    /// As in the offer.
+    pub open_until: Option<Timestamp>,
 }
 
 /// How far a holder is.
@@ -128,6 +139,8 @@ pub enum Outcome {
     NotApplied,
     /// The offer lapsed.
     Lapsed,
+    /// The digest failed on the node, or was never proven there.
+    Failed,
 }
 
 /// A transition that the protocol does not have.
@@ -141,7 +154,8 @@ pub struct Refused {
 impl Berth {
     /// A new berth: created closed, so that an in-flight creation of a former leader licenses nothing.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
-        let state = BerthState::Closed(Closed { reason: ClosedReason::New, last_node: None, outcome: None });
+        let state =
+            BerthState::Closed(Closed { reason: ClosedReason::New, last_node: None, last_target: None, outcome: None });
         Self { pool, index, epoch, state }
     }
 
@@ -204,12 +218,13 @@ impl Berth {
     /// Closes an offer that was not taken, or says anew why a closed berth is closed.
     ///
     /// # Errors
-    /// When it is held: only its holder, or [`Berth::gone`], ends that.
+    /// When it is held: only its holder, or [`Berth::ended`], ends that.
     pub fn closed(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let closed = match &self.state {
             BerthState::Offered(offer) => {
                 let outcome = (reason == ClosedReason::Lapsed).then_some(Outcome::Lapsed);
-                Closed { reason, last_node: Some(offer.node.clone()), outcome }
+                let (last_node, last_target) = (Some(offer.node.clone()), Some(offer.target.clone()));
+                Closed { reason, last_node, last_target, outcome }
             }
             BerthState::Closed(closed) => Closed { reason, ..closed.clone() },
             BerthState::Held(_) => return self.refused("a held berth is closed by its holder"),
@@ -217,19 +232,28 @@ impl Berth {
         Ok(self.with(BerthState::Closed(closed)))
     }
 
-    /// Closes a berth whose Node no longer exists under that UID. The caller has confirmed that by a live read.
+    /// Closes a berth over its holder's head, or the offer of it, because nobody is left who could give it back: its Node
+    /// no longer exists under that UID ([`ClosedReason::Gone`]; the caller has confirmed that by a live read), or is
+    /// excluded and not Ready ([`ClosedReason::Excluded`]), or an admin vouches for it ([`ClosedReason::Admin`]). What
+    /// was committed and never proven counts as failed (I5).
     ///
     /// # Errors
     /// When no node holds it or may take it.
-    pub fn gone(&self) -> Result<Self, Refused> {
-        match self.node() {
-            Some((node, _)) => Ok(self.with(BerthState::Closed(Closed {
-                reason: ClosedReason::Gone,
-                last_node: Some(node.clone()),
-                outcome: None,
-            }))),
-            None => self.refused("it is closed already"),
-        }
+    pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
+        let (node, target, outcome) = match &self.state {
+            BerthState::Closed(_) => return self.refused("it is closed already"),
+            BerthState::Offered(offer) => (&offer.node, &offer.target, None),
+            BerthState::Held(holding) => {
+                let outcome = match holding.phase {
+                    HoldPhase::Taken => None,
+                    HoldPhase::Committed => Some(Outcome::Failed),
+                    HoldPhase::Releasing(outcome) => Some(outcome),
+                };
+                (&holding.node, &holding.target, outcome)
+            }
+        };
+        let (last_node, last_target) = (Some(node.clone()), Some(target.clone()));
+        Ok(self.with(BerthState::Closed(Closed { reason, last_node, last_target, outcome })))
     }
 
     /// Asks a holder for the berth, or takes that back. A committed holder goes on all the same.
@@ -265,6 +289,7 @@ impl Berth {
                 boot_id,
                 phase: HoldPhase::Taken,
                 revoke: None,
+                open_until: o.open_until,
             }))),
             _ => self.refused("it is not offered to this node"),
         }
@@ -295,6 +320,23 @@ impl Berth {
         self.moved(HoldPhase::Committed, Some(boot_id))
     }
 
+    /// Goes on to another digest without giving back in between: for a holder that is stuck under a new boot which cannot
+    /// be proven (I2, I10). One write, so that there is no moment without a licence; what was proven last stays `from`.
+    /// The caller has staged and locked the digest, and made sure that the node is cordoned and drained.
+    ///
+    /// # Errors
+    /// When the berth is not held, is being released, is revoked, or is for that digest already.
+    pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
+        let BerthState::Held(holding) = &self.state else {
+            return self.refused("this node does not hold it");
+        };
+        if matches!(holding.phase, HoldPhase::Releasing(_)) || holding.revoke.is_some() || holding.target == target {
+            return self.refused("it cannot go on to another digest");
+        }
+        let phase = HoldPhase::Committed;
+        Ok(self.with(BerthState::Held(Holding { phase, target, boot_id, ..holding.clone() })))
+    }
+
     /// Takes a commit back. The caller has made sure that no shutdown is on its way and that the image is locked.
     ///
     /// # Errors
@@ -317,10 +359,15 @@ impl Berth {
     /// When the berth is not being released.
     pub fn given_back(&self) -> Result<Self, Refused> {
         match &self.state {
-            BerthState::Held(Holding { phase: HoldPhase::Releasing(outcome), node, .. }) => {
+            BerthState::Held(Holding { phase: HoldPhase::Releasing(outcome), node, target, .. }) => {
+                let reason = match outcome {
+                    Outcome::Failed => ClosedReason::Failed,
+                    _ => ClosedReason::Released,
+                };
                 Ok(self.with(BerthState::Closed(Closed {
-                    reason: ClosedReason::Released,
+                    reason,
                     last_node: Some(node.clone()),
+                    last_target: Some(target.clone()),
                     outcome: Some(*outcome),
                 })))
             }
@@ -347,11 +394,12 @@ macro_rules! words {
 
 words!(ClosedReason {
     New => "new", Released => "released", Failed => "failed", Gone => "gone", Shrunk => "shrunk",
-    Lapsed => "lapsed", Withdrawn => "withdrawn",
+    Lapsed => "lapsed", Withdrawn => "withdrawn", Excluded => "excluded", Admin => "admin",
 });
 words!(Outcome {
     Updated => "Updated", DrainTimeout => "DrainTimeout", Revoked => "Revoked", Withdrawn => "Withdrawn",
     NotStaged => "NotStaged", RebootBlocked => "RebootBlocked", NotApplied => "NotApplied", Lapsed => "Lapsed",
+    Failed => "Failed",
 });
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ fn offer(node: &str) -> Offer {
         node: NodeName::from(node),
         uid: NodeUid::from("uid-1"),
         target: digest(2),
-        open_until: Timestamp::from_second(1_000).unwrap(),
+        open_until: Some(Timestamp::from_second(1_000).unwrap()),
     }
 }
 

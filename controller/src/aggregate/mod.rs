@@ -87,6 +87,10 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         observed_generation: facts.generation,
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
+        failures: facts.old.failures.clone(),
+        retry_token: facts.old.retry_token.clone(),
+        waves: facts.old.waves.clone(),
+        phase_durations: facts.old.phase_durations,
         target,
         conditions,
     }
@@ -140,6 +144,7 @@ fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName
         draining: in_state(Doing::Draining),
         rebooting: in_state(Doing::Rebooting),
         pending: in_state(Doing::Pending),
+        excluded: 0,
         degraded: members(&|m| trouble(m, target).is_some()),
         unavailable: members(&|m| !m.node.ready || m.node.unschedulable || m.node.our_cordon),
     }
@@ -198,7 +203,7 @@ fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
     let turn = report.last_turn.as_ref().filter(|t| t.digest == *desired && report.booted.as_ref() != Some(desired))?;
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
-        Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied => true,
+        Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
         // Once is an unrelated reboot, and mends itself.
         Outcome::NotStaged => turn.attempts > 1,
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,

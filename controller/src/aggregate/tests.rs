@@ -57,7 +57,7 @@ fn booted(n: u8) -> Report {
 }
 
 fn holding(committed: bool) -> Holding {
-    let offer = Offer { node: "n1".into(), uid: "u".into(), target: digest(2), open_until: Timestamp::UNIX_EPOCH };
+    let offer = Offer { node: "n1".into(), uid: "u".into(), target: digest(2), open_until: None };
     let boot = || BootId::from("b");
     let taken =
         Berth::new("p".into(), 0, 1).offered(offer).unwrap().taken(&"n1".into(), &"u".into(), None, boot()).unwrap();

@@ -30,7 +30,6 @@ pub const OPEN_FOR: Duration = Duration::from_secs(120);
 /// How far ahead `open-until` is written. That is compared with the node's clock, so it is no more than the bound for
 /// an offer whose controller is dead; a live one closes it after [`OPEN_FOR`], by its own clock. Were it that short, a
 /// node whose clock is two minutes ahead would never take one. A window for reboots will have to shorten it.
-pub const OPEN_AT_MOST: Duration = Duration::from_secs(3600);
 
 /// All that the plan of one pool depends on.
 #[derive(Debug, Clone)]
@@ -265,9 +264,9 @@ impl Room {
 /// What a berth should become, unless it is to stay as it is.
 fn settled(facts: &PoolFacts, berth: &Berth, age: Duration, room: &mut Room) -> Option<(Berth, Why)> {
     let (next, why) = match &berth.state {
-        BerthState::Held(h) if facts.confirmed_gone.contains(&h.uid) => (berth.gone(), Why::Gone),
+        BerthState::Held(h) if facts.confirmed_gone.contains(&h.uid) => (berth.ended(ClosedReason::Gone), Why::Gone),
         BerthState::Held(h) => return revoked(facts, berth, h),
-        BerthState::Offered(o) if facts.confirmed_gone.contains(&o.uid) => (berth.gone(), Why::Gone),
+        BerthState::Offered(o) if facts.confirmed_gone.contains(&o.uid) => (berth.ended(ClosedReason::Gone), Why::Gone),
         BerthState::Offered(_) if age >= OPEN_FOR => (berth.closed(ClosedReason::Lapsed), Why::Lapsed),
         BerthState::Offered(o) => {
             let reason = match candidates::withdrawal(facts, o) {
@@ -368,12 +367,7 @@ fn open(
     let free = |s: &&mut SeenBerth| matches!(&s.berth, Ok(b) if (b.index as usize) < limit && matches!(b.state, BerthState::Closed(_)));
     let index = |s: &&mut SeenBerth| s.berth.as_ref().map_or(u32::MAX, |b| b.index);
     let seen = berths.iter_mut().filter(free).min_by_key(index)?;
-    let offer = Offer {
-        node: member.name.clone(),
-        uid: member.uid.clone(),
-        target,
-        open_until: now.checked_add(OPEN_AT_MOST).ok()?,
-    };
+    let offer = Offer { node: member.name.clone(), uid: member.uid.clone(), target, open_until: None };
     let next = seen.berth.as_ref().ok()?.offered(offer).ok()?;
     let next = next.stamped(facts.epoch);
     seen.berth = Ok(next.clone());

@@ -42,7 +42,7 @@ pub(super) fn closed(index: u32) -> Berth {
 }
 
 pub(super) fn offered(index: u32, node: &str, until: i64) -> Berth {
-    let offer = Offer { node: node.into(), uid: uid(node), target: digest(2), open_until: at(until) };
+    let offer = Offer { node: node.into(), uid: uid(node), target: digest(2), open_until: Some(at(until)) };
     closed(index).offered(offer).unwrap()
 }
 
@@ -119,7 +119,7 @@ fn one_at_a_time_and_two_at_a_time() {
     let BerthWrite::Update { berth, .. } = &two.writes[0] else { panic!() };
     let offer = berth.offer().unwrap();
     assert_eq!((&offer.uid, &offer.target), (&uid("n1"), &digest(2)));
-    assert_eq!(offer.open_until, at(50 + 3600));
+    assert_eq!(offer.open_until, None);
 }
 
 #[test]

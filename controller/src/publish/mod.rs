@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::node::{BootcNodeSpec, DesiredImage, Hold, Staging};
-use berth_api::pool::Target;
+use berth_api::pool::{Drain, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
 use crate::memory::Leaves;
@@ -32,8 +32,10 @@ pub struct Terms {
     pub resolving: bool,
     /// How many members may stage at once.
     pub max_staging: usize,
-    /// `drain.timeout`
-    pub drain_timeout: Duration,
+    /// `drain`
+    pub drain: Drain,
+    /// `rollout.retryToken`
+    pub retry_token: Option<String>,
     /// `rollout.rebootTimeout`
     pub reboot_timeout: Duration,
     /// `rollout.progressInterval`
@@ -202,7 +204,8 @@ fn member_spec(node: &NodeView, pool: &PoolName, terms: &Terms, hold: Option<Hol
         image: image.ok(),
         staging: Staging::Held,
         hold,
-        drain_timeout: seconds(terms.drain_timeout),
+        drain: terms.drain.clone(),
+        retry_token: terms.retry_token.clone(),
         reboot_timeout: seconds(terms.reboot_timeout),
         progress_interval: seconds(terms.progress_interval),
     }
@@ -246,6 +249,7 @@ fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
     let Some(host) = draft.host else {
         return Some(HostWrite::Create { name, spec: draft.spec, label: draft.label });
     };
+    let before = Box::new(host.spec()?.clone());
     let finalizer = host.finalizers.iter().any(|f| f == keys::FINALIZER_NODE);
     let same = host.spec() == Some(&draft.spec)
         && host.pool_label == draft.label
@@ -259,6 +263,7 @@ fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
         name,
         uid: host.uid.clone(),
         version: version.unwrap_or_default(),
+        before,
         spec: draft.spec,
         label: draft.label,
         finalizers,

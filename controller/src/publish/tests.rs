@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use berth_api::node::Phase;
-use berth_api::pool::PlatformDigest;
+use berth_api::pool::{Drain, PlatformDigest};
 
 use super::*;
 use crate::store::Entry;
@@ -57,7 +57,8 @@ fn world(names: &[&str], max_staging: usize) -> World {
         unresolved: false,
         resolving: false,
         max_staging,
-        drain_timeout: Duration::from_secs(900),
+        drain: Drain { timeout: Some("900s".into()), ..Drain::default() },
+        retry_token: None,
         reboot_timeout: Duration::from_secs(900),
         progress_interval: Duration::from_secs(5),
     };
@@ -166,7 +167,7 @@ fn a_member_is_told_what_it_needs_and_then_left_alone() {
     let image = spec.image.unwrap();
     assert_eq!(image.reference, format!("quay.io/example/os@{}", digest(1)));
     assert_eq!((image.digest, image.index_digest), (digest(1), digest(101)));
-    assert_eq!((spec.node_uid.as_str(), spec.drain_timeout.as_str()), ("uid-n1", "900s"));
+    assert_eq!((spec.node_uid.as_str(), spec.drain.timeout.as_deref()), ("uid-n1", Some("900s")));
     assert!(world.step().is_empty());
 }
 

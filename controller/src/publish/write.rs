@@ -25,6 +25,8 @@ pub enum HostWrite {
         uid: String,
         /// resourceVersion that the decision was made from.
         version: String,
+        /// What was published before.
+        before: Box<BootcNodeSpec>,
         /// What is published.
         spec: BootcNodeSpec,
         /// The pool label.
@@ -94,20 +96,17 @@ pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNod
 
 /// The merge patch for [`HostWrite::Update`]. With UID and resourceVersion in it, it is a compare-and-swap; unlike
 /// a PUT it leaves alone the labels and annotations that others have put there.
+///
+/// # Errors
+/// When a spec cannot be written as JSON, which no spec that was read or made here is.
 pub fn patch(
     name: &str,
-    uid: &str,
-    version: &str,
-    spec: &BootcNodeSpec,
+    (uid, version): (&str, &str),
+    (before, spec): (&BootcNodeSpec, &BootcNodeSpec),
     label: Option<&str>,
     finalizers: &[String],
-) -> Value {
-    // A field that is absent in the typed value must be null in a merge patch, or the old value stays.
-    let image = spec.image.as_ref().map(
-        |i| json!({ "ref": i.reference, "digest": i.digest, "indexDigest": i.index_digest, "version": i.version }),
-    );
-    let hold = spec.hold.as_ref().map(|h| json!({ "reason": h.reason, "message": h.message }));
-    json!({
+) -> serde_json::Result<Value> {
+    Ok(json!({
         "metadata": {
             "uid": uid,
             "resourceVersion": version,
@@ -115,17 +114,20 @@ pub fn patch(
             "finalizers": finalizers,
             "ownerReferences": [owner(name, &spec.node_uid)],
         },
-        "spec": {
-            "poolName": spec.pool_name,
-            "nodeUID": spec.node_uid,
-            "image": image,
-            "staging": spec.staging,
-            "hold": hold,
-            "drainTimeout": spec.drain_timeout,
-            "rebootTimeout": spec.reboot_timeout,
-            "progressInterval": spec.progress_interval,
-        },
-    })
+        "spec": changes(&serde_json::to_value(before)?, &serde_json::to_value(spec)?),
+    }))
+}
+
+/// The merge patch (RFC 7386) that makes the one value of the other: what is no longer there must be null in it, or the
+/// old value stays.
+fn changes(before: &Value, after: &Value) -> Value {
+    let (Value::Object(old), Value::Object(new)) = (before, after) else {
+        return after.clone();
+    };
+    let removed = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
+    let changed = changed.map(|(key, value)| (key.clone(), old.get(key).map_or(value.clone(), |o| changes(o, value))));
+    Value::Object(removed.chain(changed).collect())
 }
 
 /// The merge patch for [`HostWrite::Release`].
@@ -135,11 +137,37 @@ pub fn release(uid: &str, version: &str, finalizers: &[String]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::pool::Drain;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
     use super::*;
 
+    /// What an API server makes of a merge patch.
+    fn merged(mut target: Value, patch: &Value) -> Value {
+        let Value::Object(patch) = patch else { return patch.clone() };
+        if !target.is_object() {
+            target = json!({});
+        }
+        let map = target.as_object_mut().unwrap();
+        for (key, value) in patch {
+            match value {
+                Value::Null => drop(map.remove(key)),
+                value => {
+                    let old = map.remove(key).unwrap_or(Value::Null);
+                    map.insert(key.clone(), merged(old, value));
+                }
+            }
+        }
+        target
+    }
+
     #[test]
-    fn a_patch_names_every_field_of_the_spec() {
+    fn a_patch_makes_the_one_spec_of_the_other() {
         let digest: berth_api::Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let selector = |key: &str| LabelSelector {
+            match_labels: Some([(key.to_owned(), "x".to_owned())].into()),
+            match_expressions: None,
+        };
         let full = BootcNodeSpec {
             image: Some(berth_api::node::DesiredImage {
                 reference: "r".into(),
@@ -148,12 +176,17 @@ mod tests {
                 version: Some("1".into()),
             }),
             hold: Some(berth_api::node::Hold { reason: "R".into(), message: "m".into() }),
+            drain: Drain { force: Some(true), pod_selector: Some(selector("a")), ..Drain::default() },
             ..BootcNodeSpec::default()
         };
-        let patched = patch("n", "u", "1", &full, None, &[]);
-        assert_eq!(patched["spec"], serde_json::to_value(&full).unwrap());
-        let empty = patch("n", "u", "1", &BootcNodeSpec::default(), None, &[]);
-        assert!(empty["spec"]["image"].is_null() && empty["spec"]["hold"].is_null());
-        assert!(empty["metadata"]["labels"][keys::LABEL_POOL].is_null());
+        let other =
+            BootcNodeSpec { drain: Drain { pod_selector: Some(selector("b")), ..Drain::default() }, ..full.clone() };
+        let none = BootcNodeSpec::default();
+        for (before, after) in [(&full, &none), (&none, &full), (&full, &other), (&other, &none), (&full, &full)] {
+            let patched = patch("n", ("u", "1"), (before, after), None, &[]).unwrap();
+            let before = serde_json::to_value(before).unwrap();
+            assert_eq!(merged(before, &patched["spec"]), serde_json::to_value(after).unwrap());
+            assert!(patched["metadata"]["labels"][keys::LABEL_POOL].is_null());
+        }
     }
 }

@@ -181,7 +181,7 @@ mod tests {
     fn what_we_write_on_a_held_berth_is_no_sign_of_life() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: at(9) };
+        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: Some(at(9)) };
         let closed = Berth::new("p".into(), 0, 1);
         let offered = closed.offered(offer).unwrap();
         let taken = offered.taken(&"n1".into(), &"u".into(), None, BootId::from("b")).unwrap();

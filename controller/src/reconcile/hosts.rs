@@ -94,8 +94,9 @@ async fn execute(kube: &Kube, write: &HostWrite) -> Result<(), CallError> {
             let object = publish::object(name, spec, label.as_deref());
             kube.create(&api, &object).await.map(drop)
         }
-        HostWrite::Update { name, uid, version, spec, label, finalizers } => {
-            let body = publish::patch(name, uid, version, spec, label.as_deref(), finalizers);
+        HostWrite::Update { name, uid, version, before, spec, label, finalizers } => {
+            let body = publish::patch(name, (uid, version), (before, spec), label.as_deref(), finalizers)
+                .map_err(|e| CallError::Refused(e.to_string()))?;
             kube.merge(&api, name, body).await.map(drop)
         }
         HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await,

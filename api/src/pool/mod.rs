@@ -1,0 +1,153 @@
+//! BootcNodePool: which nodes should run which image, and how fast they may get there. An admin writes the spec.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::duration;
+use crate::quantity::Quantity;
+
+mod drain;
+mod rollout;
+mod status;
+
+pub use drain::{DEFAULT_DRAIN_TIMEOUT, Drain, OnTimeout};
+pub use rollout::{
+    DEFAULT_MAX_FAILURES, DEFAULT_PROGRESS_INTERVAL, DEFAULT_REBOOT_TIMEOUT, DEFAULT_ZONE_KEY, Exclusion, Rollout,
+    Wave, Window,
+};
+pub use status::{
+    BerthCounts, BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, PlatformDigest, Target, WaveState,
+    WaveStatus,
+};
+
+/// A set of nodes, the OS image they should run, and how they may be brought there.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "BootcNodePool",
+    plural = "bootcnodepools",
+    shortname = "bnp",
+    status = "BootcNodePoolStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "A set of nodes, the OS image they should run, and how they may be brought there.",
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.image.ref"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.target.version"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.total"),
+    printcolumn(name = "Updated", type_ = "integer", json_path = ".status.nodes.updated"),
+    printcolumn(name = "Degraded", type_ = "integer", json_path = ".status.nodes.degraded"),
+    printcolumn(name = "Progressing", type_ = "string", json_path = ".status.conditions[?(@.type=='Progressing')].reason"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Progressing')].message", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.size() <= 63")
+        .message("the name of a BootcNodePool must have at most 63 characters, because it is also a label value; choose a shorter name"),
+)]
+#[x_kube(
+    validation = Rule::new("has(self.nodeSelector)")
+        .message("nodeSelector is missing; write the labels of the nodes, or nodeSelector: {} to select all nodes"),
+    validation = Rule::new("has(self.image)")
+        .message("image is missing; write image.ref, such as quay.io/example/os:stable"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct BootcNodePoolSpec {
+    /// Which nodes are members. Required; `{}` written out selects all nodes. A node that two pools select is
+    /// taken by neither, except that it stays where it already is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::selector::schema")]
+    pub node_selector: Option<LabelSelector>,
+    /// The OS image that the members should run. Required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<PoolImage>,
+    /// How many nodes may be worked on at once, and for how long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
+    /// How pods are moved away before a reboot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+}
+
+/// The image of a pool.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("has(self.ref)")
+        .message("image.ref is missing; write the whole reference, such as quay.io/example/os:stable"),
+    validation = Rule::new("!has(self.ref) || (!self.ref.startsWith('-') && self.ref.matches('^[A-Za-z0-9._:/@_-]+$'))")
+        .message("image.ref is not an image reference; write one without spaces or options, such as quay.io/example/os:stable"),
+    validation = Rule::new("!has(self.ref) || self.ref.matches('^([^/@]*[.:][^/@]*|localhost)/')")
+        .message("image.ref names no registry; write the whole reference, such as quay.io/example/os:stable"),
+    validation = Rule::new("!has(self.ref) || self.ref.contains('@') || self.ref.matches('/[^/]*:[^/]+$')")
+        .message("image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…"),
+    validation = Rule::new("!has(self.ref) || !self.ref.contains('@') || self.ref.matches('@sha256:[0-9a-f]{64}$')")
+        .message("the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits"),
+    validation = Rule::new("!has(self.ref) || self.ref.matches('^[^/]+(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@.*)?$')")
+        .message("image.ref has a repository or tag that no registry accepts; repositories are lower case, tags are letters, digits, '.', '_' and '-'"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolImage {
+    /// Reference with a tag, a digest, or both (then the digest counts): `quay.io/example/os:stable`.
+    /// It is resolved once each time it changes; an image index is resolved to the manifest of each platform.
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub reference: Option<String>,
+}
+
+impl BootcNodePoolSpec {
+    /// The image reference as written; the server refuses a pool without one.
+    pub fn image_ref(&self) -> &str {
+        self.image.as_ref().and_then(|i| i.reference.as_deref()).unwrap_or_default()
+    }
+
+    /// The rollout's settings; the server may have been given none.
+    pub fn rollout(&self) -> Rollout {
+        self.rollout.clone().unwrap_or_default()
+    }
+
+    /// Whether the admin has paused the pool.
+    pub fn paused(&self) -> bool {
+        self.rollout.as_ref().is_some_and(|r| r.paused)
+    }
+
+    /// The pool's capacity `k` for that many members.
+    pub fn capacity(&self, members: usize) -> usize {
+        self.rollout().max_unavailable.unwrap_or(Quantity::Nodes(1)).rounded_down(members)
+    }
+
+    /// How many of that many members may stage at once.
+    pub fn max_staging(&self, members: usize) -> usize {
+        self.rollout().max_staging.unwrap_or(Quantity::Percent(25)).rounded_up(members)
+    }
+
+    /// `rollout.rebootTimeout`, or its default.
+    pub fn reboot_timeout(&self) -> Duration {
+        duration::parse_or(self.rollout().reboot_timeout.as_deref(), DEFAULT_REBOOT_TIMEOUT)
+    }
+
+    /// `rollout.progressInterval`, or its default.
+    pub fn progress_interval(&self) -> Duration {
+        duration::parse_or(self.rollout().progress_interval.as_deref(), DEFAULT_PROGRESS_INTERVAL)
+    }
+
+    /// `rollout.maxFailures`, or its default.
+    pub fn max_failures(&self) -> usize {
+        self.rollout.as_ref().and_then(|r| r.max_failures).unwrap_or(DEFAULT_MAX_FAILURES) as usize
+    }
+
+    /// `rollout.retryToken`; empty when there is none.
+    pub fn retry_token(&self) -> &str {
+        self.rollout.as_ref().and_then(|r| r.retry_token.as_deref()).unwrap_or_default()
+    }
+
+    /// `rollout.zoneKey`, or its default.
+    pub fn zone_key(&self) -> &str {
+        self.rollout.as_ref().and_then(|r| r.zone_key.as_deref()).unwrap_or(DEFAULT_ZONE_KEY)
+    }
+
+    /// The drain's settings; the server may have been given none.
+    pub fn drain(&self) -> Drain {
+        self.drain.clone().unwrap_or_default()
+    }
+}

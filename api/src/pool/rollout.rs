@@ -1,0 +1,165 @@
+//! How fast a pool may go, when, and in which order.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::Quantity;
+
+/// How fast a pool may go, when, and in which order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("!has(self.waves) || self.waves.all(w, w.name != 'rest' && w.name != 'control-plane')")
+        .message("a wave cannot be named rest or control-plane: these are the names of what comes after all waves; choose another name"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollout {
+    /// While true, no node is offered a berth and a node that has not committed gives its berth back. Staging
+    /// goes on, and nodes that have committed finish.
+    #[serde(default)]
+    pub paused: bool,
+    /// How many members may be unavailable at once: a number of at least 1, or 1% to 100% of the members,
+    /// rounded down but never below 1. Nodes that are unavailable for another reason use it up as well. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
+        .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
+    pub max_unavailable: Option<Quantity>,
+    /// How many members may pull an image at once: a number of at least 1, or 1% to 100% of the members, rounded
+    /// up. Default 25%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
+        .message("maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
+    pub max_staging: Option<Quantity>,
+    /// Canaries first: the nodes of a wave are offered berths only when all nodes of the earlier ones are proven and
+    /// have soaked. A node belongs to the first wave that selects it. Nodes in no wave come last, and control plane
+    /// nodes after them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub waves: Vec<Wave>,
+    /// How long a wave must have been proven before the next one begins, unless the wave says otherwise. Default 0s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
+        .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
+    pub soak_time: Option<String>,
+    /// When reboots may start; each entry adds to the others. None: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub windows: Vec<Window>,
+    /// When reboots may not start, whatever `windows` says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub exclusions: Vec<Exclusion>,
+    /// The rollout halts when an image has failed on so many nodes, at least 1. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_failures: Option<u32>,
+    /// Any text. When it changes, nodes try again what has failed on them, once, and a rollout that was halted goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub retry_token: Option<String>,
+    /// Label of a Node that names its zone: within a wave, berths go to the zone that has the fewest nodes down. Default
+    /// `topology.kubernetes.io/zone`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 317))]
+    pub zone_key: Option<String>,
+    /// How long a node may take from its reboot until it is proven, before it is reported as not coming back. It
+    /// keeps its berth all the same. Default 15m.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
+        .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
+    pub reboot_timeout: Option<String>,
+    /// How often a node that stages an image may write its progress. Default 5s; 0 writes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
+        .message("progressInterval must be a duration: 0, or a whole number and a unit, such as 5s or 1m"))]
+    pub progress_interval: Option<String>,
+}
+
+/// Nodes that go before others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("has(self.nodeSelector)")
+        .message("waves[].nodeSelector is missing; write the labels of the wave's nodes"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct Wave {
+    /// Its name, for people: lower-case letters, digits and '-'.
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')")
+        .message("the name of a wave must be lower-case letters, digits and '-', such as canary"))]
+    #[serde(default)]
+    pub name: String,
+    /// Which members belong to it. Required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::selector::schema")]
+    pub node_selector: Option<LabelSelector>,
+    /// How long it must have been proven before the next wave begins. Default: `rollout.soakTime`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
+        .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
+    pub soak_time: Option<String>,
+    /// Whether control plane nodes that match belong to the wave as well. Otherwise they come after everything else.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub include_control_plane: bool,
+}
+
+/// When reboots may start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Window {
+    /// When it opens, as five cron fields: minute, hour, day of month, month, day of week.
+    #[schemars(length(max = 128))]
+    #[x_kube(validation = Rule::new("self.matches('^[^ @]+( +[^ ]+){4}$')")
+        .message("windows[].schedule must be five cron fields (minute hour day month weekday), such as '0 22 * * 5'"))]
+    #[serde(default)]
+    pub schedule: String,
+    /// For how long, from 1m to 168h.
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')")
+        .message("windows[].duration must be from 1m to 168h, such as 90m or 8h"))]
+    #[serde(default)]
+    pub duration: String,
+    /// IANA name of the time zone that the schedule is in, such as `Europe/Berlin`. Default `UTC`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z][A-Za-z0-9_+/-]*$')")
+        .message("windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC"))]
+    pub time_zone: Option<String>,
+    /// The window opens up to so much later, by an amount that differs from pool to pool, so that not all begin at once.
+    /// It must be shorter than the window. Default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
+        .message("windows[].splay must be a duration: 0, or a whole number and a unit, such as 10m"))]
+    pub splay: Option<String>,
+}
+
+/// When reboots may not start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("self.from < self.to")
+        .message("exclusions[].from must be before exclusions[].to"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct Exclusion {
+    /// From then on, RFC 3339: `2026-12-20T00:00:00Z`.
+    pub from: Time,
+    /// Until then.
+    pub to: Time,
+}
+
+/// Default of `rollout.rebootTimeout`.
+pub const DEFAULT_REBOOT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// Default of `rollout.progressInterval`.
+pub const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Default of `rollout.maxFailures`.
+pub const DEFAULT_MAX_FAILURES: u32 = 1;
+/// Default of `rollout.zoneKey`.
+pub const DEFAULT_ZONE_KEY: &str = "topology.kubernetes.io/zone";

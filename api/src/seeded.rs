@@ -1,0 +1,105 @@
+//! Deliberate bugs, so that the tests and the model checker can show that they would find them. They are compiled in
+//! only with the feature `seeded-bugs`, which nothing that is shipped has, and asleep until one is woken: by the
+//! environment variable `BERTH_SEEDED_BUG` in a program, by [`wake`] in the model checker.
+
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)?) => {
+        /// A deliberate bug.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Bug {
+            $($(#[$doc])* $variant),+
+        }
+
+        impl Bug {
+            /// Every bug there is.
+            pub const ALL: &[Bug] = &[$(Bug::$variant),+];
+
+            /// Its name, as `BERTH_SEEDED_BUG` says it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// Unlock and reboot as soon as the image is staged, without a berth.
+    SkipBerth => "skip-berth",
+    /// Write a berth without the resourceVersion that it was read with.
+    NoCas => "no-cas",
+    /// Give a berth back open instead of closed.
+    ReleaseToOpen => "release-to-open",
+    /// A new leader does not stamp its epoch on the berths.
+    NoEpochStamp => "no-epoch-stamp",
+    /// Go on under a new boot as if it were the one that the berth was committed under.
+    NoBootIdCheck => "no-boot-id-check",
+    /// Give a berth back after the reboot without waiting for the proof.
+    ReleaseBeforeProof => "release-before-proof",
+    /// Give a committed berth back when it is revoked.
+    ReleaseAfterCommit => "release-after-commit",
+    /// Uncordon at the end also a node that was cordoned before.
+    UncordonAlways => "uncordon-always",
+    /// Close and offer anew a berth whose holder is overdue.
+    ExpiredBerthStolen => "expired-berth-stolen",
+    /// Count as unavailable only nodes that carry our own cordon.
+    OwnFlagOnly => "own-flag-only",
+    /// Close a berth in one step, before the Node is restored.
+    GiveBackNotSticky => "give-back-not-sticky",
+    /// Open a berth for an unavailable node however many are held.
+    NoHeldLimit => "no-held-limit",
+    /// Take an offer for another digest than the desired one.
+    OfferForAnotherDigest => "offer-for-another-digest",
+    /// See only the berths of the pool that the node now belongs to.
+    SearchInNewPoolOnly => "search-in-new-pool-only",
+    /// Try a digest again that failed here.
+    RetryFailedDigest => "retry-failed-digest",
+    /// Use a berth that names another Node of this name.
+    NoUidCheck => "no-uid-check",
+    /// Publish a smaller capacity while offers above it are open.
+    ShrinkAtOnce => "shrink-at-once",
+    /// Reopen a berth whose failure is not recorded yet.
+    ReopenBeforeRecorded => "reopen-before-recorded",
+}
+
+#[cfg(feature = "seeded-bugs")]
+mod awake {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::Bug;
+
+    static WOKEN: AtomicU32 = AtomicU32::new(0);
+    static FROM_ENVIRONMENT: OnceLock<Option<Bug>> = OnceLock::new();
+
+    pub fn is(bug: Bug) -> bool {
+        let named = FROM_ENVIRONMENT.get_or_init(|| {
+            let name = std::env::var("BERTH_SEEDED_BUG").ok()?;
+            Bug::ALL.iter().copied().find(|b| b.name() == name)
+        });
+        *named == Some(bug) || WOKEN.load(Ordering::Relaxed) == bug as u32 + 1
+    }
+
+    pub fn wake(bug: Option<Bug>) {
+        WOKEN.store(bug.map_or(0, |b| b as u32 + 1), Ordering::Relaxed);
+    }
+}
+
+/// Wakes one bug in this process, or puts all to sleep.
+#[cfg(feature = "seeded-bugs")]
+pub fn wake(bug: Option<Bug>) {
+    awake::wake(bug);
+}
+
+impl Bug {
+    /// Whether this program has the bug. Always false in what is shipped.
+    #[cfg(feature = "seeded-bugs")]
+    pub fn is_awake(self) -> bool {
+        awake::is(self)
+    }
+
+    /// Whether this program has the bug. Always false in what is shipped.
+    #[cfg(not(feature = "seeded-bugs"))]
+    pub const fn is_awake(self) -> bool {
+        false
+    }
+}
