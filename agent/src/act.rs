@@ -4,13 +4,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use berth_api::berth::{Berth, HoldPhase};
+use berth_api::node::Phase;
 use jiff::Timestamp;
 
 use crate::facts::{ClusterNode, Deployments, DrainFacts, Os};
 use crate::host::bootc::BootcStatus;
 use crate::host::{BootcVersion, HostError};
 use crate::node::cordon;
-use crate::node::drain::{Drain, DrainProgress};
+use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::Agent;
 use crate::run::describe;
 use crate::step::Step;
@@ -155,12 +156,20 @@ impl Agent {
     }
 
     async fn drain_pass(&mut self) -> Result<()> {
+        // Without the object, the settings under which the least is moved.
+        let pool = self.object().map(|object| object.spec.drain).unwrap_or_default();
+        let elapsed = self.status.in_phase(Phase::Draining);
+        let given = Given {
+            node: self.node.as_str(),
+            settings: &Settings::new(&pool, elapsed)?,
+            node_ready: self.cluster_node.get().is_some_and(|node| node.ready),
+            left: pool.timeout().saturating_sub(elapsed),
+            now: Timestamp::now(),
+        };
         let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
         let drain = self.drain.get_or_insert_with(Drain::default);
-        let progress =
-            drain.pass(client, self.node.as_str(), Timestamp::now()).await.context("cannot drain the node")?;
-        match progress {
-            DrainProgress::Done => {
+        match drain.pass(client, &given).await.context("cannot drain the node")? {
+            DrainProgress::Done { .. } => {
                 self.drained = DrainFacts { done: true, ..DrainFacts::default() };
                 self.next_pass = None;
                 // Between here and the commit everything is read once more.

@@ -1,12 +1,13 @@
-//! One eviction: the request, and what the API server's answer means.
+//! Asking one pod to leave: the request, and what the API server's answer means.
 
+use std::future::Future;
 use std::time::Duration;
 
 use berth_api::condition::one_line;
 use kube::Client;
 use kube::core::Status;
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::pods::Pod;
 use super::{request, send};
@@ -15,7 +16,7 @@ use crate::clients::RequestError;
 /// How long to hold back when the API server is overloaded and does not say for how long.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// What an eviction led to.
+/// What the question led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The pod is on its way out.
@@ -28,38 +29,65 @@ pub enum Answer {
     Misconfigured(String),
     /// The API server is overloaded: all requests hold back for this long.
     Overloaded(Duration),
+    /// Not by us, but soon: its namespace is being deleted.
+    Ending(String),
     /// Refused, which also happens when the pod has just left this node: look again.
     Refused(String),
     /// Something failed: try again.
     Failed(String),
 }
 
-/// Evicts a pod: the one with this UID, not whichever has its name by then.
-pub(super) async fn evict(client: &Client, pod: &Pod, grace_period: Option<u32>) -> Answer {
-    let metadata = &pod.metadata;
-    let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", metadata.namespace, metadata.name);
-    let body = body(pod, grace_period).to_string().into_bytes();
-    let sent = match request("POST", &path, body, "application/json") {
-        Ok(request) => send::<IgnoredAny>(client, request).await,
-        Err(error) => Err(error),
-    };
-    match sent {
-        Ok(_) => Answer::Accepted,
-        Err(error) => judge(&error),
+/// How a pod is asked to leave. The drain itself only counts pods, waits for them and says what is in the way.
+///
+/// An engine on EvictionRequest (KEP-4563) would replace this and no more: it would create the request of a pod when
+/// it is asked first, read that request when it is asked again, and turn what its responders say into an [`Answer`].
+pub trait Mover {
+    /// Asks a pod to leave: the one with this UID, not whichever has its name by then. May be asked again and again.
+    fn ask(&self, pod: &Pod) -> impl Future<Output = Answer> + Send;
+}
+
+/// Moves pods by the eviction API, or by plain deletion, which asks no budget.
+pub(super) struct ByRequest<'a> {
+    pub(super) client: &'a Client,
+    /// In place of each pod's own grace period, in seconds.
+    pub(super) grace_period: Option<u32>,
+    /// Delete, do not evict.
+    pub(super) delete: bool,
+}
+
+impl Mover for ByRequest<'_> {
+    async fn ask(&self, pod: &Pod) -> Answer {
+        let (method, path, body) = self.call(pod);
+        let sent = match request(method, &path, body.to_string().into_bytes(), "application/json") {
+            Ok(request) => send::<IgnoredAny>(self.client, request).await,
+            Err(error) => Err(error),
+        };
+        match sent {
+            Ok(_) => Answer::Accepted,
+            Err(error) => judge(&error),
+        }
     }
 }
 
-fn body(pod: &Pod, grace_period: Option<u32>) -> serde_json::Value {
-    let mut options = json!({"preconditions": {"uid": pod.metadata.uid}});
-    if let (Some(seconds), Some(options)) = (grace_period, options.as_object_mut()) {
-        options.insert("gracePeriodSeconds".to_owned(), json!(seconds));
+impl ByRequest<'_> {
+    fn call(&self, pod: &Pod) -> (&'static str, String, Value) {
+        let metadata = &pod.metadata;
+        let path = format!("/api/v1/namespaces/{}/pods/{}", metadata.namespace, metadata.name);
+        let mut options = json!({"preconditions": {"uid": metadata.uid}});
+        if let (Some(seconds), Some(options)) = (self.grace_period, options.as_object_mut()) {
+            options.insert("gracePeriodSeconds".to_owned(), json!(seconds));
+        }
+        if self.delete {
+            return ("DELETE", path, options);
+        }
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": metadata.name, "namespace": metadata.namespace},
+            "deleteOptions": options,
+        });
+        ("POST", format!("{path}/eviction"), eviction)
     }
-    json!({
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod.metadata.name, "namespace": pod.metadata.namespace},
-        "deleteOptions": options,
-    })
 }
 
 fn judge(error: &RequestError) -> Answer {
@@ -82,9 +110,12 @@ fn judge_status(status: &Status) -> Answer {
             None if retry_after > 0 => Answer::Overloaded(Duration::from_secs(u64::from(retry_after))),
             None => Answer::Overloaded(OVERLOAD_PAUSE),
         },
-        403 if has_cause(status, "NamespaceTerminating").is_some() => Answer::Failed(message),
+        // Whatever is in that namespace is deleted soon, this pod too.
+        403 if has_cause(status, "NamespaceTerminating").is_some() => Answer::Ending(message),
         403 => Answer::Refused(message),
-        500 if message.contains("more than one PodDisruptionBudget") => Answer::Misconfigured(message),
+        500 if message.contains("more than one PodDisruptionBudget") => {
+            Answer::Misconfigured(format!("misconfigured: {message} Leave it no more than one of them."))
+        }
         _ => Answer::Failed(message),
     }
 }
@@ -104,7 +135,6 @@ fn budget(status: &Status) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     fn answer(status: Value) -> Answer {
         let status: Status = serde_json::from_value(status).unwrap();
@@ -140,7 +170,8 @@ mod tests {
     fn tells_the_other_refusals_apart() {
         let several =
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-        assert_eq!(answer(status(500, several, Value::Null)), Answer::Misconfigured(several.to_owned()));
+        let Answer::Misconfigured(text) = answer(status(500, several, Value::Null)) else { panic!("not told apart") };
+        assert!(text.contains(several) && text.contains("no more than one"), "{text}");
         assert_eq!(answer(status(500, "etcd", Value::Null)), Answer::Failed("etcd".to_owned()));
         assert_eq!(answer(status(404, "pods \"p\" not found", Value::Null)), Answer::Gone);
         assert_eq!(answer(status(409, "the UID in the precondition (a) does not match", Value::Null)), Answer::Gone);
@@ -149,16 +180,28 @@ mod tests {
             Answer::Refused("no relationship found".to_owned())
         );
         let ending = json!({"causes": [{"reason": "NamespaceTerminating", "message": "it ends"}]});
-        assert_eq!(answer(status(403, "it ends", ending)), Answer::Failed("it ends".to_owned()));
+        assert_eq!(answer(status(403, "it ends", ending)), Answer::Ending("it ends".to_owned()));
     }
 
-    #[test]
-    fn the_request_names_one_pod_by_uid() {
+    #[tokio::test]
+    async fn the_request_names_one_pod_by_uid() {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u1"}})).unwrap();
-        let plain = body(&pod, None);
-        assert_eq!(plain["deleteOptions"], json!({"preconditions": {"uid": "u1"}}));
-        assert_eq!(plain["metadata"], json!({"name": "p", "namespace": "d"}));
-        assert_eq!(body(&pod, Some(0))["deleteOptions"]["gracePeriodSeconds"], json!(0));
+        let unused = unused_client();
+        let call = |grace_period, delete| ByRequest { client: &unused, grace_period, delete }.call(&pod);
+        let (method, path, body) = call(None, false);
+        assert_eq!((method, path.as_str()), ("POST", "/api/v1/namespaces/d/pods/p/eviction"));
+        assert_eq!(body["deleteOptions"], json!({"preconditions": {"uid": "u1"}}));
+        assert_eq!(body["metadata"], json!({"name": "p", "namespace": "d"}));
+        assert_eq!(call(Some(0), false).2["deleteOptions"]["gracePeriodSeconds"], json!(0));
+        let (method, path, body) = call(Some(7), true);
+        assert_eq!((method, path.as_str()), ("DELETE", "/api/v1/namespaces/d/pods/p"));
+        assert_eq!(body, json!({"preconditions": {"uid": "u1"}, "gracePeriodSeconds": 7}));
+    }
+
+    /// A client that nothing is sent by.
+    fn unused_client() -> Client {
+        crate::clients::install_crypto().ok();
+        Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap()
     }
 }

@@ -1,13 +1,14 @@
 //! The agent's own Node and the pods on it, under the kubelet's identity.
 //!
-//! That identity can write this Node and evict the pods of this Node, and the API server sees to it that it can do
-//! no more (invariant I6). The objects are read into small types of our own: of a Node and a Pod the agent needs
-//! very little, and their full types would be a good part of its size.
+//! That identity can write this Node and evict or delete the pods of this Node, and the API server sees to it that it
+//! can do no more (invariant I6). The objects are read into small types of our own: of a Node and a Pod the agent
+//! needs very little, and their full types would be a good part of its size.
 
 pub mod cordon;
 pub mod drain;
 pub mod evict;
 pub mod pods;
+mod volumes;
 
 use http::Request;
 use kube::Client;

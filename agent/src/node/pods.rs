@@ -1,19 +1,32 @@
-//! What becomes of each pod when its node is drained.
+//! What becomes of each pod when its node is drained: the rules of `kubectl drain --ignore-daemonsets`.
+//!
+//! kubectl ends with an error before it moves anything when a pod has an obstacle; here such a pod holds up the drain,
+//! and is named. One rule cannot be kept: the kubelet's identity may not read DaemonSets, so the pods of one that no
+//! longer exists are left like all others of DaemonSets.
 
+use std::collections::BTreeMap;
+
+use kube::core::SelectorExt;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::drain::Settings;
 
 /// What matters of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Pod {
     /// Name, namespace, UID, owners.
     pub metadata: PodMetadata,
+    /// Its volumes.
+    #[serde(default)]
+    pub spec: PodSpec,
     /// Its phase.
     #[serde(default)]
     pub status: PodStatus,
 }
 
 /// The metadata of a [`Pod`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodMetadata {
     /// Name.
@@ -24,19 +37,25 @@ pub struct PodMetadata {
     /// UID: a pod that comes again under its name is another one.
     #[serde(default)]
     pub uid: String,
-    /// Set when it is being deleted.
+    /// Set when it is being deleted: when it has to be gone by, its grace period included.
     #[serde(default)]
     pub deletion_timestamp: Option<String>,
+    /// The grace period that its deletion gave it, in seconds.
+    #[serde(default)]
+    pub deletion_grace_period_seconds: Option<i64>,
+    /// Labels.
+    #[serde(default)]
+    pub labels: Option<BTreeMap<String, String>>,
     /// Annotations.
     #[serde(default)]
-    pub annotations: Option<std::collections::BTreeMap<String, String>>,
+    pub annotations: Option<BTreeMap<String, String>>,
     /// Who owns it.
     #[serde(default)]
     pub owner_references: Option<Vec<Owner>>,
 }
 
 /// The owner of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
     /// API group and version.
@@ -50,8 +69,43 @@ pub struct Owner {
     pub controller: Option<bool>,
 }
 
+/// The spec of a [`Pod`].
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct PodSpec {
+    /// Its volumes.
+    #[serde(default)]
+    pub volumes: Option<Vec<Volume>>,
+}
+
+/// A volume of a [`Pod`].
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Its name in the pod.
+    #[serde(default)]
+    pub name: String,
+    /// Whether its data goes with the pod.
+    #[serde(default)]
+    pub empty_dir: Option<IgnoredAny>,
+    /// The claim that it is.
+    #[serde(default)]
+    pub persistent_volume_claim: Option<Claim>,
+    /// Whether it is a claim that was made for this pod.
+    #[serde(default)]
+    pub ephemeral: Option<IgnoredAny>,
+}
+
+/// The claim that a [`Volume`] is.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// Its name, in the pod's namespace.
+    #[serde(default)]
+    pub claim_name: String,
+}
+
 /// The status of a [`Pod`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed`.
     #[serde(default)]
@@ -61,14 +115,45 @@ pub struct PodStatus {
 /// What becomes of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It stays: a DaemonSet's, a static one, or one that does not run any more.
-    Left,
+    /// It is none of the drain's business: a DaemonSet's (as the agent's own is), a static one, or one that the
+    /// settings do not select.
+    Stays,
     /// It is on its way out.
     Terminating,
-    /// Nobody would create it again: that is for a person to decide.
+    /// Its containers have ended. It is moved like the others, but holds nothing up when that does not work.
+    Finished,
+    /// To move it would lose something: that is for a person to decide.
+    Blocked(Obstacle),
+    /// It is moved.
+    Moves,
+}
+
+/// Why a pod is not moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle {
+    /// No controller would create it again.
     Unmanaged,
-    /// It is evicted.
-    Evicted,
+    /// It has data in emptyDir volumes.
+    EmptyDir,
+    /// Both.
+    UnmanagedEmptyDir,
+}
+
+impl Obstacle {
+    /// What is wrong and what to do, for people.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Unmanaged => {
+                "Unmanaged: no controller would create it again; delete it, let a controller own it, or set drain.force in the node's pool"
+            }
+            Self::EmptyDir => {
+                "EmptyDir: the data in its emptyDir volumes would be lost; delete it, or set drain.deleteEmptyDirData in the node's pool"
+            }
+            Self::UnmanagedEmptyDir => {
+                "Unmanaged, with EmptyDir: no controller would create it again, and the data in its emptyDir volumes would be lost; delete it, or set drain.force and drain.deleteEmptyDirData in the node's pool"
+            }
+        }
+    }
 }
 
 impl Pod {
@@ -78,26 +163,58 @@ impl Pod {
     }
 
     fn controller(&self) -> Option<&Owner> {
-        self.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+        self.metadata.owner_references.as_deref()?.iter().find(|owner| owner.controller == Some(true))
+    }
+
+    /// Whether its containers have ended for good.
+    pub fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    fn has_empty_dir(&self) -> bool {
+        self.spec.volumes.iter().flatten().any(|volume| volume.empty_dir.is_some())
+    }
+
+    /// The claims that it uses, in its namespace.
+    pub fn claims(&self) -> Vec<String> {
+        let claim = |volume: &Volume| match (&volume.persistent_volume_claim, volume.ephemeral) {
+            (Some(claim), _) => Some(claim.claim_name.clone()),
+            // The name that Kubernetes gives a claim that it makes for one pod.
+            (None, Some(_)) => Some(format!("{}-{}", self.metadata.name, volume.name)),
+            (None, None) => None,
+        };
+        self.spec.volumes.iter().flatten().filter_map(claim).filter(|name| !name.is_empty()).collect()
     }
 
     /// What becomes of it.
-    pub fn class(&self) -> Class {
+    pub fn class(&self, settings: &Settings) -> Class {
         let is_mirror =
             self.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"));
-        let is_over = matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"));
         let is_daemon = self.controller().is_some_and(|o| o.kind == "DaemonSet" && o.api_version.starts_with("apps/"));
-        if is_mirror || is_daemon {
-            Class::Left
+        let no_labels = BTreeMap::new();
+        let labels = self.metadata.labels.as_ref().unwrap_or(&no_labels);
+        let is_selected = settings.pod_selector.as_ref().is_none_or(|selector| selector.matches(labels));
+        if is_mirror || !is_selected || (is_daemon && !self.is_finished()) {
+            Class::Stays
         } else if self.metadata.deletion_timestamp.is_some() {
             // Also one whose containers have ended: until the kubelet lets it go, its volumes are in use.
             Class::Terminating
-        } else if is_over {
-            Class::Left
-        } else if self.controller().is_none() {
-            Class::Unmanaged
+        } else if self.is_finished() {
+            Class::Finished
         } else {
-            Class::Evicted
+            self.obstacle(settings).map_or(Class::Moves, Class::Blocked)
+        }
+    }
+
+    fn obstacle(&self, settings: &Settings) -> Option<Obstacle> {
+        let unmanaged = !settings.force && self.controller().is_none();
+        let empty_dir = !settings.delete_empty_dir_data && self.has_empty_dir();
+        match (unmanaged, empty_dir) {
+            _ if settings.forced => None,
+            (true, true) => Some(Obstacle::UnmanagedEmptyDir),
+            (true, false) => Some(Obstacle::Unmanaged),
+            (false, true) => Some(Obstacle::EmptyDir),
+            (false, false) => None,
         }
     }
 }
@@ -105,18 +222,18 @@ impl Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::core::{Expression, Selector};
     use serde_json::{Value, json};
 
-    fn class(change: Value, phase: &str) -> Class {
+    fn pod(change: Value, volumes: Value, phase: &str) -> Pod {
         let owner =
             json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "x", "controller": true}]);
         let mut metadata = json!({"name": "p", "namespace": "d", "uid": "u", "ownerReferences": owner});
         for (key, value) in change.as_object().unwrap() {
             metadata[key] = value.clone();
         }
-        let pod: Pod =
-            serde_json::from_value(json!({"metadata": metadata, "spec": {}, "status": {"phase": phase}})).unwrap();
-        pod.class()
+        let pod = json!({"metadata": metadata, "spec": {"volumes": volumes}, "status": {"phase": phase}});
+        serde_json::from_value(pod).unwrap()
     }
 
     fn owned(api_version: &str, kind: &str, controller: bool) -> Value {
@@ -127,33 +244,87 @@ mod tests {
     fn sorts_pods() {
         let mirror = json!({"annotations": {"kubernetes.io/config.mirror": "h"}, "ownerReferences": null});
         let terminating = json!({"deletionTimestamp": "2026-11-01T00:00:00Z"});
+        let orphan = json!({"ownerReferences": null});
+        let ending_orphan = json!({"ownerReferences": null, "deletionTimestamp": "2026-11-01T00:00:00Z"});
         for (change, phase, expected) in [
-            (json!({}), "Running", Class::Evicted),
-            (json!({}), "Pending", Class::Evicted),
-            (json!({}), "Succeeded", Class::Left),
-            (json!({}), "Failed", Class::Left),
-            (owned("apps/v1", "DaemonSet", true), "Running", Class::Left),
-            (owned("example.com/v1", "DaemonSet", true), "Running", Class::Evicted),
-            (owned("apps/v1", "DaemonSet", false), "Running", Class::Unmanaged),
-            (owned("apps/v1", "StatefulSet", true), "Running", Class::Evicted),
-            (mirror, "Running", Class::Left),
+            (json!({}), "Running", Class::Moves),
+            (json!({}), "Pending", Class::Moves),
+            (json!({}), "Succeeded", Class::Finished),
+            (json!({}), "Failed", Class::Finished),
+            (owned("apps/v1", "DaemonSet", true), "Running", Class::Stays),
+            (owned("apps/v1", "DaemonSet", true), "Pending", Class::Stays),
+            (owned("apps/v1", "DaemonSet", true), "Failed", Class::Finished),
+            (owned("example.com/v1", "DaemonSet", true), "Running", Class::Moves),
+            (owned("apps/v1", "DaemonSet", false), "Running", Class::Blocked(Obstacle::Unmanaged)),
+            (owned("apps/v1", "StatefulSet", true), "Running", Class::Moves),
+            (owned("v1", "Node", true), "Running", Class::Moves),
+            (mirror.clone(), "Running", Class::Stays),
+            (mirror, "Failed", Class::Stays),
             (terminating.clone(), "Running", Class::Terminating),
             (terminating, "Failed", Class::Terminating),
-            (json!({"ownerReferences": null}), "Running", Class::Unmanaged),
-            (json!({"ownerReferences": null}), "Succeeded", Class::Left),
-            (
-                json!({"ownerReferences": null, "deletionTimestamp": "2026-11-01T00:00:00Z"}),
-                "Running",
-                Class::Terminating,
-            ),
+            (orphan.clone(), "Running", Class::Blocked(Obstacle::Unmanaged)),
+            (orphan, "Succeeded", Class::Finished),
+            (ending_orphan, "Running", Class::Terminating),
         ] {
-            assert_eq!(class(change.clone(), phase), expected, "{change} {phase}");
+            assert_eq!(pod(change.clone(), json!([]), phase).class(&Settings::default()), expected, "{change} {phase}");
+        }
+    }
+
+    /// Every obstacle under every setting.
+    #[test]
+    fn the_settings_decide_on_obstacles() {
+        let (none, data) = (json!([{"name": "c", "configMap": {}}]), json!([{"name": "tmp", "emptyDir": {}}]));
+        let orphan = json!({"ownerReferences": null});
+        let blocked = Class::Blocked;
+        use Obstacle::{EmptyDir, Unmanaged, UnmanagedEmptyDir};
+        // (force, deleteEmptyDirData, forced), and what becomes of: a managed pod, one with emptyDir, an unmanaged one,
+        // an unmanaged one with emptyDir.
+        for ((force, delete_empty_dir_data, forced), expected) in [
+            ((false, false, false), [Class::Moves, blocked(EmptyDir), blocked(Unmanaged), blocked(UnmanagedEmptyDir)]),
+            ((true, false, false), [Class::Moves, blocked(EmptyDir), Class::Moves, blocked(EmptyDir)]),
+            ((false, true, false), [Class::Moves, Class::Moves, blocked(Unmanaged), blocked(Unmanaged)]),
+            ((true, true, false), [Class::Moves; 4]),
+            ((false, false, true), [Class::Moves; 4]),
+        ] {
+            let settings = Settings { force, delete_empty_dir_data, forced, ..Settings::default() };
+            let pods = [(json!({}), &none), (json!({}), &data), (orphan.clone(), &none), (orphan.clone(), &data)];
+            for ((change, volumes), expected) in pods.into_iter().zip(expected) {
+                let running = pod(change.clone(), volumes.clone(), "Running");
+                assert_eq!(running.class(&settings), expected, "{change} {volumes} {settings:?}");
+                let finished = pod(change, volumes.clone(), "Succeeded");
+                assert_eq!(finished.class(&settings), Class::Finished, "what has ended has no obstacles");
+            }
         }
     }
 
     #[test]
-    fn reads_the_barest_pod() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).unwrap();
-        assert_eq!((pod.class(), pod.full_name().as_str()), (Class::Unmanaged, "/p"));
+    fn a_selector_leaves_all_others() {
+        let selector = Selector::from_iter([Expression::Equal("tier".to_owned(), "web".to_owned())]);
+        let settings = Settings { pod_selector: Some(selector), ..Settings::default() };
+        let web = |extra: Value| {
+            let mut change = json!({"labels": {"tier": "web"}});
+            change.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            pod(change, json!([]), "Running").class(&settings)
+        };
+        assert_eq!(web(json!({})), Class::Moves);
+        assert_eq!(web(owned("apps/v1", "DaemonSet", true)), Class::Stays);
+        assert_eq!(web(json!({"ownerReferences": null})), Class::Blocked(Obstacle::Unmanaged));
+        for labels in [json!(null), json!({}), json!({"tier": "db"})] {
+            let other = pod(json!({"labels": labels, "ownerReferences": null}), json!([]), "Running");
+            assert_eq!(other.class(&settings), Class::Stays, "not even an unmanaged one is in the way: {labels}");
+        }
+    }
+
+    #[test]
+    fn reads_the_barest_pod_and_its_claims() {
+        let bare: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).unwrap();
+        let class = bare.class(&Settings::default());
+        assert_eq!((class, bare.full_name().as_str()), (Class::Blocked(Obstacle::Unmanaged), "/p"));
+        let volumes = json!([
+            {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},
+            {"name": "c", "emptyDir": {"medium": "Memory"}},
+        ]);
+        assert_eq!(pod(json!({}), volumes, "Running").claims(), ["data", "p-b"]);
     }
 }

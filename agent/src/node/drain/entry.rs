@@ -1,0 +1,138 @@
+//! What the drain knows of one pod.
+
+use std::time::Duration;
+
+use berth_api::node::DrainBlocker;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::Given;
+use crate::node::pods::{Class, Pod};
+
+/// First and longest time between two tries for one pod.
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// How long after its grace period a pod may still be about to end. A kubelet needs a moment for its volumes and its
+/// network, and the clocks of this node and of the API server may differ by a little.
+pub(super) const OVERDUE: Duration = Duration::from_secs(30);
+/// What a pod gets that does not say how long it needs, in Kubernetes too.
+const DEFAULT_GRACE: u64 = 30;
+/// Longest reason of a blocker that the schema allows.
+const MAX_REASON: usize = 512;
+
+/// What is known of a pod that was in the way once.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) since: Timestamp,
+    pub(super) tries: u32,
+    pub(super) next_try: Timestamp,
+    pub(super) reason: String,
+    /// More of a hindrance than a pod that is just about to end.
+    pub(super) stuck: bool,
+    /// It was deleted because the drain took too long.
+    pub(super) by_force: bool,
+    /// That it is left behind was told.
+    pub(super) told: bool,
+    ending_since: Option<Timestamp>,
+}
+
+impl Entry {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            since: now,
+            tries: 0,
+            next_try: now,
+            reason: "waiting to be evicted".to_owned(),
+            stuck: false,
+            by_force: false,
+            told: false,
+            ending_since: None,
+        }
+    }
+
+    pub(super) fn set(&mut self, reason: &str, stuck: bool) {
+        self.reason = reason.chars().take(MAX_REASON).collect();
+        self.stuck = stuck;
+    }
+
+    /// It is on its way out.
+    pub(super) fn ends(&mut self) {
+        self.set(
+            match self.by_force {
+                true => "Terminating: deleted by force, because the drain took too long",
+                false => "Terminating",
+            },
+            false,
+        );
+    }
+
+    /// A list shows it as terminating.
+    pub(super) fn seen_ending(&mut self, now: Timestamp) {
+        self.ending_since.get_or_insert(now);
+        self.ends();
+    }
+
+    /// Why the drain goes on without this pod, when it does.
+    pub(super) fn left_behind(&self, pod: &Pod, class: Class, given: &Given<'_>) -> Option<&'static str> {
+        match class {
+            // Asked, and not moved. Nothing of it runs, so nothing is lost by a reboot.
+            Class::Finished if self.tries > 0 => Some("Finished: it cannot be moved, and nothing of it runs"),
+            Class::Terminating if !given.node_ready && given.settings.forced => {
+                Some("Terminating: its kubelet is not ready to end it, and the drain took too long")
+            }
+            Class::Terminating if !self.is_overdue(pod, given.now) => None,
+            Class::Terminating if !given.node_ready => {
+                Some("Terminating: its grace period is over, and its kubelet is not ready to end it")
+            }
+            Class::Terminating if pod.is_finished() => {
+                Some("Terminating: its grace period is over, and nothing of it runs")
+            }
+            Class::Terminating if given.settings.forced => {
+                Some("Terminating: its grace period is over, and the drain took too long")
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it should have been gone for a while. A pod that terminates since long before this agent looked is as
+    /// late as its deletion says; should this node's clock be ahead, the pod has been watched for a moment at least.
+    fn is_overdue(&self, pod: &Pod, now: Timestamp) -> bool {
+        let Some(since) = self.ending_since else { return false };
+        let watched = until(since, now);
+        let grace = pod.metadata.deletion_grace_period_seconds;
+        let grace = grace.map_or(DEFAULT_GRACE, |seconds| u64::try_from(seconds).unwrap_or(0));
+        let gone_by = pod.metadata.deletion_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
+        watched >= OVERDUE
+            && (gone_by.is_some_and(|gone_by| now >= later(gone_by, OVERDUE))
+                || watched >= OVERDUE.saturating_add(Duration::from_secs(grace)))
+    }
+
+    pub(super) fn blocker(&self, pod: &Pod) -> DrainBlocker {
+        self.blocker_because(pod, &self.reason)
+    }
+
+    pub(super) fn blocker_because(&self, pod: &Pod, reason: &str) -> DrainBlocker {
+        DrainBlocker { pod: pod.full_name(), reason: reason.to_owned(), since: Time::from(self.since) }
+    }
+}
+
+/// From one second, doubling, to ten; up to a quarter less.
+pub(super) fn retry_after(tries: u32, jitter: u32) -> Duration {
+    let full = RETRY.0.saturating_mul(1 << tries.min(8)).min(RETRY.1);
+    full - full.mul_f64(f64::from(jitter % 256) / 1024.0)
+}
+
+pub(super) fn later(now: Timestamp, by: Duration) -> Timestamp {
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    now.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// How long it is until a time that was never further away than this; `None` when it has come. One that is further
+/// away now was set before the clock was set back, and counts as come.
+pub(super) fn wait(now: Timestamp, then: Timestamp, longest: Duration) -> Option<Duration> {
+    Some(until(now, then)).filter(|wait| !wait.is_zero() && *wait <= longest)
+}
+
+/// How long from one time to the other; nothing when it is the other way round.
+fn until(now: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(now)).unwrap_or_default()
+}

@@ -1,0 +1,326 @@
+//! Moving the pods of the own node away, by the rules of `kubectl drain` (see [`super::pods`]).
+//!
+//! The engine works in passes: each one lists the pods anew, asks those that are due to leave, and says what is left
+//! and when to look again. It keeps nothing that another process could not find out again, except since when a pod
+//! has been in the way. While a pod with an obstacle is there, nothing is moved at all: the drain could not end, and
+//! the other pods would have been disturbed for nothing.
+//!
+//! How a pod is asked to leave is behind [`Mover`]; everything else is the same whatever moves them.
+
+mod entry;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use berth_api::node::DrainBlocker;
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Client;
+use serde::Deserialize;
+
+use self::entry::{Entry, RETRY, later, retry_after, wait};
+pub use self::settings::Settings;
+use super::evict::{Answer, ByRequest, Mover};
+use super::pods::{Class, Pod};
+use super::{request, send, volumes};
+use crate::clients::RequestError;
+
+/// Pods that are asked at once.
+const CONCURRENT: usize = 8;
+/// Pods in one page of a list.
+const PAGE: usize = 200;
+/// Blockers that are told; the schema allows no more.
+const MAX_BLOCKERS: usize = 10;
+/// First and longest time between two looks at pods that are on their way out.
+const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Time between two looks when only a person can help.
+const LOOK_BLOCKED: Duration = Duration::from_secs(10);
+/// Longest time that the API server can make us hold back for.
+const HOLD_BACK: Duration = Duration::from_secs(60);
+/// How long volumes may take to be detached once their pods are gone.
+const VOLUMES: Duration = Duration::from_secs(120);
+/// Longest name of a blocker that the schema allows.
+const MAX_NAME: usize = 320;
+
+/// What one pass depends on.
+#[derive(Debug, Clone)]
+pub struct Given<'a> {
+    /// Name of the node.
+    pub node: &'a str,
+    /// How pods are moved.
+    pub settings: &'a Settings,
+    /// Whether the kubelet says that it is ready, and so can end pods.
+    pub node_ready: bool,
+    /// How long the drain may still take; zero when its time is over, or it has none.
+    pub left: Duration,
+    /// This node's clock.
+    pub now: Timestamp,
+}
+
+/// What a pass led to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DrainProgress {
+    /// Nothing is left that has to go.
+    Done {
+        /// What should have gone, could not, and does not hold up the reboot.
+        left_behind: Vec<DrainBlocker>,
+    },
+    /// Something is still there.
+    Waiting {
+        /// What holds the drain up, those that only a person or a budget can release first.
+        blockers: Vec<DrainBlocker>,
+        /// When the next pass is due.
+        next: Duration,
+    },
+}
+
+/// The drain of one turn.
+#[derive(Debug, Default)]
+pub struct Drain {
+    /// By pod UID.
+    known: HashMap<String, Entry>,
+    /// The API server asked us to hold back until then.
+    hold_back: Option<Timestamp>,
+    /// When volumes began to be waited for, and until when they are.
+    volumes: Option<(Timestamp, Timestamp)>,
+    /// Whether the last pass was by force.
+    forced: bool,
+    /// Passes since something was last seen to change.
+    quiet: u32,
+    jitter: u32,
+}
+
+#[derive(Deserialize)]
+struct PodList {
+    #[serde(default)]
+    metadata: ListMetadata,
+    #[serde(default)]
+    items: Option<Vec<Pod>>,
+}
+
+#[derive(Deserialize, Default)]
+struct ListMetadata {
+    #[serde(rename = "continue", default)]
+    next: Option<String>,
+}
+
+/// The pods of a node, all pages of them.
+async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
+    let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE}");
+    let mut path = first.clone();
+    let mut pods = vec![];
+    loop {
+        let page: PodList = send(client, request("GET", &path, vec![], "application/json")?).await?;
+        pods.extend(page.items.unwrap_or_default());
+        match page.metadata.next.filter(|token| !token.is_empty()) {
+            // The token is base64url without padding or the like: nothing in it needs escaping but `=`.
+            Some(token) => path = format!("{first}&continue={}", token.replace('=', "%3D")),
+            None => return Ok(pods),
+        }
+    }
+}
+
+impl Drain {
+    /// One pass.
+    ///
+    /// # Errors
+    /// When the pods or the Node cannot be read. That a pod cannot be moved is no error here, but in the way.
+    pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
+        let pods = list(client, given.node).await?;
+        let settings = given.settings;
+        let delete = settings.disable_eviction || settings.forced;
+        let mover = ByRequest { client, grace_period: settings.grace_period, delete };
+        let progress = self.move_pods(&mover, &pods, given).await;
+        // A kubelet that is not ready unmounts nothing.
+        if !matches!(progress, DrainProgress::Done { .. }) || !given.node_ready {
+            return Ok(progress);
+        }
+        let staying = pods.iter().filter(|pod| pod.class(settings) == Class::Stays);
+        let lingering = volumes::lingering(client, given.node, staying).await?;
+        Ok(self.wait_for_volumes(progress, &lingering, given))
+    }
+
+    async fn move_pods(&mut self, mover: &impl Mover, pods: &[Pod], given: &Given<'_>) -> DrainProgress {
+        let due = self.sort(pods, given);
+        let answers: Vec<(&Pod, Answer)> = futures::stream::iter(due)
+            .map(|pod| async move { (pod, mover.ask(pod).await) })
+            .buffer_unordered(CONCURRENT)
+            .collect()
+            .await;
+        for (pod, answer) in answers {
+            self.note(pod, answer, given);
+        }
+        self.progress(pods, given)
+    }
+
+    /// Brings what is known up to date with the list, and answers the pods that are to be asked now.
+    fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
+        let now = given.now;
+        let before = self.known.len();
+        let mut classes: Vec<(&Pod, Class)> = pods.iter().map(|pod| (pod, pod.class(given.settings))).collect();
+        classes.retain(|(_, class)| *class != Class::Stays);
+        self.known.retain(|uid, _| classes.iter().any(|(pod, _)| pod.metadata.uid == *uid));
+        self.quiet = if self.known.len() == before { self.quiet.saturating_add(1) } else { 0 };
+        for (pod, class) in &classes {
+            let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now));
+            match class {
+                Class::Terminating => entry.seen_ending(now),
+                Class::Blocked(obstacle) => entry.set(obstacle.reason(), true),
+                // Whatever it waits for is not asked any more.
+                _ if given.settings.forced && !self.forced => entry.next_try = now,
+                Class::Finished | Class::Moves | Class::Stays => {}
+            }
+        }
+        if given.settings.forced && !self.forced {
+            tracing::warn!("the drain took too long: the pods that are left are deleted, without asking their budgets");
+        }
+        self.forced = given.settings.forced;
+        if self.held_back(now).is_some() || classes.iter().any(|(_, class)| matches!(class, Class::Blocked(_))) {
+            return vec![];
+        }
+        let is_due = |pod: &Pod, class: Class| {
+            matches!(class, Class::Moves | Class::Finished)
+                && self.known.get(&pod.metadata.uid).is_some_and(|entry| {
+                    wait(now, entry.next_try, RETRY.1).is_none() && entry.left_behind(pod, class, given).is_none()
+                })
+        };
+        classes.into_iter().filter(|(pod, class)| is_due(pod, *class)).map(|(pod, _)| pod).collect()
+    }
+
+    /// Remembers what a pod's question led to.
+    fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
+        let now = given.now;
+        let jitter = self.next_jitter();
+        let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now));
+        let name = pod.full_name();
+        match &answer {
+            Answer::Accepted | Answer::Gone => {
+                match given.settings.forced {
+                    true => tracing::warn!(pod = name, ?answer, "deleted by force"),
+                    false => tracing::info!(pod = name, ?answer, "moved"),
+                }
+                self.quiet = 0;
+                entry.by_force |= given.settings.forced && answer == Answer::Accepted;
+                entry.tries = 0;
+                entry.ends();
+                // The next list shows it as terminating, or not at all.
+                entry.next_try = later(now, RETRY.1);
+                return;
+            }
+            Answer::Overloaded(pause) => {
+                self.hold_back = Some(later(now, (*pause).min(HOLD_BACK)));
+                entry.set("the API server is overloaded", false);
+                return;
+            }
+            Answer::Ending(text) => entry.set(&format!("its namespace is being deleted: {text}"), false),
+            Answer::Budget(text) => entry.set(text, true),
+            Answer::Misconfigured(text) => entry.set(text, true),
+            Answer::Refused(text) => entry.set(&format!("the API server refuses to move it: {text}"), true),
+            Answer::Failed(text) => entry.set(&format!("it could not be moved: {text}"), true),
+        }
+        if entry.tries == 0 {
+            tracing::info!(pod = name, reason = entry.reason, "cannot be moved yet");
+        }
+        entry.next_try = later(now, retry_after(entry.tries, jitter));
+        entry.tries = entry.tries.saturating_add(1);
+    }
+
+    /// What is left, and when to look again.
+    fn progress(&mut self, pods: &[Pod], given: &Given<'_>) -> DrainProgress {
+        let mut left: Vec<(&Pod, &Entry, Class)> = vec![];
+        let mut left_behind = vec![];
+        let mut told = vec![];
+        for pod in pods {
+            let class = pod.class(given.settings);
+            let Some(entry) = self.known.get(&pod.metadata.uid).filter(|_| class != Class::Stays) else { continue };
+            match entry.left_behind(pod, class, given) {
+                None => left.push((pod, entry, class)),
+                Some(why) => {
+                    if !entry.told {
+                        tracing::warn!(pod = pod.full_name(), why, "the drain goes on without this pod");
+                        told.push(pod.metadata.uid.clone());
+                    }
+                    left_behind.push(entry.blocker_because(pod, why));
+                }
+            }
+        }
+        let progress = match left.is_empty() {
+            true => DrainProgress::Done { left_behind },
+            false => DrainProgress::Waiting { next: self.next(&left, given.now), blockers: blockers(left) },
+        };
+        for uid in told {
+            self.known.entry(uid).and_modify(|entry| entry.told = true);
+        }
+        progress
+    }
+
+    /// For how long the API server wants no more questions.
+    fn held_back(&self, now: Timestamp) -> Option<Duration> {
+        wait(now, self.hold_back?, HOLD_BACK)
+    }
+
+    /// When to look again.
+    fn next(&self, left: &[(&Pod, &Entry, Class)], now: Timestamp) -> Duration {
+        let only_people_can_help = left.iter().any(|(_, _, class)| matches!(class, Class::Blocked(_)));
+        let quiet = LOOK.0.saturating_mul(1 << self.quiet.min(8)).min(LOOK.1);
+        let asked = left.iter().filter(|(_, _, class)| *class != Class::Terminating);
+        let tries = asked.map(|(_, entry, _)| wait(now, entry.next_try, RETRY.1).unwrap_or_default());
+        let leaving = left.iter().any(|(_, entry, _)| !entry.stuck);
+        let next = match self.held_back(now) {
+            _ if only_people_can_help => LOOK_BLOCKED,
+            Some(held) => held,
+            None if leaving => quiet,
+            None => tries.min().unwrap_or(quiet),
+        };
+        next.max(LOOK.0)
+    }
+
+    /// All pods are gone. Their volumes are waited for as well, but not for long: what comes next unmounts them anyway,
+    /// only that pods which wait for them elsewhere then wait until this node is back.
+    fn wait_for_volumes(&mut self, done: DrainProgress, lingering: &[String], given: &Given<'_>) -> DrainProgress {
+        if lingering.is_empty() {
+            return done;
+        }
+        let now = given.now;
+        // Not so long that the drain's own time would be over.
+        let most = if given.left.is_zero() { VOLUMES } else { VOLUMES.min(given.left / 2) };
+        let (since, end) = *self.volumes.get_or_insert((now, later(now, most)));
+        let blocker = |reason: &str| {
+            let blocker = |name: &String| DrainBlocker {
+                pod: format!("volume {name}").chars().take(MAX_NAME).collect(),
+                reason: reason.to_owned(),
+                since: Time::from(since),
+            };
+            lingering.iter().take(MAX_BLOCKERS).map(blocker).collect::<Vec<_>>()
+        };
+        if let Some(rest) = wait(now, end, VOLUMES) {
+            let blockers = blocker("no pod uses it any more; it is still attached to this node");
+            return DrainProgress::Waiting { blockers, next: rest.min(LOOK.1).max(LOOK.0) };
+        }
+        let DrainProgress::Done { mut left_behind } = done else { return done };
+        tracing::warn!(volumes = lingering.join(" "), "still attached; the drain goes on without waiting for them");
+        left_behind.extend(blocker("still attached to this node; pods that wait for it start when this node is back"));
+        DrainProgress::Done { left_behind }
+    }
+
+    /// Spreads the retries of pods and nodes: a small generator is enough for that.
+    fn next_jitter(&mut self) -> u32 {
+        if self.jitter == 0 {
+            self.jitter = std::process::id() | 1;
+        }
+        self.jitter = self.jitter.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.jitter >> 16
+    }
+}
+
+/// Those in the way, the worst first.
+fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
+    left.sort_by(|(p, a, _), (q, b, _)| {
+        b.stuck.cmp(&a.stuck).then(a.since.cmp(&b.since)).then_with(|| p.full_name().cmp(&q.full_name()))
+    });
+    left.iter().take(MAX_BLOCKERS).map(|(pod, entry, _)| entry.blocker(pod)).collect()
+}

@@ -1,0 +1,431 @@
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::entry::OVERDUE;
+use super::*;
+use kube::core::Selector;
+
+fn pod_with(name: &str, owner: &str, change: Value) -> Pod {
+    let owners = json!([{"apiVersion": "apps/v1", "kind": owner, "controller": true}]);
+    let mut pod = json!({
+        "metadata": {
+            "name": name, "namespace": "d", "uid": name,
+            "ownerReferences": if owner.is_empty() { json!(null) } else { owners },
+        },
+        "status": {"phase": "Running"},
+    });
+    for (part, values) in change.as_object().unwrap() {
+        for (key, value) in values.as_object().unwrap() {
+            pod[part][key] = value.clone();
+        }
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+fn pod(name: &str, terminating: bool, owner: &str) -> Pod {
+    let change = match terminating {
+        true => json!({"metadata": {"deletionTimestamp": "2026-11-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}),
+        false => json!({}),
+    };
+    pod_with(name, owner, change)
+}
+
+fn finished(name: &str) -> Pod {
+    pod_with(name, "", json!({"status": {"phase": "Failed"}}))
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+const fn settings(forced: bool) -> Settings {
+    Settings {
+        grace_period: None,
+        delete_empty_dir_data: false,
+        force: false,
+        pod_selector: None,
+        disable_eviction: false,
+        forced,
+    }
+}
+
+static PLAIN: Settings = settings(false);
+static FORCED: Settings = settings(true);
+
+fn given(now: Timestamp) -> Given<'static> {
+    Given { node: "n", settings: &PLAIN, node_ready: true, left: Duration::from_secs(900), now }
+}
+
+fn waiting(progress: DrainProgress) -> (Vec<DrainBlocker>, Duration) {
+    match progress {
+        DrainProgress::Waiting { blockers, next } => (blockers, next),
+        DrainProgress::Done { .. } => panic!("done"),
+    }
+}
+
+/// Who is left behind when it is done.
+fn done(progress: DrainProgress) -> Vec<String> {
+    match progress {
+        DrainProgress::Done { left_behind } => left_behind.into_iter().map(|b| b.pod).collect(),
+        DrainProgress::Waiting { blockers, .. } => panic!("waits for {blockers:?}"),
+    }
+}
+
+fn names(pods: &[&Pod]) -> Vec<String> {
+    pods.iter().map(|pod| pod.metadata.name.clone()).collect()
+}
+
+#[test]
+fn nothing_to_move_is_done_at_once() {
+    let pods = [pod("a", false, "DaemonSet"), pod("b", true, "DaemonSet")];
+    let mut drain = Drain::default();
+    assert!(drain.sort(&pods, &given(at(0))).is_empty());
+    assert!(done(drain.progress(&pods, &given(at(0)))).is_empty());
+    assert!(done(drain.progress(&[], &given(at(0)))).is_empty());
+}
+
+#[test]
+fn an_evicted_pod_is_waited_for_and_not_evicted_again() {
+    let running = [pod("a", false, "ReplicaSet")];
+    let mut drain = Drain::default();
+    assert_eq!(names(&drain.sort(&running, &given(at(0)))), ["a"]);
+    drain.note(&running[0], Answer::Accepted, &given(at(0)));
+    let (blockers, next) = waiting(drain.progress(&running, &given(at(0))));
+    assert_eq!((blockers[0].reason.as_str(), next), ("Terminating", LOOK.0));
+    assert!(drain.sort(&[pod("a", true, "ReplicaSet")], &given(at(1))).is_empty());
+    assert!(drain.sort(&running, &given(at(1))).is_empty(), "a stale list does not evict twice");
+    assert!(drain.sort(&[], &given(at(2))).is_empty());
+    assert!(done(drain.progress(&[], &given(at(2)))).is_empty());
+}
+
+#[test]
+fn a_budget_is_named_with_its_own_words_and_tried_again_less_and_less_often() {
+    let pods = [pod("a", false, "ReplicaSet")];
+    let words = "The disruption budget web needs 2 healthy pods and has 2 currently";
+    let mut drain = Drain::default();
+    let mut now = at(0);
+    let mut pauses = vec![];
+    for _ in 0..6 {
+        assert_eq!(drain.sort(&pods, &given(now)).len(), 1);
+        drain.note(&pods[0], Answer::Budget(words.to_owned()), &given(now));
+        let (blockers, next) = waiting(drain.progress(&pods, &given(now)));
+        assert_eq!((blockers[0].pod.as_str(), blockers[0].reason.as_str()), ("d/a", words));
+        assert_eq!(blockers[0].since.0, at(0), "since the first time");
+        assert!(drain.sort(&pods, &given(now)).is_empty(), "not before it is due");
+        pauses.push(next);
+        now = later(now, next);
+    }
+    assert!(pauses[0] <= RETRY.0 && pauses[0] >= RETRY.0.mul_f64(0.7), "{pauses:?}");
+    assert!(pauses[5] <= RETRY.1 && pauses[5] >= RETRY.1.mul_f64(0.7), "{pauses:?}");
+    let set_back = given(at(-3600));
+    assert_eq!(drain.sort(&pods, &set_back).len(), 1, "a clock that was set back holds up nothing");
+}
+
+#[test]
+fn an_unmanaged_pod_stops_everything_and_is_told_first() {
+    let pods = [pod("a", false, "ReplicaSet"), finished("f"), pod("z", false, "")];
+    let mut drain = Drain::default();
+    assert!(drain.sort(&pods, &given(at(0))).is_empty());
+    let (blockers, next) = waiting(drain.progress(&pods, &given(at(0))));
+    assert_eq!((blockers[0].pod.as_str(), next), ("d/z", LOOK_BLOCKED));
+    assert!(blockers[0].reason.starts_with("Unmanaged"));
+    let mended = [pod("a", false, "ReplicaSet")];
+    assert_eq!(names(&drain.sort(&mended, &given(at(10)))), ["a"]);
+}
+
+#[test]
+fn overload_holds_everything_back() {
+    let pods = [pod("a", false, "ReplicaSet"), pod("b", false, "ReplicaSet")];
+    let mut drain = Drain::default();
+    drain.sort(&pods, &given(at(0)));
+    drain.note(&pods[0], Answer::Overloaded(Duration::from_secs(3)), &given(at(0)));
+    assert_eq!(waiting(drain.progress(&pods, &given(at(0)))).1, Duration::from_secs(3));
+    assert!(drain.sort(&pods, &given(at(2))).is_empty());
+    assert_eq!(drain.sort(&pods, &given(at(3))).len(), 2);
+}
+
+#[test]
+fn a_pod_that_comes_again_is_another_one_and_the_list_is_bounded() {
+    let mut drain = Drain::default();
+    drain.sort(&[pod("a", false, "ReplicaSet")], &given(at(0)));
+    let many: Vec<Pod> = (0..20).map(|n| pod(&format!("p{n}"), true, "ReplicaSet")).collect();
+    drain.sort(&many, &given(at(5)));
+    let (blockers, _) = waiting(drain.progress(&many, &given(at(5))));
+    assert_eq!(blockers.len(), MAX_BLOCKERS);
+    assert!(blockers.iter().all(|b| b.since.0 == at(5)));
+    assert_eq!(drain.known.len(), 20, "what is gone is forgotten");
+}
+
+#[test]
+fn looks_less_often_while_nothing_changes() {
+    let pods = [pod("a", true, "ReplicaSet")];
+    let mut drain = Drain::default();
+    let mut last = Duration::ZERO;
+    for second in 0..10 {
+        drain.sort(&pods, &given(at(second)));
+        let (_, next) = waiting(drain.progress(&pods, &given(at(second))));
+        assert!(next >= last);
+        last = next;
+    }
+    assert_eq!(last, LOOK.1);
+}
+
+#[test]
+fn a_finished_pod_is_moved_but_holds_nothing_up() {
+    let pods = [finished("f")];
+    let mut drain = Drain::default();
+    assert_eq!(names(&drain.sort(&pods, &given(at(0)))), ["f"]);
+    drain.note(&pods[0], Answer::Accepted, &given(at(0)));
+    waiting(drain.progress(&pods, &given(at(0))));
+    let mut drain = Drain::default();
+    drain.sort(&pods, &given(at(0)));
+    drain.note(&pods[0], Answer::Failed("a webhook is away".to_owned()), &given(at(0)));
+    assert_eq!(done(drain.progress(&pods, &given(at(0)))), ["d/f"]);
+    assert!(drain.sort(&pods, &given(at(60))).is_empty(), "it is not asked again");
+}
+
+/// When a pod that terminates no longer holds up the drain: ready or not, forced or not.
+#[test]
+fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
+    // Its deletion is far in the past of this clock's 2023, or in its future, as if the clock were wrong.
+    let deleted = |time: &str| {
+        [pod_with(
+            "a",
+            "ReplicaSet",
+            json!({"metadata": {"deletionTimestamp": time, "deletionGracePeriodSeconds": 60}}),
+        )]
+    };
+    let after = |pods: &[Pod], ready: bool, settings: &'static Settings, seconds: i64| {
+        let mut drain = Drain::default();
+        let given = |second| Given { node_ready: ready, settings, ..given(at(second)) };
+        assert!(drain.sort(pods, &given(0)).is_empty());
+        drain.progress(pods, &given(0));
+        assert!(drain.sort(pods, &given(seconds)).is_empty(), "what terminates is not asked");
+        drain.progress(pods, &given(seconds))
+    };
+    let (past, future) = (deleted("2023-01-01T00:00:00Z"), deleted("2026-11-01T00:00:00Z"));
+    let watched = i64::try_from(OVERDUE.as_secs()).unwrap();
+    for (pods, ready, settings, seconds, gone_on) in [
+        (&past, true, &PLAIN, 100_000, false),
+        (&past, false, &PLAIN, watched - 1, false),
+        (&past, false, &PLAIN, watched, true),
+        (&future, false, &PLAIN, watched, false),
+        (&future, false, &PLAIN, watched + 59, false),
+        (&future, false, &PLAIN, watched + 60, true),
+        (&future, true, &PLAIN, watched + 60, false),
+        (&future, true, &FORCED, watched + 59, false),
+        (&future, true, &FORCED, watched + 60, true),
+        (&future, false, &FORCED, 0, true),
+    ] {
+        let progress = after(pods, ready, settings, seconds);
+        let says = format!("ready {ready}, forced {}, {seconds} s: {progress:?}", settings.forced);
+        match gone_on {
+            true => assert_eq!(done(progress), ["d/a"], "{says}"),
+            false => assert_eq!(waiting(progress).0[0].reason, "Terminating", "{says}"),
+        }
+    }
+    // Nothing of it runs any more, so it is not waited for on a node that is ready either.
+    let change = json!({"metadata": {"deletionTimestamp": "2023-01-01T00:00:00Z"}, "status": {"phase": "Succeeded"}});
+    let ended = [pod_with("a", "Job", change)];
+    waiting(after(&ended, true, &PLAIN, watched - 1));
+    assert_eq!(done(after(&ended, true, &PLAIN, watched)), ["d/a"]);
+}
+
+#[test]
+fn force_asks_at_once_and_says_so() {
+    let pods = [pod("a", false, "ReplicaSet"), pod("z", false, "")];
+    let mut drain = Drain::default();
+    assert!(drain.sort(&pods, &given(at(0))).is_empty());
+    drain.note(&pods[0], Answer::Budget("a budget".to_owned()), &given(at(0)));
+    let forced = |second| Given { settings: &FORCED, ..given(at(second)) };
+    assert_eq!(names(&drain.sort(&pods, &forced(0))), ["a", "z"], "neither the budget's pause nor an obstacle counts");
+    for pod in &pods {
+        drain.note(pod, Answer::Accepted, &forced(0));
+    }
+    waiting(drain.progress(&pods, &forced(0)));
+    let ending = [pod("a", true, "ReplicaSet"), pod("z", true, "")];
+    assert!(drain.sort(&ending, &forced(1)).is_empty());
+    let (blockers, _) = waiting(drain.progress(&ending, &forced(1)));
+    assert!(blockers.len() == 2 && blockers.iter().all(|b| b.reason.contains("by force")), "{blockers:?}");
+}
+
+#[test]
+fn volumes_are_waited_for_and_not_for_ever() {
+    let nothing = || DrainProgress::Done { left_behind: vec![] };
+    let volumes = ["kubernetes.io/csi/x^1".to_owned()];
+    for (left, most) in [(0, 120), (900, 120), (60, 30)] {
+        let mut drain = Drain::default();
+        let given = |second| Given { left: Duration::from_secs(left), ..given(at(second)) };
+        let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given(0)));
+        assert_eq!((blockers[0].pod.as_str(), next), ("volume kubernetes.io/csi/x^1", LOOK.1));
+        let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given(most - 1)));
+        assert_eq!((blockers[0].since.0, next), (at(0), Duration::from_secs(1)));
+        let left_behind = done(drain.wait_for_volumes(nothing(), &volumes, &given(most)));
+        assert_eq!(left_behind, ["volume kubernetes.io/csi/x^1"], "{left} s left");
+        assert!(done(drain.wait_for_volumes(nothing(), &[], &given(1))).is_empty());
+    }
+}
+
+/// Answers what it is told to, and remembers who was asked.
+struct Told {
+    answers: Vec<Answer>,
+    asked: Mutex<Vec<(String, Answer)>>,
+}
+
+impl Mover for Told {
+    async fn ask(&self, pod: &Pod) -> Answer {
+        let mut asked = self.asked.lock().unwrap();
+        let answer = self.answers[asked.len() % self.answers.len()].clone();
+        asked.push((pod.metadata.uid.clone(), answer.clone()));
+        answer
+    }
+}
+
+fn any_answer() -> impl Strategy<Value = Answer> {
+    prop_oneof![
+        Just(Answer::Accepted),
+        Just(Answer::Gone),
+        ".{0,700}".prop_map(Answer::Budget),
+        ".{0,20}".prop_map(Answer::Misconfigured),
+        ".{0,20}".prop_map(Answer::Ending),
+        ".{0,20}".prop_map(Answer::Refused),
+        ".{0,20}".prop_map(Answer::Failed),
+        (0u64..100_000).prop_map(|s| Answer::Overloaded(Duration::from_secs(s))),
+    ]
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let selector = proptest::option::of(Just(Selector::from_iter([("tier", "web")])));
+    (any::<[bool; 4]>(), any::<Option<u32>>(), selector).prop_map(|(flags, grace_period, pod_selector)| {
+        let [delete_empty_dir_data, force, disable_eviction, forced] = flags;
+        Settings { grace_period, delete_empty_dir_data, force, pod_selector, disable_eviction, forced }
+    })
+}
+
+fn any_pod() -> impl Strategy<Value = Pod> {
+    let owner = prop_oneof![Just(""), Just("ReplicaSet"), Just("ReplicaSet"), Just("DaemonSet")];
+    let phase = prop_oneof![Just("Running"), Just("Running"), Just("Pending"), Just("Succeeded"), Just("Failed")];
+    let deletion =
+        proptest::option::of(prop_oneof![Just("2020-01-01T00:00:00Z"), Just("2030-01-01T00:00:00Z"), Just("?")]);
+    (0..12u8, owner, phase, deletion, any::<i64>(), any::<[bool; 3]>()).prop_map(
+        |(name, owner, phase, deletion, grace, [mirror, web, data])| {
+            let metadata = json!({
+                "deletionTimestamp": deletion, "deletionGracePeriodSeconds": grace,
+                "labels": web.then(|| json!({"tier": "web"})),
+                "annotations": (mirror && grace % 4 == 0).then(|| json!({"kubernetes.io/config.mirror": "h"})),
+            });
+            let volumes = json!(data.then(|| json!([{"name": "t", "emptyDir": {}}])));
+            let change = json!({"metadata": metadata, "status": {"phase": phase}, "spec": {"volumes": volumes}});
+            pod_with(&format!("p{name}"), owner, change)
+        },
+    )
+}
+
+/// Any JSON, with the words of a pod where it can.
+fn any_json() -> impl Strategy<Value = Value> {
+    let words = [
+        "metadata",
+        "spec",
+        "status",
+        "name",
+        "namespace",
+        "uid",
+        "labels",
+        "annotations",
+        "ownerReferences",
+        "volumes",
+        "phase",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "emptyDir",
+        "persistentVolumeClaim",
+        "ephemeral",
+    ];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,8}".prop_map(Value::from),
+        Just(json!({"name": "p"})),
+    ];
+    leaf.prop_recursive(4, 48, 6, move |inner| {
+        let word = proptest::sample::select(words.to_vec());
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::vec((word, inner), 0..6)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever the API server sends is a pod or an error.
+    #[test]
+    fn any_json_is_a_pod_or_an_error(metadata in any_json(), spec in any_json(), status in any_json(), settings in any_settings()) {
+        let mut pod = json!({"metadata": metadata, "spec": spec, "status": status});
+        if let Some(metadata) = pod["metadata"].as_object_mut() {
+            metadata.insert("name".to_owned(), json!("p"));
+        }
+        for part in ["spec", "status"] {
+            if pod[part].as_object().is_none_or(|part| part.is_empty()) {
+                pod.as_object_mut().unwrap().remove(part);
+            }
+        }
+        if let Ok(pod) = serde_json::from_value::<Pod>(pod) {
+            pod.class(&settings);
+            pod.claims();
+            let given = Given { settings: &settings, ..given(at(0)) };
+            let mut drain = Drain::default();
+            drain.sort(std::slice::from_ref(&pod), &given);
+            drain.progress(std::slice::from_ref(&pod), &given);
+        }
+    }
+
+    /// Passes over any pods with any answers: who may be asked is, and nothing else; done means that nobody was.
+    #[test]
+    fn a_pass_never_both_moves_something_and_is_done(
+        lists in proptest::collection::vec(proptest::collection::vec(any_pod(), 0..8), 1..6),
+        answers in proptest::collection::vec(any_answer(), 1..8),
+        settings in any_settings(),
+        node_ready: bool,
+        pause in 0i64..100,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut drain = Drain::default();
+        for (i, mut pods) in (0i64..).zip(lists) {
+            pods.sort_by(|a, b| a.metadata.uid.cmp(&b.metadata.uid));
+            pods.dedup_by(|a, b| a.metadata.uid == b.metadata.uid);
+            let given = Given { settings: &settings, node_ready, ..given(at(i * pause)) };
+            let mover = Told { answers: answers.clone(), asked: Mutex::default() };
+            let progress = runtime.block_on(drain.move_pods(&mover, &pods, &given));
+            let asked = mover.asked.into_inner().unwrap();
+            let class = |pod: &Pod| pod.class(&settings);
+            for pod in pods.iter().filter(|pod| asked.iter().any(|(uid, _)| *uid == pod.metadata.uid)) {
+                prop_assert!(matches!(class(pod), Class::Moves | Class::Finished), "asked {pod:?}");
+            }
+            let blocked = pods.iter().any(|pod| matches!(class(pod), Class::Blocked(_)));
+            prop_assert!(!blocked || asked.is_empty(), "somebody was disturbed for nothing: {asked:?}");
+            match progress {
+                DrainProgress::Done { left_behind } => {
+                    let moved = asked.iter().any(|(_, answer)| matches!(answer, Answer::Accepted | Answer::Gone));
+                    prop_assert!(!moved, "done in the pass that moved something: {asked:?}");
+                    for pod in &pods {
+                        let named = left_behind.iter().any(|b| b.pod == pod.full_name());
+                        match class(pod) {
+                            Class::Stays => prop_assert!(!named),
+                            Class::Terminating | Class::Finished => prop_assert!(named, "{pod:?} is not named"),
+                            Class::Moves | Class::Blocked(_) => prop_assert!(false, "done with {pod:?}"),
+                        }
+                    }
+                }
+                DrainProgress::Waiting { blockers, next } => {
+                    prop_assert!(!blockers.is_empty() && blockers.len() <= MAX_BLOCKERS);
+                    prop_assert!(blockers.iter().all(|b| b.reason.chars().count() <= 512));
+                    prop_assert!(next >= LOOK.0 && next <= HOLD_BACK);
+                }
+            }
+        }
+    }
+}

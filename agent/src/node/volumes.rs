@@ -1,0 +1,148 @@
+//! Volumes that are still attached to the own Node although no pod there uses them any more.
+//!
+//! What the agent can see: the volumes that the kubelet and the attach-detach controller name in the Node's status, and
+//! the claims of the pods that stay. What it cannot: volumes that are never attached (NFS, host paths), and whose a
+//! volume is when the claim of a staying pod is none of a CSI driver; what is mounted then counts as in use.
+
+use std::collections::BTreeSet;
+
+use kube::Client;
+use serde::Deserialize;
+
+use super::pods::Pod;
+use super::{request, send};
+use crate::clients::RequestError;
+
+#[derive(Deserialize, Default)]
+struct Node {
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    /// Mounted, or about to be, as the kubelet says.
+    #[serde(default)]
+    volumes_in_use: Option<Vec<String>>,
+    /// Attached, as the attach-detach controller says.
+    #[serde(default)]
+    volumes_attached: Option<Vec<Attached>>,
+}
+
+#[derive(Deserialize)]
+struct Attached {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct PersistentVolumeClaim {
+    #[serde(default)]
+    spec: ClaimSpec,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct ClaimSpec {
+    #[serde(default)]
+    volume_name: String,
+}
+
+#[derive(Deserialize)]
+struct PersistentVolume {
+    #[serde(default)]
+    spec: VolumeSpec,
+}
+
+#[derive(Deserialize, Default)]
+struct VolumeSpec {
+    #[serde(default)]
+    csi: Option<Csi>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Csi {
+    driver: String,
+    volume_handle: String,
+}
+
+/// The volumes, by the names that the Node's status has for them, that no pod which stays uses.
+///
+/// # Errors
+/// When the Node cannot be read. Claims that cannot be read are taken into account, and are no error.
+pub(super) async fn lingering<'a>(
+    client: &Client,
+    node: &str,
+    staying: impl Iterator<Item = &'a Pod>,
+) -> Result<Vec<String>, RequestError> {
+    let node: Node = get(client, &format!("/api/v1/nodes/{node}")).await?;
+    if node.status.all().is_empty() {
+        return Ok(vec![]);
+    }
+    let (mut used, mut all_known) = (BTreeSet::new(), true);
+    for pod in staying {
+        for claim in pod.claims() {
+            match volume_of(client, &pod.metadata.namespace, &claim).await {
+                Some(name) => drop(used.insert(name)),
+                None => all_known = false,
+            }
+        }
+    }
+    Ok(node.status.lingering(&used, all_known))
+}
+
+impl Status {
+    fn all(&self) -> BTreeSet<&str> {
+        let attached = self.volumes_attached.iter().flatten().map(|volume| volume.name.as_str());
+        self.volumes_in_use.iter().flatten().map(String::as_str).chain(attached).collect()
+    }
+
+    /// All but those that are used. Where it is not known what is used, what is mounted may be.
+    fn lingering(&self, used: &BTreeSet<String>, all_known: bool) -> Vec<String> {
+        let mounted = |name: &str| self.volumes_in_use.iter().flatten().any(|volume| volume == name);
+        let is_free = |name: &&str| !used.contains(*name) && (all_known || !mounted(name));
+        self.all().into_iter().filter(is_free).map(ToOwned::to_owned).collect()
+    }
+}
+
+/// What a Node's status calls the volume of a claim, for volumes of CSI drivers.
+async fn volume_of(client: &Client, namespace: &str, claim: &str) -> Option<String> {
+    let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}");
+    let claim = tell(get::<PersistentVolumeClaim>(client, &path).await, &path)?;
+    let path = format!("/api/v1/persistentvolumes/{}", claim.spec.volume_name);
+    let volume = tell(get::<PersistentVolume>(client, &path).await, &path)?;
+    volume.spec.csi.map(|csi| format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle))
+}
+
+fn tell<T>(answer: Result<T, RequestError>, path: &str) -> Option<T> {
+    answer.inspect_err(|error| tracing::debug!(path, %error, "cannot tell whose a volume is")).ok()
+}
+
+async fn get<T: serde::de::DeserializeOwned>(client: &Client, path: &str) -> Result<T, RequestError> {
+    send(client, request("GET", path, vec![], "application/json")?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_no_staying_pod_uses_lingers() {
+        let node: Node = serde_json::from_value(json!({"status": {
+            "volumesInUse": ["csi/a", "csi/b"],
+            "volumesAttached": [{"name": "csi/b", "devicePath": ""}, {"name": "csi/c", "devicePath": "/dev/c"}],
+        }}))
+        .unwrap();
+        let lingering = |used: &[&str], all_known| {
+            node.status.lingering(&used.iter().map(ToString::to_string).collect(), all_known)
+        };
+        assert_eq!(lingering(&[], true), ["csi/a", "csi/b", "csi/c"]);
+        assert_eq!(lingering(&["csi/b"], true), ["csi/a", "csi/c"]);
+        assert_eq!(lingering(&[], false), ["csi/c"], "what is mounted may be used");
+        let bare: Node = serde_json::from_value(json!({"metadata": {}})).unwrap();
+        assert!(bare.status.lingering(&BTreeSet::new(), true).is_empty());
+    }
+}
