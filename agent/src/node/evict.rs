@@ -47,12 +47,19 @@ pub trait Mover {
 }
 
 /// Moves pods by the eviction API, or by plain deletion, which asks no budget.
-pub(super) struct ByRequest<'a> {
-    pub(super) client: &'a Client,
+pub struct ByRequest<'a> {
+    /// With the kubelet's identity.
+    pub client: &'a Client,
     /// In place of each pod's own grace period, in seconds.
-    pub(super) grace_period: Option<u32>,
+    pub grace_period: Option<u32>,
     /// Delete, do not evict.
-    pub(super) delete: bool,
+    pub delete: bool,
+}
+
+impl std::fmt::Debug for ByRequest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ByRequest").field("delete", &self.delete).finish_non_exhaustive()
+    }
 }
 
 impl Mover for ByRequest<'_> {
