@@ -158,9 +158,9 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
 /// Gives the Node back as it was before our cordon, and marks that, also when there is nothing to restore: a cordon
 /// of ours that is still on its way then loses. The mark must be a new one each time.
 ///
-/// Only what our record says counts. A node that was schedulable before us becomes schedulable, also if somebody
-/// cordoned it once more meanwhile: that cannot be told from our own cordon. One that somebody uncordoned meanwhile
-/// stays so unless it was cordoned before us.
+/// A node that was schedulable before us becomes schedulable, also if somebody cordoned it once more meanwhile: that
+/// cannot be told from our own cordon. One that somebody uncordoned meanwhile stays so, whatever was before us: whoever
+/// did that has spoken last.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] when it changed since it was read.
@@ -177,8 +177,9 @@ async fn patch(client: &Client, name: &str, patch: &Value) -> Result<NodeFacts, 
 }
 
 fn cordon_patch(seen: &NodeFacts, berth: &str) -> Value {
-    // A cordon of ours that is there already hides what was before it; its record does not.
-    let before = seen.cordon.as_ref().map_or(seen.unschedulable, |record| record.unschedulable);
+    // A cordon of ours that is there already hides what was before it; its record does not. A record on a node that is
+    // schedulable is about a cordon that somebody has undone.
+    let before = seen.unschedulable && seen.cordon.as_ref().is_none_or(|record| record.unschedulable);
     let record = json!({"berth": berth, "unschedulable": before});
     json!({
         "metadata": {
@@ -200,7 +201,7 @@ fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
     });
     if let (Some(record), Some(patch)) = (&seen.cordon, patch.as_object_mut()) {
         // Kubernetes stores "schedulable" as an absent field.
-        let unschedulable = if record.unschedulable { json!(true) } else { Value::Null };
+        let unschedulable = if record.unschedulable && seen.unschedulable { json!(true) } else { Value::Null };
         patch.insert("spec".to_owned(), json!({"unschedulable": unschedulable}));
     }
     patch
@@ -260,6 +261,7 @@ mod tests {
             (true, None, true),
             (true, Some(r#"{"berth":"old-1","unschedulable":false}"#), false),
             (true, Some(r#"{"berth":"old-1","unschedulable":true}"#), true),
+            (false, Some(r#"{"berth":"old-1","unschedulable":true}"#), false),
         ] {
             let patch = cordon_patch(&node(unschedulable, annotation), "workers-0");
             let text = patch["metadata"]["annotations"][ANNOTATION_CORDON].as_str().unwrap();
@@ -285,6 +287,12 @@ mod tests {
             assert!(annotations[ANNOTATION_CORDON].is_null());
             assert_eq!(patch["metadata"]["resourceVersion"], json!("7"));
         }
+    }
+
+    #[test]
+    fn who_uncordons_during_our_turn_has_the_last_word() {
+        let seen = node(false, Some(r#"{"berth":"w-0","unschedulable":true}"#));
+        assert_eq!(restore_patch(&seen, "turn-1")["spec"], json!({"unschedulable": null}));
     }
 
     #[test]
