@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Shows what the pools of bootc nodes are doing.
+/// Shows what the pools of bootc nodes are doing, and is the admin's word when a node does not come back.
 ///
 /// A BootcNodePool says which OS image its nodes should run. This program shows how far each pool and each node
-/// is, what a node waits for, and what would happen before it happens. It only reads.
+/// is, what a node waits for, and what would happen before it happens: status only reads. The other commands change
+/// one thing each. They say what they will do and what that means, and then ask.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-berth",
@@ -25,15 +26,26 @@ EXAMPLES
   The table again every two seconds:
       watch -n 2 kubectl berth status
 
+  A node is lost, and its pool shall go on without it; and back again:
+      kubectl berth exclude worker-3
+      kubectl berth include worker-3
+
+  A node is up, but runs an image that its agent cannot prove, and keeps its berth:
+      kubectl berth release worker-3
+
+  The cause of a failed update is mended:
+      kubectl berth retry workers
+
 FILES
   ~/.kube/config
       Used unless --kubeconfig or the variable KUBECONFIG names another. Inside a pod
       without any of these: the pod's service account.
 
 EXIT STATUS
-  0  Done.
-  1  The cluster could not be read; standard error says why.
-  2  The command line is wrong.
+  0  Done, or there was nothing to do, or --dry-run has said what would be done.
+  1  The cluster could not be read, or refused a change; standard error says why.
+  2  The command line is wrong, or --yes is missing where nobody can be asked.
+  3  You did not say yes; nothing was changed.
 
 SEE ALSO
   kubectl get bootcnodepools, kubectl get bootcnodes, kubectl get leases -n berth-system"
@@ -76,6 +88,34 @@ pub enum Command {
     /// images of the same version show both.
     #[command(long_about)]
     Status(Status),
+    /// Take a node out of its pool, so that the others go on without it.
+    ///
+    /// Puts the label berth.dev/exclude on the Node. It is then no member of any pool and is not counted: whether it
+    /// is Ready or not, it uses up no capacity. This is the word for a node that is lost. A berth that it holds is
+    /// closed by the controller when the Node is NotReady; when the Node is Ready, its own agent gives back. An update
+    /// that it had committed and never proven counts as a failure of that image. Nothing is done to the host.
+    #[command(long_about)]
+    Exclude(Exclude),
+    /// Let an excluded node be a member of its pool again.
+    ///
+    /// Takes the label berth.dev/exclude off the Node.
+    #[command(long_about)]
+    Include(OfNode),
+    /// Close the berth of a node that is up, but cannot be proven.
+    ///
+    /// A node that came back with an image that is neither what it was to boot nor what it ran before keeps its berth
+    /// for ever, since nobody can say that it is well. You can: look at the host first. The berth is closed as
+    /// closed:admin, the agent uncordons the node, and an update that was committed and never proven counts as a
+    /// failure of that image. For a node that is NotReady, exclude is the right word.
+    #[command(long_about)]
+    Release(OfNode),
+    /// Try again what has failed in a pool.
+    ///
+    /// Sets rollout.retryToken of the pool to a new value. Nodes then try the images that failed on them once more,
+    /// and a rollout that was halted goes on. Where the pool is applied from a repository, write a new token there
+    /// instead: the next apply would take this one back.
+    #[command(long_about)]
+    Retry(Retry),
     /// Print the version of this program and of the API that it reads.
     Version,
 }
@@ -96,6 +136,50 @@ pub struct Status {
     /// Form of the output.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
+}
+
+/// Which node to take out.
+#[derive(Debug, Args)]
+pub struct Exclude {
+    /// Name of the Node.
+    pub node: String,
+    /// Take the label off instead, as include does.
+    #[arg(long)]
+    pub undo: bool,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// Which node.
+#[derive(Debug, Args)]
+pub struct OfNode {
+    /// Name of the Node.
+    pub node: String,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// Which pool to retry.
+#[derive(Debug, Args)]
+pub struct Retry {
+    /// Name of the pool.
+    pub pool: String,
+    /// Whether to ask.
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// Whether to ask before anything is changed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Consent {
+    /// Do not ask.
+    #[arg(short, long, conflicts_with = "dry_run")]
+    pub yes: bool,
+    /// Say what would be done, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// Form of the output.

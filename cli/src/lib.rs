@@ -1,14 +1,20 @@
-//! What the pools are doing, as a table for people.
+//! What the pools are doing, as a table for people, and what an admin's word does to them.
 //!
-//! Everything here but [`Snapshot::read`] is pure: a [`Snapshot`] and a time go in, text comes out. The examples in
-//! `tests/examples` show all of it, and anyone can add one.
+//! Everything here but [`Snapshot::read`] and [`admin::apply`] is pure: a [`Snapshot`] and a time go in, text comes out.
+//! The examples in `tests/examples` show all of it, and anyone can add one.
 
+pub mod admin;
 pub mod arguments;
+mod members;
+mod nodes;
+mod occupancy;
 mod preview;
+mod render;
 mod snapshot;
 mod status;
 mod text;
 
 pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
+pub use render::render;
 pub use snapshot::{Scope, Snapshot};
-pub use status::{Berths, NodeRow, PoolView, ProgressView, Warning, render, views};
+pub use status::{Berths, ClosedBerth, NodeRow, PoolView, ProgressView, Warning, WaveView, views};

@@ -1,4 +1,4 @@
-//! `kubectl berth`: what the pools are doing.
+//! `kubectl berth`: what the pools are doing, and what an admin's word does to them.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -9,17 +9,34 @@ use clap::Parser;
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use kubectl_berth::arguments::{Arguments, Cluster, Command, Output, Status};
+use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
+use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, Output, Status};
 use kubectl_berth::{Scope, Snapshot, previews, render, render_preview, views};
 
 /// How long the API server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Exit status when nobody can be asked: the command line should have said --yes.
+const NOBODY_TO_ASK: u8 = 2;
+/// Exit status when the admin did not say yes.
+const DECLINED: u8 = 3;
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
-        Ok(text) => written(&text),
+        Ok(Outcome::Done(text)) => written(&text),
+        Ok(Outcome::NobodyToAsk) => {
+            eprintln!(
+                "kubectl berth: standard input is no terminal, so nobody can be asked: add --yes to go on without, or \
+                 --dry-run to see what would be done"
+            );
+            ExitCode::from(NOBODY_TO_ASK)
+        }
+        Ok(Outcome::Declined) => {
+            eprintln!("Nothing was changed.");
+            ExitCode::from(DECLINED)
+        }
         Err(error) => {
             eprintln!("kubectl berth: {error:#}");
             ExitCode::FAILURE
@@ -35,25 +52,72 @@ fn written(text: &str) -> ExitCode {
     }
 }
 
-async fn run(arguments: &Arguments) -> Result<String> {
+/// How a command ended.
+enum Outcome {
+    /// With this to print.
+    Done(String),
+    /// Nobody can be asked.
+    NobodyToAsk,
+    /// The admin did not say yes.
+    Declined,
+}
+
+async fn run(arguments: &Arguments) -> Result<Outcome> {
+    let cluster = &arguments.cluster;
     match &arguments.command {
-        Command::Version => Ok(format!(
+        Command::Version => Ok(Outcome::Done(format!(
             "kubectl-berth {}\n{}/{}\n",
             env!("CARGO_PKG_VERSION"),
             berth_api::keys::GROUP,
             berth_api::keys::VERSION
-        )),
-        Command::Status(what) => status(&arguments.cluster, what).await,
+        ))),
+        Command::Status(what) => status(cluster, what).await.map(Outcome::Done),
+        Command::Exclude(of) if of.undo => carry_out(cluster, of.consent, |s, _| admin::include(s, &of.node)).await,
+        Command::Exclude(of) => carry_out(cluster, of.consent, |s, now| admin::exclude(s, &of.node, now)).await,
+        Command::Include(of) => carry_out(cluster, of.consent, |s, _| admin::include(s, &of.node)).await,
+        Command::Release(of) => carry_out(cluster, of.consent, |s, now| admin::release(s, &of.node, now)).await,
+        Command::Retry(of) => carry_out(cluster, of.consent, |s, now| admin::retry(s, &of.pool, now)).await,
     }
+}
+
+/// Says what will be done, asks, and does it.
+async fn carry_out(
+    cluster: &Cluster,
+    consent: Consent,
+    decide: impl FnOnce(&Snapshot, Timestamp) -> Result<Plan, NoPlan>,
+) -> Result<Outcome> {
+    if !consent.yes && !consent.dry_run && !std::io::stdin().is_terminal() {
+        return Ok(Outcome::NobodyToAsk);
+    }
+    let client = client(cluster).await?;
+    let snapshot = read(&client, cluster, Scope::Admin).await?;
+    let plan = decide(&snapshot, Timestamp::now())?;
+    let text = plan.render();
+    if consent.dry_run || plan.is_empty() {
+        return Ok(Outcome::Done(text));
+    }
+    // On its way before the question, and before anything is done.
+    std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush())?;
+    if !consent.yes && admin::ask(&mut std::io::stdin().lock(), &mut std::io::stderr())? == Answer::No {
+        return Ok(Outcome::Declined);
+    }
+    let done = in_time(admin::apply(&client, &plan, Timestamp::now())).await?;
+    Ok(Outcome::Done(done.into_iter().map(|line| line + "\n").collect()))
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let limit = || format!("no answer from the API server within {} s", TIMEOUT.as_secs());
+    tokio::time::timeout(TIMEOUT, work).await.with_context(limit)?
+}
+
+async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapshot> {
+    in_time(Snapshot::read(client, &cluster.namespace, scope)).await
 }
 
 async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     let client = client(cluster).await?;
     let scope = if what.preview { Scope::Preview } else { Scope::Status };
-    let read = Snapshot::read(&client, &cluster.namespace, scope);
-    let mut snapshot = tokio::time::timeout(TIMEOUT, read)
-        .await
-        .with_context(|| format!("no answer from the API server within {} s", TIMEOUT.as_secs()))??;
+    let mut snapshot = read(&client, cluster, scope).await?;
     if let Some(pool) = &what.pool {
         let names: Vec<_> = snapshot.pools.iter().filter_map(|p| p.metadata.name.clone()).collect();
         if !names.contains(pool) {

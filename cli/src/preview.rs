@@ -1,21 +1,21 @@
 //! What would happen: which nodes of a pool would go, to what, and what stands in the way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::condition;
 use berth_api::keys;
-use berth_api::membership::{self, Conflict, Membership, PoolSelector, Rule};
-use berth_api::node::{BootcNode, BootcNodeStatus, DesiredImage, Phase};
-use berth_api::pool::{BootcNodePool, Target};
+use berth_api::membership::Conflict;
+use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
+use berth_api::pool::{BootcNodePool, Target, WaveState};
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::Snapshot;
-use crate::status::versions;
+use crate::members::{Member, Roster, Waves};
+use crate::nodes::versions;
+use crate::occupancy::Occupancy;
 use crate::text::{clean, columns, cut, short, until};
 
 /// What would happen to a pool.
@@ -38,7 +38,7 @@ pub struct PoolPreview {
     pub free: usize,
     /// What blocks the whole pool, or uses up its capacity.
     pub blocks: Vec<String>,
-    /// The members that would go, in the order in which they would be asked, and nodes in conflict.
+    /// The members that would go, in the order in which they would be asked, and nodes in conflict or excluded.
     pub nodes: Vec<PreviewRow>,
 }
 
@@ -48,6 +48,9 @@ pub struct PoolPreview {
 pub struct PreviewRow {
     /// Its name.
     pub name: String,
+    /// The wave that it goes in, when there is more than one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wave: Option<String>,
     /// What it runs.
     pub from: String,
     /// What it would run.
@@ -58,114 +61,99 @@ pub struct PreviewRow {
     pub blocks: Vec<String>,
 }
 
-/// Why a member counts as unavailable, or holds capacity.
-type Users = BTreeMap<String, String>;
-
-/// What is known of one member.
-struct Member<'a> {
-    name: String,
-    node: &'a Node,
-    bootc: Option<&'a BootcNode>,
-}
-
-impl Member<'_> {
-    fn status(&self) -> BootcNodeStatus {
-        self.bootc.and_then(|b| b.status.clone()).unwrap_or_default()
-    }
-
-    fn architecture(&self) -> String {
-        let info = self.node.status.as_ref().and_then(|s| s.node_info.as_ref());
-        info.map(|i| i.architecture.clone()).unwrap_or_default()
-    }
-
-    /// Why it does not serve, when it does not.
-    fn unavailable(&self) -> Option<&'static str> {
-        let ready = self
-            .node
-            .status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten())
-            .any(|c| c.type_ == "Ready" && c.status == "True");
-        let cordoned = self.node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true));
-        match (ready, cordoned) {
-            (false, _) => Some("is NotReady"),
-            (true, true) => Some("is cordoned"),
-            (true, false) => None,
-        }
-    }
-}
-
-/// Who belongs where, by the controller's own rule.
-fn belonging(snapshot: &Snapshot, bootc: &BTreeMap<String, &BootcNode>) -> Membership {
-    let pools: Vec<_> = snapshot
-        .pools
-        .iter()
-        .map(|pool| {
-            let rule = match membership::selector(pool.spec.node_selector.as_ref()) {
-                _ if pool.metadata.deletion_timestamp.is_some() => Rule::Nothing,
-                Ok(selector) => Rule::Select(selector),
-                Err(_) => Rule::Keep,
-            };
-            PoolSelector { name: PoolName::new(pool.name_any()), rule }
-        })
-        .collect();
-    let nodes: Vec<_> = snapshot
-        .nodes
-        .iter()
-        .map(|node| {
-            let current = bootc.get(&node.name_any()).map(|b| PoolName::new(b.spec.pool_name.clone()));
-            (NodeName::new(node.name_any()), node.labels(), current)
-        })
-        .collect();
-    membership::membership(&pools, nodes.iter().map(|(name, labels, current)| (name, *labels, current.as_ref())))
-}
-
 /// The pools that the snapshot shows, by name.
 pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
-    let bootc: BTreeMap<String, &BootcNode> = snapshot.bootc_nodes.iter().map(|node| (node.name_any(), node)).collect();
-    let belonging = belonging(snapshot, &bootc);
-    snapshot.shown().into_iter().map(|pool| preview(snapshot, pool, &bootc, &belonging, now)).collect()
+    let roster = Roster::of(snapshot);
+    snapshot.shown().into_iter().map(|pool| preview(snapshot, pool, &roster, now)).collect()
 }
 
-fn preview(
-    snapshot: &Snapshot,
-    pool: &BootcNodePool,
-    bootc: &BTreeMap<String, &BootcNode>,
-    belonging: &Membership,
-    now: Timestamp,
-) -> PoolPreview {
+fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolPreview {
     let name = pool.name_any();
-    let pool_name = PoolName::new(name.clone());
-    let mut members = Vec::new();
-    let mut rows = Vec::new();
-    for node in &snapshot.nodes {
-        let node_name = NodeName::new(node.name_any());
-        let member = Member { name: node.name_any(), node, bootc: bootc.get(&node.name_any()).copied() };
-        if belonging.pool_of.get(&node_name) == Some(&pool_name) {
-            members.push(member);
-        } else if let Some(found) = belonging.conflicts.get(&node_name).filter(|c| c.pools.contains(&pool_name)) {
-            rows.push(conflict(&member, found));
-        }
-    }
-    let target = target(pool);
-    let (blocks, capacity, free) = capacity(snapshot, pool, &members, target);
+    let (waves, members, target) = (Waves::of(pool), roster.members(&name), target(pool));
+    let occupancy = Occupancy::of(snapshot, pool, &members);
+    let blockers = wave_blockers(pool, &waves, &members, target);
     let total = members.len();
-    let mut going: Vec<_> = members.iter().filter(|m| !up_to_date(m, target)).collect();
-    going.sort_by_key(|m| order(m));
-    let goes =
-        going.iter().map(|m| going_row(m, pool, target, belonging.conflicts.get(&NodeName::new(m.name.clone())), now));
-    rows.splice(0..0, goes);
+    let mut going: Vec<_> = members.iter().filter(|m| !m.up_to_date(target)).collect();
+    going.sort_by_key(|m| (waves.of_node(m.node), order(m)));
+    let row = |m: &&Member<'_>| {
+        let wave = waves.of_node(m.node);
+        let conflict = roster.membership.conflicts.get(&NodeName::new(m.name.clone()));
+        let mut row = going_row(m, pool, target, conflict, now);
+        row.wave = Some(waves.name(wave).to_owned());
+        let blocker = blockers.get(&wave).filter(|_| m.bootc.is_none_or(|b| b.spec.hold.is_none()));
+        row.blocks.extend(blocker.cloned());
+        row
+    };
+    let mut rows: Vec<_> = going.iter().map(row).collect();
+    // Without a wave that somebody wrote, and with one kind of nodes, the word would be the same in each row.
+    if pool.spec.rollout().waves.is_empty() && rows.windows(2).all(|pair| matches!(pair, [a, b] if a.wave == b.wave)) {
+        rows.iter_mut().for_each(|row| row.wave = None);
+    }
+    rows.extend(outsiders(snapshot, roster, &name));
     PoolPreview {
         image: clean(pool.spec.image_ref()),
         target: target.map(words),
         members: total,
         up_to_date: total - going.len(),
-        capacity,
-        free,
-        blocks,
+        capacity: occupancy.capacity,
+        free: occupancy.free(),
+        blocks: pool_blocks(pool, &occupancy, target),
         nodes: rows,
         name,
     }
+}
+
+/// Nodes that the selector matches and that do not go: in conflict, or excluded.
+fn outsiders(snapshot: &Snapshot, roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
+    let name = PoolName::from(pool);
+    let mut rows = Vec::new();
+    for node in &snapshot.nodes {
+        let node_name = NodeName::new(node.name_any());
+        let stays = roster.membership.pool_of.get(&node_name) == Some(&name);
+        let found = roster.membership.conflicts.get(&node_name).filter(|c| !stays && c.pools.contains(&name));
+        if let (Some(found), Some(member)) = (found, roster.node(&node.name_any())) {
+            rows.push(outsider(&member, "conflict", found.message()));
+        }
+    }
+    for member in roster.excluded(pool) {
+        let how = format!("label {}; kubectl berth include {} takes it off", keys::LABEL_EXCLUDE, member.name);
+        rows.push(outsider(&member, "excluded", how));
+    }
+    rows
+}
+
+/// What each wave but the first waits for: all members of the earlier ones updated, available and soaked.
+fn wave_blockers(
+    pool: &BootcNodePool,
+    waves: &Waves,
+    members: &[Member<'_>],
+    target: Option<&Target>,
+) -> BTreeMap<usize, String> {
+    let done = |m: &&Member<'_>| m.up_to_date(target) && m.unavailable().is_none();
+    let soaking: BTreeSet<&str> = pool
+        .status
+        .iter()
+        .flat_map(|s| &s.waves)
+        .filter(|wave| wave.state == WaveState::Soaking)
+        .map(|wave| wave.name.as_str())
+        .collect();
+    let used: BTreeSet<usize> = members.iter().map(|m| waves.of_node(m.node)).collect();
+    let mut blockers = BTreeMap::new();
+    let mut blocker: Option<String> = None;
+    for wave in used {
+        if let Some(why) = &blocker {
+            blockers.insert(wave, why.clone());
+            continue;
+        }
+        let name = waves.name(wave);
+        let mut of_wave = members.iter().filter(|m| waves.of_node(m.node) == wave);
+        if !of_wave.all(|m| done(&m)) {
+            blocker = Some(format!("waits for wave {name}"));
+        } else if soaking.contains(name) {
+            blocker = Some(format!("waits until wave {name} has soaked"));
+        }
+    }
+    blockers
 }
 
 /// What the pool's reference is resolved to; nothing while that speaks of an older spec.
@@ -181,88 +169,43 @@ fn words(target: &Target) -> String {
     }
 }
 
-fn wanted<'a>(member: &Member<'_>, target: Option<&'a Target>) -> Option<&'a Digest> {
-    target?.digest_for(&member.architecture())
-}
-
-fn up_to_date(member: &Member<'_>, target: Option<&Target>) -> bool {
-    let booted = member.status().booted.and_then(|b| b.digest);
-    booted.is_some() && booted.as_ref() == wanted(member, target)
-}
-
 /// The controller's order: unavailable nodes first, then those whose last turn did not end badly, then by name.
 fn order(member: &Member<'_>) -> (bool, bool, String) {
     let status = member.status();
     (member.unavailable().is_none(), status.last_turn.is_some(), member.name.clone())
 }
 
-/// What blocks all of it, the capacity, and how much of it is free: `k - |H ∪ U ∪ R|`.
-fn capacity(
-    snapshot: &Snapshot,
-    pool: &BootcNodePool,
-    members: &[Member<'_>],
-    target: Option<&Target>,
-) -> (Vec<String>, usize, usize) {
+/// What blocks all of it, or uses up its capacity.
+fn pool_blocks(pool: &BootcNodePool, occupancy: &Occupancy, target: Option<&Target>) -> Vec<String> {
     let mut blocks = Vec::new();
+    let conditions = pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
+    let said = |type_: &str, status: &str| {
+        let found = condition::find(conditions, type_).filter(|c| c.status == status);
+        found.map(|c| format!("{}: {}", c.reason, clean(&c.message)))
+    };
     if target.is_none() {
-        let conditions = pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
-        let resolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED);
-        let why = resolved.filter(|c| c.status == "False");
-        let why = why.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));
+        let why = said(condition::pool::IMAGE_RESOLVED, "False").map_or_else(String::new, |why| format!(": {why}"));
         blocks.push(format!("{} is not resolved to a digest yet{why}", clean(pool.spec.image_ref())));
     }
     if pool.spec.paused() {
         blocks.push("paused: images are staged, but nothing reboots until rollout.paused is false".to_owned());
+    } else if let Some(why) = said(condition::pool::PAUSED, "True") {
+        blocks.push(format!("paused: {why}"));
     }
-    let mut users = Users::new();
-    for member in members {
-        if let Some(why) = member.unavailable() {
-            users.insert(member.name.clone(), format!("{} {why}", member.name));
-        }
-    }
-    let name = pool.name_any();
-    let berths = snapshot.leases.iter().filter(|l| l.labels().get(keys::LABEL_POOL) == Some(&name));
-    for lease in berths {
-        if let Some((node, why)) = user(lease) {
-            users.insert(node, why);
-        }
-    }
-    let capacity = pool.spec.capacity(members.len());
-    blocks.extend(users.values().map(|why| format!("{why}, which uses up capacity")));
-    (blocks, capacity, capacity.saturating_sub(users.len()))
+    blocks.extend(said(condition::pool::ROLLOUT_HALTED, "True").map(|why| format!("halted: {why}")));
+    blocks.extend(said(condition::pool::WINDOW_OPEN, "False").map(|why| format!("no window is open: {why}")));
+    blocks.extend(occupancy.users.values().map(|why| format!("{why}, which uses up capacity")));
+    blocks
 }
 
-/// Who uses a berth up, and how. A Lease that cannot be read counts as held.
-fn user(lease: &k8s_openapi::api::coordination::v1::Lease) -> Option<(String, String)> {
-    let name = lease.name_any();
-    match lease::read(lease).map(|berth| berth.state) {
-        Ok(BerthState::Closed(_)) => None,
-        Ok(BerthState::Offered(offer)) => {
-            let node = offer.node.to_string();
-            let why = format!("{node} is offered berth {name}");
-            Some((node, why))
-        }
-        Ok(BerthState::Held(holding)) => {
-            let node = holding.node.to_string();
-            let phase = match holding.phase {
-                HoldPhase::Taken => "draining",
-                HoldPhase::Committed => "rebooting",
-                HoldPhase::Releasing(_) => "giving it back",
-            };
-            let why = format!("{node} holds berth {name} ({phase})");
-            Some((node, why))
-        }
-        Err(error) => Some((format!("lease {name}"), clean(&error.to_string()))),
-    }
-}
-
-fn conflict(member: &Member<'_>, found: &Conflict) -> PreviewRow {
+fn outsider(member: &Member<'_>, state: &str, why: String) -> PreviewRow {
     PreviewRow {
         name: member.name.clone(),
+        wave: None,
         from: versions(member.status().booted.as_ref(), None).0,
         to: String::new(),
-        state: "conflict".to_owned(),
-        blocks: vec![found.message()],
+        state: state.to_owned(),
+        blocks: vec![why],
     }
 }
 
@@ -274,7 +217,7 @@ fn going_row(
     now: Timestamp,
 ) -> PreviewRow {
     let status = member.status();
-    let digest = wanted(member, target);
+    let digest = member.wanted(target);
     let desired = digest.zip(target).map(|(digest, target)| DesiredImage {
         reference: String::new(),
         digest: digest.clone(),
@@ -284,6 +227,7 @@ fn going_row(
     let (from, to) = versions(status.booted.as_ref(), desired.as_ref());
     PreviewRow {
         name: member.name.clone(),
+        wave: None,
         from,
         to: if target.is_none() { unresolved(pool) } else { to },
         state: state(&status, digest),
@@ -336,7 +280,7 @@ fn blocks(
     if member.node.uid().is_some_and(|uid| !bootc.spec.node_uid.is_empty() && uid != bootc.spec.node_uid) {
         blocks.push("its BootcNode is of an older Node of that name".to_owned());
     }
-    let digest = wanted(member, target);
+    let digest = member.wanted(target);
     if target.is_some() && digest.is_none() {
         blocks.push(format!("the image has no manifest for {}", member.architecture()));
     }
@@ -390,9 +334,12 @@ fn text(preview: &PoolPreview, width: usize) -> String {
         let rows: Vec<Vec<String>> = preview
             .nodes
             .iter()
-            .map(|n| vec![n.name.clone(), n.from.clone(), n.to.clone(), n.state.clone(), n.blocks.join("; ")])
+            .map(|n| {
+                let wave = n.wave.clone().unwrap_or_default();
+                vec![n.name.clone(), wave, n.from.clone(), n.to.clone(), n.state.clone(), n.blocks.join("; ")]
+            })
             .collect();
-        out += &columns(&["NAME", "FROM", "TO", "STATE", "BLOCKED BY"], &rows, width);
+        out += &columns(&["NAME", "WAVE", "FROM", "TO", "STATE", "BLOCKED BY"], &rows, width);
     }
     out
 }

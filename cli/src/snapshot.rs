@@ -24,7 +24,7 @@ pub struct Snapshot {
     pub pools: Vec<BootcNodePool>,
     /// What each node should run and runs.
     pub bootc_nodes: Vec<BootcNode>,
-    /// The Nodes themselves. Only a preview needs them.
+    /// The Nodes themselves: all of them for a preview or an admin's word, the excluded ones for a status.
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
@@ -39,31 +39,46 @@ pub struct Snapshot {
 pub enum Scope {
     /// What a status needs.
     Status,
-    /// What a preview needs: Nodes as well.
+    /// What a preview needs: all Nodes as well.
     Preview,
+    /// What an admin's word needs: as a preview, and the berths must be readable.
+    Admin,
 }
 
 impl Snapshot {
-    /// Reads it from the API server.
+    /// Reads it from the API server, as it is now and not as some cache has it.
     ///
     /// # Errors
-    /// When pools or their nodes cannot be read. Berths that cannot be read are a note.
+    /// When pools or their nodes cannot be read, or what else the scope needs. For a status, berths and excluded Nodes
+    /// that cannot be read are a note.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let mut this = Self {
-            pools: list(&Api::all(client.clone())).await.map_err(explained)?,
-            bootc_nodes: list(&Api::all(client.clone())).await.map_err(explained)?,
+            pools: list(&Api::all(client.clone()), None).await.map_err(explained)?,
+            bootc_nodes: list(&Api::all(client.clone()), None).await.map_err(explained)?,
             ..Self::default()
         };
-        match list(&Api::<Lease>::namespaced(client.clone(), namespace)).await {
+        match list(&Api::<Lease>::namespaced(client.clone(), namespace), None).await {
             Ok(leases) => this.leases = leases,
+            Err(error) if scope == Scope::Admin => return Err(error).context("reading the berths"),
             Err(error) => this.notes.push(format!("the berths are as last reported: {error}")),
         }
         // The controller's own lease lies beside the berths.
         this.leases.retain(|lease| lease.labels().contains_key(keys::LABEL_POOL));
-        if scope == Scope::Preview {
-            this.nodes = list(&Api::all(client.clone())).await.context("reading the Nodes, which a preview needs")?;
+        let nodes = Api::all(client.clone());
+        if scope != Scope::Status {
+            this.nodes = list(&nodes, None).await.context("reading the Nodes")?;
+            return Ok(this);
+        }
+        match list(&nodes, Some(keys::LABEL_EXCLUDE)).await {
+            Ok(excluded) => this.nodes = excluded,
+            Err(error) => this.notes.push(format!("excluded nodes are not named: {error}")),
         }
         Ok(this)
+    }
+
+    /// The pool of that name.
+    pub(crate) fn pool(&self, name: &str) -> Option<&BootcNodePool> {
+        self.pools.iter().find(|pool| pool.name_any() == name)
     }
 
     /// The pools to show, by name.
@@ -76,12 +91,13 @@ impl Snapshot {
     }
 }
 
-async fn list<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+async fn list<K>(api: &Api<K>, labels: Option<&str>) -> kube::Result<Vec<K>>
 where
     K: Clone + Debug + DeserializeOwned,
 {
     let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
+    params.label_selector = labels.map(str::to_owned);
     loop {
         let page = api.list(&params).await?;
         all.extend(page.items);

@@ -21,6 +21,11 @@ pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// So many seconds, likewise.
+pub(crate) fn seconds(seconds: u64) -> String {
+    span(i64::try_from(seconds).unwrap_or(i64::MAX))
+}
+
 fn span(seconds: i64) -> String {
     let seconds = seconds.max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use kubectl_berth::admin::{self, Change, NoPlan, Plan};
 use kubectl_berth::{Snapshot, previews, render, render_preview, views};
 use serde::Deserialize;
 
@@ -28,18 +29,49 @@ enum Show {
     Preview,
     Json,
     PreviewJson,
+    /// The node of that name.
+    Exclude(String),
+    /// The node of that name.
+    Include(String),
+    /// The node of that name.
+    Release(String),
+    /// The pool of that name.
+    Retry(String),
 }
 
 impl Example {
     fn print(&self) -> String {
         let (snapshot, now) = (&self.snapshot, self.now);
-        match self.show {
+        match &self.show {
             Show::Status => render(snapshot, now, self.width),
             Show::Preview => render_preview(snapshot, now, self.width),
             Show::Json => serde_json::to_string_pretty(&views(snapshot, now)).unwrap() + "\n",
+            Show::Exclude(node) => planned(admin::exclude(snapshot, node, now), now),
+            Show::Include(node) => planned(admin::include(snapshot, node), now),
+            Show::Release(node) => planned(admin::release(snapshot, node, now), now),
+            Show::Retry(pool) => planned(admin::retry(snapshot, pool, now), now),
             Show::PreviewJson => serde_json::to_string_pretty(&previews(snapshot, now)).unwrap() + "\n",
         }
     }
+}
+
+/// What is said, and behind a line what is changed.
+fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(error) => return format!("error: {error}\n"),
+    };
+    let changes = plan.changes.iter().map(|change| match change {
+        Change::Label { node, uid, excluded } => format!("Node {node} {uid}: excluded {excluded}\n"),
+        Change::Retry { pool, uid, token } => format!("BootcNodePool {pool} {uid}: retryToken {token}\n"),
+        Change::Close { lease, closed, note, .. } => {
+            let mut lease = lease.clone();
+            berth_api::berth::lease::write(closed, &mut lease, now);
+            format!("{}event: {note}\n", serde_saphyr::to_string(&lease).unwrap())
+        }
+    });
+    let changes: String = changes.collect();
+    format!("{}---\n{changes}", plan.render())
 }
 
 fn examples() -> Vec<PathBuf> {

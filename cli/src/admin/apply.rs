@@ -1,0 +1,177 @@
+//! Making the changes of a plan.
+
+use anyhow::{Context, Result, anyhow};
+use berth_api::berth::{Berth, lease};
+use berth_api::keys;
+use berth_api::pool::BootcNodePool;
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::{Change, Plan};
+use crate::text::clean;
+
+/// Who the API server says wrote the fields.
+pub const FIELD_MANAGER: &str = "kubectl-berth";
+/// Where events about objects without a namespace are kept.
+const EVENTS: &str = "default";
+/// Longest note of an event, in bytes; the API server takes 1024.
+const NOTE: usize = 1000;
+
+/// Makes the changes, in order, and says what was done. A change that is refused ends it.
+///
+/// # Errors
+/// When a change is refused or the API server does not answer; the text says which, and names what was done before it.
+pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    for change in &plan.changes {
+        match make(client, change, now).await {
+            Ok(lines) => done.extend(lines),
+            Err(error) if done.is_empty() => return Err(error),
+            Err(error) => return Err(error.context(format!("after this was done: {}", done.join(" ")))),
+        }
+    }
+    Ok(done)
+}
+
+async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<String>> {
+    match change {
+        Change::Label { node, uid, excluded } => {
+            let value = if *excluded { json!("true") } else { Value::Null };
+            let patch = json!({ "metadata": { "uid": uid, "labels": { keys::LABEL_EXCLUDE: value } } });
+            let nodes = Api::<Node>::all(client.clone());
+            nodes
+                .patch(node, &params(), &Patch::Merge(patch))
+                .await
+                .with_context(|| format!("changing Node {node}"))?;
+            let now = if *excluded { "is excluded" } else { "is not excluded any more" };
+            Ok(vec![format!("Node {node} {now}.")])
+        }
+        Change::Retry { pool, uid, token } => {
+            let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": { "retryToken": token } } });
+            let pools = Api::<BootcNodePool>::all(client.clone());
+            pools
+                .patch(pool, &params(), &Patch::Merge(patch))
+                .await
+                .with_context(|| format!("changing pool {pool}"))?;
+            Ok(vec![format!("Pool {pool} retries.")])
+        }
+        Change::Close { lease, closed, node, uid, note } => {
+            close(client, lease, closed, now).await?;
+            let mut done = vec![format!("Berth {} is closed.", closed.name())];
+            if let Err(error) = tell(client, lease, (node, uid), note, now).await {
+                done.push(format!("No event says so: {error:#}"));
+            }
+            Ok(done)
+        }
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// A compare-and-swap: UID and resourceVersion are those that the plan was made from.
+async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -> Result<()> {
+    let name = closed.name();
+    if lease.uid().is_none() || lease.resource_version().is_none() {
+        return Err(anyhow!("Lease {name} was read without UID or resourceVersion; nothing was done to it"));
+    }
+    let leases = Api::<Lease>::namespaced(client.clone(), &lease.namespace().unwrap_or_default());
+    let mut changed = lease.clone();
+    lease::write(closed, &mut changed, now);
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    match leases.replace(&name, &params, &changed).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
+            "berth {name} has changed since it was read; nothing was done to it: look again, and decide again"
+        )),
+        Err(error) => Err(error).with_context(|| format!("closing berth {name}")),
+    }
+}
+
+/// Says who closed a berth, where people look for what happened to a node.
+async fn tell(client: &Client, lease: &Lease, node: (&str, &str), note: &str, now: Timestamp) -> Result<()> {
+    let who = who(client).await.context("asking the API server who you are")?;
+    let events = Api::<Event>::namespaced(client.clone(), EVENTS);
+    let event = event(lease, node, &format!("{note}; by {}", clean(&who)), now);
+    events.create(&PostParams::default(), &event).await.context("creating the event")?;
+    Ok(())
+}
+
+async fn who(client: &Client) -> Result<String> {
+    let reviews = Api::<SelfSubjectReview>::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    let name = review.status.and_then(|s| s.user_info).and_then(|u| u.username);
+    name.context("it does not say")
+}
+
+fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -> Event {
+    let regarding = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    };
+    let related = ObjectReference {
+        api_version: Some("coordination.k8s.io/v1".to_owned()),
+        kind: Some("Lease".to_owned()),
+        name: lease.metadata.name.clone(),
+        namespace: lease.metadata.namespace.clone(),
+        uid: lease.metadata.uid.clone(),
+        ..ObjectReference::default()
+    };
+    Event {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{node}.")),
+            namespace: Some(EVENTS.to_owned()),
+            ..ObjectMeta::default()
+        },
+        action: Some("Release".to_owned()),
+        reason: Some("BerthReleased".to_owned()),
+        type_: Some("Warning".to_owned()),
+        note: Some(bounded(note)),
+        event_time: Some(MicroTime::from(now)),
+        regarding: Some(regarding),
+        related: Some(related),
+        reporting_controller: Some(format!("{}/{FIELD_MANAGER}", keys::GROUP)),
+        reporting_instance: Some(FIELD_MANAGER.to_owned()),
+        ..Event::default()
+    }
+}
+
+/// As much of a note as an event may hold.
+fn bounded(note: &str) -> String {
+    let mut bounded = note.to_owned();
+    while bounded.len() > NOTE {
+        bounded.pop();
+    }
+    bounded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_speaks_of_the_node_and_names_the_lease() {
+        let mut lease = Lease::default();
+        lease.metadata.name = Some("workers-0".to_owned());
+        lease.metadata.namespace = Some("berth-system".to_owned());
+        let event = event(&lease, ("n5", "uid-n5"), &"ü".repeat(2000), Timestamp::UNIX_EPOCH);
+        let note = event.note.unwrap();
+        assert!(note.len() <= NOTE && note.len() > NOTE - 4);
+        let regarding = event.regarding.unwrap();
+        assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("Node"), Some("uid-n5")));
+        assert_eq!(event.related.unwrap().name.as_deref(), Some("workers-0"));
+        // Events about objects without a namespace are refused anywhere else.
+        assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
+    }
+}

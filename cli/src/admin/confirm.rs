@@ -1,0 +1,46 @@
+//! Asking before doing.
+
+use std::io::{BufRead, Result, Write};
+
+/// What the admin says to a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Go on.
+    Yes,
+    /// Do nothing: also for an empty line, the end of the input, and whatever else is not yes.
+    No,
+}
+
+/// Asks whether to go on.
+///
+/// # Errors
+/// When the question cannot be written or the answer cannot be read.
+pub fn ask(input: &mut impl BufRead, output: &mut impl Write) -> Result<Answer> {
+    write!(output, "Go on? [y/N] ")?;
+    output.flush()?;
+    let mut line = String::new();
+    input.read_line(&mut line)?;
+    let yes = ["y", "yes"].iter().any(|word| line.trim().eq_ignore_ascii_case(word));
+    Ok(if yes { Answer::Yes } else { Answer::No })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_yes_is_yes() {
+        let answer = |text: &str| {
+            let mut asked = Vec::new();
+            let answer = ask(&mut text.as_bytes(), &mut asked).unwrap();
+            assert_eq!(asked, b"Go on? [y/N] ");
+            answer
+        };
+        for text in ["y\n", "Y\n", "yes\n", " YES \n", "y"] {
+            assert_eq!(answer(text), Answer::Yes, "{text:?}");
+        }
+        for text in ["", "\n", "n\n", "no\n", "ye\n", "yes please\n", "\ny\n"] {
+            assert_eq!(answer(text), Answer::No, "{text:?}");
+        }
+    }
+}

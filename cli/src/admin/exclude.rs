@@ -1,0 +1,162 @@
+//! Taking a node out of pool and count, and back.
+
+use berth_api::berth::HoldPhase;
+use berth_api::pool::BootcNodePool;
+use berth_api::{NodeName, keys};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::holder::{Claims, Held, failure_words, named};
+use super::{Change, NoPlan, Plan};
+use crate::Snapshot;
+use crate::members::{Member, Roster, is_excluded};
+use crate::nodes::silence;
+use crate::occupancy::Occupancy;
+
+/// What excluding a node does.
+///
+/// # Errors
+/// When there is no such Node.
+pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
+    let roster = Roster::of(snapshot);
+    let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
+    let excluded = is_excluded(member.node);
+    let of = if excluded { &roster.without_label } else { &roster.membership };
+    let pool = of.pool_of.get(&NodeName::from(node)).and_then(|name| snapshot.pool(name.as_str()));
+    let claims = Claims::of(snapshot, &member);
+    let key = keys::LABEL_EXCLUDE;
+    let mut plan = Plan::default();
+    if excluded {
+        plan.head = format!("Node {node} is excluded already; nothing to do.");
+    } else {
+        let from = pool.map_or_else(|| "which is in no pool".to_owned(), |p| format!("from pool {}", p.name_any()));
+        plan.head = format!("Exclude node {node}, {from}: puts the label {key} on it.").replace(", from", " from");
+        plan.changes = vec![Change::label(&member, true)];
+        plan.facts.extend(pool.map(|pool| room_without(snapshot, &roster, pool, &member, &claims)));
+    }
+    for held in &claims.held {
+        holding(&mut plan, snapshot, &roster, &member, held, now);
+    }
+    plan.facts.extend(
+        claims.offered.iter().map(|name| format!("It is offered berth {name}; the controller withdraws that.")),
+    );
+    plan.warnings.extend(claims.unreadable);
+    plan.facts.push(format!("Nothing is done to the host. When it is well again: kubectl berth include {node}"));
+    Ok(plan)
+}
+
+/// What the pool has now, and without the node.
+fn room_without(
+    snapshot: &Snapshot,
+    roster: &Roster<'_>,
+    pool: &BootcNodePool,
+    member: &Member<'_>,
+    claims: &Claims<'_>,
+) -> String {
+    let mut members = roster.members(&pool.name_any());
+    let before = Occupancy::of(snapshot, pool, &members);
+    let count = members.len();
+    members.retain(|m| m.name != member.name);
+    let mut after = Occupancy::of(snapshot, pool, &members);
+    after.users.remove(&member.name);
+    let (k, free, rest) = (after.capacity, after.free(), members.len());
+    let once = claims.held.first().map_or_else(String::new, |h| format!(", once berth {} is closed", h.berth.name()));
+    let used = before.users.get(&member.name).map_or_else(String::new, |why| format!(" ({why})"));
+    format!(
+        "Pool {}: {count} nodes, {} at a time, {} free{used}; without it {rest} nodes, {k} at a time, {free} free{once}.",
+        pool.name_any(),
+        before.capacity,
+        before.free(),
+    )
+}
+
+/// What becomes of a berth that the node holds.
+fn holding(
+    plan: &mut Plan,
+    snapshot: &Snapshot,
+    roster: &Roster<'_>,
+    member: &Member<'_>,
+    held: &Held<'_>,
+    now: Timestamp,
+) {
+    let pool = snapshot.pool(held.berth.pool.as_str());
+    let name = &member.name;
+    plan.facts.push(format!("It holds {}.", held.words(member, pool, now)));
+    let committed = held.holding.phase == HoldPhase::Committed;
+    if !member.ready() {
+        plan.facts.push("The Node is NotReady: the controller closes the berth (closed:excluded).".to_owned());
+        if committed {
+            let failure = failure_words(pool, roster, member, &held.holding.target);
+            plan.facts.push(format!("That was never proven: {failure}."));
+        }
+        return;
+    }
+    plan.facts.push(match committed {
+        false => "The Node is Ready: its agent uncordons it and gives the berth back by itself; nothing counts as failed.".to_owned(),
+        true => format!(
+            "The Node is Ready: its agent gives the berth back by itself, after the reboot that it committed and without \
+             waiting for proof. If {} is what booted and is not proven, it counts as failed on {name}.",
+            named(&held.holding.target, member, pool)
+        ),
+    });
+    plan.facts.push("The controller closes the berth only when the Node is NotReady.".to_owned());
+    if let Some(age) = silence(&member.status(), now) {
+        plan.warnings.push(format!(
+            "No word from its agent for {age}, and the Node is Ready: nobody gives the berth back before the agent runs \
+             again. If it does not: kubectl berth release {name}"
+        ));
+    }
+}
+
+/// What including a node again does.
+///
+/// # Errors
+/// When there is no such Node.
+pub fn include(snapshot: &Snapshot, node: &str) -> Result<Plan, NoPlan> {
+    let roster = Roster::of(snapshot);
+    let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
+    if !is_excluded(member.node) {
+        let head = format!("Node {node} is not excluded; nothing to do.");
+        return Ok(Plan { head, ..Plan::default() });
+    }
+    let name = NodeName::from(node);
+    let head = format!("Include node {node}: takes the label {} off it.", keys::LABEL_EXCLUDE);
+    let mut plan = Plan { head, changes: vec![Change::label(&member, false)], ..Plan::default() };
+    let pool = roster.without_label.pool_of.get(&name).and_then(|pool| snapshot.pool(pool.as_str()));
+    match (pool, roster.without_label.conflicts.get(&name)) {
+        (_, Some(conflict)) => plan.warnings.push(conflict.message()),
+        (None, None) => plan.facts.push("No pool selects it: nothing is asked of it.".to_owned()),
+        (Some(pool), None) => joins(&mut plan, snapshot, &roster, pool, &member),
+    }
+    Ok(plan)
+}
+
+fn joins(plan: &mut Plan, snapshot: &Snapshot, roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>) {
+    let name = pool.name_any();
+    let mut members = roster.members(&name);
+    let before = members.len();
+    members.push(member.clone());
+    let after = Occupancy::of(snapshot, pool, &members);
+    let (now, k, free) = (members.len(), after.capacity, after.free());
+    let uses = member
+        .unavailable()
+        .map_or_else(String::new, |why| format!("; it {why}, and uses up capacity until it is not"));
+    plan.facts.push(format!("Pool {name}: {now} nodes instead of {before}, {k} at a time, {free} free{uses}."));
+    let target = pool.status.as_ref().and_then(|s| s.target.as_ref());
+    let Some(wanted) = member.wanted(target) else { return };
+    let recorded = pool.status.iter().flat_map(|s| &s.failures).filter(|f| f.digest == *wanted);
+    let failed =
+        member.status().failed_digests.contains(wanted) || recorded.into_iter().any(|f| f.nodes.contains(&member.name));
+    let image = named(wanted, member, Some(pool));
+    plan.facts.push(match failed {
+        true => format!("{image} failed there and is not tried again before kubectl berth retry {name}."),
+        false if member.up_to_date(target) => format!("It runs {image} already."),
+        false => format!("It is brought to {image} in its turn."),
+    });
+}
+
+impl Change {
+    fn label(member: &Member<'_>, excluded: bool) -> Self {
+        Self::Label { node: member.name.clone(), uid: member.node.uid().unwrap_or_default(), excluded }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a node holds, and what became of it.
+
+use std::collections::BTreeSet;
+
+use berth_api::Digest;
+use berth_api::berth::{Berth, BerthState, HoldPhase, Holding, lease};
+use berth_api::keys;
+use berth_api::pool::BootcNodePool;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+
+use crate::Snapshot;
+use crate::members::{Member, Roster};
+use crate::text::{age, clean, short};
+
+/// A berth that a node holds.
+#[derive(Debug, Clone)]
+pub(super) struct Held<'a> {
+    pub(super) lease: &'a Lease,
+    pub(super) berth: Berth,
+    pub(super) holding: Holding,
+}
+
+/// All that Leases say of a node.
+#[derive(Debug, Default)]
+pub(super) struct Claims<'a> {
+    /// Berths that this very Node holds.
+    pub(super) held: Vec<Held<'a>>,
+    /// Berths that a former Node of that name holds.
+    pub(super) former: Vec<Held<'a>>,
+    /// Names of berths that it is offered.
+    pub(super) offered: Vec<String>,
+    /// What is wrong with Leases that speak of it and cannot be read.
+    pub(super) unreadable: Vec<String>,
+}
+
+impl<'a> Claims<'a> {
+    /// Looks through all pools: a node that moved may hold a berth of its former one.
+    pub(super) fn of(snapshot: &'a Snapshot, member: &Member<'_>) -> Self {
+        let mut claims = Self::default();
+        let uid = member.node.uid().unwrap_or_default();
+        for lease in &snapshot.leases {
+            let labelled = lease.labels().get(keys::LABEL_NODE) == Some(&member.name);
+            let berth = match lease::read(lease) {
+                Ok(berth) => berth,
+                Err(error) if labelled => {
+                    claims.unreadable.push(clean(&error.to_string()));
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            match &berth.state {
+                BerthState::Held(holding) if holding.node.as_str() == member.name => {
+                    let list = if holding.uid.as_str() == uid { &mut claims.held } else { &mut claims.former };
+                    let holding = holding.clone();
+                    list.push(Held { lease, berth, holding });
+                }
+                BerthState::Offered(offer) if offer.node.as_str() == member.name => claims.offered.push(berth.name()),
+                _ => {}
+            }
+        }
+        claims
+    }
+}
+
+impl Held<'_> {
+    /// `berth workers-0 for v2 (222222222222): Committed under boot b1, since 12m`.
+    pub(super) fn words(&self, member: &Member<'_>, pool: Option<&BootcNodePool>, now: Timestamp) -> String {
+        let target = named(&self.holding.target, member, pool);
+        let phase = match self.holding.phase {
+            HoldPhase::Taken => "Taken".to_owned(),
+            HoldPhase::Committed => "Committed".to_owned(),
+            HoldPhase::Releasing(outcome) => format!("Releasing ({})", outcome.as_str()),
+        };
+        let since = self.lease.spec.as_ref().and_then(|s| s.renew_time.as_ref());
+        let since = since.map_or_else(String::new, |t| format!(", since {}", age(t.0, now)));
+        format!("berth {} for {target}: {phase} under boot {}{since}", self.berth.name(), self.holding.boot_id)
+    }
+
+    /// Whether a reboot is licensed and, as far as the Node says, has not begun or not ended yet.
+    pub(super) fn reboot_may_be_on_its_way(&self, member: &Member<'_>) -> bool {
+        self.holding.phase == HoldPhase::Committed && boot_of(member) == Some(self.holding.boot_id.as_str())
+    }
+
+    /// Whether the agent can prove this turn by itself: a new boot, Ready, of the target or of what it ran before.
+    pub(super) fn provable(&self, member: &Member<'_>) -> bool {
+        let booted = member.status().booted.and_then(|b| b.digest);
+        let known = booted.is_some() && (booted.as_ref() == Some(&self.holding.target) || booted == self.holding.from);
+        let rebooted = boot_of(member).is_some_and(|boot| boot != self.holding.boot_id.as_str());
+        self.holding.phase == HoldPhase::Committed && known && rebooted && member.ready()
+    }
+}
+
+/// The boot ID that the kubelet reported.
+pub(super) fn boot_of<'a>(member: &Member<'a>) -> Option<&'a str> {
+    let info = member.node.status.as_ref()?.node_info.as_ref()?;
+    Some(info.boot_id.as_str())
+}
+
+/// A digest with its version, where anybody knows that: `v2 (222222222222)`.
+pub(super) fn named(digest: &Digest, member: &Member<'_>, pool: Option<&BootcNodePool>) -> String {
+    let status = member.status();
+    let deployments = [status.booted, status.staged, status.rollback];
+    let deployed = deployments.into_iter().flatten().find(|d| d.digest.as_ref() == Some(digest));
+    let version = of_target(digest, pool).or_else(|| deployed.and_then(|d| d.version));
+    match version {
+        Some(version) => format!("{} ({})", clean(&version), short(digest)),
+        None => short(digest),
+    }
+}
+
+/// The version of the pool's target, when the digest is one of its platforms.
+pub(super) fn of_target(digest: &Digest, pool: Option<&BootcNodePool>) -> Option<String> {
+    let target = pool?.status.as_ref()?.target.as_ref()?;
+    let is_its = target.digest == *digest || target.platforms.iter().any(|p| p.digest == *digest);
+    target.version.clone().filter(|_| is_its)
+}
+
+/// What it means that a digest counts as failed on a node as well.
+pub(super) fn failure_words(
+    pool: Option<&BootcNodePool>,
+    roster: &Roster<'_>,
+    member: &Member<'_>,
+    digest: &Digest,
+) -> String {
+    let what = format!("{} counts as failed on {}", named(digest, member, pool), member.name);
+    let Some(pool) = pool else { return what };
+    let mut failed = failed_nodes(pool, roster, digest);
+    failed.insert(member.name.clone());
+    let recorded = pool.status.iter().flat_map(|s| &s.failures).find(|f| f.digest == *digest);
+    let count = failed.len().max(recorded.map_or(0, |f| f.count as usize));
+    let (most, name) = (pool.spec.max_failures(), pool.name_any());
+    let until = format!("until its image changes, or kubectl berth retry {name}");
+    match count {
+        count if count >= most => format!("{what}. With {count} of them the rollout of {name} halts, {until}"),
+        _ => format!("{what}, and is not tried there again {until}. The rollout of {name} goes on: it halts at {most}"),
+    }
+}
+
+/// The nodes on which a digest failed, by the pool's record and by what members say.
+pub(super) fn failed_nodes(pool: &BootcNodePool, roster: &Roster<'_>, digest: &Digest) -> BTreeSet<String> {
+    let recorded = pool.status.iter().flat_map(|s| &s.failures).filter(|f| f.digest == *digest);
+    let mut nodes: BTreeSet<String> = recorded.flat_map(|f| f.nodes.iter().cloned()).collect();
+    let members = roster.members(&pool.name_any());
+    nodes.extend(members.into_iter().filter(|m| m.status().failed_digests.contains(digest)).map(|m| m.name));
+    nodes
+}

@@ -1,0 +1,135 @@
+//! Closing what a node holds over its agent's head: an admin vouches for a node that cannot be proven.
+
+use berth_api::berth::{ClosedReason, HoldPhase};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::holder::{Claims, Held, boot_of, failure_words, named};
+use super::{Change, NoPlan, Plan};
+use crate::Snapshot;
+use crate::members::{Member, Roster, is_excluded};
+use crate::nodes::silence;
+
+/// What releasing a node does.
+///
+/// # Errors
+/// When there is no such Node.
+pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
+    let roster = Roster::of(snapshot);
+    let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
+    let claims = Claims::of(snapshot, &member);
+    let mut plan = Plan::default();
+    if claims.held.is_empty() {
+        plan.head = format!("Node {node} holds no berth; nothing to release.");
+        plan.facts.extend(claims.offered.iter().map(|name| {
+            format!("It is offered berth {name}; an offer that is not taken is closed by the controller.")
+        }));
+        plan.facts.extend(claims.former.iter().map(|held| {
+            let name = held.berth.name();
+            format!("A former Node of that name holds berth {name}; the controller closes that (closed:gone).")
+        }));
+        plan.warnings.extend(claims.unreadable);
+        return Ok(plan);
+    }
+    let names: Vec<_> = claims.held.iter().map(|h| h.berth.name()).collect();
+    let berths = if names.len() == 1 { "berth" } else { "berths" };
+    plan.head = format!("Release node {node}: closes {berths} {} as closed:admin, by your word.", names.join(", "));
+    plan.facts.push(format!("{}.", standing(&member)));
+    for held in &claims.held {
+        closing(&mut plan, snapshot, &roster, &member, held, now);
+    }
+    plan.facts.push(format!(
+        "The licence ends: Berth asks for no reboot of {node} under it, and another node may have its place."
+    ));
+    let agent = match member.cordoned() {
+        true => "Its agent finds a cordon of Berth without a berth, and uncordons it; a cordon of somebody else stays.",
+        false => "It is not cordoned, and stays so.",
+    };
+    plan.facts.push(agent.to_owned());
+    plan.facts.push(format!("An event on Node {node} says who did this."));
+    plan.warnings.extend(claims.unreadable);
+    against(&mut plan, &member, &claims.held, now);
+    Ok(plan)
+}
+
+/// What the node is and runs.
+fn standing(member: &Member<'_>) -> String {
+    let ready = if member.ready() { "Ready" } else { "NotReady" };
+    let cordoned = if member.cordoned() { " and cordoned" } else { "" };
+    let boot = boot_of(member).map_or_else(String::new, |boot| format!(" under boot {boot}"));
+    let booted = member.status().booted.and_then(|b| b.digest);
+    let runs = booted.map_or_else(
+        || "its agent has not said what it runs".to_owned(),
+        |d| format!("it runs {}", named(&d, member, None)),
+    );
+    format!("The Node is {ready}{cordoned}{boot}; {runs}")
+}
+
+/// What becomes of one berth.
+fn closing(
+    plan: &mut Plan,
+    snapshot: &Snapshot,
+    roster: &Roster<'_>,
+    member: &Member<'_>,
+    held: &Held<'_>,
+    now: Timestamp,
+) {
+    // Held under that UID, so it can be ended.
+    let Ok(closed) = held.berth.ended(ClosedReason::Admin) else { return };
+    let pool = snapshot.pool(held.berth.pool.as_str());
+    plan.facts.push(format!("It holds {}.", held.words(member, pool, now)));
+    let target = &held.holding.target;
+    plan.facts.push(match held.holding.phase {
+        HoldPhase::Committed => format!("That was never proven: {}.", failure_words(pool, roster, member, target)),
+        HoldPhase::Taken => "It has not committed: nothing counts as failed.".to_owned(),
+        HoldPhase::Releasing(outcome) => format!("It is being given back; the outcome stays {}.", outcome.as_str()),
+    });
+    let note = format!(
+        "berth {} was closed by an admin's word while {} held it for {} ({:?})",
+        held.berth.name(),
+        member.name,
+        named(target, member, pool),
+        held.holding.phase
+    );
+    plan.changes.push(Change::Close {
+        lease: Box::new(held.lease.clone()),
+        closed: Box::new(closed),
+        node: member.name.clone(),
+        uid: member.node.uid().unwrap_or_default(),
+        note,
+    });
+}
+
+/// What speaks against it.
+fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timestamp) {
+    let name = &member.name;
+    let status = member.status();
+    let silent = silence(&status, now);
+    if !member.ready() {
+        let already = if is_excluded(member.node) { ", which is done: the controller closes the berth" } else { "" };
+        plan.warnings.push(format!(
+            "The Node is NotReady. You would vouch for a node that nobody can see: it leaves its berth and still uses up \
+             capacity. The right word is kubectl berth exclude {name}{already}"
+        ));
+    }
+    if held.iter().any(|h| h.reboot_may_be_on_its_way(member)) {
+        plan.warnings.push(format!(
+            "It committed under the boot that still runs: a reboot may be on its way, and nothing takes that back. Make sure \
+             on the host that none is (systemctl list-jobs, shutdown --show), or wait until {name} has come back"
+        ));
+    }
+    if silent.is_none() && held.iter().any(|h| h.provable(member)) {
+        plan.warnings.push(
+            "It is Ready under a new boot and runs an image that its agent can prove: wait for the agent, which gives back \
+             by itself, without a failure"
+                .to_owned(),
+        );
+    }
+    if silent.is_none() && held.iter().any(|h| h.holding.phase != HoldPhase::Committed) {
+        plan.warnings.push("Its agent is alive and has not committed: it gives back by itself, at the end of drain.timeout at the latest".to_owned());
+    }
+    if let Some(age) = silent {
+        plan.warnings
+            .push(format!("No word from its agent for {age}: nobody uncordons {name} before the agent runs again"));
+    }
+}

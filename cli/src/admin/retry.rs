@@ -1,0 +1,103 @@
+//! Trying again what has failed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::Digest;
+use berth_api::condition;
+use berth_api::pool::BootcNodePool;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::holder::of_target;
+use super::{Change, NoPlan, Plan};
+use crate::Snapshot;
+use crate::members::Roster;
+use crate::text::{clean, short};
+
+/// What a retry in a pool does.
+///
+/// # Errors
+/// When there is no such pool.
+pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
+    let found = snapshot.pool(pool).ok_or_else(|| NoPlan::NoPool {
+        name: pool.to_owned(),
+        known: snapshot.pools.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", "),
+    })?;
+    let roster = Roster::of(snapshot);
+    let failed = failed(found, &roster);
+    let halted =
+        found.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, condition::pool::ROLLOUT_HALTED));
+    if failed.is_empty() && !halted {
+        let head = format!("Nothing is recorded as failed in pool {pool}; nothing to retry.");
+        return Ok(Plan { head, ..Plan::default() });
+    }
+    let token = now.to_string();
+    let mut plan = Plan {
+        head: format!("Retry in pool {pool}: sets rollout.retryToken to {token}."),
+        changes: vec![Change::Retry { pool: pool.to_owned(), uid: found.uid().unwrap_or_default(), token }],
+        ..Plan::default()
+    };
+    let mut again = false;
+    for (digest, nodes) in &failed {
+        let wanted = is_wanted(found, digest);
+        again |= wanted;
+        plan.facts.push(words(found, digest, nodes, wanted));
+    }
+    if halted {
+        plan.facts.push("The rollout is halted, and goes on.".to_owned());
+    }
+    if again {
+        let k = found.spec.capacity(roster.members(pool).len());
+        plan.facts.push(format!(
+            "Each of them is tried once, at most {k} at a time; the rollout halts again at {}.",
+            count_of(found.spec.max_failures())
+        ));
+    }
+    if found.spec.paused() {
+        plan.warnings.push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
+    }
+    Ok(plan)
+}
+
+fn count_of(failures: usize) -> String {
+    let word = if failures == 1 { "failure" } else { "failures" };
+    format!("{failures} {word}")
+}
+
+/// The nodes that each digest failed on: the pool's record, and what members say.
+fn failed(pool: &BootcNodePool, roster: &Roster<'_>) -> BTreeMap<Digest, (BTreeSet<String>, usize)> {
+    let mut failed: BTreeMap<Digest, (BTreeSet<String>, usize)> = BTreeMap::new();
+    for record in pool.status.iter().flat_map(|s| &s.failures) {
+        let entry = failed.entry(record.digest.clone()).or_default();
+        entry.0.extend(record.nodes.iter().cloned());
+        entry.1 = record.count as usize;
+    }
+    for member in roster.members(&pool.name_any()) {
+        for digest in member.status().failed_digests {
+            failed.entry(digest).or_default().0.insert(member.name.clone());
+        }
+    }
+    failed
+}
+
+fn is_wanted(pool: &BootcNodePool, digest: &Digest) -> bool {
+    let target = pool.status.as_ref().and_then(|s| s.target.as_ref());
+    target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == *digest))
+}
+
+fn words(pool: &BootcNodePool, digest: &Digest, (nodes, count): &(BTreeSet<String>, usize), wanted: bool) -> String {
+    let name = match of_target(digest, Some(pool)) {
+        Some(version) => format!("{} ({})", clean(&version), short(digest)),
+        None => short(digest),
+    };
+    let list: Vec<_> = nodes.iter().map(String::as_str).collect();
+    let more = match count.saturating_sub(nodes.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let list = format!("{}{more}", list.join(", "));
+    match wanted {
+        true => format!("{name} is tried again on {list}."),
+        false => format!("{name}, which the pool does not ask for now, may be tried again on {list}."),
+    }
+}

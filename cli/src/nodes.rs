@@ -1,0 +1,108 @@
+//! What each node does now, and what it waits for.
+
+use berth_api::condition;
+use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DesiredImage, Phase, Staging};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::Snapshot;
+use crate::status::{NodeRow, ProgressView};
+use crate::text::{age, clean, short, until};
+
+/// An agent that has not been heard of for so long is worth a word: three of its signs of life are missing.
+const SILENT: i64 = 15 * 60;
+
+pub(crate) fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> bool) -> Vec<NodeRow> {
+    let mut rows: Vec<_> =
+        snapshot.bootc_nodes.iter().filter(|node| of(&node.spec.pool_name)).map(|node| row(node, now)).collect();
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    rows
+}
+
+fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
+    let status = node.status.clone().unwrap_or_default();
+    let (version, target) = versions(status.booted.as_ref(), node.spec.image.as_ref());
+    let staging = status.phase == Some(Phase::Staging);
+    let progress = status.progress.filter(|_| staging);
+    NodeRow {
+        name: node.name_any(),
+        phase: status.phase,
+        version,
+        target,
+        since: status.phase_start_time.as_ref().map(|t| t.0),
+        progress: progress.map(|p| ProgressView {
+            bytes: p.bytes,
+            bytes_total: p.bytes_total,
+            percent: (p.bytes_total > 0).then(|| p.bytes.min(p.bytes_total) * 100 / p.bytes_total.max(1)),
+            bytes_per_second: p.bytes_per_second,
+        }),
+        message: clean(&message(node, &status, now)),
+    }
+}
+
+/// What is booted and what should be: versions where there are any, told apart by digests where they are equal and
+/// the images are not.
+pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImage>) -> (String, String) {
+    let digests = (booted.and_then(|b| b.digest.as_ref()), desired.map(|d| &d.digest));
+    let version = booted.and_then(|b| b.version.as_deref());
+    let target = desired.and_then(|d| d.version.as_deref());
+    let differ = digests.0.is_some() && digests.1.is_some() && digests.0 != digests.1;
+    let same_word = version.is_some() && version == target;
+    let named = |version: Option<&str>, digest: Option<&berth_api::Digest>| match (version, digest) {
+        (Some(version), Some(digest)) if differ && same_word => format!("{}@{}", clean(version), short(digest)),
+        (Some(version), _) => clean(version),
+        (None, Some(digest)) => short(digest),
+        (None, None) => String::new(),
+    };
+    (named(version, digests.0), named(target, digests.1))
+}
+
+/// For how long its agent has not been heard of, when that is long. For people alone: it compares two clocks.
+pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String> {
+    let beat = status.heartbeat_time.as_ref()?.0;
+    (now.as_second() - beat.as_second() > SILENT).then(|| age(beat, now))
+}
+
+/// The one thing that a person should know about a node.
+fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String {
+    if node.status.is_none() {
+        return "no word from an agent yet".to_owned();
+    }
+    if let Some(age) = silence(status, now) {
+        return format!("no word from its agent for {age}");
+    }
+    if let (Phase::Draining, [first, rest @ ..]) = (status.phase.unwrap_or(Phase::Idle), &*status.drain_blockers) {
+        let more = match rest.len() {
+            0 => String::new(),
+            n => format!(" (and {n} more)"),
+        };
+        return format!("{}: {}, for {}{more}", first.pod, first.reason, age(first.since.0, now));
+    }
+    if let Some(failure) = &status.failure {
+        let again = until(failure.next_try_time.0, now);
+        let tries = failure.attempts;
+        return format!("{}: {} (try {tries}, next {again})", failure.reason, failure.message);
+    }
+    let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED);
+    if let Some(degraded) = degraded.filter(|c| c.status == "True") {
+        return format!("{}: {}", degraded.reason, degraded.message);
+    }
+    if let Some(hold) = &node.spec.hold {
+        return format!("{}: {}", hold.reason, hold.message);
+    }
+    waiting(node, status, now)
+}
+
+/// What a healthy node waits for.
+fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String {
+    let desired = node.spec.image.as_ref().map(|image| &image.digest);
+    let waits = matches!(status.phase, Some(Phase::Pending | Phase::Waiting));
+    if let Some(turn) = status.last_turn.as_ref().filter(|t| waits && Some(&t.digest) == desired) {
+        let again = until(turn.next_try_time.0, now);
+        return format!("last turn: {}: {} (turn {}, next {again})", turn.outcome, turn.message, turn.attempts);
+    }
+    if status.phase == Some(Phase::Pending) && node.spec.staging == Staging::Held {
+        return "waits for its turn to pull".to_owned();
+    }
+    String::new()
+}
