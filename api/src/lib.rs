@@ -20,6 +20,8 @@ pub mod pool;
 pub mod quantity;
 pub mod seeded;
 mod selector;
+#[cfg(feature = "windows")]
+pub mod windows;
 
 pub use digest::Digest;
 pub use image_ref::ImageRef;

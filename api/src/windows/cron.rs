@@ -1,0 +1,193 @@
+//! A cron schedule of five fields, as days of the calendar and minutes of the day. Knows no time zone.
+
+use std::fmt;
+
+use croner::parser::{CronParser, Seconds, Year};
+use croner::{CronPattern, Weekday};
+use jiff::civil::{Date, date};
+
+/// What a field is, and what may be written in it.
+struct Field {
+    name: &'static str,
+    instead: &'static str,
+    /// Whether one value, without list, range or step, may be written like this.
+    takes: fn(&str) -> bool,
+}
+
+const FIELDS: [Field; 5] = [
+    Field {
+        name: "minute",
+        instead: "0 to 59, *, or lists, ranges and steps of them, such as 0,30 or 0-20 or */15",
+        takes: is_number,
+    },
+    Field {
+        name: "hour",
+        instead: "0 to 23, *, or lists, ranges and steps of them, such as 1,3 or 22-23 or */6",
+        takes: is_number,
+    },
+    Field {
+        name: "day of month",
+        instead: "1 to 31, *, lists, ranges and steps of them, L for the last day, or 15W for the weekday next to it",
+        takes: is_day_of_month,
+    },
+    Field {
+        name: "month",
+        instead: "1 to 12 or JAN to DEC, *, or lists, ranges and steps of them, such as 1,7 or MAR-OCT or */3",
+        takes: is_month,
+    },
+    Field {
+        name: "day of week",
+        instead: "0 to 7 or SUN to SAT, *, lists and ranges of them, TUE#2 for the second Tuesday, or FRIL for the \
+                  last Friday",
+        takes: is_day_of_week,
+    },
+];
+
+const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+
+/// In these years 1 January falls on each day of the week, in common years and in leap years: a day that matches in
+/// none of them never does.
+const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
+
+/// What is wrong with a schedule.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Empty,
+    Nickname { instead: &'static str },
+    FieldCount(usize),
+    Field { text: String, name: &'static str, instead: &'static str },
+    NeverMatches,
+}
+
+/// A schedule that matches at some time.
+#[derive(Clone)]
+pub(super) struct Cron {
+    days: CronPattern,
+    /// The minutes of a matching day, counted from midnight, rising. Never empty.
+    pub(super) minutes: Vec<u16>,
+}
+
+impl fmt::Debug for Cron {
+    // The pattern's own has a line for each of 5,000 years.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cron({:?})", self.days.as_str())
+    }
+}
+
+impl Cron {
+    pub(super) fn parse(text: &str) -> Result<Self, Fault> {
+        let text = text.to_ascii_uppercase();
+        let fields: Vec<&str> = text.split_whitespace().collect();
+        match fields.as_slice() {
+            [] => return Err(Fault::Empty),
+            [first, ..] if first.starts_with('@') => return Err(Fault::Nickname { instead: spelt_out(first) }),
+            [_, _, _, _, _] => {}
+            other => return Err(Fault::FieldCount(other.len())),
+        }
+        for (position, (field, text)) in FIELDS.iter().zip(&fields).enumerate() {
+            if !is_field(field, text, position) {
+                let text = super::error::shortened(text);
+                return Err(Fault::Field { text, name: field.name, instead: field.instead });
+            }
+        }
+        // Each field has been read on its own, so the whole is read as well.
+        let days = parser().parse(&text).map_err(|_| Fault::Field {
+            text: super::error::shortened(&text),
+            name: "schedule",
+            instead: "five fields, such as 0 22 * * FRI",
+        })?;
+        let days = days.pattern;
+        let minutes = minutes_of_day(&days);
+        let cron = Self { days, minutes };
+        let (first, last) = EVERY_KIND_OF_YEAR;
+        if cron.minutes.is_empty() || cron.day_from(first, last).is_none() {
+            return Err(Fault::NeverMatches);
+        }
+        Ok(cron)
+    }
+
+    /// Whether windows start on this day.
+    pub(super) fn matches(&self, day: Date) -> bool {
+        self.matches_month(day) && self.matches_in_month(day)
+    }
+
+    /// The first matching day from `first` to `last`.
+    pub(super) fn day_from(&self, first: Date, last: Date) -> Option<Date> {
+        let mut day = first;
+        while day <= last {
+            if !self.matches_month(day) {
+                day = day.last_of_month().tomorrow().ok()?;
+            } else if self.matches_in_month(day) {
+                return Some(day);
+            } else {
+                day = day.tomorrow().ok()?;
+            }
+        }
+        None
+    }
+
+    fn matches_month(&self, day: Date) -> bool {
+        self.days.month_match(u32::from(day.month().unsigned_abs())).unwrap_or(false)
+    }
+
+    fn matches_in_month(&self, day: Date) -> bool {
+        let weekday = Weekday::from_days_from_sunday(u32::from(day.weekday().to_sunday_zero_offset().unsigned_abs()));
+        let (month, number) = (u32::from(day.month().unsigned_abs()), u32::from(day.day().unsigned_abs()));
+        self.days.day_match(i32::from(day.year()), month, number, weekday).unwrap_or(false)
+    }
+}
+
+fn parser() -> CronParser {
+    CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build()
+}
+
+fn minutes_of_day(pattern: &CronPattern) -> Vec<u16> {
+    let minutes = pattern.minutes.values();
+    pattern.hours.values().into_iter().flat_map(|hour| minutes.iter().map(move |minute| hour * 60 + minute)).collect()
+}
+
+/// Whether a field can be read, alone among stars.
+fn is_field(field: &Field, text: &str, position: usize) -> bool {
+    let values = if position == 4 { text.strip_prefix('+').unwrap_or(text) } else { text };
+    // The parser takes the names of days and months anywhere, and passes over what is empty in a list.
+    let is_known = values.split([',', '-', '/']).all(|value| value == "*" || (field.takes)(value));
+    let mut fields = ["*"; 5];
+    if let Some(slot) = fields.get_mut(position) {
+        *slot = text;
+    }
+    is_known && parser().parse(&fields.join(" ")).is_ok()
+}
+
+fn is_number(value: &str) -> bool {
+    !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn is_day_of_month(value: &str) -> bool {
+    matches!(value, "?" | "L" | "LW") || is_number(value.strip_suffix('W').unwrap_or(value))
+}
+
+fn is_month(value: &str) -> bool {
+    is_number(value) || MONTHS.contains(&value)
+}
+
+fn is_day_of_week(value: &str) -> bool {
+    // One of `2`, `TUE`, `TUE#2`, `TUE#L`, `TUEL`; a lone `L` has no day.
+    let day = match value.split_once('#') {
+        Some((day, "L" | "1" | "2" | "3" | "4" | "5")) => day,
+        Some(_) => return false,
+        None => value.strip_suffix('L').unwrap_or(value),
+    };
+    value == "?" || is_number(day) || DAYS.contains(&day)
+}
+
+/// What a nickname stands for.
+fn spelt_out(nickname: &str) -> &'static str {
+    match nickname {
+        "@YEARLY" | "@ANNUALLY" => "0 0 1 1 *",
+        "@MONTHLY" => "0 0 1 * *",
+        "@WEEKLY" => "0 0 * * SUN",
+        "@HOURLY" => "0 * * * *",
+        _ => "0 0 * * *",
+    }
+}

@@ -1,0 +1,133 @@
+//! Why a window is refused, and what to write instead.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// Why a window or an exclusion is refused. `index` is its position in `windows` or `exclusions`, from 0.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WindowError {
+    /// The schedule is empty.
+    #[error(
+        "windows[{index}] has an empty schedule; write five fields (minute, hour, day of month, month, day of week), \
+         such as \"0 22 * * FRI\""
+    )]
+    Empty {
+        /// Which window.
+        index: usize,
+    },
+    /// The schedule is a name such as `@daily`.
+    #[error("windows[{index}] {schedule:?} is a nickname; write it as five fields, such as {instead:?}")]
+    Nickname {
+        /// Which window.
+        index: usize,
+        /// Its schedule.
+        schedule: String,
+        /// What the nickname stands for, or an example.
+        instead: &'static str,
+    },
+    /// The schedule has another number of fields than five.
+    #[error(
+        "windows[{index}] {schedule:?} has {fields} fields; write five (minute, hour, day of month, month, day of \
+         week), without seconds or years, and the time zone in timeZone"
+    )]
+    FieldCount {
+        /// Which window.
+        index: usize,
+        /// Its schedule.
+        schedule: String,
+        /// How many fields it has.
+        fields: usize,
+    },
+    /// A field of the schedule cannot be read.
+    #[error("windows[{index}] {schedule:?}: {text:?} is no {field}; write {instead}")]
+    Field {
+        /// Which window.
+        index: usize,
+        /// Its schedule.
+        schedule: String,
+        /// The field as it is written.
+        text: String,
+        /// What the field is.
+        field: &'static str,
+        /// What may be written.
+        instead: &'static str,
+    },
+    /// No day of any year matches.
+    #[error("windows[{index}] {schedule:?} never matches: no month has such a day; correct the day or the month")]
+    NeverMatches {
+        /// Which window.
+        index: usize,
+        /// Its schedule.
+        schedule: String,
+    },
+    /// The duration is out of bounds.
+    #[error("windows[{index}] {schedule:?} has a duration of {}; write 1m to 168h", text(.duration))]
+    Duration {
+        /// Which window.
+        index: usize,
+        /// Its schedule.
+        schedule: String,
+        /// Its duration.
+        duration: Duration,
+    },
+    /// The splay leaves nothing of the window.
+    #[error(
+        "windows[{index}] {schedule:?} has a splay of {}, which may use up its duration of {}; write less",
+        text(.splay), text(.duration)
+    )]
+    Splay {
+        /// Which window.
+        index: usize,
+        /// Its schedule.
+        schedule: String,
+        /// Its splay.
+        splay: Duration,
+        /// Its duration.
+        duration: Duration,
+    },
+    /// The time zone is not in the database.
+    #[error(
+        "windows[{index}] {schedule:?} has time zone {time_zone:?}, which is not known; write an IANA name, such as \
+         Europe/Berlin or UTC"
+    )]
+    TimeZone {
+        /// Which window.
+        index: usize,
+        /// Its schedule.
+        schedule: String,
+        /// Its time zone.
+        time_zone: String,
+    },
+    /// The exclusion ends before it has started.
+    #[error("exclusions[{index}] is from {from} to {to}, which is not later; write a later time in to")]
+    EmptyExclusion {
+        /// Which exclusion.
+        index: usize,
+        /// Its start.
+        from: Timestamp,
+        /// Its end.
+        to: Timestamp,
+    },
+}
+
+/// What an admin wrote, short enough for a message.
+pub(super) fn shortened(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let mut short: String = text.chars().take(LONGEST).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+/// A duration as it is written in a pool, in the largest unit that divides it.
+fn text(duration: &Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        s if duration.subsec_nanos() != 0 => format!("{s}.{:03}s", duration.subsec_millis()),
+        s if s % 3600 == 0 => format!("{}h", s / 3600),
+        s if s % 60 == 0 => format!("{}m", s / 60),
+        s => format!("{s}s"),
+    }
+}

@@ -1,0 +1,217 @@
+//! One window: its starts as instants, and when it is open.
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
+use jiff::{SignedDuration, Span, Timestamp};
+
+use super::cron::{Cron, Fault};
+use super::error::shortened;
+use super::{MAX_DURATION, MIN_DURATION, WindowError, WindowSpec};
+
+/// Each kind of year comes back within so many years: after 28, or up to 40 across a year such as 2100 that has no
+/// leap day.
+const RAREST_YEARS: i64 = 41;
+
+/// A window that has been checked.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    cron: Cron,
+    /// For each minute of `cron.minutes`, the position of the last one up to which the window does not close in
+    /// between, on a day on which the clocks do not change.
+    run_ends: Vec<usize>,
+    zone: TimeZone,
+    duration: SignedDuration,
+    splay: SignedDuration,
+}
+
+/// One start of a window, before splay.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    at: Timestamp,
+    day: Date,
+    /// Position in `cron.minutes`.
+    position: usize,
+}
+
+impl Window {
+    pub(super) fn parse(index: usize, spec: &WindowSpec<'_>) -> Result<Self, WindowError> {
+        let schedule = shortened(spec.schedule);
+        let cron = match Cron::parse(spec.schedule) {
+            Ok(cron) => cron,
+            Err(fault) => return Err(refused(index, schedule, fault)),
+        };
+        let WindowSpec { duration, splay, .. } = *spec;
+        if !(MIN_DURATION..=MAX_DURATION).contains(&duration) {
+            return Err(WindowError::Duration { index, schedule, duration });
+        }
+        if splay >= duration {
+            return Err(WindowError::Splay { index, schedule, splay, duration });
+        }
+        let zone = TimeZoneDatabase::bundled().get(spec.time_zone).map_err(|_| WindowError::TimeZone {
+            index,
+            schedule: schedule.clone(),
+            time_zone: shortened(spec.time_zone),
+        })?;
+        let signed = |d| SignedDuration::try_from(d).unwrap_or(SignedDuration::ZERO);
+        let (duration, splay) = (signed(duration), signed(splay));
+        Ok(Self { run_ends: run_ends(&cron.minutes, duration), cron, zone, duration, splay })
+    }
+
+    /// If the window is open at `t`: until when, at least. It may be open again at that instant; ask again.
+    pub(super) fn open_until(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
+        let start = self.starts_until(t).find(|start| self.opens(start.at, salt) <= t)?;
+        Some(add(self.last_of_run(&start), self.duration))
+    }
+
+    /// The first instant after `t` at which a start of the window takes effect.
+    pub(super) fn next_opening(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
+        let delayed = self
+            .starts_until(t)
+            .take_while(|start| add(start.at, self.splay) > t)
+            .map(|start| self.opens(start.at, salt))
+            .filter(|&opens| opens > t)
+            .min();
+        let mut next = delayed;
+        for start in self.starts_after(t) {
+            if next.is_some_and(|next| next <= start.at) {
+                break;
+            }
+            let opens = self.opens(start.at, salt);
+            next = Some(next.map_or(opens, |next| next.min(opens)));
+        }
+        next
+    }
+
+    /// The starts at or before `t` whose windows, splay left aside, are open at `t`; the latest first.
+    fn starts_until(&self, t: Timestamp) -> impl Iterator<Item = Start> {
+        let latest = self.latest_civil(t);
+        let oldest = t.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
+        // A day more, as the clock may have jumped since.
+        let first_day = self.zone.to_datetime(oldest).date().saturating_sub(Span::new().days(1));
+        std::iter::successors(Some(latest.date()), |day| day.yesterday().ok())
+            .take_while(move |&day| day >= first_day)
+            .filter(|&day| self.cron.matches(day))
+            .flat_map(move |day| {
+                let known = if day == latest.date() {
+                    self.cron.minutes.partition_point(|&minute| minute <= minute_of_day(latest))
+                } else {
+                    self.cron.minutes.len()
+                };
+                (0..known).rev().filter_map(move |position| self.start(day, position))
+            })
+            .skip_while(move |start| start.at > t)
+            .take_while(move |start| start.at > oldest)
+    }
+
+    /// The starts after `t`, the next first.
+    fn starts_after(&self, t: Timestamp) -> impl Iterator<Item = Start> {
+        let civil = self.zone.to_datetime(t);
+        let last_day = civil.date().saturating_add(Span::new().years(RAREST_YEARS));
+        let day_from = move |day: Date| self.cron.day_from(day, last_day);
+        std::iter::successors(day_from(civil.date()), move |day| day_from(day.tomorrow().ok()?))
+            .flat_map(move |day| {
+                let past = if day == civil.date() {
+                    self.cron.minutes.partition_point(|&minute| minute < minute_of_day(civil))
+                } else {
+                    0
+                };
+                (past..self.cron.minutes.len()).filter_map(move |position| self.start(day, position))
+            })
+            .skip_while(move |start| start.at <= t)
+    }
+
+    /// The latest time that the wall clock has shown up to `t`, or a little later: while a time comes for the second
+    /// time, the clock has already shown later ones.
+    fn latest_civil(&self, t: Timestamp) -> DateTime {
+        let civil = self.zone.to_datetime(t);
+        match self.zone.to_ambiguous_timestamp(civil).offset() {
+            AmbiguousOffset::Fold { before, .. } => civil.max(before.to_datetime(t)),
+            _ => civil,
+        }
+    }
+
+    fn start(&self, day: Date, position: usize) -> Option<Start> {
+        let minute = i64::from(*self.cron.minutes.get(position)?);
+        let time = Time::midnight().checked_add(SignedDuration::from_mins(minute)).ok()?;
+        Some(Start { at: self.instant(day.to_datetime(time))?, day, position })
+    }
+
+    /// The first instant at which the wall clock shows a time or, if it skips it, a later one.
+    fn instant(&self, civil: DateTime) -> Option<Timestamp> {
+        let ambiguous = self.zone.to_ambiguous_timestamp(civil);
+        match ambiguous.offset() {
+            AmbiguousOffset::Gap { after, .. } => {
+                // By the offset that comes with the change, a time that is skipped lies before the change.
+                let before_change = after.to_timestamp(civil).ok()?;
+                self.zone.following(before_change).next().map(|change| change.timestamp())
+            }
+            _ => ambiguous.earlier().ok(),
+        }
+    }
+
+    /// The last start of the same day up to which the window does not close, once it has opened at `start`.
+    fn last_of_run(&self, start: &Start) -> Timestamp {
+        // With splay each start opens at a time of its own.
+        let last = self.run_ends.get(start.position).filter(|&&last| last > start.position && self.splay.is_zero());
+        let Some(last) = last.and_then(|&last| self.start(start.day, last)) else { return start.at };
+        let change = self.zone.following(start.at).next();
+        if change.is_some_and(|change| change.timestamp() <= last.at) { start.at } else { last.at }
+    }
+
+    /// When a start takes effect: delayed by a share of the splay.
+    fn opens(&self, start: Timestamp, salt: &str) -> Timestamp {
+        if self.splay.is_zero() {
+            return start;
+        }
+        add(start, SignedDuration::from_secs(share(salt, start, self.splay.as_secs())))
+    }
+}
+
+/// The share of a splay of `whole` seconds that falls to a start: always the same for the same salt and start, in
+/// whatever program and version, and evenly spread otherwise.
+pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
+    // FNV-1a, whose upper bits alone would hardly differ between similar texts: its product with the splay is
+    // taken from bits that have been mixed once more.
+    let seconds = start.as_second().to_be_bytes();
+    let hash = salt
+        .bytes()
+        .chain(seconds)
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = mixed ^ (mixed >> 33);
+    let choices = u128::from(whole.unsigned_abs()) + 1;
+    i64::try_from((u128::from(mixed) * choices) >> 64).unwrap_or(whole)
+}
+
+/// For each minute the position of the last one that is reached without a gap of more than `duration`.
+fn run_ends(minutes: &[u16], duration: SignedDuration) -> Vec<usize> {
+    let mut ends: Vec<usize> = (0..minutes.len()).collect();
+    for (position, pair) in minutes.windows(2).enumerate().rev() {
+        let [this, next] = pair else { continue };
+        if SignedDuration::from_mins(i64::from(next - this)) <= duration {
+            let end = ends.get(position + 1).copied().unwrap_or(position);
+            if let Some(slot) = ends.get_mut(position) {
+                *slot = end;
+            }
+        }
+    }
+    ends
+}
+
+fn minute_of_day(civil: DateTime) -> u16 {
+    u16::from(civil.hour().unsigned_abs()) * 60 + u16::from(civil.minute().unsigned_abs())
+}
+
+fn add(t: Timestamp, duration: SignedDuration) -> Timestamp {
+    t.saturating_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+fn refused(index: usize, schedule: String, fault: Fault) -> WindowError {
+    match fault {
+        Fault::Empty => WindowError::Empty { index },
+        Fault::Nickname { instead } => WindowError::Nickname { index, schedule, instead },
+        Fault::FieldCount(fields) => WindowError::FieldCount { index, schedule, fields },
+        Fault::Field { text, name, instead } => WindowError::Field { index, schedule, text, field: name, instead },
+        Fault::NeverMatches => WindowError::NeverMatches { index, schedule },
+    }
+}
