@@ -13,6 +13,8 @@ use serde_json::Value;
 
 use crate::leader::{Leadership, Lost};
 
+/// Field manager of the controller's server-side apply.
+const MANAGER: &str = "berth-controller";
 /// How long a request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -170,6 +172,19 @@ impl Kube {
         K: Clone + DeserializeOwned + Serialize + Debug,
     {
         self.write(api.replace_status(name, &PostParams::default(), object)).await
+    }
+
+    /// Server-side apply of fields of a status that are ours alone. The body names the object's UID, so that nothing is
+    /// written to another one of that name.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn apply_status<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let params = PatchParams::apply(MANAGER).force();
+        self.write(api.patch_status(name, &params, &Patch::Apply(body))).await
     }
 
     /// Merge patch. The body carries the UID and resourceVersion that the object was read with.

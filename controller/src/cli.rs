@@ -113,6 +113,19 @@ pub struct Cli {
     /// After that its BootcNode is let go all the same, with a warning, unless the node still holds a berth.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = positive)]
     pub release_deadline: Duration,
+
+    /// Where metrics are served for Prometheus, as /metrics: HOST:PORT, or :PORT for every address. Empty: nowhere.
+    ///
+    /// /healthz beside it answers ok while the process is alive. A controller that waits for leadership serves both.
+    #[arg(long, value_name = "ADDRESS", env = "BERTH_METRICS_ADDRESS", default_value = "")]
+    pub metrics_address: String,
+
+    /// Take this machine's clock for synchronised, whatever its kernel says.
+    ///
+    /// For machines whose clock is kept by something that the kernel does not know of, such as a hypervisor. Without
+    /// it, the windows of all pools stay closed while the kernel says that nobody keeps the clock.
+    #[arg(long, env = "BERTH_TRUST_CLOCK", value_parser = clap::builder::FalseyValueParser::new())]
+    pub trust_clock: bool,
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
@@ -172,6 +185,14 @@ mod tests {
         assert!(parse(&["--release-deadline", "0"]).is_err());
         let cli = parse(&["--leader-lease-duration", "5s"]).unwrap();
         assert!(cli.timing().unwrap_err().contains("must be less than"));
+    }
+
+    #[test]
+    fn nothing_is_served_and_no_clock_is_trusted_unasked() {
+        let cli = parse(&[]).unwrap();
+        assert!(cli.metrics_address.is_empty() && !cli.trust_clock);
+        let cli = parse(&["--metrics-address=:8080", "--trust-clock"]).unwrap();
+        assert!(cli.metrics_address == ":8080" && cli.trust_clock);
     }
 
     #[test]

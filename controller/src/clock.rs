@@ -1,0 +1,97 @@
+//! Whether this machine's clock is synchronised: a window cannot be judged by one that is not.
+//!
+//! The kernel is asked as systemd asks it for `NTPSynchronized`: not for the flag that says so, which some time
+//! daemons never clear, but for the largest error that the clock may have. It grows by itself and stops at 16 s while
+//! nobody disciplines the clock. Reading it needs no privilege.
+
+use std::time::{Duration, Instant};
+
+use rtime_clock::adjtime::{Timex, adjtimex};
+
+/// The error of a clock that nobody keeps, in microseconds: where the kernel stops counting.
+const UNKEPT: i64 = 16_000_000;
+/// How long an answer holds.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// This machine's clock.
+#[derive(Debug, Default)]
+pub struct Clock {
+    trusted: bool,
+    known: Option<(Instant, bool)>,
+}
+
+impl Clock {
+    /// The clock; `trusted`: something that the kernel does not know of keeps it.
+    pub fn new(trusted: bool) -> Self {
+        Self { trusted, known: None }
+    }
+
+    /// Whether it is synchronised, as of at most ten seconds ago.
+    pub fn is_synchronized(&mut self, now: Instant) -> bool {
+        if self.trusted {
+            return true;
+        }
+        let fresh = self.known.filter(|(at, _)| now.saturating_duration_since(*at) < FRESH);
+        if let Some((_, known)) = fresh {
+            return known;
+        }
+        let mut answer = Timex::new();
+        let error = adjtimex(&mut answer).map(|_| answer.0.maxerror);
+        let synchronized = error.as_ref().is_ok_and(|error| is_kept(*error));
+        if self.known.is_none_or(|(_, known)| known != synchronized) {
+            tell(synchronized, &error);
+        }
+        self.known = Some((now, synchronized));
+        synchronized
+    }
+}
+
+/// Whether a clock whose error is at most so many microseconds is kept by anybody.
+fn is_kept(max_error: i64) -> bool {
+    (0..UNKEPT).contains(&max_error)
+}
+
+fn tell(synchronized: bool, error: &std::io::Result<i64>) {
+    match error {
+        Ok(_) if synchronized => tracing::info!("the clock of this machine is synchronised"),
+        Ok(_) => tracing::warn!(
+            "the clock of this machine is not synchronised; windows stay closed until it is, or --trust-clock is given"
+        ),
+        Err(error) => tracing::warn!(
+            %error,
+            "the kernel does not say whether the clock is synchronised; windows stay closed without --trust-clock"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_tells_a_clock_that_is_kept() {
+        assert!(is_kept(0) && is_kept(250_000) && is_kept(15_999_999));
+        assert!(!is_kept(16_000_000) && !is_kept(16_000_500) && !is_kept(-1));
+    }
+
+    #[test]
+    fn an_answer_holds_for_a_while_and_trust_for_ever() {
+        let start = Instant::now();
+        let mut clock = Clock { trusted: false, known: Some((start, true)) };
+        assert!(clock.is_synchronized(start + Duration::from_secs(9)));
+        assert_eq!(clock.known, Some((start, true)), "not asked again");
+        clock.is_synchronized(start + Duration::from_secs(10));
+        assert_eq!(clock.known.map(|(at, _)| at), Some(start + Duration::from_secs(10)));
+        clock = Clock { trusted: true, known: Some((start, false)) };
+        assert!(clock.is_synchronized(start));
+    }
+
+    #[test]
+    fn the_kernel_answers() {
+        let mut answer = Timex::new();
+        match adjtimex(&mut answer) {
+            Ok(_) => assert!(answer.0.maxerror >= 0),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}"),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Kubernetes events for what somebody should look at. They are a courtesy: nothing waits for one or depends on it,
+//! and what they tell stands in the status of the objects as well.
+
+use std::time::Duration;
+
+use berth_api::berth::{Berth, BerthState, ClosedReason};
+use berth_api::keys;
+use berth_api::node::BootcNode;
+use berth_api::pool::BootcNodePool;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+/// Events that may wait to be written; more are dropped.
+const QUEUE: usize = 64;
+/// How long writing one may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The longest note that the API takes, in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// Something to tell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// It asks for somebody's attention.
+    pub warning: bool,
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// CamelCase: what was done about it.
+    pub action: &'static str,
+    /// One line.
+    pub message: String,
+    /// The object that it is about.
+    pub about: ObjectReference,
+}
+
+impl Note {
+    /// A node holds a berth and does not come back.
+    pub fn reboot_timed_out(name: &str, uid: &str, message: String) -> Self {
+        let about = reference::<BootcNode>(name, Some(uid.to_owned()));
+        Self { warning: true, reason: "RebootTimedOut", action: "Report", message, about }
+    }
+
+    /// So many nodes failed that no other one is tried.
+    pub fn halted(pool: &BootcNodePool, message: String) -> Self {
+        Self { warning: true, reason: "RolloutHalted", action: "Halt", message, about: pool.object_ref(&()) }
+    }
+
+    /// A berth was closed although its holder has not given it back; `None` for any other write.
+    pub fn closed(pool: &BootcNodePool, before: Option<&Berth>, after: &Berth) -> Option<Self> {
+        let BerthState::Closed(closed) = &after.state else { return None };
+        let (reason, warning, why) = match closed.reason {
+            ClosedReason::Gone => ("BerthGone", false, "its Node is gone"),
+            ClosedReason::Excluded => ("BerthExcluded", true, "its Node is excluded and not Ready"),
+            _ => return None,
+        };
+        let holder = before?.holding()?;
+        let berth = after.name();
+        let message = format!("berth {berth} of node {} is closed without having been given back: {why}", holder.node);
+        Some(Self { warning, reason, action: "Close", message, about: pool.object_ref(&()) })
+    }
+
+    fn event(&self) -> Event {
+        let mut end = self.message.len().min(MAX_NOTE);
+        while !self.message.is_char_boundary(end) {
+            end -= 1;
+        }
+        Event {
+            type_: if self.warning { EventType::Warning } else { EventType::Normal },
+            reason: self.reason.to_owned(),
+            note: self.message.get(..end).map(str::to_owned),
+            action: self.action.to_owned(),
+            secondary: None,
+        }
+    }
+}
+
+fn reference<K: Resource<DynamicType = ()>>(name: &str, uid: Option<String>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        name: Some(name.to_owned()),
+        uid,
+        ..ObjectReference::default()
+    }
+}
+
+/// Takes notes, and has them written in the background.
+#[derive(Debug, Clone)]
+pub struct Events(Sender<Note>);
+
+impl Events {
+    /// Starts the writer. `identity` names this process in the events.
+    pub fn start(client: Client, identity: &str) -> Self {
+        let (sender, notes) = mpsc::channel(QUEUE);
+        let controller = format!("{}/controller", keys::GROUP);
+        let reporter = Reporter { controller, instance: Some(identity.to_owned()) };
+        tokio::spawn(write(Recorder::new(client, reporter), notes));
+        Self(sender)
+    }
+
+    /// Tells it, soon.
+    pub fn tell(&self, note: Note) {
+        if let Err(error) = self.0.try_send(note) {
+            tracing::debug!(%error, "event dropped");
+        }
+    }
+}
+
+async fn write(recorder: Recorder, mut notes: Receiver<Note>) {
+    while let Some(note) = notes.recv().await {
+        let event = note.event();
+        let error = match tokio::time::timeout(DEADLINE, recorder.publish(&event, &note.about)).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        tracing::warn!(reason = note.reason, %error, "event not written; its object says the same");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::berth::Offer;
+    use berth_api::pool::BootcNodePoolSpec;
+
+    use super::*;
+
+    #[test]
+    fn only_berths_that_were_taken_away_are_told_of() {
+        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+        let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: None };
+        let offered = Berth::new("p".into(), 0, 1).offered(offer).unwrap();
+        let held = offered.taken(&"n1".into(), &"u".into(), None, "b".into()).unwrap();
+        let gone = held.ended(ClosedReason::Gone).unwrap();
+        let note = Note::closed(&pool, Some(&held), &gone).unwrap();
+        assert_eq!((note.reason, note.about.kind.as_deref()), ("BerthGone", Some("BootcNodePool")));
+        assert!(note.message.contains("n1") && note.message.contains("p-0"), "{}", note.message);
+        let excluded = Note::closed(&pool, Some(&held), &held.ended(ClosedReason::Excluded).unwrap()).unwrap();
+        assert!(excluded.warning && excluded.reason == "BerthExcluded");
+        assert_eq!(
+            Note::closed(&pool, Some(&offered), &offered.ended(ClosedReason::Gone).unwrap()),
+            None,
+            "it held nothing"
+        );
+        assert_eq!(Note::closed(&pool, Some(&held), &held.stamped(9)), None);
+    }
+
+    #[test]
+    fn a_note_fits() {
+        let note = Note::reboot_timed_out("n1", "u", "ü".repeat(2000));
+        assert_eq!(note.event().note.map(|n| n.len()), Some(MAX_NOTE));
+        assert_eq!(note.about.api_version.as_deref(), Some("berth.dev/v1alpha1"));
+    }
+}

@@ -1,0 +1,343 @@
+//! Which API servers answer: a control plane node may go down only while the cluster has another one that does.
+//!
+//! The cluster's own Service lists the servers, the nodes' addresses say which of them runs where, and each is asked
+//! for `/readyz` at its own address, not through whatever balances the load between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use berth_api::keys;
+use futures::future::join_all;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::ListParams;
+use kube::{Api, Client, Config};
+use tokio::sync::watch;
+
+use crate::api::settled;
+use crate::store::Store;
+use crate::view::NodeView;
+
+/// How long a server may take to answer.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// Time from one round to the next.
+const ROUND: Duration = Duration::from_secs(4);
+/// How long an answer counts. A server that has not said so since then is not ready.
+const FRESH: Duration = Duration::from_secs(15);
+/// The EndpointSlices of the cluster's own Service.
+const SLICES: &str = "kubernetes.io/service-name=kubernetes";
+/// Names that an API server's certificate carries, if not its address.
+const NAMES: [&str; 2] = ["kubernetes.default.svc", "kubernetes"];
+
+/// What the servers have said.
+#[derive(Debug, Clone, Default)]
+pub struct Answers {
+    /// The servers were listed at least once since they were asked for.
+    pub listed: bool,
+    /// Each server of the latest list, and when it last said that it is ready.
+    pub servers: BTreeMap<SocketAddr, Option<Instant>>,
+}
+
+impl Answers {
+    fn is_ready(&self, server: &SocketAddr, now: Instant) -> bool {
+        let said = self.servers.get(server).copied().flatten();
+        said.is_some_and(|at| now.saturating_duration_since(at) < FRESH)
+    }
+}
+
+fn addresses(node: &NodeView) -> impl Iterator<Item = IpAddr> {
+    node.addresses.iter().filter_map(|a| a.parse().ok())
+}
+
+/// Whether a node is one of the control plane.
+pub fn is_control_plane(node: &NodeView) -> bool {
+    keys::LABELS_CONTROL_PLANE.iter().any(|key| node.labels.contains_key(*key))
+}
+
+/// Whether a control plane node runs the only API server that is there, while the cluster has more than one. Pure.
+///
+/// A server leaves the list when it stops, so the list alone does not tell how many there are: every other control
+/// plane node that is not excluded is taken to have one. A node at whose address none is listed runs none, unless
+/// there are servers at addresses that no node has; then one of these may be its own.
+pub fn alone<'a>(node: &NodeView, nodes: impl Iterator<Item = &'a NodeView>, answers: &Answers, now: Instant) -> bool {
+    if !answers.listed {
+        return true;
+    }
+    let own: BTreeSet<IpAddr> = addresses(node).collect();
+    let mut placed = own.clone();
+    let mut other_members = false;
+    for other in nodes.filter(|other| other.uid != node.uid) {
+        placed.extend(addresses(other));
+        other_members |= is_control_plane(other) && !other.labels.contains_key(keys::LABEL_EXCLUDE);
+    }
+    let runs_one = answers.servers.keys().any(|s| own.contains(&s.ip()));
+    if !runs_one && !is_control_plane(node) {
+        return false;
+    }
+    let others = || answers.servers.keys().filter(|s| !own.contains(&s.ip()));
+    let ready =
+        |wanted: bool| others().filter(|s| placed.contains(&s.ip()) == wanted && answers.is_ready(s, now)).count();
+    let (on_nodes, nowhere) = (ready(true), ready(false));
+    if runs_one {
+        return (others().next().is_some() || other_members) && on_nodes + nowhere == 0;
+    }
+    let unplaced = others().filter(|s| !placed.contains(&s.ip())).count();
+    unplaced > 0 && answers.servers.len() > 1 && on_nodes + nowhere.saturating_sub(1) == 0
+}
+
+/// Asks the servers, in the background and only while somebody wants to know.
+#[derive(Debug, Clone)]
+pub struct Readyz {
+    wanted: Arc<watch::Sender<bool>>,
+    answers: Arc<Mutex<Answers>>,
+}
+
+impl Readyz {
+    /// Starts the one who asks, with the credentials of `config`. It asks nobody until told to.
+    pub fn start(config: Config, client: Client, store: Store) -> Self {
+        let (wanted, told) = watch::channel(false);
+        let this = Self { wanted: Arc::new(wanted), answers: Arc::default() };
+        let prober = Prober { config, slices: Api::namespaced(client, "default"), clients: BTreeMap::new() };
+        tokio::spawn(run(prober, told, this.answers.clone(), store));
+        this
+    }
+
+    /// Says whether the answers are wanted from now on, and what they are.
+    pub fn answers(&self, wanted: bool) -> Answers {
+        self.wanted.send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
+        lock(&self.answers).clone()
+    }
+}
+
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
+    loop {
+        if !*wanted.borrow_and_update() {
+            // What is not kept up to date is forgotten.
+            *lock(&answers) = Answers::default();
+            prober.clients.clear();
+            if wanted.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let before = lock(&answers).clone();
+        let after = prober.round(before.clone()).await;
+        let now = Instant::now();
+        let ready = |a: &Answers| -> Vec<_> { a.servers.keys().map(|s| (*s, a.is_ready(s, now))).collect() };
+        let news = before.listed != after.listed || ready(&before) != ready(&after);
+        *lock(&answers) = after;
+        if news {
+            store.wake();
+        }
+        // Nobody wants to know any more, or it is time.
+        let _ = tokio::time::timeout(ROUND, wanted.changed()).await;
+    }
+}
+
+/// Asks each server once.
+struct Prober {
+    config: Config,
+    slices: Api<EndpointSlice>,
+    /// A client for each server, by the name that its certificate was last found to have.
+    clients: BTreeMap<SocketAddr, (Option<String>, Client)>,
+}
+
+impl Prober {
+    async fn round(&mut self, mut answers: Answers) -> Answers {
+        match tokio::time::timeout(DEADLINE, self.slices.list(&ListParams::default().labels(SLICES))).await {
+            Ok(Ok(slices)) => {
+                let listed = servers(&slices.items).into_iter();
+                let last = |server| answers.servers.get(&server).copied().flatten();
+                answers = Answers { servers: listed.map(|server| (server, last(server))).collect(), listed: true };
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot list the API servers (EndpointSlices of default/kubernetes)")
+            }
+            Err(_) => tracing::warn!("no list of the API servers within {} s", DEADLINE.as_secs()),
+        }
+        self.clients.retain(|server, _| answers.servers.contains_key(server));
+        let asked = answers.servers.keys().map(|server| {
+            let known = self.clients.get(server).cloned();
+            ask(&self.config, *server, known)
+        });
+        for (server, found) in join_all(asked).await {
+            match found {
+                Ok(client) => {
+                    answers.servers.insert(server, Some(Instant::now()));
+                    self.clients.insert(server, client);
+                }
+                Err(error) => {
+                    tracing::debug!(%server, %error, "API server is not ready");
+                    self.clients.remove(&server);
+                }
+            }
+        }
+        answers
+    }
+}
+
+/// The addresses in the slices of a Service that has one port.
+fn servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
+    let mut servers = BTreeSet::new();
+    for slice in slices {
+        let ports = slice.ports.iter().flatten();
+        let https = ports.clone().find(|p| p.name.as_deref() == Some("https")).or(ports.clone().next());
+        let Some(port) = https.and_then(|p| u16::try_from(p.port?).ok()) else {
+            continue;
+        };
+        let addresses = slice.endpoints.iter().flat_map(|e| &e.addresses);
+        servers.extend(addresses.filter_map(|a| Some(SocketAddr::new(a.parse().ok()?, port))));
+    }
+    servers
+}
+
+type Known = (Option<String>, Client);
+
+/// Asks a server whether it is ready; gives back how it was reached.
+async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (SocketAddr, Result<Known, String>) {
+    let found = tokio::time::timeout(DEADLINE, first_name(config, server, known)).await;
+    (server, found.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs()))))
+}
+
+/// Not every certificate has the server's address in it, and not every one has a name of the Service. It must be
+/// signed by the cluster's authority for one of them.
+async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -> Result<Known, String> {
+    let mut last = match known {
+        Some((name, client)) => match readyz(&client).await {
+            Ok(()) => return Ok((name, client)),
+            Err(error) => error.to_string(),
+        },
+        None => String::new(),
+    };
+    let own = config.tls_server_name.clone().map(Some);
+    let names = own.into_iter().chain([None]).chain(NAMES.map(|name| Some(name.to_owned())));
+    for name in names {
+        let client = client(config, server, name.clone()).map_err(|e| e.to_string())?;
+        match readyz(&client).await {
+            Ok(()) => return Ok((name, client)),
+            // It answers, and says no.
+            Err(error @ kube::Error::Api(_)) => return Err(error.to_string()),
+            Err(error) => last = format!("{:#}", anyhow::Error::from(error)),
+        }
+    }
+    Err(last)
+}
+
+fn client(config: &Config, server: SocketAddr, name: Option<String>) -> anyhow::Result<Client> {
+    let mut config = settled(config.clone(), DEADLINE);
+    config.cluster_url = format!("https://{server}").parse()?;
+    config.tls_server_name = name;
+    config.connect_timeout = Some(DEADLINE);
+    Ok(Client::try_from(config)?)
+}
+
+async fn readyz(client: &Client) -> Result<(), kube::Error> {
+    let request = http::Request::get("/readyz").body(vec![]).map_err(kube::Error::HttpError)?;
+    client.request_text(request).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str, address: &str, labels: &[&str]) -> NodeView {
+        let labels: BTreeMap<_, _> = labels.iter().map(|l| ((*l).to_owned(), String::new())).collect();
+        let object = json!({
+            "metadata": {"name": name, "uid": name, "labels": labels},
+            "status": {"addresses": [
+                {"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address},
+            ]},
+        });
+        NodeView::of(&serde_json::from_value(object).unwrap())
+    }
+
+    const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+    /// Two control plane nodes, and a third node.
+    fn cluster() -> Vec<NodeView> {
+        let control = |name, address| node(name, address, &[CONTROL_PLANE]);
+        vec![control("a", "10.0.0.1"), control("b", "10.0.0.2"), node("c", "10.0.0.3", &[])]
+    }
+
+    /// Servers, each with how many seconds ago it said that it is ready.
+    fn judge(nodes: &[NodeView], servers: &[(&str, Option<u64>)]) -> Vec<bool> {
+        let now = Instant::now() + Duration::from_secs(3600);
+        let servers = servers.iter().map(|(server, age)| {
+            (server.parse().unwrap(), age.and_then(|age| now.checked_sub(Duration::from_secs(age))))
+        });
+        let answers = Answers { listed: true, servers: servers.collect() };
+        nodes.iter().map(|node| alone(node, nodes.iter(), &answers, now)).collect()
+    }
+
+    const A: &str = "10.0.0.1:6443";
+    const B: &str = "10.0.0.2:6443";
+
+    #[test]
+    fn a_server_waits_for_another_that_answers() {
+        assert_eq!(judge(&cluster(), &[(A, Some(1)), (B, Some(1))]), [false, false, false]);
+        assert_eq!(judge(&cluster(), &[(A, Some(1)), (B, Some(14))]), [false, false, false]);
+        assert_eq!(judge(&cluster(), &[(A, Some(1)), (B, Some(15))]), [true, false, false]);
+        assert_eq!(judge(&cluster(), &[(A, Some(1)), (B, None)]), [true, false, false]);
+        assert_eq!(judge(&cluster(), &[(A, None), (B, None)]), [true, true, false]);
+    }
+
+    #[test]
+    fn a_server_that_has_left_the_list_is_missed_by_its_node() {
+        assert_eq!(judge(&cluster(), &[(A, Some(1))]), [true, false, false]);
+        let mut excluded = cluster();
+        excluded[1].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
+        assert_eq!(judge(&excluded, &[(A, Some(1))]), [false, false, false]);
+    }
+
+    #[test]
+    fn the_only_server_there_is_waits_for_nobody() {
+        let single = [node("a", "10.0.0.1", &[CONTROL_PLANE]), node("c", "10.0.0.3", &[])];
+        assert_eq!(judge(&single, &[(A, Some(1))]), [false, false]);
+        assert_eq!(judge(&single, &[(A, None)]), [false, false]);
+        assert_eq!(judge(&cluster(), &[]), [false, false, false], "nobody lists any");
+    }
+
+    #[test]
+    fn one_that_may_be_its_own_does_not_count_for_a_node() {
+        let (x, y) = ("192.0.2.1:6443", "192.0.2.2:6443");
+        assert_eq!(judge(&cluster(), &[(x, Some(1)), (y, Some(1))]), [false, false, false]);
+        assert_eq!(judge(&cluster(), &[(x, Some(1)), (y, None)]), [true, true, false]);
+        assert_eq!(judge(&cluster(), &[(x, Some(1))]), [false, false, false], "one address for all of them");
+        assert_eq!(judge(&cluster(), &[(A, Some(1)), (x, Some(1))]), [false, false, false]);
+        assert_eq!(judge(&cluster(), &[(A, None), (x, Some(1))]), [false, true, false]);
+    }
+
+    #[test]
+    fn nobody_goes_before_the_servers_are_known() {
+        let nodes = cluster();
+        assert!(alone(&nodes[0], nodes.iter(), &Answers::default(), Instant::now()));
+    }
+
+    #[test]
+    fn slices_name_the_servers() {
+        let slice = |address: &str, port: serde_json::Value| -> EndpointSlice {
+            serde_json::from_value(json!({
+                "metadata": {"name": "kubernetes"},
+                "addressType": "IPv4",
+                "endpoints": [{"addresses": [address]}],
+                "ports": port,
+            }))
+            .unwrap()
+        };
+        let slices = [
+            slice("10.0.0.1", json!([{"name": "https", "port": 6443}])),
+            slice("fd00::1", json!([{"name": "other", "port": 1}, {"name": "https", "port": 443}])),
+            slice("api.example.com", json!([{"name": "https", "port": 6443}])),
+            slice("10.0.0.9", json!([])),
+        ];
+        let found: Vec<String> = servers(&slices).iter().map(SocketAddr::to_string).collect();
+        assert_eq!(found, ["10.0.0.1:6443", "[fd00::1]:443"]);
+    }
+}

@@ -1,0 +1,130 @@
+//! Between phases 6 and 7, client required: which holders do not come back, and telling of it on their BootcNodes.
+
+use std::collections::BTreeMap;
+
+use berth_api::berth::{HoldPhase, Holding};
+use berth_api::condition::{node as types, one_line};
+use berth_api::node::BootcNode;
+use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
+use berth_api::{NodeUid, keys};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{Pass, Reconciler};
+use crate::events::Note;
+use crate::leader::Lost;
+use crate::overdue::{Holder, Timeouts};
+use crate::view::{HostView, LeaseView, NodeView};
+
+impl Reconciler {
+    /// Works out who does not come back, and makes the conditions `RebootTimedOut` say so.
+    pub(super) async fn timeouts(&mut self, pass: &mut Pass) -> Result<(), Lost> {
+        let nodes: BTreeMap<&NodeUid, &NodeView> =
+            pass.snapshot.nodes.values().map(|n| (&n.view.uid, n.view.as_ref())).collect();
+        let holders = pass.leases.iter().filter_map(|lease| {
+            let holding = lease.berth.as_ref().ok()?.holding()?;
+            holder(self, pass, nodes.get(&holding.uid)?, lease, holding)
+        });
+        let lost = self.overdue.judge(holders.collect::<Vec<_>>().into_iter(), pass.now);
+        pass.timed_out = lost;
+        let names: Vec<String> = pass.snapshot.hosts.keys().cloned().collect();
+        for name in names {
+            self.say(pass, &name).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes one BootcNode say whether its node comes back, if it does not.
+    async fn say(&mut self, pass: &Pass, name: &str) -> Result<(), Lost> {
+        let (Some(host), Some(node)) = (pass.snapshot.hosts.get(name), pass.snapshot.nodes.get(name)) else {
+            return Ok(());
+        };
+        let lost = pass.timed_out.contains(&node.view.uid);
+        let key = format!("timeout/{name}");
+        if lost == host.view.reboot_timed_out() || host.view.content.is_err() || !self.backoffs.ready(&key, pass.now) {
+            return Ok(());
+        }
+        let held = pass.leases.iter().find_map(|lease| {
+            let holding = lease.berth.as_ref().ok()?.holding()?;
+            (holding.uid == node.view.uid).then_some((lease, holding))
+        });
+        let (reason, message) = match held {
+            Some((lease, holding)) if lost => {
+                let allowed = self.timeouts_of(pass, lease).allowed(&holding.phase, node.view.ready);
+                (types::REBOOT_TIMED_OUT, lost_words(&node.view, lease, &holding.phase, allowed.as_secs()))
+            }
+            Some(_) => ("HeardAgain", format!("node {name} was heard of again")),
+            None => ("NoBerth", format!("node {name} holds no berth any more")),
+        };
+        let body = condition(name, &host.view, lost, reason, &message, pass.wall);
+        let result = self.kube.apply_status(&self.kube.all::<BootcNode>(), name, body).await;
+        if self.outcome(&key, result)?.is_some() {
+            if lost {
+                tracing::warn!(node = %name, %message, "RebootTimedOut");
+                self.outside.events.tell(Note::reboot_timed_out(name, &host.view.uid, message));
+            } else {
+                tracing::info!(node = %name, reason, "no longer RebootTimedOut");
+            }
+        }
+        Ok(())
+    }
+
+    fn timeouts_of(&self, pass: &Pass, lease: &LeaseView) -> Timeouts {
+        let pool = pass.pools.iter().find(|pool| pool.name == lease.pool);
+        let spec = pool.and_then(|pool| pool.object.as_ref()).map(|object| &object.spec);
+        let reboot = spec.map_or(DEFAULT_REBOOT_TIMEOUT, |spec| spec.reboot_timeout());
+        Timeouts { reboot, silence: self.settings.agent_silence }
+    }
+}
+
+fn holder<'a>(
+    this: &Reconciler,
+    pass: &'a Pass,
+    node: &'a NodeView,
+    lease: &LeaseView,
+    holding: &'a Holding,
+) -> Option<Holder<'a>> {
+    let host = pass.snapshot.hosts.get(node.name.as_str());
+    // By what this process has seen of it: its report, and what it wrote on its berth.
+    let berth = pass.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
+    Some(Holder {
+        node,
+        host: host.map(|entry| entry.view.as_ref()),
+        phase: &holding.phase,
+        heard: berth.max(host.map(|entry| entry.heard)),
+        lively: pass.heard.contains(&node.name),
+        timeouts: this.timeouts_of(pass, lease),
+    })
+}
+
+/// Says for how long nobody has heard of it in words: whoever reads it has another clock than this machine.
+fn lost_words(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: u64) -> String {
+    let what = match phase {
+        HoldPhase::Committed => "has not come back from its reboot",
+        HoldPhase::Taken | HoldPhase::Releasing(_) => "is silent in the middle of its turn",
+    };
+    format!(
+        "node {} {what}: nothing was heard of it for {allowed} s; it keeps berth {} until it is back, so repair it, \
+         delete its Node, or label the Node {}",
+        node.name,
+        lease.name(),
+        keys::LABEL_EXCLUDE
+    )
+}
+
+/// The body of a server-side apply of this one condition: all that the controller owns of that status.
+fn condition(name: &str, host: &HostView, lost: bool, reason: &str, message: &str, now: Timestamp) -> Value {
+    json!({
+        "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
+        "kind": "BootcNode",
+        "metadata": { "name": name, "uid": host.uid },
+        "status": { "conditions": [{
+            "type": types::REBOOT_TIMED_OUT,
+            "status": if lost { "True" } else { "False" },
+            "reason": reason,
+            "message": one_line(message),
+            "lastTransitionTime": now.to_string(),
+            "observedGeneration": host.generation,
+        }]},
+    })
+}
