@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use berth_api::condition::node::REBOOT_TIMED_OUT;
 use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase, Progress};
@@ -56,7 +57,7 @@ impl StatusWriter {
     pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
         let version = version(object);
         let first = self.uid != object.metadata.uid;
-        let status = object.status.clone().unwrap_or_default();
+        let status = own(object.status.clone().unwrap_or_default());
         if first {
             self.uid = object.metadata.uid.clone();
             self.phase = (Instant::now(), lasted(&status, Timestamp::now()));
@@ -145,6 +146,13 @@ impl StatusWriter {
             }
         }
     }
+}
+
+/// A status without what the controller says in it. Who applies a condition owns it from then on: an agent that took
+/// this one over would say for ever after that its node does not come back.
+fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
+    status.conditions.retain(|condition| condition.type_ != REBOOT_TIMED_OUT);
+    status
 }
 
 /// How long the phase of a status has lasted, by the clock that wrote it; nothing longer than a day is believed.
