@@ -129,7 +129,10 @@ impl Oracle {
     /// The first instant after `now` at which it is open, or closed.
     fn turns(&self, now: Timestamp, open: bool) -> Option<Timestamp> {
         let edges = self.intervals.iter().chain(&self.exclusions).flat_map(|&(from, to)| [from, to]);
-        edges.filter(|&t| t > now && self.is_open(t) == open).min()
+        let mut later: Vec<_> = edges.filter(|&t| t > now).collect();
+        later.sort_unstable();
+        later.dedup();
+        later.into_iter().find(|&t| self.is_open(t) == open)
     }
 }
 
