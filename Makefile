@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-real check bench generate build agent-static
+.PHONY: help demo test test-real soak check bench generate build agent-static
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ test: ## Run all that CI runs: checks, unit tests, and the scenarios that fit.
 
 test-real: ## Run every scenario on real hosts (root, x86_64).
 	@scripts/run.sh test-real
+
+soak: ## Rollouts while everything around them fails. SEED=n replays or goes on, FROM=n, ROLLOUTS=200.
+	@scripts/run.sh soak
 
 check: ## Format, lints, generated files, dependencies and licences.
 	@scripts/run.sh check

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh check|test|test-real|scenarios [PATTERN]|demo [sim|real]: the steps behind the Makefile, each with its time.
+# run.sh check|test|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
 set -euo pipefail
 
 # shellcheck source=scripts/steps.sh
@@ -86,6 +86,20 @@ demo() {
     exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
 }
 
+# SEED, FROM and ROLLOUTS go to the program as they are; an empty one is as good as none.
+soak() {
+    local name
+    need_simulated_hosts
+    [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go || exit 1
+    for name in SEED FROM ROLLOUTS; do
+        [ -n "${!name:-}" ] || unset "$name"
+    done
+    step 'build of the soak (minutes at first)' cargo build --quiet -p berth-tests --bin berth-soak
+    rm -rf "$logs"
+    [ "$broken" -eq 0 ] || exit 1
+    exec cargo run --quiet -p berth-tests --bin berth-soak
+}
+
 # Simulated hosts have a message bus each, and die with the harness.
 need_simulated_hosts() {
     need dbus-daemon=dbus setpriv=util-linux || exit 1
@@ -124,12 +138,16 @@ case ${1:-} in
         need_simulated_hosts
         scenarios "${2:-*}"
         ;;
+    soak)
+        prepare
+        soak
+        ;;
     demo)
         prepare
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-real|scenarios [PATTERN]|demo [sim|real]' >&2
+        echo 'usage: run.sh check|test|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac

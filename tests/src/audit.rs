@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// One audited request. A watch has two: when it started, and when it ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Record {
     /// When the API server received the request. Entries are in order of completion, not of this.
     pub received: Timestamp,
@@ -124,6 +124,11 @@ impl AuditLog {
         }
         self.offset += u64::try_from(whole)?;
         Ok(self.records.get(from..).unwrap_or_default())
+    }
+
+    /// Gives away the records read so far; the next [`Self::refresh`] goes on behind them. For runs of hours.
+    pub fn take(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.records)
     }
 
     /// All records, in order of completion.

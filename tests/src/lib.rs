@@ -9,8 +9,10 @@ pub mod images;
 pub mod ports;
 pub mod process;
 pub mod programs;
+pub mod proxy;
 pub mod registry;
 pub mod scratch;
+pub mod soak;
 pub mod tools;
 pub mod truth;
 

@@ -6,20 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::berth::{Berth, HoldPhase, lease};
 use berth_api::keys;
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
 
+use self::history::{History, history, holds, licence};
 use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
-/// A state that a berth had, from when on.
-#[derive(Debug, Clone)]
-struct Seen {
-    at: Timestamp,
-    berth: Berth,
-}
+mod capacity;
+mod cordons;
+mod history;
+mod protocol;
 
 /// The records of one test.
 #[derive(Debug)]
@@ -32,6 +29,9 @@ pub struct Truth<'a> {
     pub excused: &'a [(String, Timestamp)],
     /// Most berths that may be held at once in each pool, over the whole test.
     pub capacity: BTreeMap<String, usize>,
+    /// How much later than it was sent a request may come in, or than it was written a change may be seen: what the
+    /// test did to the way between Berth and the API server.
+    pub lag: jiff::SignedDuration,
 }
 
 /// How long after the test caused a reboot the host may go down for it.
@@ -40,36 +40,20 @@ const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 impl Truth<'_> {
     /// Everything that was wrong, one sentence each. Empty is what a test wants.
     pub fn violations(&self) -> Vec<String> {
-        let history = self.history();
+        let history = history(self.audit);
         let mut wrong = self.unlicensed_reboots(&history);
         wrong.extend(self.too_many(&history));
         wrong.extend(self.unlicensed_disruptions(&history));
+        wrong.extend(self.broken_protocol(&history));
+        wrong.extend(self.beyond_capacity(&history));
+        wrong.extend(self.broken_cordons());
         wrong
     }
 
     /// How many reboots had a licence: a test that saw none has proven nothing.
     pub fn licensed_reboots(&self) -> usize {
-        let history = self.history();
+        let history = history(self.audit);
         self.downs().filter(|(host, at, boot)| licence(&history, host, *at, boot).is_some()).count()
-    }
-
-    /// States of each berth, by Lease name, in the order of the server's answers.
-    fn history(&self) -> BTreeMap<String, Vec<Seen>> {
-        let mut history: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
-        let mut ordered: Vec<_> = self.audit.iter().filter(|r| is_berth_write(r)).collect();
-        ordered.sort_by_key(|r| r.response.as_ref().map_or(0, version));
-        for record in ordered {
-            let Some(response) = record.response.clone() else {
-                continue;
-            };
-            let Ok(object) = serde_json::from_value::<Lease>(response) else {
-                continue;
-            };
-            if let Ok(berth) = lease::read(&object) {
-                history.entry(berth.name()).or_default().push(Seen { at: record.at, berth });
-            }
-        }
-        history
     }
 
     /// Each time a host went down: host, when, and the boot ID that ended.
@@ -93,7 +77,7 @@ impl Truth<'_> {
 
     /// I2 and I3: a host goes down only under a commit for its boot, and boots only what that commit names; a host
     /// that the test takes down itself boots what it ran before.
-    fn unlicensed_reboots(&self, history: &BTreeMap<String, Vec<Seen>>) -> Vec<String> {
+    fn unlicensed_reboots(&self, history: &History) -> Vec<String> {
         let mut wrong = vec![];
         for (host, at, boot) in self.downs() {
             let before = self.booted(host, at, false);
@@ -133,7 +117,7 @@ impl Truth<'_> {
     }
 
     /// I1: never more holders in a pool than its capacity, and never more of its hosts down under a licence.
-    fn too_many(&self, history: &BTreeMap<String, Vec<Seen>>) -> Vec<String> {
+    fn too_many(&self, history: &History) -> Vec<String> {
         let mut wrong = vec![];
         let mut times: Vec<_> = history.values().flatten().map(|s| s.at).collect();
         times.sort();
@@ -162,7 +146,7 @@ impl Truth<'_> {
     }
 
     /// I1(a): cordons and evictions that Berth makes happen under a berth of that node.
-    fn unlicensed_disruptions(&self, history: &BTreeMap<String, Vec<Seen>>) -> Vec<String> {
+    fn unlicensed_disruptions(&self, history: &History) -> Vec<String> {
         let ours = |r: &&Record| r.succeeded() && r.program() == "berth-agent";
         let mut wrong = vec![];
         for record in self.audit.iter().filter(ours) {
@@ -181,44 +165,22 @@ impl Truth<'_> {
     }
 }
 
-fn is_berth_write(record: &Record) -> bool {
-    let writes = matches!(record.verb.as_str(), "create" | "update" | "patch");
-    writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
-}
-
-fn has_pool(object: &serde_json::Value) -> bool {
-    let labels = object.pointer("/metadata/labels").and_then(|l| l.as_object());
-    labels.is_some_and(|l| l.contains_key(keys::LABEL_POOL))
-}
-
-fn version(object: &serde_json::Value) -> u64 {
-    object.pointer("/metadata/resourceVersion").and_then(|v| v.as_str()).and_then(|v| v.parse().ok()).unwrap_or(0)
-}
-
 /// Whether the request itself asked for unschedulable: a restore of a node that an admin cordoned does not.
 fn sets_cordon(record: &Record) -> bool {
     let asked = record.request.as_ref().and_then(|r| r.pointer("/spec/unschedulable"));
     asked.and_then(serde_json::Value::as_bool) == Some(true)
 }
 
-/// The commit under which a host may go down at that time: target and from.
-fn licence(
-    history: &BTreeMap<String, Vec<Seen>>,
-    host: &str,
-    at: Timestamp,
-    boot: &str,
-) -> Option<(String, Option<String>)> {
-    history.values().find_map(|states| {
-        let now = states.iter().rev().find(|s| s.at <= at)?;
-        let holding = now.berth.holding().filter(|h| h.node.as_str() == host)?;
-        let committed = holding.phase == HoldPhase::Committed && holding.boot_id.as_str() == boot;
-        committed.then(|| (holding.target.to_string(), holding.from.as_ref().map(ToString::to_string)))
-    })
+/// Whether a Node carries the record of our cordon.
+fn our_cordon(node: &serde_json::Value) -> bool {
+    let annotations = node.pointer("/metadata/annotations").and_then(|a| a.as_object());
+    annotations.is_some_and(|a| a.contains_key(keys::ANNOTATION_CORDON))
 }
 
-fn holds(history: &BTreeMap<String, Vec<Seen>>, host: &str, at: Timestamp) -> bool {
-    history.values().any(|states| {
-        let now = states.iter().rev().find(|s| s.at <= at);
-        now.and_then(|s| s.berth.holding()).is_some_and(|h| h.node.as_str() == host)
-    })
+/// The name of a written object: requests that create one do not name it.
+fn name_of<'a>(record: &'a Record, object: &'a serde_json::Value) -> &'a str {
+    match record.name.as_str() {
+        "" => history::text(object, "/metadata/name").unwrap_or_default(),
+        name => name,
+    }
 }

@@ -41,7 +41,7 @@ fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'
                 // After a boot the kubelet stand-in speaks twice: not ready, and then ready.
                 all.extend(said.iter().filter(|at| **at > event.at).nth(1).map(|at| (MOMENTS[5], *at)));
             }
-            HostChange::PullStarted { .. } | HostChange::PullEnded { .. } => {}
+            HostChange::Ready { .. } | HostChange::PullStarted { .. } | HostChange::PullEnded { .. } => {}
         }
     }
     all.sort_by_key(|(_, at)| *at);

@@ -18,6 +18,15 @@ use crate::registry::Registry;
 /// How soon a controller that ended by itself is started again, as a Deployment would.
 const RESTART: Duration = Duration::from_millis(500);
 
+/// How controllers differ from the usual.
+#[derive(Debug, Clone, Default)]
+pub struct ControllerSettings {
+    /// Another way to the API server for the controller with that number.
+    pub kubeconfigs: BTreeMap<usize, PathBuf>,
+    /// More environment, such as the name of a seeded bug.
+    pub env: Vec<(String, String)>,
+}
+
 /// The controllers by number.
 #[derive(Debug)]
 pub struct Controllers {
@@ -29,6 +38,7 @@ pub struct Controllers {
 struct Inner {
     binary: PathBuf,
     kubeconfig: PathBuf,
+    settings: ControllerSettings,
     registry: String,
     directory: PathBuf,
     running: Mutex<BTreeMap<usize, Process>>,
@@ -54,7 +64,8 @@ impl Inner {
         let mut command = Command::new(&self.binary);
         command
             .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
+            .arg(self.settings.kubeconfigs.get(&number).unwrap_or(&self.kubeconfig))
+            .envs(self.settings.env.iter().map(|(k, v)| (k, v)))
             .arg(format!("--identity=controller-{number}"))
             .arg(format!("--registry-plain-http={}", self.registry))
             // Short, so that a scenario with a killed leader does not wait long.
@@ -82,11 +93,21 @@ impl Inner {
 
 impl Controllers {
     pub(super) async fn new(binary: PathBuf, control_plane: &ControlPlane, registry: &Registry) -> Result<Self> {
+        Self::with(binary, ControllerSettings::default(), control_plane, registry).await
+    }
+
+    pub(super) async fn with(
+        binary: PathBuf,
+        settings: ControllerSettings,
+        control_plane: &ControlPlane,
+        registry: &Registry,
+    ) -> Result<Self> {
         let config =
             control_plane.service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing).await?;
         let inner = Arc::new(Inner {
             binary,
             kubeconfig: config.path,
+            settings,
             registry: registry.host(),
             directory: control_plane.directory().to_owned(),
             running: Mutex::default(),

@@ -6,9 +6,11 @@ mod install;
 mod real;
 mod simulated;
 mod site;
+mod ways;
 pub mod workload;
 
-pub use controllers::Controllers;
+pub use controllers::{ControllerSettings, Controllers};
 pub use real::RealCluster;
 pub use simulated::{Cluster, ClusterOptions};
 pub use site::{Published, Site};
+pub use ways::Ways;

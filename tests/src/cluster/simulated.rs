@@ -14,7 +14,7 @@ use kube::api::{ObjectMeta, PostParams};
 
 use super::install::install;
 use super::site::tail;
-use super::{Controllers, Published, Site};
+use super::{ControllerSettings, Controllers, Published, Site, Ways};
 use crate::controlplane::{Bound, ControlPlane, Options};
 use crate::hosts::HostLog;
 use crate::hosts::sim::{
@@ -42,6 +42,12 @@ pub struct ClusterOptions {
     pub agent: Option<PathBuf>,
     /// Whether a scheduler is there, for scenarios with pods.
     pub scheduler: bool,
+    /// Another controller than the shipped one.
+    pub controller: Option<PathBuf>,
+    /// More environment of the controllers.
+    pub controller_env: Vec<(String, String)>,
+    /// Agents and so many controllers reach the API server through proxies, see [`Cluster::ways`].
+    pub proxied_controllers: usize,
 }
 
 impl Default for ClusterOptions {
@@ -53,6 +59,9 @@ impl Default for ClusterOptions {
             agent_args: vec![],
             agent: None,
             scheduler: true,
+            controller: None,
+            controller_env: vec![],
+            proxied_controllers: 0,
         }
     }
 }
@@ -62,6 +71,8 @@ impl Default for ClusterOptions {
 pub struct Cluster {
     /// The hosts.
     pub fleet: SimFleet,
+    /// The ways to the API server, if there are proxies.
+    pub ways: Ways,
     site: Site,
     catalog: Catalog,
 }
@@ -79,6 +90,7 @@ impl Cluster {
     pub async fn start(options: ClusterOptions) -> Result<Self> {
         let Programs { agent, controller } = programs::programs()?;
         let agent = options.agent.clone().unwrap_or(agent);
+        let controller = options.controller.clone().unwrap_or(controller);
         let mut plane = Options::simulated_nodes();
         plane.scheduler = options.scheduler;
         let (control_plane, registry) =
@@ -88,13 +100,25 @@ impl Cluster {
         let catalog = Catalog::default();
         let first = publish(&registry, &catalog, "1.0.0").await?;
         let mut configs = vec![];
-        for n in 1..=options.hosts {
-            configs.push(host(&control_plane, &format!("node{n}"), &first, &catalog, &log, &options, &agent).await?);
+        let names: Vec<_> = (1..=options.hosts).map(|n| format!("node{n}")).collect();
+        let ways = match options.proxied_controllers {
+            0 => Ways::default(),
+            controllers => Ways::start(&control_plane, &names, controllers).await?,
+        };
+        for name in &names {
+            let mut config = host(&control_plane, name, &first, &catalog, &log, &options, &agent).await?;
+            if let Some(agent) = &mut config.agent {
+                agent.kubeconfig = ways.of_node(name, &agent.kubeconfig)?;
+                agent.kubelet_kubeconfig = ways.of_node(name, &agent.kubelet_kubeconfig)?;
+            }
+            configs.push(config);
         }
         let fleet = SimFleet::start(configs.len(), |i| configs[i].clone()).await?;
-        let controllers = Controllers::new(controller, &control_plane, &registry).await?;
+        let kubeconfigs = ways.of_controllers(&control_plane).await?;
+        let settings = ControllerSettings { kubeconfigs, env: options.controller_env.clone() };
+        let controllers = Controllers::with(controller, settings, &control_plane, &registry).await?;
         controllers.start(0)?;
-        Ok(Self { fleet, site: Site::new(controllers, registry, control_plane, log), catalog })
+        Ok(Self { fleet, ways, site: Site::new(controllers, registry, control_plane, log), catalog })
     }
 
     /// The host with that number, from 1.
@@ -128,7 +152,9 @@ impl Cluster {
 
     /// A new token for the agent of a host whose Node was created anew: the old one died with the old Node.
     pub async fn renew_agent_token(&self, host: &SimHost) -> Result<()> {
-        self.control_plane.service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(host.name())).await?;
+        let bound = Bound::Node(host.name());
+        let config = self.control_plane.service_account_kubeconfig("berth-system", "berth-agent", bound).await?;
+        self.ways.of_node(host.name(), &config.path)?;
         Ok(())
     }
 

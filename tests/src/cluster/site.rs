@@ -26,6 +26,9 @@ use crate::hosts::{HostChange, HostLog};
 use crate::registry::Registry;
 use crate::truth::Truth;
 
+/// What scenarios do to the API server and its clients delays no request and no watch by more than this.
+const LAG: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
+
 /// An image that was pushed.
 #[derive(Debug, Clone)]
 pub struct Published {
@@ -173,6 +176,11 @@ impl Site {
         self.excused.lock().unwrap_or_else(|e| e.into_inner()).push((host.to_owned(), Timestamp::now()));
     }
 
+    /// What the test did to hosts itself, and when.
+    pub fn excused(&self) -> Vec<(String, Timestamp)> {
+        self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
     /// What the judge says of everything that happened so far.
     ///
     /// # Errors
@@ -201,7 +209,7 @@ impl Site {
         let hosts = self.log.events();
         let excused = self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone();
         let capacity = self.capacity.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        Ok(ask(&Truth { hosts: &hosts, audit: audit.records(), excused: &excused, capacity }))
+        Ok(ask(&Truth { hosts: &hosts, audit: audit.records(), excused: &excused, capacity, lag: LAG }))
     }
 
     /// How often each host booted so far.

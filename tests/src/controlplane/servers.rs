@@ -16,7 +16,8 @@ use crate::process::Process;
 /// The first address of the service network, where every pod expects the API server.
 const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// Metadata of everything; whole requests where tests judge what was written: berths, and Nodes (not their status).
+/// Metadata of everything; whole requests where tests judge what was written: berths, Nodes (not their status), what is
+/// published for nodes, and the capacity of pools.
 const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -28,8 +29,11 @@ rules:
   namespaces: [berth-system]
   resources: [{group: coordination.k8s.io, resources: [leases]}]
 - level: RequestResponse
-  verbs: [update, patch]
+  verbs: [create, update, patch]
   resources: [{group: "", resources: [nodes]}]
+- level: RequestResponse
+  verbs: [create, update, patch]
+  resources: [{group: berth.dev, resources: [bootcnodes, bootcnodepools/status]}]
 - level: Metadata
 "#;
 

@@ -26,6 +26,12 @@ pub enum HostChange {
     },
     /// The host went down.
     Down,
+    /// The host's kubelet is about to say, for the first time under this boot, that it is Ready. Simulated hosts only.
+    #[serde(rename_all = "camelCase")]
+    Ready {
+        /// The boot ID that the kubelet names.
+        boot_id: String,
+    },
     /// A pull of this digest started on the host.
     PullStarted {
         /// Manifest digest that is pulled.

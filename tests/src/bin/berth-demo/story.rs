@@ -37,6 +37,7 @@ fn parts(events: &[HostEvent], from: Timestamp) -> BTreeMap<String, Part> {
             HostChange::Up { digest, version, .. } => {
                 part.boots.push((event.at, digest.clone(), version.clone()));
             }
+            HostChange::Ready { .. } => {}
         }
     }
     parts

@@ -23,6 +23,7 @@ use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 
 use super::settings::SharedSettings;
+use crate::hosts::{HostChange, HostLog};
 
 /// A pod with this annotation never ends by itself.
 pub const NEVER_ENDS: &str = "berth.test/never-ends";
@@ -52,6 +53,7 @@ pub(super) struct Kubelet {
     architecture: String,
     config: KubeletConfig,
     settings: SharedSettings,
+    log: HostLog,
     client: Arc<OnceCell<Client>>,
     tasks: Arc<Mutex<Vec<AbortHandle>>>,
     /// Pods that are being started or ended, so that a second event does not do it again.
@@ -65,12 +67,19 @@ impl std::fmt::Debug for Kubelet {
 }
 
 impl Kubelet {
-    pub(super) fn new(node: &str, architecture: &str, config: KubeletConfig, settings: SharedSettings) -> Self {
+    pub(super) fn new(
+        node: &str,
+        architecture: &str,
+        config: KubeletConfig,
+        settings: SharedSettings,
+        log: HostLog,
+    ) -> Self {
         Self {
             node: node.to_owned(),
             architecture: architecture.to_owned(),
             config,
             settings,
+            log,
             client: Arc::default(),
             tasks: Arc::default(),
             busy: Arc::default(),
@@ -117,6 +126,8 @@ impl Kubelet {
         self.report(boot, false, "KubeletNotReady").await?;
         if !self.settings.with(|s| s.never_ready.contains(&boot.digest)) {
             tokio::time::sleep(settings.ready_delay).await;
+            // Before it is said: whoever acts on it must not be earlier than the record.
+            self.log.record(&self.node, HostChange::Ready { boot_id: boot.boot_id.clone() });
             self.report(boot, true, "KubeletReady").await?;
         }
         Ok(())

@@ -59,6 +59,9 @@ impl Login {
             let text = "Operation denied due to active block inhibitor";
             return Err(NamedError::new("org.freedesktop.login1.BlockedByInhibitorLock", text));
         }
+        if self.settings.strikes(|s| &mut s.reboots_lost) {
+            return Ok(());
+        }
         let delay = match settings.reboot {
             RebootFault::Lost => return Ok(()),
             RebootFault::Delayed(delay) => delay,

@@ -146,7 +146,9 @@ impl SimHost {
         let booted = deployment(&config.catalog, &config.image, &config.digest, &config.architecture);
         let machine = Arc::new(Machine::new(Parts {
             os: Arc::new(Os::new(&config.name, booted, config.catalog, settings.clone(), config.log.clone())),
-            kubelet: config.kubelet.map(|k| Kubelet::new(&config.name, &config.architecture, k, settings.clone())),
+            kubelet: config
+                .kubelet
+                .map(|k| Kubelet::new(&config.name, &config.architecture, k, settings.clone(), config.log.clone())),
             agents: Agents::new(command, settings.clone(), dir.path().to_owned()),
             login: Login::new(settings.clone(), sender),
             name: config.name,

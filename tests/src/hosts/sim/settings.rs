@@ -130,6 +130,8 @@ pub struct Settings {
     pub rivals: BTreeSet<String>,
     /// What comes of the next requests to reboot.
     pub reboot: RebootFault,
+    /// So many requests to reboot are accepted, and nothing comes of them.
+    pub reboots_lost: u32,
     /// What logind lists.
     pub inhibitors: Vec<Inhibitor>,
     /// How soon a dead agent is started again; `None` leaves it dead.
@@ -160,6 +162,7 @@ impl Default for Settings {
             kubelet_dead: BTreeSet::new(),
             rivals: BTreeSet::new(),
             reboot: RebootFault::Works,
+            reboots_lost: 0,
             inhibitors: Vec::new(),
             agent_restart: Some(Duration::from_millis(100)),
             kubelet: KubeletSettings::default(),

@@ -1,0 +1,180 @@
+//! A TCP proxy in front of the API server, so that a test can take the server away from one client, or make the way
+//! to it slow, without touching the server itself. TLS goes through as it is.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::ports::Port;
+
+/// What the way through a proxy is like now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Weather {
+    /// Connections are cut and new ones are not served. What was on its way is lost, in either direction.
+    pub down: bool,
+    /// Connections stay, and nothing comes through; it goes on where it was when this ends.
+    pub stalled: bool,
+    /// How much longer everything takes, in each direction.
+    pub latency: Duration,
+}
+
+/// A proxy on a port of this machine's loopback. It ends when dropped, and cuts its connections.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    weather: watch::Sender<Weather>,
+    server: AbortHandle,
+    _port: Port,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Proxy {
+    /// Starts one that leads to `target`, in good weather.
+    ///
+    /// # Errors
+    /// When it has no port to listen on.
+    pub async fn start(target: SocketAddr) -> Result<Self> {
+        let port = Port::reserve()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).await;
+        let listener = listener.with_context(|| format!("cannot listen on port {} for a proxy", port.number()))?;
+        let address = listener.local_addr().context("a proxy has no address")?;
+        let (weather, seen) = watch::channel(Weather::default());
+        let server = tokio::spawn(serve(listener, target, seen)).abort_handle();
+        Ok(Self { address, weather, server, _port: port })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes the weather; a change has effect at once, also on what is on its way.
+    pub fn weather(&self, change: impl FnOnce(&mut Weather)) {
+        self.weather.send_modify(change);
+    }
+}
+
+async fn serve(listener: TcpListener, target: SocketAddr, weather: watch::Receiver<Weather>) {
+    // Dropped, and its tasks with it, when this task is aborted.
+    let mut connections = JoinSet::new();
+    loop {
+        let client = match listener.accept().await {
+            Ok((client, _)) => client,
+            Err(error) => {
+                tracing::debug!(%error, "proxy: no connection accepted");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        if !weather.borrow().down {
+            connections.spawn(connect(client, target, weather.clone()));
+        }
+    }
+}
+
+/// One connection, until one side ends it or the weather does.
+async fn connect(client: TcpStream, target: SocketAddr, weather: watch::Receiver<Weather>) {
+    let Ok(server) = TcpStream::connect(target).await else {
+        return;
+    };
+    // Small messages that wait for each other are what this carries.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    let mut cut = weather.clone();
+    tokio::select! {
+        _ = async { tokio::join!(pump(from_client, to_server, weather.clone()), pump(from_server, to_client, weather)) } => {}
+        // Also when the proxy is gone.
+        _ = cut.wait_for(|w| w.down) => {}
+    }
+}
+
+async fn pump(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut weather: watch::Receiver<Weather>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        let latency = weather.borrow().latency;
+        if !latency.is_zero() {
+            tokio::time::sleep(latency).await;
+        }
+        // An error says that the proxy is gone; `connect` sees that too.
+        let _ = weather.wait_for(|w| !w.stalled).await;
+        match buffer.get(..count) {
+            None | Some([]) => return to.shutdown().await,
+            Some(bytes) => to.write_all(bytes).await?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A server that answers each byte with the next one.
+    async fn adder() -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    while let Ok(byte) = stream.read_u8().await {
+                        stream.write_u8(byte + 1).await.unwrap();
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    async fn ask(stream: &mut TcpStream, byte: u8) -> io::Result<u8> {
+        stream.write_u8(byte).await?;
+        stream.read_u8().await
+    }
+
+    #[tokio::test]
+    async fn an_outage_cuts_what_is_there_and_refuses_what_comes() {
+        let proxy = Proxy::start(adder().await).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(ask(&mut stream, 1).await.unwrap(), 2);
+        proxy.weather(|w| w.down = true);
+        assert!(ask(&mut stream, 1).await.is_err());
+        let mut refused = TcpStream::connect(proxy.address()).await.unwrap();
+        assert!(ask(&mut refused, 1).await.is_err());
+        proxy.weather(|w| w.down = false);
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(ask(&mut stream, 7).await.unwrap(), 8);
+    }
+
+    #[tokio::test]
+    async fn slow_and_stalled_ways_lose_nothing() {
+        let proxy = Proxy::start(adder().await).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(ask(&mut stream, 1).await.unwrap(), 2);
+        proxy.weather(|w| w.latency = Duration::from_millis(50));
+        let start = Instant::now();
+        assert_eq!(ask(&mut stream, 3).await.unwrap(), 4);
+        assert!(start.elapsed() >= Duration::from_millis(100), "there and back: {:?}", start.elapsed());
+        proxy.weather(|w| *w = Weather { stalled: true, ..Weather::default() });
+        let silent = tokio::time::timeout(Duration::from_millis(100), ask(&mut stream, 5)).await;
+        assert!(silent.is_err(), "nothing comes through");
+        proxy.weather(|w| w.stalled = false);
+        assert_eq!(stream.read_u8().await.unwrap(), 6, "what was sent before arrives now");
+    }
+}

@@ -1,0 +1,250 @@
+//! What can go wrong in a rollout.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Who is cut off from the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// All agents and controllers.
+    Everybody,
+    /// The agent of the node with this number, from 1.
+    Agent(usize),
+    /// The controller with this number, from 0.
+    Controller(usize),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everybody => f.write_str("everybody"),
+            Self::Agent(node) => write!(f, "agent of node{node}"),
+            Self::Controller(number) => write!(f, "controller {number}"),
+        }
+    }
+}
+
+/// What helps a host whose reboot was accepted and never began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescue {
+    /// Somebody reboots it in an orderly way.
+    Reboot,
+    /// Somebody pulls its power.
+    PowerCut,
+    /// The agent dies, and the next one asks again.
+    AgentKill,
+    /// Nothing: the agent has to notice.
+    Nothing,
+}
+
+/// How a node vanishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vanish {
+    /// The machine loses its power, and the Node is deleted.
+    PowerLoss,
+    /// The agent and the kubelet are stopped, and the Node is deleted.
+    Stopped,
+}
+
+/// One thing that goes wrong. Nodes are numbered from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL for the agent; another one is started at once.
+    KillAgent(usize),
+    /// A second agent runs beside the first one for a while.
+    SecondAgent(usize, Duration),
+    /// The host's message bus is restarted.
+    RestartBus(usize),
+    /// SIGKILL for a controller; it comes back after this.
+    KillController(usize, Duration),
+    /// SIGTERM for a controller; it comes back after this.
+    StopController(usize, Duration),
+    /// SIGSTOP for a controller, and SIGCONT after this.
+    FreezeController(usize, Duration),
+    /// The API server cuts all connections and serves none for a while.
+    Outage(Who, Duration),
+    /// Nothing comes through for a while, and then everything.
+    Stall(Who, Duration),
+    /// Everything takes so much longer, for a while.
+    Latency(Who, Duration, Duration),
+    /// An admin pauses the pool for a while.
+    Pause(Duration),
+    /// An admin sets `maxUnavailable` to the first, later to the second, and then back.
+    Resize(u64, u64, Duration),
+    /// An admin cordons the node for a while.
+    Cordon(usize, Duration),
+    /// An admin sets and changes a label of the Node, several times.
+    Label(usize),
+    /// An admin deletes the BootcNode.
+    DeleteBootcNode(usize),
+    /// An admin asks for another image, and comes back to the first one after a while.
+    Retarget(Duration),
+    /// The next request to reboot is accepted and lost; help comes after a while.
+    LostReboot(usize, Rescue, Duration),
+    /// The power of the host is pulled.
+    PowerCut(usize),
+    /// The node vanishes for a while and comes back under the same name, with another UID.
+    Vanish(usize, Vanish, Duration),
+}
+
+/// The kinds of faults, for tallies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// [`Fault::KillAgent`]
+    KillAgent,
+    /// [`Fault::SecondAgent`]
+    SecondAgent,
+    /// [`Fault::RestartBus`]
+    RestartBus,
+    /// [`Fault::KillController`]
+    KillController,
+    /// [`Fault::StopController`]
+    StopController,
+    /// [`Fault::FreezeController`]
+    FreezeController,
+    /// [`Fault::Outage`]
+    Outage,
+    /// [`Fault::Stall`]
+    Stall,
+    /// [`Fault::Latency`]
+    Latency,
+    /// [`Fault::Pause`]
+    Pause,
+    /// [`Fault::Resize`]
+    Resize,
+    /// [`Fault::Cordon`]
+    Cordon,
+    /// [`Fault::Label`]
+    Label,
+    /// [`Fault::DeleteBootcNode`]
+    DeleteBootcNode,
+    /// [`Fault::Retarget`]
+    Retarget,
+    /// [`Fault::LostReboot`]
+    LostReboot,
+    /// [`Fault::PowerCut`]
+    PowerCut,
+    /// [`Fault::Vanish`]
+    Vanish,
+}
+
+impl Kind {
+    /// Its name in tallies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KillAgent => "agent killed",
+            Self::SecondAgent => "second agent",
+            Self::RestartBus => "bus restarted",
+            Self::KillController => "controller killed",
+            Self::StopController => "controller stopped",
+            Self::FreezeController => "controller frozen",
+            Self::Outage => "API outage",
+            Self::Stall => "API stall",
+            Self::Latency => "API latency",
+            Self::Pause => "pool paused",
+            Self::Resize => "maxUnavailable edited",
+            Self::Cordon => "node cordoned",
+            Self::Label => "node relabelled",
+            Self::DeleteBootcNode => "BootcNode deleted",
+            Self::Retarget => "image changed and reverted",
+            Self::LostReboot => "reboot lost",
+            Self::PowerCut => "power cut",
+            Self::Vanish => "node vanished and came back",
+        }
+    }
+
+    /// Whether it takes the host or its turn apart so that only one of this sort fits into a rollout of a node: three
+    /// turns that do not apply a digest make it a failed one, and rightly so.
+    pub(super) fn is_violent(self) -> bool {
+        matches!(self, Self::LostReboot | Self::PowerCut | Self::Vanish)
+    }
+}
+
+impl Fault {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::KillAgent(_) => Kind::KillAgent,
+            Self::SecondAgent(..) => Kind::SecondAgent,
+            Self::RestartBus(_) => Kind::RestartBus,
+            Self::KillController(..) => Kind::KillController,
+            Self::StopController(..) => Kind::StopController,
+            Self::FreezeController(..) => Kind::FreezeController,
+            Self::Outage(..) => Kind::Outage,
+            Self::Stall(..) => Kind::Stall,
+            Self::Latency(..) => Kind::Latency,
+            Self::Pause(_) => Kind::Pause,
+            Self::Resize(..) => Kind::Resize,
+            Self::Cordon(..) => Kind::Cordon,
+            Self::Label(_) => Kind::Label,
+            Self::DeleteBootcNode(_) => Kind::DeleteBootcNode,
+            Self::Retarget(_) => Kind::Retarget,
+            Self::LostReboot(..) => Kind::LostReboot,
+            Self::PowerCut(_) => Kind::PowerCut,
+            Self::Vanish(..) => Kind::Vanish,
+        }
+    }
+
+    /// The node that it strikes, when it strikes one.
+    pub fn node(&self) -> Option<usize> {
+        match self {
+            Self::KillAgent(node)
+            | Self::SecondAgent(node, _)
+            | Self::RestartBus(node)
+            | Self::Cordon(node, _)
+            | Self::Label(node)
+            | Self::DeleteBootcNode(node)
+            | Self::LostReboot(node, ..)
+            | Self::PowerCut(node)
+            | Self::Vanish(node, ..) => Some(*node),
+            _ => None,
+        }
+    }
+}
+
+/// A time, for people.
+pub(super) fn seconds(time: &Duration) -> String {
+    format!("{:.1}s", time.as_secs_f64())
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KillAgent(node) => write!(f, "kill agent of node{node}"),
+            Self::SecondAgent(node, lasts) => write!(f, "second agent on node{node} for {}", seconds(lasts)),
+            Self::RestartBus(node) => write!(f, "restart bus of node{node}"),
+            Self::KillController(number, lasts) => write!(f, "kill controller {number} for {}", seconds(lasts)),
+            Self::StopController(number, lasts) => write!(f, "stop controller {number} for {}", seconds(lasts)),
+            Self::FreezeController(number, lasts) => write!(f, "freeze controller {number} for {}", seconds(lasts)),
+            Self::Outage(who, lasts) => write!(f, "no API server for {who} for {}", seconds(lasts)),
+            Self::Stall(who, lasts) => write!(f, "API server stalls for {who} for {}", seconds(lasts)),
+            Self::Latency(who, latency, lasts) => {
+                write!(f, "{} ms more to the API server for {who} for {}", latency.as_millis(), seconds(lasts))
+            }
+            Self::Pause(lasts) => write!(f, "pause for {}", seconds(lasts)),
+            Self::Resize(first, second, lasts) => {
+                write!(f, "maxUnavailable {first}, then {second}, each for {}", seconds(lasts))
+            }
+            Self::Cordon(node, lasts) => write!(f, "cordon node{node} for {}", seconds(lasts)),
+            Self::Label(node) => write!(f, "relabel node{node}"),
+            Self::DeleteBootcNode(node) => write!(f, "delete BootcNode node{node}"),
+            Self::Retarget(lasts) => write!(f, "another image for {}", seconds(lasts)),
+            Self::LostReboot(node, rescue, after) => {
+                let rescue = match rescue {
+                    Rescue::Reboot => "rebooted by somebody",
+                    Rescue::PowerCut => "power pulled",
+                    Rescue::AgentKill => "agent killed",
+                    Rescue::Nothing => return write!(f, "lose reboot of node{node}"),
+                };
+                write!(f, "lose reboot of node{node}, {rescue} {} later", seconds(after))
+            }
+            Self::PowerCut(node) => write!(f, "pull power of node{node}"),
+            Self::Vanish(node, Vanish::PowerLoss, lasts) => {
+                write!(f, "node{node} loses power and is deleted for {}", seconds(lasts))
+            }
+            Self::Vanish(node, Vanish::Stopped, lasts) => {
+                write!(f, "node{node} stops and is deleted for {}", seconds(lasts))
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Makes the faults of a plan happen.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::try_join_all;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::fault::{Fault, Rescue, Vanish, Who};
+use super::plan::{CONTROLLERS, Plan, Timed};
+use crate::cluster::{Cluster, Published};
+use crate::hosts::sim::SimHost;
+use crate::proxy::Weather;
+
+/// The pool of every soak.
+pub const POOL: &str = "workers";
+/// How long a stopped host may still go down for a reboot that it had asked for.
+const REBOOT_ON_ITS_WAY: Duration = Duration::from_millis(600);
+/// How long a request to reboot is waited for that is to be lost.
+const LOST_WITHIN: Duration = Duration::from_secs(60);
+/// How long an admin's change is tried again: Nodes come and go here.
+const ADMIN_TRIES: Duration = Duration::from_secs(20);
+/// The label that admins change.
+const LABEL: &str = "soak.berth.test/label";
+
+/// What faults strike.
+#[derive(Debug)]
+pub struct Injector<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    /// What the rollout rolls out.
+    pub target: &'a Published,
+    /// What an admin asks for by mistake.
+    pub other: &'a Published,
+}
+
+impl Injector<'_> {
+    /// Makes every fault of a plan happen in its time. Returns when all of them are over.
+    ///
+    /// # Errors
+    /// When the harness itself could not do something; that is no finding.
+    pub async fn run(&self, plan: &Plan) -> Result<()> {
+        let begin = Instant::now();
+        let timed = |timed: &Timed| {
+            let Timed { at, fault } = *timed;
+            async move {
+                sleep_until(begin + at).await;
+                self.strike(fault).await.with_context(|| format!("cannot {fault}"))
+            }
+        };
+        let cordons = async {
+            if let (nodes, Some(until)) = &plan.cordoned {
+                sleep_until(begin + *until).await;
+                self.cordon_all(nodes, false).await?;
+            }
+            Ok(())
+        };
+        tokio::try_join!(try_join_all(plan.faults.iter().map(timed)), cordons)?;
+        Ok(())
+    }
+
+    /// Brings everything that a plan may have left behind into order, as the admins would at the end of the day.
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub async fn calm(&self) -> Result<()> {
+        self.cluster.ways.everybody(|weather| *weather = Weather::default());
+        for number in 0..CONTROLLERS {
+            self.cluster.controllers.freeze(number, false);
+            self.cluster.controllers.start(number)?;
+        }
+        for host in &self.cluster.fleet.hosts {
+            host.settings(|s| s.reboots_lost = 0);
+        }
+        Ok(())
+    }
+
+    fn host(&self, number: usize) -> &SimHost {
+        self.cluster.host(number)
+    }
+
+    async fn strike(&self, fault: Fault) -> Result<()> {
+        let controllers = &self.cluster.controllers;
+        match fault {
+            Fault::KillAgent(node) => self.host(node).kill_agent(),
+            Fault::SecondAgent(node, lasts) => {
+                self.host(node).second_agent();
+                sleep(lasts).await;
+                self.host(node).end_second_agent().await;
+            }
+            Fault::RestartBus(node) => self.host(node).restart_bus().await?,
+            Fault::KillController(number, lasts) => {
+                controllers.kill(number);
+                sleep(lasts).await;
+                controllers.start(number)?;
+            }
+            Fault::StopController(number, lasts) => {
+                controllers.stop(number);
+                sleep(lasts).await;
+                controllers.start(number)?;
+            }
+            Fault::FreezeController(number, lasts) => {
+                controllers.freeze(number, true);
+                sleep(lasts).await;
+                controllers.freeze(number, false);
+            }
+            Fault::Outage(who, lasts) => self.weather(who, lasts, |w, on| w.down = on).await,
+            Fault::Stall(who, lasts) => self.weather(who, lasts, |w, on| w.stalled = on).await,
+            Fault::Latency(who, latency, lasts) => {
+                self.weather(who, lasts, |w, on| w.latency = if on { latency } else { Duration::ZERO }).await;
+            }
+            Fault::LostReboot(node, rescue, after) => self.lose_reboot(self.host(node), rescue, after).await?,
+            Fault::PowerCut(node) => {
+                self.cluster.excuse(self.host(node).name());
+                self.host(node).power_cut().await?;
+            }
+            Fault::Vanish(node, how, lasts) => self.vanish(self.host(node), how, lasts).await?,
+            _ => self.administer(fault).await?,
+        }
+        Ok(())
+    }
+
+    /// What admins do.
+    async fn administer(&self, fault: Fault) -> Result<()> {
+        let rollout = |change| self.cluster.patch_pool(POOL, json!({ "rollout": change }));
+        match fault {
+            Fault::Pause(lasts) => {
+                rollout(json!({ "paused": true })).await?;
+                sleep(lasts).await;
+                rollout(json!({ "paused": false })).await
+            }
+            Fault::Resize(first, second, lasts) => {
+                rollout(json!({ "maxUnavailable": first })).await?;
+                sleep(lasts).await;
+                rollout(json!({ "maxUnavailable": second })).await?;
+                sleep(lasts).await;
+                rollout(json!({ "maxUnavailable": super::plan::CAPACITY })).await
+            }
+            Fault::Cordon(node, lasts) => {
+                self.cordon_all(&[node], true).await?;
+                sleep(lasts).await;
+                self.cordon_all(&[node], false).await
+            }
+            Fault::Label(node) => {
+                for value in ["one", "two", "three"] {
+                    let patch = json!({ "metadata": { "labels": { LABEL: value } } });
+                    self.patch_node(node, patch).await?;
+                    sleep(Duration::from_millis(200)).await;
+                }
+                Ok(())
+            }
+            Fault::DeleteBootcNode(node) => {
+                let (api, name) = (self.cluster.bootc_nodes(), self.host(node).name());
+                unless_absent(api.delete(name, &DeleteParams::default()).await.map(drop))
+            }
+            Fault::Retarget(lasts) => {
+                let image = |image: &Published| json!({ "image": { "ref": image.reference } });
+                self.cluster.patch_pool(POOL, image(self.other)).await?;
+                sleep(lasts).await;
+                self.cluster.patch_pool(POOL, image(self.target)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn weather(&self, who: Who, lasts: Duration, change: impl Fn(&mut Weather, bool)) {
+        for on in [true, false] {
+            match who {
+                Who::Everybody => self.cluster.ways.everybody(|w| change(w, on)),
+                Who::Agent(node) => self.cluster.ways.node(self.host(node).name(), |w| change(w, on)),
+                Who::Controller(number) => self.cluster.ways.controller(number, |w| change(w, on)),
+            }
+            if on {
+                sleep(lasts).await;
+            }
+        }
+    }
+
+    /// Cordons or uncordons nodes, as an admin does with kubectl.
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub async fn cordon_all(&self, nodes: &[usize], unschedulable: bool) -> Result<()> {
+        for node in nodes {
+            self.patch_node(*node, json!({ "spec": { "unschedulable": unschedulable } })).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a Node that has just vanished.
+    async fn patch_node(&self, node: usize, patch: serde_json::Value) -> Result<()> {
+        let (name, start) = (self.host(node).name(), Instant::now());
+        loop {
+            let patched = self.cluster.nodes().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+            match patched {
+                Err(kube::Error::Api(status)) if status.code == 404 && start.elapsed() < ADMIN_TRIES => {
+                    sleep(Duration::from_millis(100)).await;
+                }
+                patched => return Ok(patched.map(drop)?),
+            }
+        }
+    }
+
+    async fn lose_reboot(&self, host: &SimHost, rescue: Rescue, after: Duration) -> Result<()> {
+        host.settings(|s| s.reboots_lost = 1);
+        let start = Instant::now();
+        while host.settings(|s| s.reboots_lost) > 0 {
+            // It may run the image already, or reboot for another reason before it asks.
+            if start.elapsed() > LOST_WITHIN || host.facts().booted == self.target.digest.to_string() {
+                host.settings(|s| s.reboots_lost = 0);
+                return Ok(());
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        sleep(after).await;
+        match rescue {
+            Rescue::Reboot => self.cluster.unrelated_reboot(host).await?,
+            Rescue::PowerCut => {
+                self.cluster.excuse(host.name());
+                host.power_cut().await?;
+            }
+            Rescue::AgentKill => host.kill_agent(),
+            Rescue::Nothing => {}
+        }
+        Ok(())
+    }
+
+    async fn vanish(&self, host: &SimHost, how: Vanish, lasts: Duration) -> Result<()> {
+        let before = self.uid(host).await?;
+        match how {
+            Vanish::PowerLoss => {
+                self.cluster.excuse(host.name());
+                host.power_loss().await;
+                // It is off: nothing of it starts before it is told to.
+                host.stop_agent().await;
+            }
+            Vanish::Stopped => {
+                host.stop_agent().await;
+                // What the agent had asked for still happens, under the licence of the Node that is there.
+                sleep(REBOOT_ON_ITS_WAY).await;
+                host.stop_kubelet();
+            }
+        }
+        unless_absent(self.cluster.nodes().delete(host.name(), &DeleteParams::default()).await.map(drop))?;
+        sleep(lasts).await;
+        match how {
+            Vanish::PowerLoss => host.power_on().await?,
+            Vanish::Stopped => host.register().await?,
+        }
+        let back = || async { Ok(self.uid(host).await?.is_some_and(|uid| Some(uid) != before)) };
+        self.cluster.until(&format!("{} is back", host.name()), ADMIN_TRIES, back).await?;
+        self.cluster.renew_agent_token(host).await?;
+        // One that another fault had started meanwhile still has the old Node's token.
+        host.kill_agent();
+        host.start_agent();
+        Ok(())
+    }
+
+    async fn uid(&self, host: &SimHost) -> Result<Option<String>> {
+        Ok(self.cluster.nodes().get_opt(host.name()).await?.and_then(|node| node.metadata.uid))
+    }
+}
+
+fn unless_absent(result: kube::Result<()>) -> Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        result => Ok(result?),
+    }
+}

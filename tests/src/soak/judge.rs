@@ -1,0 +1,113 @@
+//! The judge of a soak: the same ground truth as everywhere, one rollout at a time, so that a long run does not get
+//! slower.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use jiff::{SignedDuration, Timestamp};
+
+use super::inject::POOL;
+use crate::audit::{AuditLog, Record};
+use crate::cluster::Cluster;
+use crate::hosts::{HostChange, HostEvent};
+use crate::truth::Truth;
+
+/// Reads the records of a run piece by piece.
+#[derive(Debug)]
+pub struct Judge {
+    audit: AuditLog,
+    /// How many events of the hosts are judged.
+    events: usize,
+    /// The last boot of each host before those.
+    boots: BTreeMap<String, HostEvent>,
+    /// The last write of each object that is judged by what it was before.
+    kept: Vec<Record>,
+    /// When the piece began.
+    since: Timestamp,
+}
+
+/// What the judge found in one rollout.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Everything that was wrong, one sentence each.
+    pub violations: Vec<String>,
+    /// How many reboots had a licence.
+    pub licensed: usize,
+    /// The requests of the rollout.
+    pub records: Vec<Record>,
+    /// What happened to the hosts in it, after the last boot of each before it.
+    pub hosts: Vec<HostEvent>,
+}
+
+impl Judge {
+    /// Begins with what happens from now on.
+    ///
+    /// # Errors
+    /// When the audit log cannot be read.
+    pub fn new(cluster: &Cluster) -> Result<Self> {
+        let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
+        let mut judge = Self { audit, events: 0, boots: BTreeMap::new(), kept: vec![], since: Timestamp::now() };
+        judge.next(cluster)?;
+        Ok(judge)
+    }
+
+    /// Begins anew here: what happened before is not judged, or judged already.
+    ///
+    /// # Errors
+    /// When the audit log cannot be read.
+    pub fn next(&mut self, cluster: &Cluster) -> Result<()> {
+        self.audit.refresh()?;
+        let mut records = std::mem::take(&mut self.kept);
+        records.extend(self.audit.take());
+        self.kept = last_writes(&records);
+        for event in self.new_events(cluster) {
+            if matches!(event.change, HostChange::Up { .. }) {
+                self.boots.insert(event.host.clone(), event);
+            }
+        }
+        self.since = Timestamp::now();
+        Ok(())
+    }
+
+    fn new_events(&mut self, cluster: &Cluster) -> Vec<HostEvent> {
+        let all = cluster.log.events();
+        let new = all.get(self.events..).unwrap_or_default().to_vec();
+        self.events = all.len();
+        new
+    }
+
+    /// Judges what happened since it began, where so many nodes may have held a berth at most. It goes on from there.
+    ///
+    /// # Errors
+    /// When the audit log cannot be read.
+    pub fn judge(&mut self, cluster: &Cluster, most: usize, lag: SignedDuration) -> Result<Verdict> {
+        self.audit.refresh()?;
+        let mut records = std::mem::take(&mut self.kept);
+        records.extend(self.audit.take());
+        let before = std::mem::take(&mut self.boots);
+        let hosts: Vec<_> = before.into_values().chain(self.new_events(cluster)).collect();
+        for event in hosts.iter().filter(|e| matches!(e.change, HostChange::Up { .. })) {
+            self.boots.insert(event.host.clone(), event.clone());
+        }
+        let excused: Vec<_> = cluster.excused().into_iter().filter(|(_, at)| *at >= self.since).collect();
+        let capacity = BTreeMap::from([(POOL.to_owned(), most)]);
+        let truth = Truth { hosts: &hosts, audit: &records, excused: &excused, capacity, lag };
+        let (violations, licensed) = (truth.violations(), truth.licensed_reboots());
+        self.kept = last_writes(&records);
+        self.since = Timestamp::now();
+        Ok(Verdict { violations, licensed, records, hosts })
+    }
+}
+
+/// The last write of each berth, Node, BootcNode and status of a pool: what the next ones are compared with.
+fn last_writes(records: &[Record]) -> Vec<Record> {
+    let mut last: BTreeMap<(String, String), &Record> = BTreeMap::new();
+    for record in records.iter().filter(|r| r.is_write() && r.succeeded() && r.response.is_some()) {
+        let of_interest = ["leases", "nodes", "bootcnodes", "bootcnodepools/status"];
+        if of_interest.contains(&record.target().as_str()) {
+            let name = record.response.as_ref().and_then(|o| o.pointer("/metadata/name")).and_then(|n| n.as_str());
+            last.insert((record.target(), name.unwrap_or_default().to_owned()), record);
+        }
+    }
+    last.into_values().cloned().collect()
+}

@@ -1,0 +1,281 @@
+//! What goes wrong in one rollout: a pure function of the seed and the rollout's number.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use super::fault::{Fault, Kind, Rescue, Vanish, Who, seconds};
+use super::random::Random;
+
+/// How many nodes may be unavailable in a rollout, unless an admin edits that.
+pub const CAPACITY: usize = 3;
+/// How many controllers run.
+pub const CONTROLLERS: usize = 2;
+/// The last moment at which a fault begins.
+const LAST_BEGIN: u64 = 4_000;
+/// The longest outage of the API server.
+const LONGEST_OUTAGE: u64 = 5_000;
+
+/// A fault and when it begins, counted from the begin of the rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timed {
+    /// When.
+    pub at: Duration,
+    /// What.
+    pub fault: Fault,
+}
+
+/// Everything that goes wrong in one rollout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Number of the rollout.
+    pub rollout: u64,
+    /// The rollout's own seed.
+    pub seed: u64,
+    /// Nodes that an admin cordoned before the rollout began, and after what time they are uncordoned; the last one
+    /// stays cordoned to the end when that is `None`.
+    pub cordoned: (Vec<usize>, Option<Duration>),
+    /// In order of time.
+    pub faults: Vec<Timed>,
+}
+
+/// The seed of one rollout of a run.
+pub fn seed_of(run: u64, rollout: u64) -> u64 {
+    Random::new(run ^ rollout.wrapping_mul(0xd134_2543_de82_ef95)).bits()
+}
+
+/// How often each kind of fault is drawn, in parts of the sum.
+const WEIGHTS: [(Kind, u64); 18] = [
+    (Kind::KillAgent, 20),
+    (Kind::SecondAgent, 4),
+    (Kind::RestartBus, 4),
+    (Kind::KillController, 7),
+    (Kind::StopController, 4),
+    (Kind::FreezeController, 4),
+    (Kind::Outage, 8),
+    (Kind::Stall, 5),
+    (Kind::Latency, 8),
+    (Kind::Pause, 5),
+    (Kind::Resize, 6),
+    (Kind::Cordon, 8),
+    (Kind::Label, 6),
+    (Kind::DeleteBootcNode, 3),
+    (Kind::Retarget, 3),
+    (Kind::LostReboot, 8),
+    (Kind::PowerCut, 4),
+    (Kind::Vanish, 7),
+];
+
+impl Plan {
+    /// The plan of one rollout over so many nodes. Without `patience` a lost reboot always gets help: to notice it
+    /// takes the agent a minute, and another one to try again.
+    pub fn new(run: u64, rollout: u64, nodes: usize, patience: bool) -> Self {
+        let seed = seed_of(run, rollout);
+        let mut draw = Draw { random: Random::new(seed), nodes, patience, hurt: BTreeSet::new() };
+        let cordoned = draw.cordoned();
+        let count = draw.random.within(2..=6);
+        let mut faults: Vec<Timed> = (0..count).filter_map(|_| draw.timed()).collect();
+        faults.sort_by_key(|timed| timed.at);
+        Self { rollout, seed, cordoned, faults }
+    }
+
+    /// The plan without any fault.
+    pub fn quiet(run: u64, rollout: u64) -> Self {
+        Self { rollout, seed: seed_of(run, rollout), cordoned: (vec![], None), faults: vec![] }
+    }
+
+    /// How late a request or a change may arrive because of these faults, and a little more.
+    pub fn lag(&self) -> jiff::SignedDuration {
+        let delays = |timed: &Timed| {
+            matches!(
+                timed.fault,
+                Fault::Outage(..) | Fault::Stall(..) | Fault::Latency(..) | Fault::FreezeController(..)
+            )
+        };
+        // Several of them may follow each other.
+        jiff::SignedDuration::from_secs(if self.faults.iter().any(delays) { 12 } else { 1 })
+    }
+
+    /// The nodes that are still cordoned in the end: cordoned by an admin before the rollout, and neither uncordoned by
+    /// another one nor replaced by a new Node.
+    pub fn cordoned_to_the_end(&self) -> Vec<usize> {
+        let undone = |node: &usize| {
+            let undoes = |t: &Timed| matches!(t.fault, Fault::Cordon(n, _) | Fault::Vanish(n, ..) if n == *node);
+            self.faults.iter().any(undoes)
+        };
+        match self.cordoned.1 {
+            Some(_) => vec![],
+            None => self.cordoned.0.iter().copied().filter(|node| !undone(node)).collect(),
+        }
+    }
+}
+
+struct Draw {
+    random: Random,
+    nodes: usize,
+    patience: bool,
+    /// Nodes that a violent fault strikes already.
+    hurt: BTreeSet<usize>,
+}
+
+impl Draw {
+    fn node(&mut self) -> usize {
+        self.random.index(self.nodes) + 1
+    }
+
+    fn lasting(&mut self, range: std::ops::RangeInclusive<u64>) -> Duration {
+        self.random.millis(range)
+    }
+
+    /// One in three rollouts begins with nodes that an admin has cordoned: as many as the capacity or more, until
+    /// somebody uncordons them, or a single one that stays so.
+    fn cordoned(&mut self) -> (Vec<usize>, Option<Duration>) {
+        if !self.random.once_in(3) {
+            return (vec![], None);
+        }
+        let stays = self.random.once_in(2);
+        let count = if stays { 1 } else { self.random.within(1..=5) };
+        let nodes: BTreeSet<usize> = (0..count).map(|_| self.node()).collect();
+        let until = (!stays).then(|| self.lasting(2_000..=5_000));
+        (nodes.into_iter().collect(), until)
+    }
+
+    fn kind(&mut self) -> Kind {
+        let sum = WEIGHTS.iter().map(|(_, weight)| weight).sum::<u64>();
+        let mut at = self.random.within(1..=sum);
+        for (kind, weight) in WEIGHTS {
+            if at <= weight {
+                return kind;
+            }
+            at -= weight;
+        }
+        Kind::KillAgent
+    }
+
+    fn timed(&mut self) -> Option<Timed> {
+        let kind = self.kind();
+        let at = self.random.millis(0..=LAST_BEGIN);
+        let fault = self.fault(kind);
+        // Everything is drawn before it is dropped, so that the rest of the plan does not depend on it.
+        (!kind.is_violent() || self.hurt.insert(fault.node().unwrap_or(0))).then_some(Timed { at, fault })
+    }
+
+    fn fault(&mut self, kind: Kind) -> Fault {
+        match kind {
+            Kind::KillAgent => Fault::KillAgent(self.node()),
+            Kind::SecondAgent => Fault::SecondAgent(self.node(), self.lasting(1_000..=3_000)),
+            Kind::RestartBus => Fault::RestartBus(self.node()),
+            Kind::KillController => Fault::KillController(self.controller(), self.lasting(200..=2_000)),
+            Kind::StopController => Fault::StopController(self.controller(), self.lasting(200..=2_000)),
+            Kind::FreezeController => Fault::FreezeController(self.controller(), self.lasting(500..=5_000)),
+            Kind::Outage => Fault::Outage(self.who(), self.lasting(300..=LONGEST_OUTAGE)),
+            Kind::Stall => Fault::Stall(self.who(), self.lasting(300..=LONGEST_OUTAGE)),
+            Kind::Latency => Fault::Latency(self.who(), self.lasting(20..=400), self.lasting(1_000..=4_000)),
+            Kind::Pause => Fault::Pause(self.lasting(100..=2_000)),
+            Kind::Resize => {
+                Fault::Resize(self.random.within(1..=5), self.random.within(1..=5), self.lasting(200..=2_000))
+            }
+            Kind::Cordon => Fault::Cordon(self.node(), self.lasting(300..=3_000)),
+            Kind::Label => Fault::Label(self.node()),
+            Kind::DeleteBootcNode => Fault::DeleteBootcNode(self.node()),
+            Kind::Retarget => Fault::Retarget(self.lasting(300..=2_500)),
+            Kind::LostReboot => self.lost_reboot(),
+            Kind::PowerCut => Fault::PowerCut(self.node()),
+            Kind::Vanish => {
+                let how = if self.random.once_in(2) { Vanish::PowerLoss } else { Vanish::Stopped };
+                Fault::Vanish(self.node(), how, self.lasting(200..=3_000))
+            }
+        }
+    }
+
+    fn controller(&mut self) -> usize {
+        self.random.index(CONTROLLERS)
+    }
+
+    fn who(&mut self) -> Who {
+        match self.random.within(0..=3) {
+            0 | 1 => Who::Everybody,
+            2 => Who::Agent(self.node()),
+            _ => Who::Controller(self.controller()),
+        }
+    }
+
+    fn lost_reboot(&mut self) -> Fault {
+        let node = self.node();
+        let rescue = match self.random.within(0..=29) {
+            0..=9 => Rescue::Reboot,
+            10..=19 => Rescue::PowerCut,
+            29 if self.patience => Rescue::Nothing,
+            _ => Rescue::AgentKill,
+        };
+        Fault::LostReboot(node, rescue, self.lasting(200..=2_000))
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rollout {} seed {:#018x} faults:", self.rollout, self.seed)?;
+        let (cordoned, until) = &self.cordoned;
+        if !cordoned.is_empty() {
+            let names: Vec<_> = cordoned.iter().map(|node| format!("node{node}")).collect();
+            let until = until.map_or("to the end".to_owned(), |until| format!("until {}", seconds(&until)));
+            write!(f, " {} cordoned {until},", names.join(" "))?;
+        }
+        let faults: Vec<_> = self.faults.iter().map(|t| format!("{} @{}", t.fault, seconds(&t.at))).collect();
+        match faults.is_empty() {
+            true => f.write_str(" none"),
+            false => write!(f, " {}", faults.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plans(count: u64) -> Vec<Plan> {
+        (0..count).map(|n| Plan::new(42, n, 12, true)).collect()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan_and_another_one_another() {
+        assert_eq!(Plan::new(42, 17, 12, true), Plan::new(42, 17, 12, true));
+        assert_ne!(Plan::new(42, 17, 12, true).faults, Plan::new(42, 18, 12, true).faults);
+        assert_ne!(Plan::new(42, 17, 12, true).faults, Plan::new(43, 17, 12, true).faults);
+        // A replay of what somebody reported last month: never change what a seed means without need.
+        let known = Plan::new(1, 0, 12, true).to_string();
+        assert!(known.starts_with("rollout 0 seed 0x"), "{known}");
+    }
+
+    #[test]
+    fn every_kind_of_fault_comes_in_a_long_run() {
+        let kinds: BTreeSet<Kind> = plans(200).iter().flat_map(|p| &p.faults).map(|t| t.fault.kind()).collect();
+        assert_eq!(kinds.len(), WEIGHTS.len(), "{kinds:?}");
+    }
+
+    #[test]
+    fn plans_keep_their_bounds() {
+        for plan in plans(1000) {
+            assert!(plan.faults.len() <= 6 && plan.faults.is_sorted_by_key(|t| t.at));
+            assert!(plan.faults.iter().all(|t| t.at <= Duration::from_millis(LAST_BEGIN)));
+            let violent = plan.faults.iter().filter(|t| t.fault.kind().is_violent()).filter_map(|t| t.fault.node());
+            let violent: Vec<_> = violent.collect();
+            assert_eq!(violent.iter().collect::<BTreeSet<_>>().len(), violent.len(), "one for each node: {plan}");
+            assert!(plan.cordoned_to_the_end().len() < CAPACITY, "who stays cordoned must leave room: {plan}");
+            for timed in &plan.faults {
+                assert!(timed.fault.node().is_none_or(|n| (1..=12).contains(&n)), "{plan}");
+                if let Fault::Outage(_, lasts) | Fault::Stall(_, lasts) = timed.fault {
+                    assert!(lasts <= Duration::from_secs(5));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_patience_a_lost_reboot_gets_help() {
+        let nothing = |t: &Timed| matches!(t.fault, Fault::LostReboot(_, Rescue::Nothing, _));
+        assert!(plans(1000).iter().any(|p| p.faults.iter().any(nothing)));
+        let hasty = (0..1000).map(|n| Plan::new(42, n, 12, false));
+        assert!(hasty.into_iter().all(|p| !p.faults.iter().any(nothing)));
+    }
+}

@@ -1,0 +1,76 @@
+//! Random numbers that are the same everywhere for the same seed: SplitMix64. Written out here because a replay of an
+//! old seed must not depend on the version of a library.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// A small generator. Not for secrets.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator with this seed; every seed is a good one.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number of the range. Which number is a little unfair to the last ones of huge ranges.
+    pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
+        let (first, last) = (*range.start(), *range.end());
+        match last.saturating_sub(first).checked_add(1) {
+            Some(count) => first + self.bits() % count,
+            None => self.bits(),
+        }
+    }
+
+    /// An index of something with so many elements; 0 of nothing.
+    pub fn index(&mut self, len: usize) -> usize {
+        let last = u64::try_from(len.saturating_sub(1)).unwrap_or(u64::MAX);
+        usize::try_from(self.within(0..=last)).unwrap_or(0)
+    }
+
+    /// True once in so many times.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.within(1..=times.max(1)) == 1
+    }
+
+    /// A time between these, in milliseconds.
+    pub fn millis(&mut self, range: RangeInclusive<u64>) -> Duration {
+        Duration::from_millis(self.within(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_a_seed_never_change() {
+        let mut random = Random::new(1_234_567);
+        // From the reference implementation by Sebastiano Vigna.
+        let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        assert_eq!([random.bits(), random.bits(), random.bits()], expected);
+    }
+
+    #[test]
+    fn ranges_are_kept_and_used() {
+        let mut random = Random::new(7);
+        let mut seen = [0; 4];
+        for _ in 0..400 {
+            seen[usize::try_from(random.within(3..=6) - 3).unwrap()] += 1;
+        }
+        assert!(seen.iter().all(|n| *n > 50), "{seen:?}");
+        assert_eq!(random.index(0), 0);
+        assert_eq!(random.within(9..=9), 9);
+        random.within(0..=u64::MAX);
+    }
+}

@@ -1,0 +1,217 @@
+//! One run of the soak: a cluster, and rollouts on it one after the other.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use kube::api::ListParams;
+use serde_json::json;
+
+use super::fault::{Fault, Rescue};
+use super::inject::{Injector, POOL};
+use super::judge::{Judge, Verdict};
+use super::plan::{CAPACITY, CONTROLLERS, Plan};
+use crate::cluster::{Cluster, ClusterOptions, Published};
+use crate::hosts::sim::Settings;
+use crate::programs;
+
+/// How many hosts a soak has.
+pub const HOSTS: usize = 12;
+/// After the last fault everything must have come to its end within this.
+const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+/// The same where an agent has to notice by itself that a reboot was lost: a minute, and another one of backoff.
+const NOTICED_WITHIN: Duration = Duration::from_secs(200);
+/// Pods that are drained from one node to the other.
+const PODS: usize = 6;
+
+/// What a run is made with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The deliberate bug that agents and controllers have.
+    pub bug: Option<String>,
+    /// How many hosts there are.
+    pub hosts: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { bug: None, hosts: HOSTS }
+    }
+}
+
+/// What one rollout came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How long it took, with its faults.
+    pub took: Duration,
+    /// What the judge says. That it did not come to its end is a violation of I10.
+    pub verdict: Verdict,
+    /// The state of everything, when there was a violation.
+    pub state: Option<String>,
+}
+
+/// A cluster that rollouts are made on.
+#[derive(Debug)]
+pub struct Soak {
+    /// The cluster.
+    pub cluster: Cluster,
+    judge: Judge,
+    /// The image that all hosts ran before the rollout, or should have.
+    before: Published,
+}
+
+impl Soak {
+    /// Starts everything.
+    ///
+    /// # Errors
+    /// When the cluster does not start.
+    pub async fn start(options: &Options) -> Result<Self> {
+        let cluster = Cluster::start(cluster_options(options)?).await?;
+        for number in 0..CONTROLLERS {
+            cluster.controllers.start(number)?;
+        }
+        cluster.deploy("web", PODS).await?;
+        let before = cluster.publish("1.0.0").await?;
+        let judge = Judge::new(&cluster)?;
+        Ok(Self { cluster, judge, before })
+    }
+
+    /// Makes one rollout, with everything that its plan has, and judges it.
+    ///
+    /// # Errors
+    /// When the harness could not do its part; what Berth does wrong is in the outcome.
+    pub async fn rollout(&mut self, plan: &Plan) -> Result<Outcome> {
+        let target = self.cluster.publish(&format!("{}.0.0", plan.rollout + 2)).await?;
+        let injector = Injector { cluster: &self.cluster, target: &target, other: &self.before };
+        injector.cordon_all(&plan.cordoned.0, true).await?;
+        self.judge.next(&self.cluster)?;
+        let start = Instant::now();
+        self.ask_for(&target, plan).await?;
+        injector.run(plan).await?;
+        injector.calm().await?;
+        let settled = self.settle(&target, plan).await;
+        let took = start.elapsed();
+        let state = match &settled {
+            Ok(()) => None,
+            Err(_) => Some(self.cluster.describe().await),
+        };
+        let mut verdict = self.judge.judge(&self.cluster, most(plan), plan.lag())?;
+        if let Err(error) = settled {
+            let what = format!("{error:#}");
+            let line = what.lines().next().unwrap_or_default();
+            verdict.violations.push(format!("I10: the rollout did not come to its end: {line}"));
+        }
+        let state = match (state, verdict.violations.is_empty()) {
+            (None, false) => Some(self.cluster.describe().await),
+            (state, _) => state,
+        };
+        injector.cordon_all(&plan.cordoned.0, false).await?;
+        self.before = target;
+        Ok(Outcome { took, verdict, state })
+    }
+
+    async fn ask_for(&self, target: &Published, plan: &Plan) -> Result<()> {
+        let rollout = json!({
+            "maxUnavailable": CAPACITY, "maxStaging": "100%",
+            // Nodes that vanish under a commit count as failures of the image; an admin who knows better says retry.
+            "maxFailures": HOSTS, "retryToken": format!("rollout-{}", plan.rollout), "paused": false,
+        });
+        if self.cluster.pools().get_opt(POOL).await?.is_none() {
+            self.cluster.pool(POOL, &self.before.reference, json!({ "maxUnavailable": CAPACITY })).await?;
+        }
+        self.cluster.patch_pool(POOL, json!({ "image": { "ref": target.reference }, "rollout": rollout })).await
+    }
+
+    /// I10: with the faults over, everything ends updated, given back and as the admins left it.
+    async fn settle(&self, target: &Published, plan: &Plan) -> Result<()> {
+        let token = json!({ "rollout": { "retryToken": format!("rollout-{}-again", plan.rollout) } });
+        self.cluster.patch_pool(POOL, token).await?;
+        let alone = plan.faults.iter().any(|t| matches!(t.fault, Fault::LostReboot(_, Rescue::Nothing, _)));
+        let limit = if alone { NOTICED_WITHIN } else { SETTLED_WITHIN };
+        let start = Instant::now();
+        self.cluster.until_all_run(target, limit).await?;
+        let left = limit.saturating_sub(start.elapsed()).max(Duration::from_secs(1));
+        self.cluster.until("every berth is closed and every cordon is undone", left, || self.is_tidy(plan)).await
+    }
+
+    async fn is_tidy(&self, plan: &Plan) -> Result<bool> {
+        let params = ListParams::default().labels(berth_api::keys::LABEL_POOL);
+        let berths = self.cluster.berths().list(&params).await?;
+        let closed = |holder: Option<&str>| holder.is_some_and(|h| h.starts_with("closed:"));
+        if !berths.iter().all(|b| closed(b.spec.as_ref().and_then(|s| s.holder_identity.as_deref()))) {
+            return Ok(false);
+        }
+        let nodes = self.cluster.nodes().list(&ListParams::default()).await?;
+        let cordoned: Vec<_> = plan.cordoned_to_the_end().iter().map(|n| format!("node{n}")).collect();
+        let fine = nodes.iter().filter(|node| {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let unschedulable = node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
+            let ours = node.metadata.annotations.as_ref();
+            let ours = ours.is_some_and(|a| a.contains_key(berth_api::keys::ANNOTATION_CORDON));
+            !ours && unschedulable == cordoned.iter().any(|c| c == name)
+        });
+        let all = self.cluster.fleet.hosts.len();
+        Ok(nodes.items.len() == all && fine.count() == all)
+    }
+}
+
+/// The largest capacity that is in force at some time of a rollout.
+fn most(plan: &Plan) -> usize {
+    let edited = plan.faults.iter().map(|timed| match timed.fault {
+        Fault::Resize(first, second, _) => usize::try_from(first.max(second)).unwrap_or(0),
+        _ => 0,
+    });
+    edited.max().unwrap_or(0).max(CAPACITY)
+}
+
+fn cluster_options(options: &Options) -> Result<ClusterOptions> {
+    let mut cluster = ClusterOptions {
+        hosts: options.hosts,
+        settings: Settings { reboot_time: Duration::from_millis(200), ..Settings::default() },
+        proxied_controllers: CONTROLLERS,
+        ..ClusterOptions::default()
+    };
+    if let Some(bug) = &options.bug {
+        let env = vec![("BERTH_SEEDED_BUG".to_owned(), bug.clone())];
+        cluster.agent = Some(programs::seeded_agent()?);
+        (cluster.agent_env, cluster.controller_env) = (env.clone(), env);
+    }
+    Ok(cluster)
+}
+
+/// Keeps what there is about a rollout with a violation, and says where.
+///
+/// # Errors
+/// When that cannot be written.
+pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> Result<PathBuf> {
+    let directory = super::state::directory()?.join(format!("evidence-{run}-{}", plan.rollout));
+    std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    let write = |name: &str, text: &str| {
+        let file = directory.join(name);
+        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
+    };
+    write("plan.txt", &format!("{plan}\n"))?;
+    write("violations.txt", &outcome.verdict.violations.join("\n"))?;
+    write("state.txt", outcome.state.as_deref().unwrap_or_default())?;
+    let hosts: Vec<_> = outcome.verdict.hosts.iter().map(|event| json!(event).to_string()).collect();
+    write("hosts.jsonl", &hosts.join("\n"))?;
+    let writes = outcome.verdict.records.iter().filter(|r| r.is_write() || !r.succeeded());
+    let writes: Vec<_> = writes.map(|record| json!(record).to_string()).collect();
+    write("writes.jsonl", &writes.join("\n"))?;
+    for host in &soak.cluster.fleet.hosts {
+        copy_tail(&host.agent_log(), &directory.join(format!("agent-{}.log", host.name())))?;
+    }
+    for number in 0..CONTROLLERS {
+        let log = format!("berth-controller-{number}.log");
+        copy_tail(&soak.cluster.control_plane.directory().join(&log), &directory.join(&log))?;
+    }
+    Ok(directory)
+}
+
+/// The last part of a log, which is what the rollout wrote and more.
+fn copy_tail(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
+    const MOST: usize = 4 * 1024 * 1024;
+    let text = std::fs::read(from).unwrap_or_default();
+    let tail = text.get(text.len().saturating_sub(MOST)..).unwrap_or_default();
+    std::fs::write(to, tail).with_context(|| format!("writing {}", to.display()))
+}

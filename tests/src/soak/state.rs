@@ -1,0 +1,149 @@
+//! How far a run is, in a file of the user's cache, so that an interrupted one goes on.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::plan::Plan;
+
+/// What a run came to so far.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct State {
+    /// Seed of the run.
+    pub seed: u64,
+    /// The rollout that comes next.
+    pub next: u64,
+    /// How many rollouts were made.
+    pub rollouts: u64,
+    /// Seconds that each took.
+    pub seconds: Vec<f64>,
+    /// How many licensed reboots there were.
+    pub reboots: u64,
+    /// How many faults of each kind.
+    pub faults: BTreeMap<String, u64>,
+    /// What the judge objected to, with the rollout's number.
+    pub violations: Vec<(u64, String)>,
+}
+
+impl State {
+    /// A run that has not begun.
+    pub fn new(seed: u64, from: u64) -> Self {
+        Self { seed, next: from, ..Self::default() }
+    }
+
+    /// The run of that seed, as far as it came before.
+    ///
+    /// # Errors
+    /// When the file is there and makes no sense.
+    pub fn load(file: &Path) -> Result<Option<Self>> {
+        match std::fs::read(file) {
+            Ok(text) => {
+                let context = || format!("{} makes no sense; delete it to begin anew", file.display());
+                serde_json::from_slice(&text).map(Some).with_context(context)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+    }
+
+    /// Writes it, in one step.
+    ///
+    /// # Errors
+    /// When that fails; what the file held before is then still there.
+    pub fn save(&self, file: &Path) -> Result<()> {
+        let context = || format!("cannot write {}", file.display());
+        let new = file.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec_pretty(self)?).with_context(context)?;
+        std::fs::rename(&new, file).with_context(context)
+    }
+
+    /// Takes in a rollout.
+    pub fn add(&mut self, plan: &Plan, seconds: f64, licensed: usize, violations: &[String]) {
+        self.next = plan.rollout + 1;
+        self.rollouts += 1;
+        self.seconds.push((seconds * 10.0).round() / 10.0);
+        self.reboots += u64::try_from(licensed).unwrap_or(0);
+        for timed in &plan.faults {
+            *self.faults.entry(timed.fault.kind().name().to_owned()).or_default() += 1;
+        }
+        let cordoned = u64::try_from(plan.cordoned.0.len()).unwrap_or(0);
+        if cordoned > 0 {
+            *self.faults.entry("node cordoned beforehand".to_owned()).or_default() += cordoned;
+        }
+        self.violations.extend(violations.iter().map(|v| (plan.rollout, v.clone())));
+    }
+
+    /// The summary, for people.
+    pub fn summary(&self) -> String {
+        let total: f64 = self.seconds.iter().sum();
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |part: f64| {
+            let last = sorted.len().saturating_sub(1) as f64;
+            sorted.get((last * part).round() as usize).copied().unwrap_or_default()
+        };
+        let faults: Vec<_> = self.faults.iter().map(|(kind, count)| format!("  {count:>5}  {kind}\n")).collect();
+        let violations: Vec<_> = self.violations.iter().map(|(n, what)| format!("  rollout {n}: {what}\n")).collect();
+        format!(
+            "seed {}: {} rollouts, {} licensed reboots, {} faults, {} violations\n\
+             seconds for each rollout: mean {:.1}, median {:.1}, longest {:.1}; {:.0} in all\n\
+             faults by kind:\n{}{}{}",
+            self.seed,
+            self.rollouts,
+            self.reboots,
+            self.faults.values().sum::<u64>(),
+            self.violations.len(),
+            total / (self.seconds.len().max(1) as f64),
+            at(0.5),
+            at(1.0),
+            total,
+            faults.concat(),
+            if violations.is_empty() { "" } else { "violations:\n" },
+            violations.concat(),
+        )
+    }
+}
+
+/// Where the state of a run is kept, and everything else of soaks.
+///
+/// # Errors
+/// When there is no cache directory.
+pub fn directory() -> Result<PathBuf> {
+    let directory = crate::tools::cache_dir()?.join("soak");
+    std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// The file of one run.
+///
+/// # Errors
+/// When there is no cache directory.
+pub fn file(seed: u64) -> Result<PathBuf> {
+    Ok(directory()?.join(format!("seed-{seed}.json")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_where_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("seed-7.json");
+        assert_eq!(State::load(&file).unwrap(), None);
+        let mut state = State::new(7, 3);
+        let plan = Plan::new(7, 3, 12, false);
+        state.add(&plan, 6.25, 12, &["I1: too many".to_owned()]);
+        state.save(&file).unwrap();
+        let again = State::load(&file).unwrap().unwrap();
+        assert_eq!((again.next, again.rollouts, again.reboots), (4, 1, 12));
+        assert_eq!(again, state);
+        let summary = again.summary();
+        assert!(summary.contains("1 violations") && summary.contains("rollout 3: I1: too many"), "{summary}");
+        std::fs::write(&file, "{").unwrap();
+        assert!(State::load(&file).is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! I1(b) and (c): when a berth may be opened, and when it may be taken, by the capacity that was published.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::berth::{BerthState, HoldPhase};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::Truth;
+use super::history::{History, Seen, text, writes};
+
+/// Who was unschedulable by somebody else's doing, and since when.
+struct Cordoned {
+    version: u64,
+    at: Timestamp,
+    uid: String,
+    unschedulable: bool,
+}
+
+impl Truth<'_> {
+    /// Every opening and every taking of a berth, in the server's own order.
+    pub(super) fn beyond_capacity(&self, history: &History) -> Vec<String> {
+        let totals = self.totals();
+        let cordoned = self.cordoned();
+        let mut ordered: Vec<&Seen> = history.values().flatten().collect();
+        ordered.sort_by_key(|s| s.version);
+        let mut now: BTreeMap<String, &Seen> = BTreeMap::new();
+        let mut wrong = vec![];
+        for seen in ordered {
+            let pool = seen.berth.pool.as_str();
+            let before = now.insert(seen.berth.name(), seen).map(|s| &s.berth.state);
+            let Some(k) = published(&totals, pool, seen.version) else {
+                continue;
+            };
+            let others =
+                || now.values().filter(|s| s.berth.pool.as_str() == pool && s.berth.name() != seen.berth.name());
+            let held = others().filter(|s| s.berth.holding().is_some()).count();
+            match (before, &seen.berth.state) {
+                (Some(BerthState::Offered(_)), BerthState::Held(h)) if h.phase == HoldPhase::Taken && held >= k => {
+                    wrong.push(format!(
+                        "I1c: {} took {} at {} while {held} of {k} were held",
+                        h.node,
+                        seen.berth.name(),
+                        seen.at
+                    ));
+                }
+                (Some(BerthState::Closed(_)) | None, BerthState::Offered(offer)) => {
+                    let in_use: BTreeSet<_> =
+                        others().filter_map(|s| s.berth.node()).map(|(_, uid)| uid.to_string()).collect();
+                    let used = in_use.len();
+                    if used >= k {
+                        wrong.push(format!(
+                            "I1b: {} was opened for {} at {} while {used} of {k} were held or open",
+                            seen.berth.name(),
+                            offer.node,
+                            seen.at
+                        ));
+                        continue;
+                    }
+                    let unavailable = self.unavailable(&cordoned, seen);
+                    let mut all = in_use;
+                    all.extend(unavailable.iter().cloned());
+                    let offered = offer.uid.to_string();
+                    if all.len() >= k && !all.contains(&offered) && !self.lately_cordoned(&cordoned, seen, &offered) {
+                        wrong.push(format!(
+                            "I1b: {} was opened for {} at {} while {} of {k} were held, open or cordoned",
+                            seen.berth.name(),
+                            offer.node,
+                            seen.at,
+                            all.len()
+                        ));
+                    }
+                }
+                _ => {}
+            }
+        }
+        wrong
+    }
+
+    /// What was published as capacity: pool, place in the order, capacity.
+    fn totals(&self) -> Vec<(String, u64, usize)> {
+        let pools = writes(self.audit, "bootcnodepools/status");
+        let total = |object: &Value| usize::try_from(object.pointer("/status/berths/total")?.as_u64()?).ok();
+        pools
+            .iter()
+            .filter_map(|(version, record, object)| Some((record.name.clone(), *version, total(object)?)))
+            .collect()
+    }
+
+    fn cordoned(&self) -> Vec<Cordoned> {
+        let nodes = writes(self.audit, "nodes");
+        let state = |(version, record, object): &(u64, &crate::audit::Record, &Value)| {
+            Some(Cordoned {
+                version: *version,
+                at: record.at,
+                uid: text(object, "/metadata/uid")?.to_owned(),
+                unschedulable: record.unschedulable() == Some(true),
+            })
+        };
+        nodes.iter().filter_map(state).collect()
+    }
+
+    /// UIDs of the nodes that were unschedulable for so long that every view of the cluster had seen it.
+    fn unavailable(&self, cordoned: &[Cordoned], seen: &Seen) -> BTreeSet<String> {
+        let mut since: BTreeMap<&str, Timestamp> = BTreeMap::new();
+        for change in cordoned.iter().take_while(|c| c.version < seen.version) {
+            match change.unschedulable {
+                true => drop(since.entry(&change.uid).or_insert(change.at)),
+                false => drop(since.remove(change.uid.as_str())),
+            }
+        }
+        let long = since.iter().filter(|(_, at)| **at + self.lag < seen.received);
+        long.map(|(uid, _)| (*uid).to_owned()).filter(|uid| !self.vanished(uid, seen)).collect()
+    }
+
+    /// Whether the node was unschedulable at some moment shortly before: then it may count as unavailable.
+    fn lately_cordoned(&self, cordoned: &[Cordoned], seen: &Seen, uid: &str) -> bool {
+        let mut last = false;
+        for change in cordoned.iter().take_while(|c| c.version < seen.version).filter(|c| c.uid == uid) {
+            if change.unschedulable || (last && change.at + self.lag >= seen.received) {
+                return true;
+            }
+            last = change.unschedulable;
+        }
+        false
+    }
+
+    /// Whether a Node of another UID has taken that one's place, or none.
+    fn vanished(&self, uid: &str, seen: &Seen) -> bool {
+        let nodes = writes(self.audit, "nodes");
+        let name = nodes
+            .iter()
+            .find(|(_, _, o)| text(o, "/metadata/uid") == Some(uid))
+            .and_then(|(_, _, o)| text(o, "/metadata/name"));
+        self.audit.iter().any(|r| {
+            r.verb == "delete" && r.target() == "nodes" && Some(r.name.as_str()) == name && r.received <= seen.at
+        })
+    }
+}
+
+/// The capacity in force at a place in the order. Unknown before it was published for the first time.
+fn published(totals: &[(String, u64, usize)], pool: &str, version: u64) -> Option<usize> {
+    totals.iter().rfind(|(name, at, _)| name == pool && *at < version).map(|(_, _, total)| *total)
+}

@@ -1,0 +1,47 @@
+//! Rollouts while everything around them fails, judged by the ground truth. `make soak` goes on for as long as one likes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use berth_tests::soak::plan::Plan;
+use berth_tests::soak::run::{HOSTS, Options, Soak, keep_evidence};
+
+/// The rollouts that fit into a test: seed of the run, and number of the rollout. Together they have every kind of
+/// fault that a rollout can get over in seconds.
+const ROLLOUTS: [(u64, u64); 10] = [(1, 1), (1, 2), (1, 4), (1, 6), (1, 7), (1, 8), (1, 10), (1, 14), (2, 2), (2, 3)];
+/// After so long no further rollout is begun: the test then fails, having made fewer than ten.
+const ENOUGH: Duration = Duration::from_secs(240);
+
+#[tokio::test]
+async fn ten_rollouts_survive_what_their_seeds_hold() -> Result<()> {
+    let mut soak = Soak::start(&Options::default()).await?;
+    let begin = Instant::now();
+    for (made, (seed, rollout)) in ROLLOUTS.into_iter().enumerate() {
+        ensure!(begin.elapsed() < ENOUGH, "only {made} rollouts in {ENOUGH:?}");
+        let plan = Plan::new(seed, rollout, HOSTS, false);
+        println!("seed {seed} {plan}");
+        let outcome = soak.rollout(&plan).await?;
+        println!("  {:.1} s, {} licensed reboots", outcome.took.as_secs_f64(), outcome.verdict.licensed);
+        if !outcome.verdict.violations.is_empty() {
+            let evidence = keep_evidence(&soak, seed, &plan, &outcome)?;
+            let found = outcome.verdict.violations.join("\n  ");
+            panic!(
+                "the ground truth objects:\n  {found}\n{}\nevidence: {}",
+                outcome.state.unwrap_or_default(),
+                evidence.display()
+            );
+        }
+        ensure!(outcome.verdict.licensed >= HOSTS / 2, "a rollout without reboots proves nothing");
+    }
+    Ok(())
+}
+
+/// The judge is worth something only if it finds a break.
+#[tokio::test]
+async fn the_judge_objects_to_a_seeded_bug() -> Result<()> {
+    let mut soak = Soak::start(&Options { bug: Some("skip-berth".to_owned()), hosts: 3 }).await?;
+    let outcome = soak.rollout(&Plan::quiet(1, 0)).await?;
+    let found = &outcome.verdict.violations;
+    ensure!(found.iter().any(|v| v.starts_with("I2")), "the judge must name I2: {found:?}");
+    Ok(())
+}
