@@ -21,6 +21,9 @@ pub const LABEL_NODE: &str = "berth.dev/node";
 /// Label on a Node, with any value: it is not a member of any pool and not counted, and what it holds is given back.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
+/// Labels that mark a control plane node, put there by the cluster's installer.
+pub const LABELS_CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
 /// Annotation on a Node, written in the same patch as `spec.unschedulable`: our cordon and what was before it.
 pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
 /// Annotation on a Node, changed each time Berth gives a node back, so that an older cordon write still on its

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::keys;
 use crate::names::{NodeName, PoolName};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt};
@@ -79,6 +80,8 @@ pub struct Membership {
     pub pool_of: BTreeMap<NodeName, PoolName>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,
+    /// Nodes that carry the label `berth.dev/exclude`, and the pool that each would belong to.
+    pub excluded: BTreeMap<NodeName, PoolName>,
 }
 
 impl Membership {
@@ -109,6 +112,11 @@ pub fn membership<'a>(pools: &[PoolSelector], nodes: impl IntoIterator<Item = La
             })
             .map(|p| &p.name)
             .collect();
+        if labels.contains_key(keys::LABEL_EXCLUDE) {
+            let pool = current.filter(|c| selecting.contains(c)).or(selecting.first().copied());
+            result.excluded.extend(pool.map(|pool| (node.clone(), pool.clone())));
+            continue;
+        }
         let pool = match selecting.len() {
             0 => None,
             1 => selecting.first().copied(),
@@ -193,6 +201,15 @@ mod tests {
     fn a_pool_that_goes_releases_its_nodes() {
         let nothing = PoolSelector { name: "a".into(), rule: Rule::Nothing };
         assert!(decide(&[nothing], &[], Some("a")).pool_of.is_empty());
+    }
+
+    #[test]
+    fn an_excluded_node_is_in_no_pool_and_is_counted_apart() {
+        let pools = [pool("a", "x", "1"), pool("b", "y", "1")];
+        let labels: &[(&str, &str)] = &[("x", "1"), ("y", "1"), (keys::LABEL_EXCLUDE, "")];
+        let result = decide(&pools, labels, Some("b"));
+        assert!(result.pool_of.is_empty() && result.conflicts.is_empty());
+        assert_eq!(result.excluded[&"n1".into()], "b".into());
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! From what the watches know to what the pure functions need. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use berth_api::pool::BootcNodePool;
-use berth_api::{NodeName, NodeUid, PoolName, keys};
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures};
+use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
+use kube::core::{Selector, SelectorExt};
 
-use crate::memory::Offers;
-use crate::plan::{Member, PoolFacts, SeenBerth};
+use crate::gates::Gates;
+use crate::memory::{Offers, Soaks};
+use crate::plan::{self, Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};
 use crate::view::{HostView, LeaseView, NodeView, PoolView};
@@ -74,8 +76,66 @@ impl Pool {
         status.map_or(0, |s| s.berths.total as usize)
     }
 
-    fn paused(&self) -> bool {
-        self.object.as_ref().is_some_and(|o| o.spec.paused())
+    fn status(&self) -> Option<&BootcNodePoolStatus> {
+        self.object.as_ref()?.status.as_ref()
+    }
+
+    /// The failures on record, unless the admin has asked to forget them.
+    pub fn failures(&self) -> Failures {
+        let (Some(object), Some(status)) = (&self.object, self.status()) else {
+            return Failures::new();
+        };
+        if status.retry_token.as_deref().unwrap_or_default() != object.spec.retry_token() {
+            return Failures::new();
+        }
+        let nodes = |f: &DigestFailures| f.nodes.iter().map(|n| NodeName::from(n.as_str())).collect();
+        status.failures.iter().map(|f| (f.digest.clone(), nodes(f))).collect()
+    }
+
+    /// How long a drain and a reboot take in this pool, as far as it is known.
+    pub fn estimate(&self) -> Estimate {
+        let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
+        let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
+        Estimate { drain: seconds(medians.drain_seconds), reboot: seconds(medians.reboot_seconds) }
+    }
+
+    /// The waves of the spec, and those that it does not name.
+    fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
+        let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
+        let soak = |text: Option<&str>| duration::parse_or(text.or(rollout.soak_time.as_deref()), Duration::ZERO);
+        let named = rollout.waves.iter().map(|w| (w.name.clone(), soak(w.soak_time.as_deref())));
+        let implied = [plan::REST, plan::CONTROL_PLANE].map(|name| (name.to_owned(), soak(None)));
+        let told = self.status().map(|s| s.waves.as_slice()).unwrap_or_default();
+        let wave = |(name, soak): (String, Duration)| {
+            let told = told.iter().find(|w| w.name == name).map_or(0, |w| w.soaked_seconds);
+            let soaked = soaks.soaked(&self.name, &name).max(Duration::from_secs(told));
+            Wave { name, soak, soaked }
+        };
+        named.chain(implied).map(wave).collect()
+    }
+}
+
+/// Which wave of a pool each node is in.
+struct Sorter {
+    named: Vec<(Option<Selector>, bool)>,
+}
+
+impl Sorter {
+    fn of(pool: &Pool) -> Self {
+        let rollout = pool.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
+        // One that means nothing selects nothing: its nodes come later, not earlier.
+        let one =
+            |w: &berth_api::pool::Wave| (membership::selector(w.node_selector.as_ref()).ok(), w.include_control_plane);
+        Self { named: rollout.waves.iter().map(one).collect() }
+    }
+
+    fn wave(&self, node: &NodeView) -> usize {
+        let is_control_plane = keys::LABELS_CONTROL_PLANE.iter().any(|key| node.labels.contains_key(*key));
+        let selects = |(selector, included): &(Option<Selector>, bool)| {
+            (*included || !is_control_plane) && selector.as_ref().is_some_and(|s| s.matches(&node.labels))
+        };
+        let after = self.named.len() + usize::from(is_control_plane);
+        self.named.iter().position(selects).unwrap_or(after)
     }
 }
 
@@ -194,6 +254,12 @@ pub struct Shared<'a> {
     pub heard: &'a BTreeSet<NodeName>,
     /// The open offers, and who let some lapse.
     pub offers: &'a Offers,
+    /// How long waves have been soaking.
+    pub soaks: &'a Soaks,
+    /// The gates of each pool.
+    pub gates: &'a BTreeMap<PoolName, Gates>,
+    /// Nodes that run an API server while no other one answers.
+    pub alone: &'a BTreeSet<NodeUid>,
     /// When the ages of the offers are measured.
     pub now: Instant,
     /// The epoch of this leader.
@@ -205,7 +271,11 @@ impl Shared<'_> {
     pub fn of(&self, pool: &Pool) -> PoolFacts {
         let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
         let capacity = pool.capacity(names.len());
-        let members = names.into_iter().filter_map(|name| self.member(pool, name)).collect();
+        let sorter = Sorter::of(pool);
+        let members = names.into_iter().filter_map(|name| self.member(pool, name, &sorter)).collect();
+        let gates = self.gates.get(&pool.name);
+        let is_lost = |node: &&NodeView| !node.ready && node.labels.contains_key(keys::LABEL_EXCLUDE);
+        let nodes = self.snapshot.nodes.values().map(|n| n.view.as_ref());
         let berths = self
             .leases
             .iter()
@@ -229,19 +299,26 @@ impl Shared<'_> {
             epoch: self.epoch,
             capacity,
             published: pool.published(),
-            paused: pool.paused(),
+            gate: gates.and_then(|g| g.gate.clone()),
+            closes: gates.and_then(|g| g.closes),
+            waves: pool.waves(self.soaks),
+            failures: pool.failures(),
+            max_failures: pool.object.as_ref().map_or(1, |o| o.spec.max_failures()),
             unresolved: pool.unresolved(),
             members,
             berths,
             elsewhere,
             confirmed_gone: self.confirmed_gone.clone(),
+            lost: nodes.filter(is_lost).map(|n| n.uid.clone()).collect(),
         }
     }
 
-    fn member(&self, pool: &Pool, name: &NodeName) -> Option<Member> {
+    fn member(&self, pool: &Pool, name: &NodeName, sorter: &Sorter) -> Option<Member> {
         let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
         let host = self.snapshot.hosts.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
+        member.wave = sorter.wave(node);
+        member.alone = self.alone.contains(&node.uid);
         member.lapses = member.desired.as_ref().map_or(0, |desired| self.offers.lapses(&member.uid, desired));
         Some(member)
     }
@@ -256,6 +333,11 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
     let report = host.and_then(|h| h.report()).cloned().unwrap_or_default();
     // What another pool published says nothing about this one.
     let ours = spec.pool_name == pool.name.as_str();
+    let asked = pool.object.as_ref().map(|o| &o.spec);
+    // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
+    let retried = asked.is_some_and(|s| s.retry_token() != report.retry_token.as_deref().unwrap_or_default());
+    let zone = asked.and_then(|s| node.labels.get(s.zone_key())).cloned().unwrap_or_default();
+    let expected = pool.estimate();
     Some(Member {
         name: node.name.clone(),
         uid: node.uid.clone(),
@@ -269,10 +351,18 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         prepared: report.prepared,
         staged: report.staged.filter(|_| report.locked),
         booted: report.booted,
-        failed: report.failed,
+        failed: if retried { vec![] } else { report.failed },
         last_turn: report.last_turn.map(|turn| (turn.digest, turn.attempts)),
         lapses: 0,
         heard,
+        wave: 0,
+        zone,
+        alone: false,
+        clock_synchronized: report.clock_synchronized,
+        estimate: Estimate {
+            drain: report.drain.unwrap_or(expected.drain),
+            reboot: report.reboot.unwrap_or(expected.reboot),
+        },
     })
 }
 

@@ -6,8 +6,12 @@ use anyhow::Context;
 use berth_controller::api::{self, Kube};
 use berth_controller::backoff;
 use berth_controller::cli::{Cli, LogFormat};
+use berth_controller::clock::Clock;
+use berth_controller::events::Events;
 use berth_controller::leader::Candidate;
-use berth_controller::reconcile::Reconciler;
+use berth_controller::metrics::{self, Metrics};
+use berth_controller::readyz::Readyz;
+use berth_controller::reconcile::{Outside, Reconciler};
 use berth_controller::resolve::{RegistryConfig, Resolver};
 use berth_controller::store::Store;
 use clap::Parser;
@@ -43,15 +47,24 @@ fn start_logging(cli: &Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn client(cli: &Cli) -> anyhow::Result<Client> {
-    let config = match &cli.kubeconfig {
+async fn config(cli: &Cli) -> anyhow::Result<Config> {
+    Ok(match &cli.kubeconfig {
         Some(file) => {
             let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("--kubeconfig {}", file.display()))?;
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
         }
         None => Config::infer().await.context("no kubeconfig, and no service account of a pod")?,
-    };
-    Ok(Client::try_from(api::settled(config, api::SILENCE))?)
+    })
+}
+
+/// Serves the metrics from now on, also while another controller leads.
+async fn serve_metrics(cli: &Cli) -> anyhow::Result<Metrics> {
+    let metrics = Metrics::default();
+    if !cli.metrics_address.is_empty() {
+        let listener = metrics::listen(&cli.metrics_address).await?;
+        tokio::spawn(metrics::serve(listener, metrics.clone()));
+    }
+    Ok(metrics)
 }
 
 fn registries(cli: &Cli) -> anyhow::Result<RegistryConfig> {
@@ -75,7 +88,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     }
     let timing = cli.timing().map_err(anyhow::Error::msg)?;
     let registries = registries(&cli)?;
-    let client = client(&cli).await?;
+    let config = config(&cli).await?;
+    let client = Client::try_from(api::settled(config.clone(), api::SILENCE))?;
+    let metrics = serve_metrics(&cli).await?;
+    let identity = identity(&cli);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let stopped = async {
@@ -87,7 +103,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     tokio::pin!(stopped);
 
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespace = %cli.namespace, "berth-controller starts");
-    let candidate = Candidate::new(client.clone(), &cli.namespace, identity(&cli), timing);
+    let candidate = Candidate::new(client.clone(), &cli.namespace, identity.clone(), timing);
     let (leadership, lease) = tokio::select! {
         won = candidate.acquire() => won,
         signal = &mut stopped => {
@@ -96,9 +112,16 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
     };
     let store = Store::watch(&client, &cli.namespace);
+    metrics.leads();
+    let outside = Outside {
+        events: Events::start(client.clone(), &identity),
+        metrics,
+        readyz: Readyz::start(config, client.clone(), store.clone()),
+        clock: Clock::new(cli.trust_clock),
+    };
     let kube = Kube::new(client, &cli.namespace, leadership.clone());
     let resolver = Resolver::new(registries, store.clone());
-    let reconciler = Reconciler::new(kube, store, resolver, cli.settings());
+    let reconciler = Reconciler::new(kube, store, resolver, cli.settings(), outside);
     tokio::select! {
         lost = reconciler.run() => Err(lost.into()),
         lost = candidate.keep(&leadership, lease) => Err(lost.into()),

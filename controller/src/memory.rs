@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use berth_api::berth::{Berth, BerthState, Offer};
 use berth_api::node::{Phase, Staging};
-use berth_api::{Digest, NodeUid};
+use berth_api::pool::{WaveState, WaveStatus};
+use berth_api::{Digest, NodeUid, PoolName};
 
 use crate::store::Objects;
 use crate::view::HostView;
@@ -57,6 +58,49 @@ impl Offers {
     pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
         self.lapses.retain(|uid, _| is_there(uid));
     }
+}
+
+/// For how long this process has seen each wave soak.
+#[derive(Debug, Default)]
+pub struct Soaks(BTreeMap<(PoolName, String), Soak>);
+
+#[derive(Debug)]
+struct Soak {
+    /// What soaks there.
+    target: Digest,
+    /// What former leaders have seen.
+    before: Duration,
+    since: Instant,
+    seen: Duration,
+}
+
+impl Soaks {
+    /// Takes in how far the waves of a pool are, on their way to that target.
+    pub fn see(&mut self, pool: &PoolName, target: &Digest, waves: &[WaveStatus], now: Instant) {
+        self.0.retain(|(of, wave), soak| {
+            of != pool || (soak.target == *target && waves.iter().any(|w| w.name == *wave && is_proven(w)))
+        });
+        for wave in waves.iter().filter(|w| is_proven(w)) {
+            let new = || Soak {
+                target: target.clone(),
+                before: Duration::from_secs(wave.soaked_seconds),
+                since: now,
+                seen: Duration::ZERO,
+            };
+            let soak = self.0.entry((pool.clone(), wave.name.clone())).or_insert_with(new);
+            soak.seen = now.saturating_duration_since(soak.since);
+        }
+    }
+
+    /// How long the wave has been seen to soak, as of the last look.
+    pub fn soaked(&self, pool: &PoolName, wave: &str) -> Duration {
+        let soak = self.0.get(&(pool.clone(), wave.to_owned()));
+        soak.map_or(Duration::ZERO, |soak| soak.before.saturating_add(soak.seen))
+    }
+}
+
+fn is_proven(wave: &WaveStatus) -> bool {
+    matches!(wave.state, WaveState::Soaking | WaveState::Done)
 }
 
 /// Leave to pull that was not used for so long counts as not used. More than an agent's longest backoff, so that one

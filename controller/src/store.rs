@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
@@ -20,7 +21,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
-use crate::view::{HostView, LeaseView, NodeView, PoolView, View};
+use crate::view::{FleetView, HostView, LeaseView, NodeView, PoolView, View};
 
 /// One object as it is known.
 #[derive(Debug)]
@@ -59,6 +60,7 @@ impl<V> Default for Table<V> {
 impl<V: View> Table<V> {
     fn entry(&self, name: &str, version: String, view: V, now: Instant) -> Entry<V> {
         let old = self.current.get(name);
+        let view = view.after(old.map(|old| old.view.as_ref()));
         let heard = match old {
             Some(old) if !view.spoken(&old.view) => old.heard,
             _ => now,
@@ -100,6 +102,7 @@ struct Tables {
     hosts: Table<HostView>,
     nodes: Table<NodeView>,
     leases: Table<LeaseView>,
+    fleets: Table<FleetView>,
 }
 
 /// What the watches know at one moment.
@@ -113,6 +116,15 @@ pub struct Snapshot {
     pub nodes: Objects<NodeView>,
     /// Berths.
     pub leases: Objects<LeaseView>,
+    /// The BootcFleet that counts, when there is one.
+    pub fleet: Option<Entry<FleetView>>,
+}
+
+impl Snapshot {
+    /// Whether all pools are paused at once.
+    pub fn fleet_paused(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.view.paused)
+    }
 }
 
 /// The watched objects. Cheap to clone.
@@ -123,7 +135,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts the four watches. They run until the runtime ends, and list again by themselves after errors.
+    /// Starts the watches. They run until the runtime ends, and list again by themselves after errors.
     pub fn watch(client: &Client, namespace: &str) -> Self {
         let store = Self::default();
         let config = || watcher::Config::default().page_size(50);
@@ -151,6 +163,12 @@ impl Store {
             berths,
             |tables| &mut tables.leases,
             LeaseView::of,
+        );
+        store.follow(
+            Api::<DeserializeGuard<BootcFleet>>::all(client.clone()),
+            config(),
+            |tables| &mut tables.fleets,
+            FleetView::of,
         );
         store
     }
@@ -222,6 +240,7 @@ impl Store {
             ("BootcNodes", tables.hosts.ready),
             ("Nodes", tables.nodes.ready),
             ("Leases", tables.leases.ready),
+            ("BootcFleets", tables.fleets.ready),
         ]
         .into_iter()
         .filter_map(|(kind, ready)| (!ready).then_some(kind))
@@ -239,6 +258,7 @@ impl Store {
             hosts: tables.hosts.current.clone(),
             nodes: tables.nodes.current.clone(),
             leases: tables.leases.current.clone(),
+            fleet: tables.fleets.current.get(fleet::NAME).cloned(),
         })
     }
 }

@@ -2,8 +2,10 @@
 //! thousands of nodes fits into a few tens of megabytes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use berth_api::berth::{self, Berth};
+use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, Phase};
 use berth_api::pool::BootcNodePool;
 use berth_api::{Digest, NodeName, NodeUid, PoolName, condition, keys};
@@ -21,6 +23,15 @@ pub trait View {
     /// Whether somebody other than the controller has spoken in between: an agent's report or renewal.
     fn spoken(&self, other: &Self) -> bool {
         self.differs(other)
+    }
+
+    /// Keeps of what was known before what this one does not say.
+    #[must_use]
+    fn after(self, _before: Option<&Self>) -> Self
+    where
+        Self: Sized,
+    {
+        self
     }
 }
 
@@ -41,6 +52,8 @@ pub struct NodeView {
     pub our_cordon: bool,
     /// `status.nodeInfo.architecture`, in OCI words.
     pub architecture: String,
+    /// Its `InternalIP` addresses.
+    pub addresses: Vec<String>,
 }
 
 /// A BootcNode.
@@ -71,6 +84,8 @@ pub struct HostContent {
     pub report: Report,
     /// The agent's pulse; changes without meaning anything else.
     pub heartbeat: Option<Timestamp>,
+    /// `RebootTimedOut` is True: what the controller itself has said, and so no part of the report.
+    pub reboot_timed_out: bool,
 }
 
 /// What the controller needs of an agent's report.
@@ -98,6 +113,14 @@ pub struct Report {
     pub prepared: bool,
     /// `NodeDegraded` is True: reason and message.
     pub degraded: Option<(String, String)>,
+    /// The retry token that the agent obeyed last.
+    pub retry_token: Option<String>,
+    /// How long the last drain took there.
+    pub drain: Option<Duration>,
+    /// How long the last reboot took there.
+    pub reboot: Option<Duration>,
+    /// The host's clock is synchronised.
+    pub clock_synchronized: bool,
 }
 
 /// A turn with a berth that did not end in an update.
@@ -142,6 +165,15 @@ pub struct PoolView {
     pub object: Result<BootcNodePool, String>,
 }
 
+/// The BootcFleet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetView {
+    /// Every pool is paused. While the object cannot be read: what it last said.
+    pub paused: bool,
+    /// The object, pruned, or why it cannot be read.
+    pub object: Result<BootcFleet, String>,
+}
+
 impl View for NodeView {
     fn differs(&self, other: &Self) -> bool {
         self != other
@@ -151,7 +183,7 @@ impl View for NodeView {
 impl View for HostView {
     fn differs(&self, other: &Self) -> bool {
         let content = match (&self.content, &other.content) {
-            (Ok(a), Ok(b)) => a.spec != b.spec || a.report != b.report,
+            (Ok(a), Ok(b)) => (&a.spec, &a.report, a.reboot_timed_out) != (&b.spec, &b.report, b.reboot_timed_out),
             (a, b) => a != b,
         };
         let envelope = |v: &Self| {
@@ -206,6 +238,41 @@ impl View for PoolView {
     }
 }
 
+impl View for FleetView {
+    fn differs(&self, other: &Self) -> bool {
+        match (&self.object, &other.object) {
+            (Ok(a), Ok(b)) => {
+                (&a.spec, &a.status, a.metadata.generation) != (&b.spec, &b.status, b.metadata.generation)
+                    || a.metadata.uid != b.metadata.uid
+            }
+            (a, b) => a != b,
+        }
+    }
+
+    /// Somebody who breaks the object has not said that everything shall go on.
+    fn after(self, before: Option<&Self>) -> Self {
+        let paused = match &self.object {
+            Ok(object) => object.spec.paused,
+            Err(_) => before.is_some_and(|before| before.paused),
+        };
+        Self { paused, ..self }
+    }
+}
+
+impl FleetView {
+    /// Projects a BootcFleet.
+    pub fn of(object: DeserializeGuard<BootcFleet>) -> Self {
+        match object.0 {
+            Ok(mut fleet) => {
+                fleet.metadata.managed_fields = None;
+                fleet.metadata.annotations = None;
+                Self { paused: fleet.spec.paused, object: Ok(fleet) }
+            }
+            Err(invalid) => Self { paused: false, object: Err(condition::one_line(&invalid.error)) },
+        }
+    }
+}
+
 impl NodeView {
     /// Projects a Node.
     pub fn of(node: &Node) -> Self {
@@ -217,6 +284,7 @@ impl NodeView {
             .flatten()
             .any(|c| c.type_ == "Ready" && c.status == "True");
         let info = status.and_then(|s| s.node_info.as_ref());
+        let addresses = status.and_then(|s| s.addresses.as_ref()).into_iter().flatten();
         Self {
             name: NodeName::new(node.metadata.name.clone().unwrap_or_default()),
             uid: NodeUid::new(node.metadata.uid.clone().unwrap_or_default()),
@@ -225,6 +293,7 @@ impl NodeView {
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or_default(),
             our_cordon: has_annotation(&node.metadata, keys::ANNOTATION_CORDON),
             architecture: info.map(|i| i.architecture.clone()).unwrap_or_default(),
+            addresses: addresses.filter(|a| a.type_ == "InternalIP").map(|a| a.address.clone()).collect(),
         }
     }
 }
@@ -240,7 +309,9 @@ impl HostView {
             Ok(object) => {
                 let status = object.status.unwrap_or_default();
                 let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
-                let content = HostContent { spec: object.spec, report: Report::of(status), heartbeat };
+                let reboot_timed_out = condition::is_true(&status.conditions, condition::node::REBOOT_TIMED_OUT);
+                let content =
+                    HostContent { spec: object.spec, report: Report::of(status), heartbeat, reboot_timed_out };
                 (object.metadata, Ok(content))
             }
             Err(invalid) => (invalid.metadata, Err(condition::one_line(&invalid.error))),
@@ -265,6 +336,11 @@ impl HostView {
     /// The report, when it can be read.
     pub fn report(&self) -> Option<&Report> {
         self.content.as_ref().ok().map(|c| &c.report)
+    }
+
+    /// Whether its status says that it does not come back.
+    pub fn reboot_timed_out(&self) -> bool {
+        self.content.as_ref().is_ok_and(|c| c.reboot_timed_out)
     }
 
     /// Whether the agent has reported on what is published now, from the Node that it was published for.
@@ -309,6 +385,10 @@ impl Report {
             }),
             failed: status.failed_digests,
             prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
+            retry_token: status.retry_token,
+            drain: status.drain_seconds.map(|s| Duration::from_secs(s.into())),
+            reboot: status.reboot_seconds.map(|s| Duration::from_secs(s.into())),
+            clock_synchronized: status.clock_synchronized.unwrap_or_default(),
             degraded,
         }
     }
@@ -352,13 +432,25 @@ impl PoolView {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use berth_api::BootId;
     use berth_api::berth::Offer;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
     use super::*;
+
+    #[test]
+    fn a_fleet_that_cannot_be_read_stays_as_it_was() {
+        let fleet = |spec: serde_json::Value| {
+            let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
+            FleetView::of(serde_json::from_value(object).unwrap())
+        };
+        let paused = fleet(serde_json::json!({"paused": true})).after(None);
+        assert!(paused.paused);
+        let broken = fleet(serde_json::json!({"paused": "perhaps"}));
+        assert!(broken.object.is_err() && broken.clone().after(Some(&paused)).paused);
+        assert!(!broken.after(None).paused);
+        assert!(!fleet(serde_json::json!({})).after(Some(&paused)).paused);
+    }
 
     #[test]
     fn only_the_holder_speaks_for_itself_on_its_berth() {

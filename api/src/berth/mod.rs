@@ -232,6 +232,17 @@ impl Berth {
         Ok(self.with(BerthState::Closed(closed)))
     }
 
+    /// Notes on a closed berth that the failure which ended there is on record in the pool's status.
+    ///
+    /// # Errors
+    /// When it is not closed.
+    pub fn acknowledged(&self) -> Result<Self, Refused> {
+        match &self.state {
+            BerthState::Closed(closed) => Ok(self.with(BerthState::Closed(Closed { outcome: None, ..closed.clone() }))),
+            _ => self.refused("it is not closed"),
+        }
+    }
+
     /// Closes a berth over its holder's head, or the offer of it, because nobody is left who could give it back: its Node
     /// no longer exists under that UID ([`ClosedReason::Gone`]; the caller has confirmed that by a live read), or is
     /// excluded and not Ready ([`ClosedReason::Excluded`]), or an admin vouches for it ([`ClosedReason::Admin`]). What
@@ -322,15 +333,17 @@ impl Berth {
 
     /// Goes on to another digest without giving back in between: for a holder that is stuck under a new boot which cannot
     /// be proven (I2, I10). One write, so that there is no moment without a licence; what was proven last stays `from`.
-    /// The caller has staged and locked the digest, and made sure that the node is cordoned and drained.
+    /// The caller has staged and locked the digest, and made sure that the node is cordoned and drained. The same digest
+    /// once more is another one too when its licence ended with a boot that did not lead to it.
     ///
     /// # Errors
-    /// When the berth is not held, is being released, is revoked, or is for that digest already.
+    /// When the berth is not held, is being released, is revoked, or is for that digest under that boot already.
     pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
             return self.refused("this node does not hold it");
         };
-        if matches!(holding.phase, HoldPhase::Releasing(_)) || holding.revoke.is_some() || holding.target == target {
+        let licensed = holding.target == target && holding.boot_id == boot_id;
+        if matches!(holding.phase, HoldPhase::Releasing(_)) || holding.revoke.is_some() || licensed {
             return self.refused("it cannot go on to another digest");
         }
         let phase = HoldPhase::Committed;

@@ -93,7 +93,6 @@ pub struct Wave {
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')")
         .message("the name of a wave must be lower-case letters, digits and '-', such as canary"))]
-    #[serde(default)]
     pub name: String,
     /// Which members belong to it. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -21,6 +21,8 @@ pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>
         (types::PROGRESSING, progressing(facts, target, doing)),
         (types::DEGRADED, degraded(facts, target)),
         (types::PAUSED, paused(facts)),
+        (types::WINDOW_OPEN, window(facts)),
+        (types::ROLLOUT_HALTED, halted(facts)),
         (types::IMAGE_RESOLVED, image_resolved(facts, target)),
         (types::NODE_CONFLICT, node_conflict(facts)),
     ]
@@ -100,8 +102,8 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
             format!("all {} nodes run {}", facts.members.len(), version(target)),
         );
     }
-    if facts.paused {
-        return Verdict::no("Paused", "rollout.paused is true: no node is offered a berth");
+    if let Some(gate) = &facts.plan.gate {
+        return Verdict::no(gate.reason, gate.message.clone());
     }
     if !is_current(facts, target) {
         let message = format!("nobody goes on to {} before {} is resolved", target.image, facts.reference);
@@ -122,7 +124,7 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     if waits(Wait::Capacity).next().is_some() {
         let users = list(facts.plan.used_by.iter().map(|u| format!("{}, {}", u.who, u.how.words())));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
-        let message = format!("{used} of {total} berths used: {users}");
+        let message = format!("{used} of {total} used: {users}");
         return Verdict::no("Waiting", message);
     }
     let mut groups: BTreeMap<Wait, Vec<String>> = BTreeMap::new();
@@ -166,8 +168,24 @@ fn paused(facts: &Facts<'_>) -> Verdict {
     if facts.paused {
         let message = "no berth is offered, and nodes that have not committed give theirs back";
         Verdict::yes("PausedByAdmin", message)
+    } else if facts.plan.gate.as_ref().is_some_and(|g| g.reason == "FleetPaused") {
+        Verdict::yes("PausedByFleet", "BootcFleet cluster is paused, and every pool with it")
     } else {
         Verdict::no("NotPaused", "")
+    }
+}
+
+fn window(facts: &Facts<'_>) -> Verdict {
+    match facts.gates {
+        Some(gates) => gates.window.clone(),
+        None => Verdict::unknown("NotJudged", ""),
+    }
+}
+
+fn halted(facts: &Facts<'_>) -> Verdict {
+    match &facts.plan.halt {
+        Some(halt) => Verdict::yes("TooManyFailures", halt.message.clone()),
+        None => Verdict::no("AsExpected", ""),
     }
 }
 

@@ -1,15 +1,17 @@
 //! A pool's status: what an admin reads at three in the morning. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, Verdict};
 use berth_api::node::{Phase, Staging};
-use berth_api::pool::{BootcNodePoolStatus, NodeCounts, Target};
+use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
-use crate::plan::Plan;
+use crate::gates::Gates;
+use crate::plan::{MAX_NAMED, Plan};
 use crate::view::{HostView, NodeView};
 use berth_api::membership::Conflict;
 
@@ -47,6 +49,12 @@ pub struct Facts<'a> {
     pub resolution: Option<Verdict>,
     /// The admin has paused the pool.
     pub paused: bool,
+    /// The gates of the pool.
+    pub gates: Option<&'a Gates>,
+    /// `rollout.retryToken`
+    pub retry_token: &'a str,
+    /// How many nodes would be members and are excluded.
+    pub excluded: usize,
     /// The pool is being deleted.
     pub deleting: bool,
     /// What is wrong with the selector.
@@ -87,10 +95,14 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         observed_generation: facts.generation,
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
-        failures: facts.old.failures.clone(),
-        retry_token: facts.old.retry_token.clone(),
-        waves: facts.old.waves.clone(),
-        phase_durations: facts.old.phase_durations,
+        failures: failures(facts, target.as_ref()),
+        retry_token: Some(facts.retry_token.to_owned()).filter(|token| !token.is_empty()),
+        // What has soaked on the way to another image says nothing about this one.
+        waves: match digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
+            true => facts.plan.waves.clone(),
+            false => vec![],
+        },
+        phase_durations: durations(facts),
         target,
         conditions,
     }
@@ -144,10 +156,46 @@ fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName
         draining: in_state(Doing::Draining),
         rebooting: in_state(Doing::Rebooting),
         pending: in_state(Doing::Pending),
-        excluded: 0,
+        excluded: count(facts.excluded),
         degraded: members(&|m| trouble(m, target).is_some()),
         unavailable: members(&|m| !m.node.ready || m.node.unschedulable || m.node.our_cordon),
     }
+}
+
+fn digest(target: Option<&Target>) -> Option<&Digest> {
+    target.map(|t| &t.digest)
+}
+
+/// Digests of which failures are kept; the schema allows no more.
+const MAX_DIGESTS: usize = 8;
+
+/// The failures to keep: of the target first, then what was on record before.
+fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
+    let wanted = |digest: &Digest| target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == *digest));
+    let before = |digest: &Digest| facts.old.failures.iter().position(|f| f.digest == *digest);
+    let mut all: Vec<_> = facts.plan.failures.iter().collect();
+    all.sort_by_key(|(digest, _)| (!wanted(digest), before(digest).unwrap_or(usize::MAX)));
+    let one = |(digest, nodes): (&Digest, &BTreeSet<NodeName>)| DigestFailures {
+        digest: digest.clone(),
+        nodes: nodes.iter().take(MAX_NAMED).map(ToString::to_string).collect(),
+        count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
+    };
+    all.into_iter().take(MAX_DIGESTS).map(one).collect()
+}
+
+/// Medians of what the members measured.
+fn durations(facts: &Facts<'_>) -> PhaseDurations {
+    let reports = || facts.members.iter().filter_map(|m| m.host.and_then(HostView::report));
+    PhaseDurations {
+        drain_seconds: median(reports().filter_map(|r| r.drain).collect()),
+        reboot_seconds: median(reports().filter_map(|r| r.reboot).collect()),
+    }
+}
+
+fn median(mut durations: Vec<Duration>) -> Option<u32> {
+    durations.sort_unstable();
+    let middle = durations.get(durations.len() / 2)?;
+    u32::try_from(middle.as_secs()).ok()
 }
 
 /// What is wrong with a member.

@@ -7,7 +7,7 @@ use berth_api::pool::{BerthCounts, PlatformDigest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
-use crate::plan::{How, Use, Wait};
+use crate::plan::{Gate, How, Use, Wait};
 use crate::view::{BadTurn, HostContent, Report};
 
 fn digest(n: u8) -> Digest {
@@ -33,6 +33,7 @@ fn node(name: &str) -> NodeView {
         unschedulable: false,
         our_cordon: false,
         architecture: "amd64".into(),
+        addresses: vec![],
     }
 }
 
@@ -48,6 +49,7 @@ fn host(report: Report) -> HostView {
             spec: BootcNodeSpec { staging: Staging::Allowed, ..BootcNodeSpec::default() },
             report,
             heartbeat: None,
+            reboot_timed_out: false,
         }),
     }
 }
@@ -102,6 +104,9 @@ impl Case {
             resolved: None,
             resolution: None,
             paused: self.paused,
+            gates: None,
+            retry_token: "",
+            excluded: 0,
             deleting: false,
             bad_selector: None,
             members,
@@ -151,6 +156,7 @@ fn every_member_is_counted_where_it_is() {
         draining: 1,
         rebooting: 1,
         pending: 2,
+        excluded: 0,
         degraded: 1,
         unavailable: 1,
     };
@@ -179,12 +185,13 @@ fn who_waits_is_told_for_what() {
         counts: BerthCounts { total: 1, closed: 1, ..BerthCounts::default() },
         ..Plan::default()
     };
-    assert_eq!(case.says("Progressing"), "False Waiting 1 of 1 berths used: n7, cordoned by someone else");
+    assert_eq!(case.says("Progressing"), "False Waiting 1 of 1 used: n7, cordoned by someone else");
     case.plan.waiting =
         [("n1".into(), Wait::NotStaged), ("n7".into(), Wait::Silent), ("n9".into(), Wait::UpToDate)].into();
     assert_eq!(case.says("Progressing"), "False Waiting has not staged its image: n1; has a silent agent: n7");
     case.paused = true;
-    assert!(case.says("Progressing").starts_with("False Paused"));
+    case.plan.gate = Some(Gate { reason: "Paused", message: "because".into() });
+    assert_eq!(case.says("Progressing"), "False Paused because");
     assert_eq!(case.condition("Paused").status, "True");
     case.resolved = false;
     assert!(case.says("Progressing").starts_with("False ImageNotResolved"));
@@ -273,6 +280,9 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             resolved: Some(Target { image: "quay.io/os:v3".into(), digest: digest(digest_of), ..target() }),
             resolution: None,
             paused: false,
+            gates: None,
+            retry_token: "",
+            excluded: 0,
             deleting: false,
             bad_selector: None,
             members: &[],

@@ -1,11 +1,13 @@
 //! Which members may be offered a berth, in which order, and why the others wait.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use berth_api::berth::{BerthState, Offer, Outcome};
+use berth_api::pool::WaveState;
 use berth_api::{Digest, NodeName};
+use jiff::Timestamp;
 
-use super::{Member, PoolFacts, SeenBerth};
+use super::{Member, Occupancy, PoolFacts, Progress, SeenBerth};
 
 /// Why a member is not offered a berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,8 +32,20 @@ pub enum Wait {
     Silent,
     /// It holds a berth, or is offered one.
     HasBerth,
-    /// The pool is paused.
-    Paused,
+    /// A gate of the pool is closed: [`super::Plan::gate`] says which.
+    Gate,
+    /// The image failed on too many nodes.
+    Halted,
+    /// An earlier wave is not proven yet.
+    Wave,
+    /// An earlier wave is proven, and soaks.
+    Soaking,
+    /// It runs an API server, and no other one answers.
+    Alone,
+    /// Windows apply, and its clock is not synchronised.
+    NoClock,
+    /// Its drain and reboot would take longer than the window stays open.
+    TooLate,
     /// The image that the pool asks for now is not resolved yet.
     Unresolved,
     /// Berths are being fenced against writes of a former leader.
@@ -56,7 +70,13 @@ impl Wait {
             Self::NotPrepared => "is not prepared",
             Self::Silent => "has a silent agent",
             Self::HasBerth => "is being updated",
-            Self::Paused => "waits because the pool is paused",
+            Self::Gate => "waits because a gate is closed",
+            Self::Halted => "waits because the rollout is halted",
+            Self::Wave => "waits for an earlier wave",
+            Self::Soaking => "waits until an earlier wave has soaked",
+            Self::Alone => "waits until another API server answers /readyz",
+            Self::NoClock => "waits because its clock is not synchronised",
+            Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
             Self::Unresolved => "waits until the pool's new image is resolved",
             Self::Fencing => "waits for the new leader",
             Self::Capacity => "waits for a berth",
@@ -65,15 +85,21 @@ impl Wait {
     }
 }
 
-/// The digest that the member may be offered a berth for.
-pub(super) fn fit(member: &Member) -> Result<Digest, Wait> {
-    let Some(desired) = &member.desired else {
-        return Err(Wait::NoImage);
-    };
-    let same = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
-    if same(&member.booted) {
+/// The digest that the member should be brought to.
+pub(super) fn wanted(member: &Member) -> Result<Digest, Wait> {
+    let desired = member.desired.as_ref().ok_or(Wait::NoImage)?;
+    if member.booted.as_ref() == Some(desired) {
         return Err(Wait::UpToDate);
     }
+    if member.failed.contains(desired) {
+        return Err(Wait::FailedBefore);
+    }
+    Ok(desired.clone())
+}
+
+/// Whether the member is ready to be offered a berth for that digest.
+pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), Wait> {
+    let same = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
     if !same(&member.published) {
         return Err(Wait::NotPublished);
     }
@@ -82,9 +108,6 @@ pub(super) fn fit(member: &Member) -> Result<Digest, Wait> {
     }
     if !member.observed {
         return Err(Wait::NotObserved);
-    }
-    if member.failed.contains(desired) {
-        return Err(Wait::FailedBefore);
     }
     if !same(&member.staged) {
         return Err(Wait::NotStaged);
@@ -95,25 +118,50 @@ pub(super) fn fit(member: &Member) -> Result<Digest, Wait> {
     if !member.heard {
         return Err(Wait::Silent);
     }
-    Ok(desired.clone())
+    Ok(())
 }
 
-/// Why an open offer is to be withdrawn. Softer than [`fit`]: an agent that has yet to report, or is not heard,
-/// lets the offer lapse by itself.
-pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer) -> Option<&'static str> {
-    if facts.paused {
-        return Some("the pool is paused");
+/// What closes the berths for this node alone.
+pub(super) fn gated(facts: &PoolFacts, progress: &Progress, member: &Member, now: Timestamp) -> Option<Wait> {
+    match progress.waits(member) {
+        Some(WaveState::Soaking) => return Some(Wait::Soaking),
+        Some(_) => return Some(Wait::Wave),
+        None => {}
     }
+    if member.alone {
+        return Some(Wait::Alone);
+    }
+    let closes = facts.closes?;
+    if !member.clock_synchronized {
+        return Some(Wait::NoClock);
+    }
+    let needed = member.estimate.drain.saturating_add(member.estimate.reboot);
+    let fits = now.checked_add(needed).is_ok_and(|end| end < closes);
+    (!fits).then_some(Wait::TooLate)
+}
+
+/// Why a berth that was offered to the member, or taken by it, is closed for it now; the reason that it is revoked with.
+/// The window is its own agent's to judge.
+pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
+    match progress.waits(member) {
+        Some(_) => Some("WaveWaiting"),
+        None => member.alone.then_some("NoOtherAPIServer"),
+    }
+}
+
+/// Why an open offer is to be withdrawn. Softer than [`ready`]: an agent that has yet to report, or is not heard,
+/// lets the offer lapse by itself.
+pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool asks for another image now, which is not resolved yet");
     }
-    let Some(member) = facts.member(&offer.node, &offer.uid) else {
+    let Some(member) = member else {
         return Some("the node is no longer a member");
     };
     if member.desired.as_ref() != Some(&offer.target) || member.published.as_ref() != Some(&offer.target) {
         return Some("the node should run another image now");
     }
-    match fit(member) {
+    match wanted(member).and_then(|desired| ready(member, &desired)) {
         Err(Wait::FailedBefore) => Some("the image failed on the node"),
         Err(Wait::UpToDate) => Some("the node runs the image already"),
         Err(Wait::NotStaged | Wait::NotPrepared) => Some("the node is no longer prepared"),
@@ -121,29 +169,70 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer) -> Option<&'static st
     }
 }
 
-/// The members in the order in which they get berths: unavailable ones first, then those whose last turn did not
-/// end badly, then by name. Of those whose turn did, the one with the fewest such turns comes first, so that two
-/// nodes that cannot be drained take turns.
+/// What comes before the name when members are put in order.
+type Rank = (usize, u32, bool, u32);
+
+/// The members in the order in which they get berths: by wave; unavailable ones first, then those whose last turn did not
+/// end badly; then the zone that has the fewest nodes down, then by name. Of those whose turn ended badly, the one with
+/// the fewest such turns comes first, so that two nodes that cannot be drained take turns.
 ///
-/// Whoever let an offer lapse goes behind all who did not, unavailable or not: unlike a turn that ended badly, nothing
-/// makes it wait before the next offer, and it would get every one.
-pub(super) fn ordered<'a>(facts: &'a PoolFacts, berths: &[SeenBerth]) -> Vec<&'a Member> {
-    // What a former controller has left behind: the last one for each berth.
-    let lapsed: BTreeSet<&NodeName> = berths
-        .iter()
-        .filter_map(|s| match s.berth.as_ref().map(|b| &b.state) {
-            Ok(BerthState::Closed(c)) if c.outcome == Some(Outcome::Lapsed) => c.last_node.as_ref(),
-            _ => None,
-        })
-        .collect();
-    let bad_turns = |m: &Member| match &m.last_turn {
-        Some((digest, turns)) if m.desired.as_ref() == Some(digest) => (*turns).max(1),
-        _ => 0,
-    };
-    let mut members: Vec<&Member> = facts.members.iter().collect();
-    members.sort_by_cached_key(|m| {
-        let lapses = m.lapses.max(u32::from(lapsed.contains(&m.name)));
-        (lapses, !m.unavailable(), bad_turns(m), m.name.clone())
-    });
-    members
+/// Whoever let an offer lapse goes behind all of its wave who did not, unavailable or not: unlike a turn that ended badly,
+/// nothing makes it wait before the next offer, and it would get every one.
+pub(super) struct Queue<'a> {
+    ranks: BTreeMap<Rank, BTreeMap<&'a str, VecDeque<&'a Member>>>,
+    /// Nodes that are down or worked on, by zone.
+    down: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Queue<'a> {
+    pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy) -> Self {
+        // What a former controller has left behind: the last one for each berth.
+        let lapsed: BTreeSet<&NodeName> = berths
+            .iter()
+            .filter_map(|s| match s.berth.as_ref().map(|b| &b.state) {
+                Ok(BerthState::Closed(c)) if c.outcome == Some(Outcome::Lapsed) => c.last_node.as_ref(),
+                _ => None,
+            })
+            .collect();
+        let mut members: Vec<&Member> = facts.members.iter().collect();
+        members.sort_by_key(|m| &m.name);
+        let mut this = Self { ranks: BTreeMap::new(), down: BTreeMap::new() };
+        for member in members {
+            let bad_turns = match &member.last_turn {
+                Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
+                _ => 0,
+            };
+            let lapses = member.lapses.max(u32::from(lapsed.contains(&member.name)));
+            let rank = (member.wave, lapses, !member.unavailable(), bad_turns);
+            let zones = this.ranks.entry(rank).or_default();
+            zones.entry(&member.zone).or_default().push_back(member);
+            *this.down.entry(&member.zone).or_default() += usize::from(occupancy.counts(&member.uid));
+        }
+        this
+    }
+
+    /// Whose turn it is next to be looked at.
+    pub(super) fn next(&mut self) -> Option<&'a Member> {
+        let mut rank = self.ranks.first_entry()?;
+        let zones = rank.get_mut();
+        let down = &self.down;
+        let key = |(zone, members): (&&'a str, &VecDeque<&'a Member>)| {
+            (down.get(*zone).copied().unwrap_or_default(), members.front().map(|m| &m.name))
+        };
+        let zone = *zones.iter().min_by(|a, b| key(*a).cmp(&key(*b)))?.0;
+        let members = zones.get_mut(zone)?;
+        let member = members.pop_front();
+        if members.is_empty() {
+            zones.remove(zone);
+        }
+        if zones.is_empty() {
+            rank.remove();
+        }
+        member
+    }
+
+    /// The member got an offer: its zone has one node less up.
+    pub(super) fn offered(&mut self, member: &'a Member) {
+        *self.down.entry(&member.zone).or_default() += 1;
+    }
 }

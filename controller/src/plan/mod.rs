@@ -7,29 +7,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::berth::{Berth, BerthState, ClosedReason, HoldPhase, Holding, Offer};
-use berth_api::pool::BerthCounts;
+use berth_api::berth::{Berth, BerthState, Offer};
+use berth_api::pool::{BerthCounts, WaveStatus};
 use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use jiff::Timestamp;
 
 mod candidates;
+mod failures;
 mod occupancy;
 #[cfg(test)]
 mod properties;
+mod settle;
 #[cfg(test)]
 mod tests;
+mod waves;
 
 pub use candidates::Wait;
+pub use failures::{Failures, MAX_NAMED};
 use occupancy::Occupancy;
 pub use occupancy::{How, Use};
+use waves::Progress;
+pub use waves::{CONTROL_PLANE, REST, Wave};
 
 /// How long an offer stays open, as seen by this process. The agent takes it within milliseconds; one that does not
 /// is not there.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
-
-/// How far ahead `open-until` is written. That is compared with the node's clock, so it is no more than the bound for
-/// an offer whose controller is dead; a live one closes it after [`OPEN_FOR`], by its own clock. Were it that short, a
-/// node whose clock is two minutes ahead would never take one. A window for reboots will have to shorten it.
 
 /// All that the plan of one pool depends on.
 #[derive(Debug, Clone)]
@@ -42,8 +44,16 @@ pub struct PoolFacts {
     pub capacity: usize,
     /// The capacity that `status.berths.total` says. Never is more used than that.
     pub published: usize,
-    /// The admin has paused the pool.
-    pub paused: bool,
+    /// Why no berth of the pool is opened, whatever its nodes are like.
+    pub gate: Option<Gate>,
+    /// Until when reboots may start, when windows or exclusions say so.
+    pub closes: Option<Timestamp>,
+    /// The waves in order, those that the spec does not name included.
+    pub waves: Vec<Wave>,
+    /// What `status.failures` says.
+    pub failures: Failures,
+    /// The rollout halts at so many failures.
+    pub max_failures: usize,
     /// The spec names another image than the target in force, and that one is not resolved yet: the target is
     /// withdrawn, whatever comes instead.
     pub unresolved: bool,
@@ -55,6 +65,17 @@ pub struct PoolFacts {
     pub elsewhere: BTreeSet<NodeUid>,
     /// Node UIDs of which a live read has just shown that no such Node exists any more.
     pub confirmed_gone: BTreeSet<NodeUid>,
+    /// UIDs of Nodes that are excluded and not Ready: nobody else will close what they hold.
+    pub lost: BTreeSet<NodeUid>,
+}
+
+/// Something that keeps all berths of a pool closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gate {
+    /// CamelCase reason, such as `Paused`; also what a holder is revoked with.
+    pub reason: &'static str,
+    /// One line for people.
+    pub message: String,
 }
 
 /// A berth's Lease as it was read.
@@ -105,6 +126,25 @@ pub struct Member {
     pub lapses: u32,
     /// The agent has been heard of lately.
     pub heard: bool,
+    /// Its wave, as an index into [`PoolFacts::waves`].
+    pub wave: usize,
+    /// Its zone; nodes without one are in one zone together.
+    pub zone: String,
+    /// It runs an API server, and no other one answers.
+    pub alone: bool,
+    /// Its agent reports that the host's clock is synchronised.
+    pub clock_synchronized: bool,
+    /// How long its drain and its reboot are expected to take.
+    pub estimate: Estimate,
+}
+
+/// How long a turn is expected to take, from what was measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// From taking the berth to the end of the drain.
+    pub drain: Duration,
+    /// From the commit to the proof.
+    pub reboot: Duration,
 }
 
 impl Member {
@@ -162,6 +202,10 @@ pub enum Why {
     Unrevoke,
     /// Its Node is gone.
     Gone,
+    /// Its Node is excluded and does not come back.
+    Excluded,
+    /// The failure that ended there stands in the pool's status now.
+    Recorded,
     /// The capacity is smaller now.
     Shrunk,
 }
@@ -175,6 +219,14 @@ pub struct Plan {
     pub waiting: BTreeMap<NodeName, Wait>,
     /// Who uses up the capacity.
     pub used_by: Vec<Use>,
+    /// Why no berth is opened at all: a gate, or else too many failures.
+    pub gate: Option<Gate>,
+    /// The image failed on too many nodes, whatever else is closed.
+    pub halt: Option<Gate>,
+    /// How far each wave is.
+    pub waves: Vec<WaveStatus>,
+    /// What `status.failures` is to say.
+    pub failures: Failures,
     /// The berths as read. `total` is what is to be published now: a smaller capacity only once no open offer
     /// exceeds it (I1c).
     pub counts: BerthCounts,
@@ -197,120 +249,16 @@ impl PoolFacts {
 
 /// Plans one pool's berths.
 pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
-    let settled = settle(facts, &mut plan.writes);
+    let progress = Progress::of(facts);
+    let failures = failures::all(facts);
+    let halt = failures::halt(facts, &failures);
+    let gate = facts.gate.clone().or_else(|| halt.clone());
+    let mut plan = Plan { gate, halt, failures, waves: progress.status(facts), ..Plan::default() };
+    let settled = settle::settle(facts, plan.gate.as_ref(), &progress, &mut plan.writes);
     create_missing(facts, &mut plan.writes);
-    offer(facts, settled, now, &mut plan);
+    offer(facts, settled, &progress, now, &mut plan);
     plan.counts = counts(facts);
     plan
-}
-
-/// Brings every existing berth into order, and returns the berths as they are after that.
-fn settle(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) -> Vec<SeenBerth> {
-    let mut after = vec![];
-    let mut room = Room::of(facts);
-    for seen in &facts.berths {
-        let Ok(berth) = &seen.berth else {
-            after.push(seen.clone());
-            continue;
-        };
-        if deletable(facts, berth) {
-            writes.push(BerthWrite::Delete { lease: seen.lease.clone() });
-            continue;
-        }
-        let fence = seen.in_doubt || berth.epoch != facts.epoch;
-        let next = settled(facts, berth, seen.age, &mut room).or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
-        let berth = match next {
-            None => berth.clone(),
-            Some((next, why)) => {
-                let next = next.stamped(facts.epoch);
-                writes.push(BerthWrite::Update { lease: seen.lease.clone(), berth: next.clone(), why });
-                next
-            }
-        };
-        after.push(SeenBerth { lease: seen.lease.clone(), berth: Ok(berth), in_doubt: false, age: seen.age });
-    }
-    after
-}
-
-/// Which offers may stay open.
-struct Room {
-    /// So many, when the capacity has shrunk: the holders come first.
-    left: usize,
-    /// Nodes that have a berth, or an offer that stays: they need no other.
-    served: BTreeSet<NodeUid>,
-}
-
-impl Room {
-    fn of(facts: &PoolFacts) -> Self {
-        let occupancy = Occupancy::of(facts, &facts.berths);
-        let holders = facts.readable().filter_map(|(_, b)| b.holding()).map(|h| h.uid.clone());
-        Self {
-            left: facts.capacity.saturating_sub(occupancy.held()),
-            served: holders.chain(facts.elsewhere.iter().cloned()).collect(),
-        }
-    }
-
-    /// Keeps an offer open, or says why it cannot stay.
-    fn keep(&mut self, offer: &Offer) -> Result<(), &'static str> {
-        if !self.served.insert(offer.uid.clone()) {
-            return Err("the node has another berth");
-        }
-        self.left = self.left.checked_sub(1).ok_or("the capacity of the pool is used up")?;
-        Ok(())
-    }
-}
-
-/// What a berth should become, unless it is to stay as it is.
-fn settled(facts: &PoolFacts, berth: &Berth, age: Duration, room: &mut Room) -> Option<(Berth, Why)> {
-    let (next, why) = match &berth.state {
-        BerthState::Held(h) if facts.confirmed_gone.contains(&h.uid) => (berth.ended(ClosedReason::Gone), Why::Gone),
-        BerthState::Held(h) => return revoked(facts, berth, h),
-        BerthState::Offered(o) if facts.confirmed_gone.contains(&o.uid) => (berth.ended(ClosedReason::Gone), Why::Gone),
-        BerthState::Offered(_) if age >= OPEN_FOR => (berth.closed(ClosedReason::Lapsed), Why::Lapsed),
-        BerthState::Offered(o) => {
-            let reason = match candidates::withdrawal(facts, o) {
-                Some(reason) => reason,
-                None => room.keep(o).err()?,
-            };
-            (berth.closed(ClosedReason::Withdrawn), Why::Withdrawn(reason))
-        }
-        BerthState::Closed(c) if above(facts, berth) && c.reason != ClosedReason::Shrunk => {
-            (berth.closed(ClosedReason::Shrunk), Why::Shrunk)
-        }
-        BerthState::Closed(_) => return None,
-    };
-    // `Refused` cannot happen for the states matched above; then nothing is written.
-    next.ok().map(|next| (next, why))
-}
-
-/// Whether the berth is above the capacity, and the world has been told of that.
-fn above(facts: &PoolFacts, berth: &Berth) -> bool {
-    facts.published <= facts.capacity && berth.index as usize >= facts.capacity
-}
-
-fn deletable(facts: &PoolFacts, berth: &Berth) -> bool {
-    above(facts, berth) && matches!(&berth.state, BerthState::Closed(c) if c.reason == ClosedReason::Shrunk)
-}
-
-/// Asks a holder that has not committed for its berth, or takes that back once the reason is gone.
-fn revoked(facts: &PoolFacts, berth: &Berth, holding: &Holding) -> Option<(Berth, Why)> {
-    if matches!(holding.phase, HoldPhase::Releasing(_)) {
-        return None;
-    }
-    let member = facts.member(&holding.node, &holding.uid);
-    let reason = match member {
-        None => Some("LeftPool"),
-        Some(m) if facts.unresolved || m.desired.as_ref() != Some(&holding.target) => Some("TargetChanged"),
-        Some(_) if facts.paused => Some("Paused"),
-        Some(_) => None,
-    };
-    let (text, why) = match (reason, &holding.revoke) {
-        (Some(reason), None) if holding.phase == HoldPhase::Taken => (Some(reason.to_owned()), Why::Revoke(reason)),
-        (None, Some(_)) => (None, Why::Unrevoke),
-        _ => return None,
-    };
-    berth.revoked(text).ok().map(|next| (next, why))
 }
 
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
@@ -326,52 +274,69 @@ fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     }
 }
 
-/// Offers closed berths, as far as I1(b) allows, and notes why the other members wait.
-fn offer(facts: &PoolFacts, mut berths: Vec<SeenBerth>, now: Timestamp, plan: &mut Plan) {
+/// Offers closed berths, as far as I1(b) and the gates allow, and notes why the other members wait.
+fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Timestamp, plan: &mut Plan) {
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);
-    for member in candidates::ordered(facts, &berths) {
-        let wait = match candidates::fit(member) {
-            Err(wait) => Some(wait),
-            Ok(_) if facts.confirmed_gone.contains(&member.uid) => Some(Wait::OtherNode),
-            Ok(_) if occupancy.has(&member.uid) => Some(Wait::HasBerth),
-            Ok(_) if facts.paused => Some(Wait::Paused),
-            Ok(_) if facts.unresolved => Some(Wait::Unresolved),
-            Ok(_) if facts.unfenced() => Some(Wait::Fencing),
-            Ok(_) if !occupancy.room_for(member, limit) => Some(Wait::Capacity),
-            Ok(target) => match open(facts, &mut berths, member, target, limit, now) {
-                Some(write) => {
-                    plan.writes.push(write);
-                    occupancy.offered(member);
-                    None
-                }
-                None => Some(Wait::NoBerth),
-            },
-        };
-        if let Some(wait) = wait {
-            plan.waiting.insert(member.name.clone(), wait);
+    let mut free = Free::of(&berths, limit);
+    let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
+    let unfenced = facts.unfenced();
+    while let Some(member) = queue.next() {
+        // What is closed comes before what its agent has yet to report: it is told to the agent, which then has to report
+        // anew, and must not be taken back because of that.
+        let may = candidates::wanted(member).and_then(|target| match () {
+            () if facts.confirmed_gone.contains(&member.uid) => Err(Wait::OtherNode),
+            () if occupancy.has(&member.uid) => Err(Wait::HasBerth),
+            () if facts.gate.is_some() => Err(Wait::Gate),
+            () if plan.gate.is_some() => Err(Wait::Halted),
+            () => candidates::gated(facts, progress, member, now).map_or(Ok(target), Err),
+        });
+        let may = may.and_then(|target| {
+            candidates::ready(member, &target)?;
+            match () {
+                () if facts.unresolved => Err(Wait::Unresolved),
+                () if unfenced => Err(Wait::Fencing),
+                () if !occupancy.room_for(member, limit) => Err(Wait::Capacity),
+                () => free.open(facts, member, target).ok_or(Wait::NoBerth),
+            }
+        });
+        match may {
+            Ok(write) => {
+                plan.writes.push(write);
+                occupancy.offered(member);
+                queue.offered(member);
+            }
+            Err(wait) => drop(plan.waiting.insert(member.name.clone(), wait)),
         }
     }
     plan.used_by = Occupancy::of(facts, &facts.berths).uses(facts);
 }
 
-/// Offers the closed berth with the lowest number, so that two plans from one state meet on the same object.
-fn open(
-    facts: &PoolFacts,
-    berths: &mut [SeenBerth],
-    member: &Member,
-    target: Digest,
-    limit: usize,
-    now: Timestamp,
-) -> Option<BerthWrite> {
-    let free = |s: &&mut SeenBerth| matches!(&s.berth, Ok(b) if (b.index as usize) < limit && matches!(b.state, BerthState::Closed(_)));
-    let index = |s: &&mut SeenBerth| s.berth.as_ref().map_or(u32::MAX, |b| b.index);
-    let seen = berths.iter_mut().filter(free).min_by_key(index)?;
-    let offer = Offer { node: member.name.clone(), uid: member.uid.clone(), target, open_until: None };
-    let next = seen.berth.as_ref().ok()?.offered(offer).ok()?;
-    let next = next.stamped(facts.epoch);
-    seen.berth = Ok(next.clone());
-    Some(BerthWrite::Update { lease: seen.lease.clone(), berth: next, why: Why::Offer })
+/// The closed berths that may be opened, the lowest number first, so that two plans from one state meet on the same
+/// object.
+struct Free<'a>(BTreeMap<u32, &'a SeenBerth>);
+
+impl<'a> Free<'a> {
+    fn of(berths: &'a [SeenBerth], limit: usize) -> Self {
+        let closed = berths.iter().filter_map(|seen| match seen.berth.as_ref() {
+            // I8: what failed there must be on record first.
+            Ok(berth) if (berth.index as usize) < limit && !failures::is_unrecorded(berth) => match berth.state {
+                BerthState::Closed(_) => Some((berth.index, seen)),
+                _ => None,
+            },
+            _ => None,
+        });
+        Self(closed.collect())
+    }
+
+    fn open(&mut self, facts: &PoolFacts, member: &Member, target: Digest) -> Option<BerthWrite> {
+        let (_, seen) = self.0.pop_first()?;
+        // The reboot must be over before the window is.
+        let open_until = facts.closes.map(|closes| closes.checked_sub(member.estimate.reboot).unwrap_or(closes));
+        let offer = Offer { node: member.name.clone(), uid: member.uid.clone(), target, open_until };
+        let berth = seen.berth.as_ref().ok()?.offered(offer).ok()?.stamped(facts.epoch);
+        Some(BerthWrite::Update { lease: seen.lease.clone(), berth, why: Why::Offer })
+    }
 }
 
 /// The berths as they were read. An unreadable one counts as held.

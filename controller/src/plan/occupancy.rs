@@ -108,6 +108,11 @@ impl Occupancy {
         self.held.contains(uid) || self.offered.contains(uid)
     }
 
+    /// Whether the node uses up capacity, however it does.
+    pub(super) fn counts(&self, uid: &NodeUid) -> bool {
+        self.has(uid) || self.unavailable.contains(uid)
+    }
+
     /// I1(b): whether one more berth may be opened, for this node. A node that is unavailable already may be
     /// worked on even when others' failures use up the capacity: that is how a broken node gets repaired.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {

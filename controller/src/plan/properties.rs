@@ -6,7 +6,9 @@ use berth_api::BootId;
 use berth_api::berth::Outcome;
 use proptest::prelude::*;
 
-use super::tests::{at, closed, committed, digest, member, offered, taken, uid};
+use super::tests::{at, closed, committed, digest, gate, member, offered, taken, uid, wave};
+use berth_api::berth::{ClosedReason, HoldPhase, Holding};
+
 use super::*;
 use crate::memory::Offers;
 
@@ -60,7 +62,12 @@ prop_compose! {
         there in proptest::array::uniform4(any::<bool>()),
         capacity in 0usize..5,
         published in 0usize..5,
-        paused in prop::bool::weighted(0.1),
+        gated in prop::bool::weighted(0.1),
+        waves in proptest::array::uniform5(0usize..2),
+        soaked in 0u64..10,
+        recorded in prop::option::weighted(0.2, 0usize..5),
+        max_failures in 1usize..4,
+        lost in prop::collection::btree_set(0usize..5, 0..2),
         unresolved in prop::bool::weighted(0.1),
         elsewhere in prop::collection::btree_set(0usize..5, 0..2),
         gone in prop::collection::btree_set(0usize..5, 0..2),
@@ -71,9 +78,14 @@ prop_compose! {
             epoch: 7,
             capacity,
             published,
-            paused,
+            gate: if gated { gate("Paused") } else { None },
+            closes: None,
+            waves: vec![wave("canary", 5, soaked), wave(REST, 0, 0)],
+            failures: recorded.map(|i| (digest(2), [NodeName::from(NODES[i])].into())).into_iter().collect(),
+            max_failures,
+            lost: lost.into_iter().map(|i| uid(NODES[i])).collect(),
             unresolved,
-            members: members.into_iter().take(count).collect(),
+            members: members.into_iter().zip(waves).map(|(m, wave)| Member { wave, ..m }).take(count).collect(),
             berths,
             elsewhere: elsewhere.into_iter().map(|i| uid(NODES[i])).collect(),
             confirmed_gone: gone.into_iter().map(|i| uid(NODES[i])).collect(),
@@ -111,7 +123,9 @@ impl World<'_> {
         let k = facts.capacity.min(facts.published);
         assert!(matches!(before.state, BerthState::Closed(_)) && (before.index as usize) < k);
         let member = facts.members.iter().find(|m| m.uid == offer.uid).unwrap();
-        assert!(!facts.paused && !facts.unresolved);
+        assert!(facts.gate.is_none() && !facts.unresolved);
+        assert!(!failures::is_unrecorded(before), "what failed there is on record first");
+        self.check_gates(member);
         assert!(member.prepared && member.observed && member.heard);
         assert_eq!(member.desired.as_ref(), Some(&offer.target));
         assert_eq!(member.staged.as_ref(), Some(&offer.target));
@@ -130,10 +144,33 @@ impl World<'_> {
         }
     }
 
+    /// No member of a later wave before the earlier one is proven and soaked, and no one when too many have failed.
+    fn check_gates(&self, member: &Member) {
+        let facts = self.facts;
+        let canaries = || facts.members.iter().filter(|m| m.wave == 0);
+        if member.wave == 1 && canaries().next().is_some() {
+            assert!(canaries().all(|m| m.booted == m.desired && m.ready), "the canaries are proven");
+            assert!(facts.waves[0].soaked >= facts.waves[0].soak, "and have soaked");
+        }
+        let mut failed = BTreeSet::new();
+        for desired in facts.members.iter().filter_map(|m| m.desired.as_ref()) {
+            let reports = facts.members.iter().filter(|m| m.failed.contains(desired)).map(|m| (desired, &m.name));
+            let on_record = facts.failures.get(desired).into_iter().flatten().map(|name| (desired, name));
+            failed.extend(reports.chain(on_record));
+        }
+        assert!(failed.len() < facts.max_failures, "{failed:?}");
+    }
+
     fn check_held(&self, before: &Berth, holding: &Holding, after: &Berth) {
         if let BerthState::Closed(c) = &after.state {
-            assert_eq!(c.reason, ClosedReason::Gone);
-            assert!(self.facts.confirmed_gone.contains(&holding.uid));
+            let (gone, lost) = (&self.facts.confirmed_gone, &self.facts.lost);
+            match c.reason {
+                ClosedReason::Gone => assert!(gone.contains(&holding.uid)),
+                ClosedReason::Excluded => assert!(lost.contains(&holding.uid)),
+                other => panic!("{other:?}"),
+            }
+            let unproven = holding.phase == HoldPhase::Committed;
+            assert!(!unproven || c.outcome == Some(Outcome::Failed), "what was never proven has failed");
             return;
         }
         let revoke = after.holding().unwrap().revoke.clone();

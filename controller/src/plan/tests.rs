@@ -1,5 +1,7 @@
 use berth_api::BootId;
-use berth_api::berth::Outcome;
+use berth_api::berth::{ClosedReason, Outcome};
+
+use berth_api::pool::WaveState;
 
 use super::*;
 
@@ -34,7 +36,20 @@ pub(super) fn member(name: &str) -> Member {
         last_turn: None,
         lapses: 0,
         heard: true,
+        wave: 0,
+        zone: String::new(),
+        alone: false,
+        clock_synchronized: true,
+        estimate: Estimate::default(),
     }
+}
+
+pub(super) fn wave(name: &str, soak: u64, soaked: u64) -> Wave {
+    Wave { name: name.into(), soak: Duration::from_secs(soak), soaked: Duration::from_secs(soaked) }
+}
+
+pub(super) fn gate(reason: &'static str) -> Option<Gate> {
+    Some(Gate { reason, message: String::new() })
 }
 
 pub(super) fn closed(index: u32) -> Berth {
@@ -69,12 +84,18 @@ pub(super) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> P
         epoch: 7,
         capacity: k,
         published: k,
-        paused: false,
+        gate: None,
+        closes: None,
+        waves: vec![wave(REST, 0, 0), wave(CONTROL_PLANE, 0, 0)],
+        failures: Failures::new(),
+        // None of the tests is about it, unless it says so.
+        max_failures: 100,
         unresolved: false,
         members,
         berths,
         elsewhere: BTreeSet::new(),
         confirmed_gone: BTreeSet::new(),
+        lost: BTreeSet::new(),
     }
 }
 
@@ -208,8 +229,9 @@ fn who_ended_badly_goes_behind_the_others() {
     members[0].last_turn = Some((digest(2), 2));
     members[1].last_turn = Some((digest(2), 1));
     let order = |f: &PoolFacts| -> Vec<String> {
-        let members = candidates::ordered(f, &f.berths);
-        members.iter().map(|m| m.name.to_string()).collect()
+        let occupancy = Occupancy::of(f, &f.berths);
+        let mut queue = candidates::Queue::of(f, &f.berths, &occupancy);
+        std::iter::from_fn(|| queue.next()).map(|m| m.name.to_string()).collect()
     };
     let mut f = facts(1, members, vec![]);
     assert_eq!(order(&f), ["n3", "n2", "n1"]);
@@ -243,8 +265,13 @@ fn an_offer_lapses_and_the_next_node_has_its_turn() {
 #[test]
 fn offers_are_withdrawn_when_their_reason_is_gone() {
     type Change = fn(&mut PoolFacts);
-    let changes: [(&str, Change); 7] = [
-        ("paused", |f| f.paused = true),
+    let changes: [(&str, Change); 9] = [
+        ("paused", |f| f.gate = gate("Paused")),
+        ("wave", |f| {
+            f.members[0].wave = 1;
+            f.members.push(Member { staged: None, ..member("n2") });
+        }),
+        ("alone", |f| f.members[0].alone = true),
         ("unresolved", |f| f.unresolved = true),
         ("member", |f| drop(f.members.remove(0))),
         ("target", |f| f.members[0].desired = Some(digest(3))),
@@ -269,10 +296,11 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
 fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
     let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(closed(2))];
     let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
-    f.paused = true;
+    f.gate = gate("Paused");
     let plan = now(&f);
-    assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1"]);
-    assert_eq!(plan.waiting[&"n3".into()], Wait::Paused);
+    // A committed holder goes on; it may only not go on to another image.
+    assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1", "p-1 Revoke(\"Paused\") n2"]);
+    assert_eq!(plan.waiting[&"n3".into()], Wait::Gate);
 }
 
 #[test]
@@ -308,14 +336,13 @@ fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
 #[test]
 fn a_committed_or_releasing_holder_is_left_alone() {
     let releasing = committed(1, "n2").releasing(Outcome::Updated, BootId::from("b1")).unwrap();
-    let mut f = facts(2, vec![], vec![seen(committed(0, "n1")), seen(releasing)]);
-    f.paused = true;
+    let f = facts(2, vec![], vec![seen(committed(0, "n1")), seen(releasing)]);
     assert!(now(&f).writes.is_empty());
 }
 
 #[test]
 fn a_ghost_is_closed_only_after_a_live_read() {
-    for berth in [committed(0, "n1"), offered(0, "n1", 100)] {
+    for berth in [taken(0, "n1"), offered(0, "n1", 100)] {
         let mut f = facts(1, names(&["n2"]), vec![seen(berth)]);
         assert!(!words(&now(&f)).contains(&"p-0 Gone".to_owned()));
         f.confirmed_gone.insert(uid("n1"));
@@ -411,4 +438,127 @@ fn a_pool_that_goes_gives_up_all_its_berths() {
     f.berths.truncate(1);
     f.published = 0;
     assert_eq!(words(&now(&f)), ["p-0 Shrunk"]);
+}
+
+#[test]
+fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
+    let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(closed(1))]);
+    f.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0), wave(CONTROL_PLANE, 0, 0)];
+    f.members[0].wave = 2;
+    f.members[1].wave = 1;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n3"], "the canary");
+    assert_eq!(plan.waiting[&"n1".into()], Wait::Wave);
+    f.members[2].booted = Some(digest(2));
+    let plan = now(&f);
+    assert!(plan.writes.is_empty());
+    assert_eq!(plan.waiting[&"n2".into()], Wait::Soaking);
+    let states: Vec<_> = plan.waves.iter().map(|w| (w.name.as_str(), w.updated, w.state)).collect();
+    let rest = [("rest", 0, WaveState::Waiting), ("control-plane", 0, WaveState::Waiting)];
+    assert_eq!(states, [&[("canary", 1, WaveState::Soaking)], &rest[..]].concat());
+    f.waves[0].soaked = Duration::from_secs(60);
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
+    f.members[2].ready = false;
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "a canary that is down again stops the rest");
+    assert_eq!(plan.waves[0].soaked_seconds, 60, "but need not soak again");
+    f.members[2].ready = true;
+    f.members[1].booted = Some(digest(2));
+    assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "control plane nodes last");
+}
+
+#[test]
+fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
+    let mut f = facts(2, names(&["n1", "n2"]), vec![seen(taken(0, "n2")), seen(closed(1))]);
+    f.members[1].wave = 1;
+    f.members[0].booted = Some(digest(2));
+    assert!(now(&f).writes.is_empty());
+    f.members[0].ready = false;
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"WaveWaiting\") n2"]);
+}
+
+#[test]
+fn the_zone_with_the_fewest_nodes_down_goes_first() {
+    let mut f = facts(3, names(&["a1", "a2", "a3", "b1", "b2"]), (0..3).map(|i| seen(closed(i))).collect());
+    for m in &mut f.members {
+        m.zone = m.name.as_str()[..1].to_owned();
+    }
+    assert_eq!(words(&now(&f)), ["p-0 Offer a1", "p-1 Offer b1", "p-2 Offer a2"]);
+    f.berths[0] = seen(committed(0, "a1"));
+    assert_eq!(words(&now(&f)), ["p-1 Offer b1", "p-2 Offer a2"]);
+}
+
+#[test]
+fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
+    let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(taken(1, "n2"))]);
+    f.max_failures = 1;
+    f.members[0].failed = vec![digest(2)];
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-1 Revoke(\"RolloutHalted\") n2"]);
+    assert_eq!(plan.waiting[&"n3".into()], Wait::Halted);
+    assert_eq!(plan.failures[&digest(2)], [NodeName::from("n1")].into());
+    assert!(plan.halt.as_ref().unwrap().message.contains("failed on n1"), "{:?}", plan.halt);
+    f.max_failures = 2;
+    assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
+    f.failures = [(digest(2), ["n1".into(), "gone".into()].into())].into();
+    assert_eq!(now(&f).gate.unwrap().reason, "RolloutHalted", "also when a failed node is gone");
+    for m in &mut f.members {
+        (m.desired, m.published, m.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
+    }
+    assert_eq!(now(&f).halt, None);
+}
+
+#[test]
+fn a_failure_is_on_record_before_its_berth_opens_again_or_goes() {
+    let failed = committed(0, "n1").releasing(Outcome::Failed, BootId::from("b1")).unwrap().given_back().unwrap();
+    let BerthState::Closed(c) = &failed.state else { panic!() };
+    assert_eq!((c.reason, &c.last_target), (ClosedReason::Failed, &Some(digest(2))));
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(failed.clone())]);
+    f.members[0].failed = vec![digest(2)];
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "{plan:?}");
+    assert_eq!(plan.failures[&digest(2)].len(), 1);
+    f.failures = plan.failures;
+    assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
+    let mut shrunk = facts(0, vec![], vec![seen(failed.closed(ClosedReason::Shrunk).unwrap())]);
+    assert!(now(&shrunk).writes.is_empty());
+    shrunk.failures = f.failures;
+    assert_eq!(words(&now(&shrunk)), ["p-0 Recorded"]);
+}
+
+#[test]
+fn a_lost_excluded_node_is_closed_and_counts_as_a_failure_once_it_was_committed() {
+    for (berth, failed) in [(taken(0, "n1"), false), (committed(0, "n1"), true)] {
+        let mut f = facts(1, names(&["n2"]), vec![seen(berth)]);
+        f.lost.insert(uid("n1"));
+        let plan = now(&f);
+        assert_eq!(words(&plan)[0], "p-0 Excluded", "{plan:?}");
+        assert_eq!(words(&plan).len(), if failed { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    f.closes = Some(at(50 + 100));
+    let minute = Duration::from_secs(60);
+    f.members[0].estimate = Estimate { drain: minute, reboot: minute };
+    f.members[1].estimate = Estimate { drain: Duration::from_secs(10), reboot: minute };
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n2"]);
+    assert_eq!(plan.waiting[&"n1".into()], Wait::TooLate);
+    let BerthWrite::Update { berth, .. } = &plan.writes[0] else { panic!() };
+    assert_eq!(berth.offer().unwrap().open_until, Some(at(50 + 40)), "the reboot must be over when it shuts");
+    f.members[1].clock_synchronized = false;
+    assert_eq!(now(&f).waiting[&"n2".into()], Wait::NoClock);
+}
+
+#[test]
+fn a_control_plane_node_waits_for_another_api_server() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(taken(0, "n1"))]);
+    f.members[0].alone = true;
+    f.members[1].alone = true;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Revoke(\"NoOtherAPIServer\") n1"]);
+    assert_eq!(plan.waiting[&"n2".into()], Wait::Alone);
 }

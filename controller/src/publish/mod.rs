@@ -65,6 +65,10 @@ pub struct Facts<'a> {
     pub heard: &'a BTreeSet<NodeName>,
     /// Who had leave to pull and did not use it.
     pub leaves: &'a Leaves,
+    /// The whole fleet is paused: nobody begins to pull.
+    pub fleet_paused: bool,
+    /// Why waiting members wait, by pool.
+    pub holds: &'a BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
 }
 
 /// One node while its spec is being made.
@@ -191,7 +195,9 @@ fn draft<'a>(facts: &Facts<'a>, node: &'a NodeView, host: Option<&'a HostView>) 
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
-    Some(Draft { node, host, spec: member_spec(node, pool, terms, hold), label: Some(pool.to_string()) })
+    let waits = || facts.holds.get(pool).and_then(|holds| holds.get(&node.name)).cloned();
+    let spec = member_spec(node, pool, terms, hold.or_else(waits));
+    Some(Draft { node, host, spec, label: Some(pool.to_string()) })
 }
 
 fn member_spec(node: &NodeView, pool: &PoolName, terms: &Terms, hold: Option<Hold>) -> BootcNodeSpec {

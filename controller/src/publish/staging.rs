@@ -46,8 +46,8 @@ pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) 
         drafts.iter().enumerate().filter_map(|(index, draft)| Some((standing(facts, index, draft)?, index))).collect();
     places.sort();
     let pulling = places.iter().filter(|(standing, _)| *standing == Standing::Pulls).count();
-    let mut free = match terms.unresolved {
-        // What is published is withdrawn: whoever has not begun with it does not.
+    // Withdrawn, or told to wait: whoever has not begun with it does not.
+    let mut free = match terms.unresolved || facts.fleet_paused {
         true => 0,
         false => terms.max_staging.saturating_sub(pulling),
     };

@@ -25,6 +25,7 @@ fn node(name: &str) -> NodeView {
         unschedulable: false,
         our_cordon: false,
         architecture: "amd64".into(),
+        addresses: vec![],
     }
 }
 
@@ -49,6 +50,8 @@ struct World {
     gone: BTreeSet<NodeUid>,
     heard: BTreeSet<NodeName>,
     leaves: Leaves,
+    holds: BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
+    fleet_paused: bool,
 }
 
 fn world(names: &[&str], max_staging: usize) -> World {
@@ -76,6 +79,8 @@ fn world(names: &[&str], max_staging: usize) -> World {
         gone: BTreeSet::new(),
         heard: names.iter().map(|n| NodeName::from(*n)).collect(),
         leaves: Leaves::default(),
+        holds: BTreeMap::new(),
+        fleet_paused: false,
     }
 }
 
@@ -92,6 +97,8 @@ impl World {
             confirmed_gone: &self.gone,
             heard: &self.heard,
             leaves: &self.leaves,
+            holds: &self.holds,
+            fleet_paused: self.fleet_paused,
         })
     }
 
@@ -108,7 +115,12 @@ impl World {
                         finalizers: vec![keys::FINALIZER_NODE.into()],
                         owner: Some(spec.node_uid.clone()),
                         pool_label: label.clone(),
-                        content: Ok(HostContent { spec: spec.clone(), report: Report::default(), heartbeat: None }),
+                        content: Ok(HostContent {
+                            spec: spec.clone(),
+                            report: Report::default(),
+                            heartbeat: None,
+                            reboot_timed_out: false,
+                        }),
                     };
                     self.hosts.insert(name.clone(), entry(view));
                 }
@@ -214,6 +226,20 @@ fn who_pulls_keeps_its_place() {
     world.report("n1", |_| {});
     world.step();
     assert_eq!(world.allowed(), ["n1"], "it pulls after all, and n2 had not begun");
+}
+
+#[test]
+fn nobody_begins_to_pull_while_the_fleet_is_paused() {
+    let mut world = world(&["n1", "n2", "n3"], 2);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+    world.report("n1", |r| r.phase = Some(Phase::Staging));
+    world.fleet_paused = true;
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "who pulls goes on");
+    world.fleet_paused = false;
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
 }
 
 #[test]

@@ -1,23 +1,26 @@
 //! Phase 6, client required: keeping the berths.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use berth_api::NodeUid;
 use berth_api::berth::{Berth, lease};
-use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
+use berth_api::node::Hold;
+use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, WaveState};
+use berth_api::{NodeName, NodeUid};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::{Pass, Reconciler};
 use crate::api::CallError;
 use crate::facts::Pool;
+use crate::gates::Inputs;
 use crate::leader::Lost;
-use crate::plan::{BerthWrite, Plan, Why, plan};
+use crate::plan::{BerthWrite, Plan, Wait, Why, plan};
 
 impl Reconciler {
     /// Plans from what the watches know; if that asks for anything, reads all berths anew and plans again.
     pub(super) async fn berths(&mut self, pass: &mut Pass) -> Result<(), Lost> {
+        self.gates(pass);
         self.plans(pass);
         let published = |pool: &Pool| {
             let status = pool.object.as_ref().and_then(|o| o.status.as_ref());
@@ -44,14 +47,55 @@ impl Reconciler {
         Ok(())
     }
 
+    /// Looks at the gates of every pool, and again when one is due to open or close.
+    fn gates(&mut self, pass: &mut Pass) {
+        for pool in &pass.pools {
+            let Some(object) = &pool.object else { continue };
+            let expected = pool.estimate();
+            let gates = self.gates.gates(Inputs {
+                pool: &pool.name,
+                spec: &object.spec,
+                fleet_paused: pass.snapshot.fleet_paused(),
+                clock_synchronized: pass.clock_synchronized,
+                needed: expected.drain.saturating_add(expected.reboot),
+                now: pass.wall,
+            });
+            if let Some(changes) = gates.changes {
+                let wait = Duration::try_from(changes.duration_since(pass.wall)).unwrap_or_default();
+                self.again(pass.now.checked_add(wait).unwrap_or(pass.now));
+            }
+            pass.gates.insert(pool.name.clone(), gates);
+        }
+        self.gates.keep(|pool| pass.gates.contains_key(pool));
+    }
+
+    /// What the plans say about waves and about nodes that wait, for those who look there.
+    fn learn(&mut self, pass: &Pass) {
+        for pool in &pass.pools {
+            let Some(plan) = pass.plans.get(&pool.name) else { continue };
+            if let Some(target) = pool.target() {
+                self.soaks.see(&pool.name, &target.digest, &plan.waves, pass.now);
+            }
+            let holds: BTreeMap<NodeName, Hold> =
+                plan.waiting.iter().filter_map(|(node, wait)| Some((node.clone(), hold(plan, *wait)?))).collect();
+            let before = self.holds.insert(pool.name.clone(), holds);
+            if before.as_ref() != self.holds.get(&pool.name) && !(before.is_none() && plan.waiting.is_empty()) {
+                // They are published by the next pass.
+                self.again(pass.now);
+            }
+        }
+        self.holds.retain(|name, _| pass.plans.contains_key(name));
+    }
+
     fn plans(&mut self, pass: &mut Pass) {
         let berths = pass.leases.iter().filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
         self.offers.see(berths, pass.now);
         let uids: BTreeSet<&NodeUid> = pass.snapshot.nodes.values().map(|n| &n.view.uid).collect();
         self.offers.keep(|uid| uids.contains(uid));
-        let shared = pass.shared(&self.in_doubt, &self.offers, self.kube.epoch());
+        let shared = pass.shared(&self.in_doubt, &self.offers, &self.soaks, self.kube.epoch());
         let plans = pass.pools.iter().map(|pool| (pool.name.clone(), plan(&shared.of(pool), pass.wall))).collect();
         pass.plans = plans;
+        self.learn(pass);
     }
 
     /// Makes a plan's writes in order. The first that fails ends it: the later ones count on it.
@@ -66,6 +110,7 @@ impl Reconciler {
                 break;
             }
             log(pass, pool, &write);
+            self.tell_of_berth(pass, pool, &write);
             if let BerthWrite::Update { lease, why: Why::Lapsed, .. } = &write {
                 let before = pass.leases.iter().find(|l| l.name() == lease);
                 if let Some(offer) = before.and_then(|l| l.berth.as_ref().ok()?.offer()) {
@@ -118,6 +163,28 @@ impl Reconciler {
     }
 }
 
+/// What a waiting node is told, when something keeps its berth closed that is not about itself.
+fn hold(plan: &Plan, wait: Wait) -> Option<Hold> {
+    let own = |reason: &str| Hold { reason: reason.to_owned(), message: wait.words().to_owned() };
+    match wait {
+        Wait::Gate | Wait::Halted => {
+            let gate = plan.gate.as_ref()?;
+            Some(Hold { reason: gate.reason.to_owned(), message: gate.message.clone() })
+        }
+        Wait::Wave | Wait::Soaking => {
+            let active = plan.waves.iter().find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
+            let name = active.map_or("an earlier one", |w| w.name.as_str());
+            let reason = if wait == Wait::Wave { "WaveWaiting" } else { "WaveSoaking" };
+            let what = if wait == Wait::Wave { "is proven" } else { "has soaked" };
+            Some(Hold { reason: reason.to_owned(), message: format!("waits until wave {name} {what}") })
+        }
+        Wait::Alone => Some(own("NoOtherAPIServer")),
+        Wait::NoClock => Some(own("ClockNotSynchronized")),
+        Wait::TooLate => Some(own("WindowTooShort")),
+        _ => None,
+    }
+}
+
 /// The Lease that was read, saying what it shall say now.
 fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp) -> Lease {
     let renewed = object.spec.as_ref().and_then(|s| s.renew_time.clone());
@@ -164,6 +231,10 @@ fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
                 Why::Revoke(reason) => tracing::info!(%pool, berth = %lease, node, reason, "berth asked back"),
                 Why::Unrevoke => tracing::info!(%pool, berth = %lease, node, "berth no longer asked back"),
                 Why::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
+                Why::Excluded => {
+                    tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");
+                }
+                Why::Recorded => tracing::info!(%pool, berth = %lease, "the failure that ended there is on record"),
                 Why::Shrunk => tracing::info!(%pool, berth = %lease, "berth closed: the capacity is smaller"),
             }
         }

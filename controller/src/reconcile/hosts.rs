@@ -66,6 +66,8 @@ impl Reconciler {
             confirmed_gone: &pass.confirmed_gone,
             heard: &pass.heard,
             leaves: &self.leaves,
+            fleet_paused: pass.snapshot.fleet_paused(),
+            holds: &self.holds,
         })
     }
 }

@@ -7,14 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use berth_api::node::Hold;
 use berth_api::{NodeName, NodeUid, PoolName};
 use jiff::Timestamp;
 
 use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
 use crate::facts::{self, Occupied, Pool, Shared};
+use crate::gates::{Gates, Keeper};
 use crate::leader::Lost;
-use crate::memory::{Leaves, Offers};
+use crate::memory::{Leaves, Offers, Soaks};
+use crate::overdue::Overdue;
 use crate::plan::Plan;
 use crate::publish;
 use crate::resolve::{Resolution, Resolver};
@@ -24,8 +27,13 @@ use berth_api::membership::Membership;
 
 mod berths;
 mod dereference;
+mod fleet;
 mod hosts;
+mod outside;
 mod pools;
+mod timeouts;
+
+pub use outside::Outside;
 
 /// Changes that arrive together are dealt with together.
 const DEBOUNCE: Duration = Duration::from_millis(25);
@@ -58,8 +66,19 @@ pub struct Reconciler {
     reported: BTreeMap<PoolName, Instant>,
     /// The open offers, and who let some lapse.
     offers: Offers,
+    /// The gates of all pools.
+    gates: Keeper,
+    /// How long waves have been soaking.
+    soaks: Soaks,
+    /// Why each waiting node waits, as of the last plan that was made of each pool.
+    holds: BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
     /// Who had leave to pull and did not use it.
     leaves: Leaves,
+    /// Who does not come back.
+    overdue: Overdue,
+    /// The pools whose rollout is halted, as of the last pass.
+    halted: Option<BTreeSet<PoolName>>,
+    outside: Outside,
     backoffs: Backoffs,
     due: Option<Instant>,
 }
@@ -75,17 +94,24 @@ struct Pass {
     occupied: Occupied,
     heard: BTreeSet<NodeName>,
     confirmed_gone: BTreeSet<NodeUid>,
+    /// Nodes that run an API server while no other one answers.
+    alone: BTreeSet<NodeUid>,
+    /// This machine's clock is synchronised.
+    clock_synchronized: bool,
     resolutions: BTreeMap<PoolName, Resolution>,
+    gates: BTreeMap<PoolName, Gates>,
     plans: BTreeMap<PoolName, Plan>,
     /// Pools whose object this pass has written already.
     touched: BTreeSet<PoolName>,
+    /// Nodes that hold a berth and do not come back.
+    timed_out: BTreeSet<NodeUid>,
     now: Instant,
     wall: Timestamp,
 }
 
 impl Reconciler {
     /// A controller that has just begun to lead.
-    pub fn new(kube: Kube, store: Store, resolver: Resolver, settings: Settings) -> Self {
+    pub fn new(kube: Kube, store: Store, resolver: Resolver, settings: Settings, outside: Outside) -> Self {
         Self {
             kube,
             store,
@@ -95,7 +121,13 @@ impl Reconciler {
             asked: BTreeMap::new(),
             reported: BTreeMap::new(),
             offers: Offers::default(),
+            gates: Keeper::default(),
+            soaks: Soaks::default(),
+            holds: BTreeMap::new(),
             leaves: Leaves::default(),
+            overdue: Overdue::default(),
+            halted: None,
+            outside,
             backoffs: Backoffs::default(),
             due: None,
         }
@@ -136,12 +168,16 @@ impl Reconciler {
         self.due = None;
         let mut pass = self.dereference(snapshot).await?;
         self.membership(&mut pass);
+        self.fleet(&pass).await?;
+        self.look_outside(&mut pass);
         self.finalizers(&mut pass).await?;
         self.resolve(&mut pass);
         self.publish(&mut pass).await?;
         self.berths(&mut pass).await?;
+        self.timeouts(&mut pass).await?;
         self.aggregate(&pass).await?;
         self.farewells(&pass).await?;
+        self.tell(&pass);
         self.backoffs.forget(pass.now);
         if let Some(due) = self.backoffs.due(pass.now) {
             self.again(due);
@@ -196,6 +232,7 @@ impl Reconciler {
             }
             Err(error) => {
                 tracing::warn!(object = key, %error, "write failed; trying again later");
+                self.outside.metrics.error();
                 self.backoffs.note(key, false, now);
                 Ok(None)
             }
@@ -204,7 +241,13 @@ impl Reconciler {
 }
 
 impl Pass {
-    fn shared<'a>(&'a self, in_doubt: &'a BTreeSet<String>, offers: &'a Offers, epoch: u64) -> Shared<'a> {
+    fn shared<'a>(
+        &'a self,
+        in_doubt: &'a BTreeSet<String>,
+        offers: &'a Offers,
+        soaks: &'a Soaks,
+        epoch: u64,
+    ) -> Shared<'a> {
         Shared {
             snapshot: &self.snapshot,
             membership: &self.membership,
@@ -214,6 +257,9 @@ impl Pass {
             confirmed_gone: &self.confirmed_gone,
             heard: &self.heard,
             offers,
+            soaks,
+            gates: &self.gates,
+            alone: &self.alone,
             now: self.now,
             epoch,
         }

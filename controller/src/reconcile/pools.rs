@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use berth_api::berth::HoldPhase;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{NodeName, keys};
 use serde_json::json;
@@ -95,10 +94,9 @@ impl Reconciler {
     ) -> Option<BootcNodePoolStatus> {
         // Without a plan the berths were not read: better an old status than a wrong one.
         let plan = self.plan_of(pass, pool)?;
-        let timeouts = Timeouts { reboot: object.spec.reboot_timeout(), silence: self.settings.agent_silence };
         let members: Vec<MemberView<'_>> =
-            pass.membership.members(&pool.name).filter_map(|name| member(pass, name, timeouts)).collect();
-        let away = away(pass, pool, timeouts);
+            pass.membership.members(&pool.name).filter_map(|name| member(pass, name)).collect();
+        let away = away(pass, pool);
         let resolution = pass.resolutions.get(&pool.name).cloned().unwrap_or_default();
         let unreadable = pass
             .leases
@@ -114,6 +112,9 @@ impl Reconciler {
             resolved: resolution.resolved,
             resolution: resolution.verdict,
             paused: object.spec.paused(),
+            gates: pass.gates.get(&pool.name),
+            retry_token: object.spec.retry_token(),
+            excluded: pass.membership.excluded.values().filter(|of| **of == pool.name).count(),
             deleting: pool.deleting,
             bad_selector: pool.bad_selector.as_deref(),
             members: &members,
@@ -151,49 +152,25 @@ impl Reconciler {
     }
 }
 
-/// How long silence may last.
-#[derive(Debug, Clone, Copy)]
-struct Timeouts {
-    /// `rollout.rebootTimeout`
-    reboot: Duration,
-    /// An agent that lives is heard of within that.
-    silence: Duration,
-}
-
-impl Timeouts {
-    /// Whether a holder that was last heard of so long ago should have been heard of. One that is Ready and does not
-    /// reboot may have nothing to say between two signs of life.
-    fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
-        let reboots = *phase == HoldPhase::Committed || !ready;
-        quiet >= if reboots { self.reboot } else { self.reboot.max(self.silence) }
-    }
-}
-
-fn member<'a>(pass: &'a Pass, name: &NodeName, timeouts: Timeouts) -> Option<MemberView<'a>> {
+fn member<'a>(pass: &'a Pass, name: &NodeName) -> Option<MemberView<'a>> {
     let node = pass.snapshot.nodes.get(name.as_str())?.view.as_ref();
     let entry = pass.snapshot.hosts.get(name.as_str());
     let held = pass.leases.iter().find_map(|lease| {
         let holding = lease.berth.as_ref().ok()?.holding()?;
-        (holding.uid == node.uid).then_some((lease, holding))
+        (holding.uid == node.uid).then_some(holding)
     });
-    // By what this process has seen of it: its report, and what it wrote on its berth. Never by anybody's clock.
-    let overdue = held.is_some_and(|(lease, holding)| {
-        let berth = pass.snapshot.leases.get(lease.name()).map(|e| e.heard);
-        let heard = berth.max(entry.map(|e| e.heard));
-        let quiet = heard.map(|heard| pass.now.saturating_duration_since(heard));
-        quiet.is_some_and(|quiet| timeouts.passed(&holding.phase, node.ready, quiet))
-    });
+    let overdue = pass.timed_out.contains(&node.uid);
     let host = entry.map(|e| e.view.as_ref());
     let heard = pass.heard.contains(name);
-    Some(MemberView { node, host, holding: held.map(|(_, holding)| holding), overdue, heard })
+    Some(MemberView { node, host, holding: held, overdue, heard })
 }
 
 /// The holders of the pool's berths that are not its members any more.
-fn away<'a>(pass: &'a Pass, pool: &Pool, timeouts: Timeouts) -> Vec<MemberView<'a>> {
+fn away<'a>(pass: &'a Pass, pool: &Pool) -> Vec<MemberView<'a>> {
     let berths = pass.leases.iter().filter(|l| l.pool == pool.name);
     let holders = berths.filter_map(|l| Some(&l.berth.as_ref().ok()?.holding()?.node));
     let strangers = holders.filter(|name| pass.membership.pool_of.get(*name) != Some(&pool.name));
-    strangers.filter_map(|name| member(pass, name, timeouts)).collect()
+    strangers.filter_map(|name| member(pass, name)).collect()
 }
 
 /// Whether something changes that others act on or wait for, not just counts and messages.
@@ -203,6 +180,8 @@ fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
         conditions.map(|c| (c.type_.clone(), c.status.clone())).collect()
     };
     old.target != new.target
+        || old.failures != new.failures
+        || old.retry_token != new.retry_token
         || old.berths.total != new.berths.total
         || old.observed_generation != new.observed_generation
         || words(old) != words(new)
@@ -217,27 +196,5 @@ fn log(pool: &Pool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) {
                 reason = %condition.reason, message = %condition.message, "condition"
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use berth_api::berth::Outcome;
-
-    use super::*;
-
-    #[test]
-    fn every_silent_holder_is_overdue_and_no_other() {
-        let seconds = Duration::from_secs;
-        let timeouts = Timeouts { reboot: seconds(90), silence: seconds(900) };
-        let releasing = HoldPhase::Releasing(Outcome::Updated);
-        for phase in [HoldPhase::Taken, HoldPhase::Committed, releasing.clone()] {
-            assert!(timeouts.passed(&phase, false, seconds(90)), "{phase:?}");
-            assert!(!timeouts.passed(&phase, false, seconds(89)), "{phase:?}");
-            assert!(timeouts.passed(&phase, true, seconds(900)), "{phase:?}");
-        }
-        assert!(timeouts.passed(&HoldPhase::Committed, true, seconds(90)), "it should have gone down");
-        assert!(!timeouts.passed(&HoldPhase::Taken, true, seconds(899)), "a long drain");
-        assert!(!timeouts.passed(&releasing, true, seconds(899)));
     }
 }

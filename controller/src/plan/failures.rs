@@ -1,0 +1,69 @@
+//! On which nodes a digest failed (I8), and when that halts the rollout.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::berth::{Berth, BerthState, Outcome};
+use berth_api::{Digest, NodeName};
+
+use super::{Gate, PoolFacts};
+
+/// So many nodes are named for each digest; the schema allows no more. No pool may have a larger `maxFailures`.
+pub const MAX_NAMED: usize = 64;
+
+/// For each digest, the nodes on which it failed.
+pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
+
+/// The failure that a closed berth tells of.
+fn failure(berth: &Berth) -> Option<(&Digest, &NodeName)> {
+    match &berth.state {
+        BerthState::Closed(c) if c.outcome == Some(Outcome::Failed) => {
+            Some((c.last_target.as_ref()?, c.last_node.as_ref()?))
+        }
+        _ => None,
+    }
+}
+
+/// The berth tells of a failure, and nobody has said yet that it is on record.
+pub(super) fn is_unrecorded(berth: &Berth) -> bool {
+    failure(berth).is_some()
+}
+
+/// The berth tells of a failure that is on record, as the pool's status was read. When as many as can be named are,
+/// one more makes no difference.
+pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
+    failure(berth).is_some_and(|(digest, node)| {
+        facts.failures.get(digest).is_some_and(|nodes| nodes.contains(node) || nodes.len() >= MAX_NAMED)
+    })
+}
+
+/// Everything that is on record, that a member reports, or that a closed berth tells of.
+pub(super) fn all(facts: &PoolFacts) -> Failures {
+    let mut all = facts.failures.clone();
+    let reported = facts.members.iter().flat_map(|m| m.failed.iter().map(|digest| (digest, &m.name)));
+    // What failed long ago and is not wanted now is each node's own affair.
+    let wanted: BTreeSet<&Digest> = facts.members.iter().filter_map(|m| m.desired.as_ref()).collect();
+    let reported = reported.filter(|(digest, _)| wanted.contains(digest));
+    let told = facts.readable().filter_map(|(_, berth)| failure(berth));
+    for (digest, node) in reported.chain(told) {
+        all.entry(digest.clone()).or_default().insert(node.clone());
+    }
+    all
+}
+
+/// Whether too many nodes failed with what the members should run now.
+pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
+    let wanted: BTreeSet<&Digest> = facts.members.iter().filter_map(|m| m.desired.as_ref()).collect();
+    let failed: Vec<&NodeName> = wanted.iter().filter_map(|d| failures.get(*d)).flatten().collect();
+    if failed.len() < facts.max_failures.max(1) {
+        return None;
+    }
+    let names: Vec<&str> = failed.iter().take(5).map(|n| n.as_str()).collect();
+    let more = failed.len().saturating_sub(names.len());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let message = format!(
+        "the image failed on {}{more}, and maxFailures is {}; publish another image, or change rollout.retryToken",
+        names.join(", "),
+        facts.max_failures
+    );
+    Some(Gate { reason: "RolloutHalted", message })
+}

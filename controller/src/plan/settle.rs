@@ -1,0 +1,157 @@
+//! Brings the berths that exist into order: fences, ghosts, lapsed and withdrawn offers, revokes, a smaller capacity.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_api::NodeUid;
+use berth_api::berth::{Berth, BerthState, ClosedReason, HoldPhase, Holding, Offer};
+
+use super::waves::Progress;
+use super::{BerthWrite, Gate, OPEN_FOR, Occupancy, PoolFacts, SeenBerth, Why, candidates, failures};
+
+/// Brings every existing berth into order, and returns the berths as they are after that.
+pub(super) fn settle(
+    facts: &PoolFacts,
+    gate: Option<&Gate>,
+    progress: &Progress,
+    writes: &mut Vec<BerthWrite>,
+) -> Vec<SeenBerth> {
+    let mut after = vec![];
+    let mut desk = Desk { facts, gate, progress, room: Room::of(facts) };
+    for seen in &facts.berths {
+        let Ok(berth) = &seen.berth else {
+            after.push(seen.clone());
+            continue;
+        };
+        if deletable(facts, berth) {
+            writes.push(BerthWrite::Delete { lease: seen.lease.clone() });
+            continue;
+        }
+        let fence = seen.in_doubt || berth.epoch != facts.epoch;
+        let next = desk.settled(berth, seen.age).or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
+        let berth = match next {
+            None => berth.clone(),
+            Some((next, why)) => {
+                let next = next.stamped(facts.epoch);
+                writes.push(BerthWrite::Update { lease: seen.lease.clone(), berth: next.clone(), why });
+                next
+            }
+        };
+        after.push(SeenBerth { lease: seen.lease.clone(), berth: Ok(berth), in_doubt: false, age: seen.age });
+    }
+    after
+}
+
+/// Which offers may stay open.
+struct Room {
+    /// So many, when the capacity has shrunk: the holders come first.
+    left: usize,
+    /// Nodes that have a berth, or an offer that stays: they need no other.
+    served: BTreeSet<NodeUid>,
+}
+
+impl Room {
+    fn of(facts: &PoolFacts) -> Self {
+        let occupancy = Occupancy::of(facts, &facts.berths);
+        let holders = facts.readable().filter_map(|(_, b)| b.holding()).map(|h| h.uid.clone());
+        Self {
+            left: facts.capacity.saturating_sub(occupancy.held()),
+            served: holders.chain(facts.elsewhere.iter().cloned()).collect(),
+        }
+    }
+
+    /// Keeps an offer open, or says why it cannot stay.
+    fn keep(&mut self, offer: &Offer) -> Result<(), &'static str> {
+        if !self.served.insert(offer.uid.clone()) {
+            return Err("the node has another berth");
+        }
+        self.left = self.left.checked_sub(1).ok_or("the capacity of the pool is used up")?;
+        Ok(())
+    }
+}
+
+/// Above the capacity, and the world has been told of that.
+fn above(facts: &PoolFacts, berth: &Berth) -> bool {
+    facts.published <= facts.capacity && berth.index as usize >= facts.capacity
+}
+
+fn deletable(facts: &PoolFacts, berth: &Berth) -> bool {
+    let shrunk = matches!(&berth.state, BerthState::Closed(c) if c.reason == ClosedReason::Shrunk);
+    shrunk && above(facts, berth) && !failures::is_unrecorded(berth)
+}
+
+struct Desk<'a> {
+    facts: &'a PoolFacts,
+    gate: Option<&'a Gate>,
+    progress: &'a Progress,
+    room: Room,
+}
+
+impl Desk<'_> {
+    /// What a berth should become, unless it is to stay as it is.
+    fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, Why)> {
+        let facts = self.facts;
+        let (next, why) = match &berth.state {
+            BerthState::Held(h) if facts.confirmed_gone.contains(&h.uid) => {
+                (berth.ended(ClosedReason::Gone), Why::Gone)
+            }
+            BerthState::Held(h) if facts.lost.contains(&h.uid) => (berth.ended(ClosedReason::Excluded), Why::Excluded),
+            BerthState::Held(h) => return self.revoked(berth, h),
+            BerthState::Offered(o) if facts.confirmed_gone.contains(&o.uid) => {
+                (berth.ended(ClosedReason::Gone), Why::Gone)
+            }
+            BerthState::Offered(_) if age >= OPEN_FOR => (berth.closed(ClosedReason::Lapsed), Why::Lapsed),
+            BerthState::Offered(o) => {
+                let reason = match self.withdrawal(o) {
+                    Some(reason) => reason,
+                    None => self.room.keep(o).err()?,
+                };
+                (berth.closed(ClosedReason::Withdrawn), Why::Withdrawn(reason))
+            }
+            // I8: from here on it may be opened again, or go.
+            BerthState::Closed(_) if failures::is_recorded(facts, berth) => (berth.acknowledged(), Why::Recorded),
+            BerthState::Closed(c) if above(facts, berth) && c.reason != ClosedReason::Shrunk => {
+                (berth.closed(ClosedReason::Shrunk), Why::Shrunk)
+            }
+            BerthState::Closed(_) => return None,
+        };
+        // `Refused` cannot happen for the states matched above; then nothing is written.
+        next.ok().map(|next| (next, why))
+    }
+
+    /// Why an open offer is to be withdrawn.
+    fn withdrawal(&self, offer: &Offer) -> Option<&'static str> {
+        if let Some(gate) = self.gate {
+            return Some(gate.reason);
+        }
+        let member = self.facts.member(&offer.node, &offer.uid);
+        let gated = member.and_then(|m| candidates::closed_for(self.progress, m));
+        candidates::withdrawal(self.facts, offer, member).or(gated)
+    }
+
+    /// Asks a holder for its berth, or takes that back once the reason is gone. A committed one goes on all the same; a
+    /// gate only keeps it from going on to another digest.
+    fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, Why)> {
+        if matches!(holding.phase, HoldPhase::Releasing(_)) {
+            return None;
+        }
+        let facts = self.facts;
+        let member = facts.member(&holding.node, &holding.uid);
+        let uncommitted = holding.phase == HoldPhase::Taken;
+        let gate =
+            || self.gate.map(|g| g.reason).or_else(|| member.and_then(|m| candidates::closed_for(self.progress, m)));
+        let reason = match member {
+            None if uncommitted => Some("LeftPool"),
+            Some(m) if uncommitted && (facts.unresolved || m.desired.as_ref() != Some(&holding.target)) => {
+                Some("TargetChanged")
+            }
+            _ => gate(),
+        };
+        let (text, why) = match (reason, &holding.revoke) {
+            (Some(reason), None) => (Some(reason.to_owned()), Why::Revoke(reason)),
+            (None, Some(_)) => (None, Why::Unrevoke),
+            _ => return None,
+        };
+        berth.revoked(text).ok().map(|next| (next, why))
+    }
+}

@@ -1,0 +1,122 @@
+//! Whose turn it is: a wave begins when every earlier one is proven and has soaked.
+
+use std::time::Duration;
+
+use berth_api::pool::{WaveState, WaveStatus};
+
+use super::{Member, PoolFacts};
+
+/// A wave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wave {
+    /// Its name.
+    pub name: String,
+    /// How long it must be proven before the next one begins.
+    pub soak: Duration,
+    /// How long it has been, as far as this leader and those before it have seen.
+    pub soaked: Duration,
+}
+
+/// How far the waves are.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Progress {
+    total: Vec<u32>,
+    proven: Vec<u32>,
+    states: Vec<WaveState>,
+    /// Members of later waves wait.
+    active: usize,
+}
+
+/// Proven: it runs the target, its agent has said so, and the Node is Ready and ours no more.
+fn is_proven(member: &Member) -> bool {
+    member.desired.is_some() && member.booted == member.desired && member.observed && member.ready && !member.our_cordon
+}
+
+impl Progress {
+    pub(super) fn of(facts: &PoolFacts) -> Self {
+        let count = facts.waves.len();
+        let (mut total, mut proven) = (vec![0u32; count], vec![0u32; count]);
+        for member in &facts.members {
+            if let (Some(total), Some(proven)) = (total.get_mut(member.wave), proven.get_mut(member.wave)) {
+                *total += 1;
+                *proven += u32::from(is_proven(member));
+            }
+        }
+        let mut this = Self { total, proven, states: vec![], active: usize::MAX };
+        for (index, wave) in facts.waves.iter().enumerate() {
+            let state = if this.active < index {
+                WaveState::Waiting
+            } else if !this.all_proven(index) {
+                WaveState::Active
+            } else if wave.soaked < wave.soak && this.total.get(index) != Some(&0) && this.follows(index) {
+                WaveState::Soaking
+            } else {
+                WaveState::Done
+            };
+            if matches!(state, WaveState::Active | WaveState::Soaking) {
+                this.active = index;
+            }
+            this.states.push(state);
+        }
+        this
+    }
+
+    fn all_proven(&self, index: usize) -> bool {
+        self.total.get(index) == self.proven.get(index)
+    }
+
+    /// Whether anybody is in a later wave: nobody else waits for a soak.
+    fn follows(&self, index: usize) -> bool {
+        self.total.iter().skip(index + 1).any(|n| *n > 0)
+    }
+
+    /// Whether the member's wave waits for an earlier one; and then, whether that only soaks.
+    pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
+        (member.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
+    }
+
+    /// What the pool's status is to say. A pool with a single wave has nothing to say.
+    pub(super) fn status(&self, facts: &PoolFacts) -> Vec<WaveStatus> {
+        let used = self.total.iter().filter(|n| **n > 0).count();
+        if used < 2 && facts.waves.len() < 2 {
+            return vec![];
+        }
+        let waves = facts.waves.iter().enumerate();
+        let shown = waves.filter(|(i, wave)| self.total.get(*i) != Some(&0) || !wave.is_implied());
+        shown.map(|(index, wave)| self.one(index, wave)).collect()
+    }
+
+    fn one(&self, index: usize, wave: &Wave) -> WaveStatus {
+        // A wave that was done once need not soak again because one of its nodes was down for a moment.
+        let kept = self.all_proven(index) || wave.soaked >= wave.soak;
+        let soaked = if kept { wave.soaked.min(wave.soak) } else { Duration::ZERO };
+        WaveStatus {
+            name: wave.name.clone(),
+            total: self.total.get(index).copied().unwrap_or_default(),
+            updated: self.proven.get(index).copied().unwrap_or_default(),
+            state: self.states.get(index).copied().unwrap_or(WaveState::Waiting),
+            soaked_seconds: rounded(soaked, wave.soak),
+        }
+    }
+}
+
+/// Rounded down to a twentieth of the whole, so that a status is not written every second.
+fn rounded(soaked: Duration, soak: Duration) -> u64 {
+    let step = (soak.as_secs() / 20).max(1);
+    match soaked >= soak {
+        true => soak.as_secs(),
+        false => soaked.as_secs() / step * step,
+    }
+}
+
+/// Name of the wave of nodes that are in no other.
+pub const REST: &str = "rest";
+/// Name of the wave of control plane nodes that are in no other.
+pub const CONTROL_PLANE: &str = "control-plane";
+
+impl Wave {
+    /// Whether it is one that no spec names.
+    fn is_implied(&self) -> bool {
+        self.name == REST || self.name == CONTROL_PLANE
+    }
+}
