@@ -1,6 +1,9 @@
 //! Measurements, and how they are told: one JSON line for each figure. Nothing here judges a time.
 
+mod cpu;
 pub mod fleet;
+mod handovers;
+pub mod hundred;
 pub mod idle;
 pub mod memory;
 pub mod publish;

@@ -1,0 +1,145 @@
+//! Turns with a berth and what lies between them, by the API server's own account of who wrote which Lease when.
+
+use std::collections::BTreeMap;
+
+use berth_api::berth::{BerthState, ClosedReason, HoldPhase, lease};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use super::fleet::{by_agent, by_controller};
+use crate::audit::Record;
+
+/// One node's turn with a berth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// When it was offered.
+    pub(super) offered: Timestamp,
+    /// When it was taken.
+    pub(super) taken: Timestamp,
+    /// When it was given back.
+    pub(super) given_back: Timestamp,
+}
+
+impl Turn {
+    /// From the offer to the end, in seconds.
+    pub(super) fn seconds(&self) -> f64 {
+        seconds(self.offered, self.given_back)
+    }
+}
+
+/// From "given back" to "the next node holds it", in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Handover {
+    /// Until the controller had offered it.
+    pub(super) to_offer: f64,
+    /// Until the next node had taken it.
+    pub(super) to_take: f64,
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}
+
+/// The turns that ended, of each berth, in their order.
+pub(super) fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
+    #[derive(Default)]
+    struct Open {
+        offered: Option<Timestamp>,
+        taken: Option<Timestamp>,
+        done: Vec<Turn>,
+    }
+    let mut berths: BTreeMap<String, Open> = BTreeMap::new();
+    let writes = records.iter().filter(|r| r.resource == "leases" && r.is_write() && r.succeeded());
+    for (record, berth) in writes.filter_map(|r| Some((r, stored(r)?))) {
+        let open = berths.entry(berth.name()).or_default();
+        match &berth.state {
+            BerthState::Offered(_) => (open.offered, open.taken) = (Some(record.at), None),
+            BerthState::Held(h) if h.phase == HoldPhase::Taken => drop(open.taken.get_or_insert(record.at)),
+            BerthState::Held(_) => {}
+            BerthState::Closed(closed) => {
+                let (offered, taken) = (open.offered.take(), open.taken.take());
+                if let (ClosedReason::Released, Some(offered), Some(taken)) = (closed.reason, offered, taken) {
+                    open.done.push(Turn { offered, taken, given_back: record.at });
+                }
+            }
+        }
+    }
+    berths.into_values().map(|open| open.done).collect()
+}
+
+fn stored(record: &Record) -> Option<berth_api::berth::Berth> {
+    let object: Lease = serde_json::from_value(record.response.clone()?).ok()?;
+    lease::read(&object).ok()
+}
+
+/// What lies between the turns of each berth.
+pub(super) fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
+    let between = |pair: &[Turn]| match pair {
+        [last, next] => Some(Handover {
+            to_offer: seconds(last.given_back, next.offered),
+            to_take: seconds(last.given_back, next.taken),
+        }),
+        _ => None,
+    };
+    turns.iter().flat_map(|turns| turns.windows(2).filter_map(between)).collect()
+}
+
+/// Writes of berths that lost against another one: who wanted to write what, and how often.
+pub(super) fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
+    // The leader's own Lease is no berth.
+    let lost = |r: &&Record| r.resource == "leases" && r.is_write() && r.code == 409 && r.name != "berth-controller";
+    let mut conflicts = BTreeMap::new();
+    for record in records.iter().filter(lost) {
+        let who = match record {
+            r if by_agent(r) => "agent",
+            r if by_controller(r) => "controller",
+            _ => "somebody",
+        };
+        // Of a refused write the log has the request: `closed:…`, `offered:NODE`, or the name of the holder.
+        let holder = record.request.as_ref().and_then(|r| r.pointer("/spec/holderIdentity")?.as_str());
+        let what = match holder.unwrap_or_default().split_once(':') {
+            Some(("offered", _)) => "offered",
+            Some(_) => holder.unwrap_or_default(),
+            None => "held",
+        };
+        *conflicts.entry(format!("{who} {what}")).or_default() += 1;
+    }
+    conflicts
+}
+
+/// The value that this share of all is no larger than: 0.99 for the 99th of 100. 0 of none.
+pub(super) fn percentile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn turn(offered: i64, taken: i64, given_back: i64) -> Turn {
+        Turn { offered: at(offered), taken: at(taken), given_back: at(given_back) }
+    }
+
+    #[test]
+    fn a_handover_lies_between_two_turns_of_one_berth() {
+        let turns = [vec![turn(1, 2, 5), turn(6, 9, 20), turn(22, 25, 26)], vec![turn(1, 1, 30)]];
+        let all: Vec<_> = handovers(&turns).iter().map(|h| (h.to_offer, h.to_take)).collect();
+        assert_eq!(all, [(1.0, 4.0), (2.0, 5.0)]);
+    }
+
+    #[test]
+    fn percentiles() {
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(&hundred, 0.99), 99.0);
+        assert_eq!(percentile(&hundred, 0.5), 50.0);
+        assert_eq!(percentile(&[7.0], 0.99), 7.0);
+        assert_eq!(percentile(&[], 0.99), 0.0);
+    }
+}

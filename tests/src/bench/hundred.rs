@@ -1,0 +1,152 @@
+//! A rollout of a hundred simulated nodes, ten at a time, against ten rounds of what one node takes by itself.
+//!
+//! All images are staged before the first berth is offered, so that turns are measured and not pulls.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::handovers::{self, Turn};
+use super::{Figure, Progress, cpu, median, runs, setting};
+use crate::audit::{AuditLog, Record};
+use crate::cluster::{Cluster, ClusterOptions, Published};
+use crate::hosts::sim::Settings;
+
+/// The figure of this module.
+pub const BENCH: &str = "rollout-hundred";
+
+/// The pool with all hosts but one, and the pool with that one.
+const MANY: &str = "many";
+const SINGLE: &str = "single";
+/// Label of the Nodes, by which the pools select.
+const LABEL: &str = "bench.berth.dev/pool";
+/// How many nodes may be unavailable at a time.
+const AT_ONCE: usize = 10;
+/// So many undisturbed turns are measured; their median is the ideal.
+const ALONE: usize = 3;
+/// Longest time for anything.
+const LIMIT: Duration = Duration::from_secs(900);
+
+struct Bench {
+    cluster: Cluster,
+    hosts: usize,
+    progress: Progress,
+}
+
+/// How long one pool's rollout took.
+struct Rolled {
+    seconds: f64,
+    turns: Vec<Vec<Turn>>,
+    conflicts: BTreeMap<String, usize>,
+    busy: f64,
+}
+
+/// Measures it. `BERTH_BENCH_HUNDRED` asks for another number of nodes, `BERTH_BENCH_REBOOT` for another time of a
+/// reboot: that must be long enough for this machine to play ten reboots at a time and still have time to spare.
+pub async fn measure(progress: Progress) -> Result<()> {
+    let hosts = usize::try_from(setting("BERTH_BENCH_HUNDRED", 100))?;
+    let reboot = Duration::from_secs(setting("BERTH_BENCH_REBOOT", 10));
+    progress.say(&format!("starting {} simulated hosts", hosts + 1));
+    let settings = Settings { reboot_time: reboot, ..Settings::default() };
+    let options = ClusterOptions { hosts: hosts + 1, settings, scheduler: false, ..ClusterOptions::default() };
+    let bench = Bench { cluster: Cluster::start(options).await?, hosts, progress };
+    for (number, host) in bench.cluster.fleet.hosts.iter().enumerate() {
+        let pool = if number < hosts { MANY } else { SINGLE };
+        let labels = Patch::Merge(json!({ "metadata": { "labels": { LABEL: pool } } }));
+        bench.cluster.nodes().patch(host.name(), &PatchParams::default(), &labels).await?;
+    }
+    bench.run(reboot).await
+}
+
+impl Bench {
+    async fn run(&self, reboot: Duration) -> Result<()> {
+        let mut alone = vec![];
+        for run in 0..ALONE {
+            let rolled = self.roll(SINGLE, 1, 1, &format!("2.{run}.0")).await?;
+            self.progress.say(&format!("one node alone took {:.2} s", rolled.seconds));
+            alone.push(rolled.seconds);
+        }
+        let ideal = median(&alone) * self.hosts.div_ceil(AT_ONCE) as f64;
+        let (mut ratios, mut details) = (vec![], vec![]);
+        for run in 0..runs() {
+            let rolled = self.roll(MANY, self.hosts, AT_ONCE, &format!("3.{run}.0")).await?;
+            self.progress.say(&format!("{} nodes took {:.1} s, ideally {ideal:.1} s", self.hosts, rolled.seconds));
+            ratios.push(rolled.seconds / ideal);
+            details.push(rolled.detail());
+        }
+        Figure::new(BENCH, "times the ideal", &ratios)
+            .aim(1.15)
+            .detail("nodes", json!(self.hosts))
+            .detail("maxUnavailable", json!(AT_ONCE))
+            .detail("simulated reboot, s", json!(reboot.as_secs_f64()))
+            .detail("one node alone, s", json!(rounded(median(&alone))))
+            .detail("ideal, s", json!(rounded(ideal)))
+            .detail("each run", json!(details))
+            .print();
+        Ok(())
+    }
+
+    /// Stages an image on every member while the pool is paused, then lets go, and measures until the last berth is
+    /// given back.
+    async fn roll(&self, pool: &str, members: usize, at_once: usize, version: &str) -> Result<Rolled> {
+        let image = self.cluster.publish(version).await?;
+        let rollout = json!({ "maxUnavailable": at_once, "maxStaging": "100%", "paused": true });
+        self.cluster.pool_of(pool, json!({ LABEL: pool }), &image.reference, rollout).await?;
+        self.until(pool, &image, "staged", members).await?;
+        // What the staging has set going comes to rest.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
+        self.cluster.patch_pool(pool, json!({ "rollout": { "paused": false } })).await?;
+        self.until(pool, &image, "updated", members).await?;
+        let busy = usage.busy_since()?;
+        let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
+        let records: Vec<Record> = log.records().iter().filter(|r| r.received >= begin).cloned().collect();
+        let turns = handovers::turns(&records);
+        let ended = turns.iter().flatten().map(|turn| turn.given_back).max().context("no node had a turn")?;
+        let seconds = ended.duration_since(begin).as_secs_f64();
+        Ok(Rolled { seconds, turns, conflicts: handovers::conflicts(&records), busy })
+    }
+
+    /// Waits until the pool's status counts so many members in that state, and no berth is held.
+    async fn until(&self, pool: &str, image: &Published, state: &str, members: usize) -> Result<()> {
+        let what = format!("all nodes of {pool} are {state}");
+        self.cluster
+            .until(&what, LIMIT, || async {
+                // Asked rarely enough to be no load.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                let status = self.cluster.pools().get(pool).await?.status.unwrap_or_default();
+                let here = status.target.is_some_and(|t| t.image == image.reference);
+                let count = match state {
+                    "staged" => status.nodes.staged,
+                    _ => status.nodes.updated,
+                };
+                Ok(here && usize::try_from(count)? == members && status.berths.held == 0)
+            })
+            .await
+    }
+}
+
+impl Rolled {
+    /// What explains the time: whether turns took longer than alone, and what lay between them.
+    fn detail(&self) -> Value {
+        let lengths: Vec<f64> = self.turns.iter().flatten().map(Turn::seconds).collect();
+        let handovers = handovers::handovers(&self.turns);
+        let offered: Vec<f64> = handovers.iter().map(|h| h.to_offer).collect();
+        let taken: Vec<f64> = handovers.iter().map(|h| h.to_take).collect();
+        json!({
+            "seconds": rounded(self.seconds), "turns": lengths.len(), "median turn, s": rounded(median(&lengths)),
+            "longest turn, s": rounded(handovers::percentile(&lengths, 1.0)),
+            "given back to offered, median, s": rounded(median(&offered)),
+            "given back to taken, median, s": rounded(median(&taken)),
+            "processors busy": rounded(self.busy), "conflicts": self.conflicts,
+        })
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
