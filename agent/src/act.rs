@@ -1,20 +1,28 @@
 //! Doing one step. Each arm does one thing to one system, and leaves behind what must be read anew.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use berth_api::berth::{Berth, HoldPhase};
-use berth_api::node::Phase;
+use berth_api::berth::{Berth, HoldPhase, Outcome};
+use berth_api::condition::one_line;
+use berth_api::digest::Digest;
+use berth_api::node::DrainBlocker;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::facts::{ClusterNode, Deployments, DrainFacts, Os};
 use crate::host::bootc::BootcStatus;
 use crate::host::{BootcVersion, HostError};
-use crate::node::cordon;
+use crate::node::cordon::{self, NodeFacts};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::Agent;
 use crate::run::describe;
 use crate::step::Step;
+
+/// How soon settings that make no sense are looked at again.
+const SETTINGS_AGAIN: Duration = Duration::from_secs(10);
+/// Longest reason of a blocker that the schema allows.
+const MAX_BLOCKER_REASON: usize = 512;
 
 impl Agent {
     /// Does one step.
@@ -65,21 +73,22 @@ impl Agent {
         let result = match step {
             Step::Take(berth) => self.take(&berth).await,
             Step::Cordon(berth) => self.cordon(&berth).await,
-            Step::Commit(berth) => {
-                self.reboot_asked = None;
-                self.store(berth.committed(self.host.boot_id()?)?).await
-            }
+            Step::Commit(berth) => self.commit(&berth).await,
+            Step::Relicense(berth, digest) => self.relicense(&berth, &digest).await,
             Step::Uncommit(berth) => {
                 // Stored first: should the write be lost, the next try still knows why.
                 let stored = self.store(berth.uncommitted()?).await;
                 if stored.is_ok() && self.reboot_asked.take().is_some() && self.reboot_blocked.is_none() {
-                    self.reboot_blocked = Some("logind accepted the reboot, and no shutdown began".to_owned());
+                    self.reboot_is_blocked("logind accepted the reboot, and no shutdown began".to_owned());
                 }
                 stored
             }
             Step::Release(berth, outcome, message) => {
                 self.turn_message = message;
                 self.restored = false;
+                if outcome == Outcome::Updated {
+                    self.past.turn_proven(Timestamp::now());
+                }
                 self.store(berth.releasing(outcome, self.host.boot_id()?)?).await
             }
             Step::Restore(_) => self.restore().await,
@@ -148,9 +157,10 @@ impl Agent {
     async fn reboot_host(&mut self) -> Result<()> {
         tracing::warn!("asking logind to reboot the host");
         self.reboot_asked = Some(Instant::now());
+        self.reboot_blocked = None;
         self.fresh = false;
         if let Err(error) = self.host.reboot().await {
-            self.reboot_blocked = Some(format!("logind refused the reboot: {error:#}"));
+            self.reboot_is_blocked(format!("logind refused the reboot: {error:#}"));
         }
         Ok(())
     }
@@ -158,19 +168,30 @@ impl Agent {
     async fn drain_pass(&mut self) -> Result<()> {
         // Without the object, the settings under which the least is moved.
         let pool = self.object().map(|object| object.spec.drain).unwrap_or_default();
-        let elapsed = self.status.in_phase(Phase::Draining);
+        // A drain under a boot that is not proven is not in the phase that tells how long it takes.
+        self.turn_since.get_or_insert_with(Instant::now);
+        let elapsed = self.draining_for();
+        let boot_id = self.host.boot_id()?;
+        let settings = match Settings::new(&pool, elapsed) {
+            Ok(settings) => settings,
+            Err(error) => {
+                self.cannot_drain(&error);
+                return Ok(());
+            }
+        };
+        let is_ready = |node: &NodeFacts| node.ready && node.boot_id.as_ref() == Some(&boot_id);
         let given = Given {
             node: self.node.as_str(),
-            settings: &Settings::new(&pool, elapsed)?,
-            node_ready: self.cluster_node.get().is_some_and(|node| node.ready),
+            settings: &settings,
+            node_ready: self.cluster_node.get().is_some_and(is_ready),
             left: pool.timeout().saturating_sub(elapsed),
             now: Timestamp::now(),
         };
         let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
         let drain = self.drain.get_or_insert_with(Drain::default);
         match drain.pass(client, &given).await.context("cannot drain the node")? {
-            DrainProgress::Done { .. } => {
-                self.drained = DrainFacts { done: true, ..DrainFacts::default() };
+            DrainProgress::Done { left_behind } => {
+                self.drained = DrainFacts { done: true, left_behind, ..DrainFacts::default() };
                 self.next_pass = None;
                 // Between here and the commit everything is read once more.
                 self.fresh = false;
@@ -184,6 +205,20 @@ impl Agent {
         Ok(())
     }
 
+    /// Settings that make no sense are in the way like a pod: nothing is moved, and it is said why.
+    fn cannot_drain(&mut self, error: &anyhow::Error) {
+        let since = self.drained.blockers.first().map_or_else(|| Time::from(Timestamp::now()), |b| b.since.clone());
+        let reason = one_line(&format!("{error:#}; nothing is moved until it is corrected"));
+        let blocker = DrainBlocker {
+            pod: "drain.podSelector".to_owned(),
+            reason: reason.chars().take(MAX_BLOCKER_REASON).collect(),
+            since,
+        };
+        self.drained = DrainFacts { blockers: vec![blocker], ..DrainFacts::default() };
+        self.next_pass = Some(Instant::now() + SETTINGS_AGAIN);
+        self.cluster_node = ClusterNode::Unread;
+    }
+
     async fn store(&mut self, berth: Berth) -> Result<()> {
         let state = berth.holding().map_or_else(|| "Closed".to_owned(), |h| format!("{:?}", h.phase));
         self.berths.put(&berth).await.with_context(|| format!("cannot write berth {}", berth.name()))?;
@@ -195,7 +230,35 @@ impl Agent {
         let Some(node) = self.cluster_node.get() else { return Ok(()) };
         let taken = berth.taken(&self.node, &node.uid, self.os.booted().cloned(), self.host.boot_id()?)?;
         self.begin_turn();
+        self.turn_since = Some(Instant::now());
+        if self.past.turn_begins() {
+            self.remember();
+        }
         self.store(taken).await
+    }
+
+    async fn commit(&mut self, berth: &Berth) -> Result<()> {
+        self.reboot_asked = None;
+        let drained_in = self.draining_for();
+        self.store(berth.committed(self.host.boot_id()?)?).await?;
+        self.past.turn_commits(drained_in, Timestamp::now());
+        self.remember();
+        Ok(())
+    }
+
+    async fn relicense(&mut self, berth: &Berth, digest: &Digest) -> Result<()> {
+        self.reboot_asked = None;
+        self.reboot_blocked = None;
+        let boot_id = self.host.boot_id()?;
+        let next = berth.relicensed(digest.clone(), boot_id.clone())?;
+        if let Some(holding) = berth.holding() {
+            // Before the berth names this boot: whoever reads that must know that the boot is not proven.
+            self.past.goes_on(holding, digest, &boot_id, Timestamp::now());
+            self.remember();
+        }
+        self.store(next).await?;
+        tracing::warn!(berth = berth.name(), %digest, "going on from a boot that is not proven");
+        Ok(())
     }
 
     /// A new turn remembers nothing of the one before.
@@ -203,6 +266,7 @@ impl Agent {
         self.drain = None;
         self.drained = DrainFacts::default();
         self.next_pass = None;
+        self.turn_since = None;
         self.reboot_asked = None;
         self.reboot_blocked = None;
         self.restored = false;
@@ -216,6 +280,8 @@ impl Agent {
         // Whatever was drained before: pods may have come while the Node was schedulable.
         self.drained = DrainFacts::default();
         self.next_pass = None;
+        // Where nothing is drained, everything is read once more between here and the commit.
+        self.fresh = false;
         let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
         cordon::cordon(client, self.node.as_str(), node, &berth.name()).await.context("cannot cordon the Node")?;
         tracing::info!(berth = berth.name(), "cordoned");

@@ -69,6 +69,12 @@ pub struct Args {
     /// Time between two signs of life in the BootcNode's status, in seconds, from 10 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3600))]
     pub heartbeat: u64,
+    /// Take the host's clock for right without asking org.freedesktop.timedate1.
+    ///
+    /// For machines whose clock somebody else keeps, such as a hypervisor. Without it, a host that does not say that its
+    /// clock is synchronised reboots under no pool that has windows or exclusions.
+    #[arg(long)]
+    pub trust_clock: bool,
     /// How log lines look. They go to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,

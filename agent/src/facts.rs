@@ -9,6 +9,7 @@ use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
 use berth_api::node::{Deployment, DesiredImage, DrainBlocker, Failure, Hold, Progress, Staging, Turn};
 use berth_api::pool::Drain;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::node::cordon::NodeFacts;
 
@@ -115,6 +116,9 @@ pub struct HostFacts {
     pub finalization_failed: bool,
     /// What this process knows of a reboot that it asked for.
     pub reboot: Reboot,
+    /// Whether the host's clock is synchronised; `None` when nobody has asked, or there was no answer. Only what is
+    /// known to be synchronised is.
+    pub clock_synchronized: Option<bool>,
 }
 
 /// The host's deployments, as far as they are known.
@@ -181,8 +185,13 @@ pub enum Reboot {
     NotAsked,
     /// It asked so long ago.
     Asked(Duration),
-    /// logind refused, or nothing happened.
-    Blocked(String),
+    /// logind refused, or the image could not be unlocked.
+    Blocked {
+        /// In the host's own words.
+        why: String,
+        /// So long ago.
+        ago: Duration,
+    },
 }
 
 /// The Node object, as far as it was read.
@@ -215,6 +224,8 @@ pub struct DrainFacts {
     pub elapsed: Duration,
     /// What holds it up.
     pub blockers: Vec<DrainBlocker>,
+    /// What should have gone, could not, and did not hold it up.
+    pub left_behind: Vec<DrainBlocker>,
     /// When the next pass is due.
     pub next_pass: Option<Duration>,
 }
@@ -232,6 +243,28 @@ pub struct Past {
     pub staged_by_us: Option<Digest>,
     /// A digest that was committed and not booted, and how often.
     pub not_applied: Option<(Digest, u32)>,
+    /// The target of this turn, once it was seen to run unproven: should something else run later, it has failed.
+    pub tried: Option<Digest>,
+    /// The boot under which the berth was licensed anew because the boot could not be proven: still unproven, whatever
+    /// the berth says.
+    pub unproven_boot: Option<BootId>,
+    /// The last retry token that was obeyed.
+    pub retry_token: Option<String>,
+    /// How long things took here.
+    pub times: Times,
+}
+
+/// How long the last turn took, for the controller to judge by whether the next one fits into a window. Kept on the
+/// host, for it must survive the reboot that it measures.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Times {
+    /// When the berth was committed, by this node's clock.
+    pub committed: Option<Timestamp>,
+    /// From the taken berth to the end of the drain, in seconds.
+    pub drain_seconds: Option<u32>,
+    /// From the commit to the proof, in seconds.
+    pub reboot_seconds: Option<u32>,
 }
 
 impl Past {

@@ -1,8 +1,9 @@
 //! Gathering what the agent knows: reads only what may have changed and is cheap to read.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use berth_api::berth::Berth;
 use berth_api::digest::Digest;
 use berth_api::duration;
 use berth_api::names::{NodeUid, PoolName};
@@ -42,9 +43,14 @@ impl Agent {
             ),
             false => (vec![], false),
         };
+        let clock_synchronized = match at_stake {
+            true => self.clock.is_synchronized(&self.host, self.is_under_window()).await,
+            false => self.clock.known(),
+        };
+        self.note_what_runs();
         let now = Timestamp::now();
         let mut drain = self.drained.clone();
-        drain.elapsed = self.status.in_phase(Phase::Draining);
+        drain.elapsed = self.draining_for();
         drain.next_pass = self.next_pass.map(|at| at.saturating_duration_since(Instant::now()));
         Ok(Facts {
             node: self.node.clone(),
@@ -61,6 +67,7 @@ impl Agent {
                 rivals: self.rivals.clone(),
                 finalization_failed: self.finalization_failed,
                 reboot: self.reboot(),
+                clock_synchronized,
             },
             cluster_node: self.cluster_node.clone(),
             berths: self.berths.berths(),
@@ -73,9 +80,30 @@ impl Agent {
         })
     }
 
+    /// How long the drain of this turn has taken, agent restarts included where the status tells of it.
+    pub(crate) fn draining_for(&self) -> Duration {
+        let here = self.turn_since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.status.in_phase(Phase::Draining).max(here)
+    }
+
+    /// Whether a berth of this node, offered or held, says until when a reboot may start.
+    fn is_under_window(&self) -> bool {
+        let until = |b: &Berth| b.offer().map_or_else(|| b.holding().and_then(|h| h.open_until), |o| o.open_until);
+        self.berths.berths().is_some_and(|berths| berths.iter().any(|b| until(b).is_some()))
+    }
+
+    /// That a target ran is known before anything is decided about it, and for good (I5).
+    fn note_what_runs(&mut self) {
+        let berths = self.berths.berths().unwrap_or_default();
+        let Some(holding) = berths.iter().find_map(|b| b.holding()) else { return };
+        if self.past.runs(holding, self.os.booted()) {
+            self.remember();
+        }
+    }
+
     fn reboot(&self) -> Reboot {
         match (&self.reboot_blocked, self.reboot_asked) {
-            (Some(why), _) => Reboot::Blocked(why.clone()),
+            (Some((why, since)), _) => Reboot::Blocked { why: why.clone(), ago: since.elapsed() },
             (None, Some(at)) => Reboot::Asked(at.elapsed()),
             (None, None) => Reboot::NotAsked,
         }
@@ -92,13 +120,15 @@ impl Agent {
         // What an agent on another Node of this name went through is not ours to remember.
         let ours = |status: &&BootcNodeStatus| status.node_uid.as_deref() == Some(&object.spec.node_uid);
         if let Some(status) = self.status.adopt(object).filter(ours) {
-            self.past.failure = self.past.failure.take().or_else(|| status.failure.clone());
-            self.past.last_turn = self.past.last_turn.take().or_else(|| status.last_turn.clone());
-            for digest in &status.failed_digests {
-                if !self.past.failed_digests.contains(digest) {
-                    self.past.failed_digests.push(digest.clone());
-                }
-            }
+            self.past.adopt(status);
+        }
+        let token = match desired {
+            Desired::Member(member) => member.retry_token.as_deref(),
+            _ => None,
+        };
+        if self.past.retry(token) {
+            tracing::info!(token, "what has failed here may be tried again");
+            self.remember();
         }
         if let Some(digest) = desired.digest() {
             self.past.desire(digest);
@@ -153,12 +183,7 @@ impl Agent {
 
     /// Stores on the host what must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
-        let memory = crate::host::Memory {
-            failed_digests: self.past.failed_digests.clone(),
-            staged_by_us: self.past.staged_by_us.clone(),
-            last_turn: self.past.last_turn.clone(),
-            not_applied: self.past.not_applied.clone(),
-        };
+        let memory = crate::host::Memory::from(&self.past);
         if let Err(error) = self.host.save_memory(&memory) {
             tracing::error!(
                 error = format!("{error:#}"),

@@ -59,7 +59,8 @@ async fn start(args: Args) -> Result<()> {
         let client = own_client(&args).await;
         let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
-        anyhow::Ok(Agent::new(Setup { node, host, client, kubelet, namespace: args.namespace.clone(), heartbeat }))
+        let (namespace, trust_clock) = (args.namespace.clone(), args.trust_clock);
+        anyhow::Ok(Agent::new(Setup { node, host, client, kubelet, namespace, heartbeat, trust_clock }))
     };
     let agent = tokio::select! {
         () = &mut stop => return Ok(()),

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use berth_api::berth::Outcome;
+use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::one_line;
 use berth_api::digest::Digest;
-use berth_api::node::{Failure, Turn};
+use berth_api::names::BootId;
+use berth_api::node::{BootcNodeStatus, Failure, Turn};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -15,6 +16,14 @@ use crate::facts::Past;
 pub const MAX_NOT_APPLIED: u32 = 3;
 /// How many failed digests are remembered.
 pub const MAX_FAILED: usize = 16;
+
+/// A reboot that seems to have taken longer says nothing of how long the next one takes.
+const LONGEST_REBOOT: Duration = Duration::from_secs(24 * 3600);
+
+/// Whole seconds, rounded up: what is planned with them must not be too short.
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).saturating_add(u32::from(time.subsec_nanos() > 0))
+}
 
 /// Doubles from `first` with each attempt, up to `most`.
 fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
@@ -54,9 +63,13 @@ impl Past {
 
     /// A turn with a berth ended.
     pub fn turn_ended(&mut self, outcome: Outcome, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
-        if outcome == Outcome::NotApplied {
-            self.count_not_applied(digest);
+        match outcome {
+            Outcome::NotApplied => self.count_not_applied(digest),
+            Outcome::Failed => self.digest_failed(digest),
+            _ => {}
         }
+        self.tried = None;
+        self.unproven_boot = None;
         let (first, most) = match outcome {
             // Nothing went wrong here: the node is ready for the next offer at once.
             Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => {
@@ -65,9 +78,9 @@ impl Past {
             }
             Outcome::NotStaged => (Duration::from_secs(2), Duration::from_secs(300)),
             Outcome::NotApplied => (Duration::from_secs(10), Duration::from_secs(600)),
-            Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::Failed => {
-                (Duration::from_secs(60), Duration::from_secs(1800))
-            }
+            Outcome::DrainTimeout | Outcome::RebootBlocked => (Duration::from_secs(60), Duration::from_secs(1800)),
+            // There is no next turn for it.
+            Outcome::Failed => (Duration::ZERO, Duration::ZERO),
         };
         let word = outcome.as_str();
         let before = self.last_turn.as_ref().filter(|t| t.digest == *digest && t.outcome == word);
@@ -81,11 +94,85 @@ impl Past {
         });
     }
 
-    /// Reboots that did not apply a digest are counted whatever happened in between.
+    /// Reboots that did not apply a digest are counted whatever happened in between. When they are too many is decided
+    /// before the turn ends, so that its outcome says so: see [`Outcome::Failed`].
     fn count_not_applied(&mut self, digest: &Digest) {
-        let before = self.not_applied.as_ref().filter(|(d, _)| d == digest).map_or(0, |(_, n)| *n);
-        self.not_applied = Some((digest.clone(), before.saturating_add(1)));
-        if before + 1 >= MAX_NOT_APPLIED {
+        self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
+    }
+
+    /// How often a reboot did not apply this digest.
+    pub fn times_not_applied(&self, digest: &Digest) -> u32 {
+        self.not_applied.as_ref().filter(|(d, _)| d == digest).map_or(0, |(_, times)| *times)
+    }
+
+    /// A berth is about to be taken: nothing of an earlier turn has to do with this one. Answers whether there was
+    /// something to forget.
+    pub fn turn_begins(&mut self) -> bool {
+        self.tried.take().is_some() | self.unproven_boot.take().is_some()
+    }
+
+    /// The berth is about to be committed: the drain took this long.
+    pub fn turn_commits(&mut self, drained_in: Duration, now: Timestamp) {
+        self.times.drain_seconds = Some(seconds(drained_in));
+        self.times.committed = Some(now);
+    }
+
+    /// The berth is about to be licensed anew for a digest, under a boot that is not proven.
+    pub fn goes_on(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId, now: Timestamp) {
+        let again = holding.target == *digest && holding.phase == HoldPhase::Committed;
+        // Once per boot, should the write have to be tried again.
+        if again && self.unproven_boot.as_ref() != Some(boot_id) {
+            self.count_not_applied(digest);
+        }
+        self.tried = None;
+        self.unproven_boot = Some(boot_id.clone());
+        self.times.committed = Some(now);
+    }
+
+    /// What runs under a berth. Answers whether that has to be remembered: the target runs, and is not proven yet.
+    pub fn runs(&mut self, holding: &Holding, booted: Option<&Digest>) -> bool {
+        let new = holding.phase == HoldPhase::Committed
+            && booted == Some(&holding.target)
+            && self.tried.as_ref() != Some(&holding.target);
+        if new {
+            self.tried = Some(holding.target.clone());
+        }
+        new
+    }
+
+    /// The target is proven: that is how long the reboot took, unless the clock was set meanwhile.
+    pub fn turn_proven(&mut self, now: Timestamp) {
+        let Some(committed) = self.times.committed.take() else { return };
+        match Duration::try_from(now.duration_since(committed)) {
+            Ok(took) if took <= LONGEST_REBOOT => self.times.reboot_seconds = Some(seconds(took)),
+            _ => {}
+        }
+    }
+
+    /// A retry token that was not seen before: what has failed here may be tried again, once. Answers whether it was
+    /// one.
+    pub fn retry(&mut self, token: Option<&str>) -> bool {
+        let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else { return false };
+        self.retry_token = Some(token.to_owned());
+        self.failed_digests.clear();
+        self.failure = None;
+        self.last_turn = None;
+        self.not_applied = None;
+        true
+    }
+
+    /// Takes over what the BootcNode's status remembers. The host's own memory comes first; and where the host has
+    /// obeyed a retry token that the status does not know of, the status is from before that.
+    pub fn adopt(&mut self, status: &BootcNodeStatus) {
+        self.times.drain_seconds = self.times.drain_seconds.or(status.drain_seconds);
+        self.times.reboot_seconds = self.times.reboot_seconds.or(status.reboot_seconds);
+        if self.retry_token.is_some() && self.retry_token != status.retry_token {
+            return;
+        }
+        self.retry_token = status.retry_token.clone();
+        self.failure = self.failure.take().or_else(|| status.failure.clone());
+        self.last_turn = self.last_turn.take().or_else(|| status.last_turn.clone());
+        for digest in &status.failed_digests {
             self.digest_failed(digest);
         }
     }
@@ -151,18 +238,107 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_that_never_applies_fails_after_a_bounded_number_of_turns() {
+    fn a_digest_that_does_not_apply_is_counted_and_one_that_failed_stays_failed() {
         let mut past = Past::default();
-        for turn in 1..=MAX_NOT_APPLIED {
-            assert!(past.failed_digests.is_empty());
+        for turn in 1..MAX_NOT_APPLIED {
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
-            assert_eq!(past.not_applied, Some((digest(1), turn)));
             // What happens in between does not make it forget.
             past.turn_ended(Outcome::Revoked, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            assert_eq!((past.times_not_applied(&digest(1)), past.times_not_applied(&digest(2))), (turn, 0));
         }
+        assert!(past.failed_digests.is_empty(), "the berth says when it is enough");
+        past.turn_ended(Outcome::Failed, "again", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
         assert_eq!(past.failed_digests, [digest(1)]);
+        assert_eq!(past.turn_backoff(&digest(1), Timestamp::UNIX_EPOCH), None);
+        assert_eq!(past.last_turn.as_ref().map(|t| t.message.as_str()), Some("again"));
         past.proven(&digest(1));
         assert_eq!((past.failed_digests, past.not_applied), (vec![], None));
+    }
+
+    fn holding(boot_id: &str) -> Holding {
+        Holding {
+            node: "n1".into(),
+            uid: "u1".into(),
+            target: digest(2),
+            from: Some(digest(1)),
+            boot_id: boot_id.into(),
+            phase: HoldPhase::Committed,
+            revoke: None,
+            open_until: None,
+        }
+    }
+
+    #[test]
+    fn going_on_marks_the_boot_and_counts_a_repeated_target_once_per_boot() {
+        let mut past = Past::default();
+        let boot = BootId::from("b2");
+        assert!(past.runs(&holding("b1"), Some(&digest(2))));
+        assert!(!past.runs(&holding("b1"), Some(&digest(2))), "it is known");
+        past.goes_on(&holding("b1"), &digest(3), &boot, Timestamp::UNIX_EPOCH);
+        assert_eq!((&past.tried, &past.unproven_boot, &past.not_applied), (&None, &Some(boot.clone()), &None));
+
+        let mut past = Past::default();
+        for _ in 0..3 {
+            past.goes_on(&holding("b1"), &digest(2), &boot, Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!(past.times_not_applied(&digest(2)), 1, "a write that is tried again is one try");
+        past.goes_on(&holding("b2"), &digest(2), &BootId::from("b3"), Timestamp::UNIX_EPOCH);
+        assert_eq!(past.times_not_applied(&digest(2)), 2);
+        assert!(past.turn_begins() && !past.turn_begins());
+        assert_eq!(past.unproven_boot, None);
+    }
+
+    #[test]
+    fn a_reboot_is_measured_unless_the_clock_was_set() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let mut past = Past::default();
+        past.turn_commits(Duration::from_millis(1_200), at(1_000));
+        past.turn_proven(at(1_090));
+        assert_eq!((past.times.drain_seconds, past.times.reboot_seconds), (Some(2), Some(90)));
+        for odd in [at(10), at(1_000_000_000)] {
+            past.turn_commits(Duration::ZERO, at(1_000));
+            past.turn_proven(odd);
+            assert_eq!((past.times.drain_seconds, past.times.reboot_seconds), (Some(0), Some(90)), "{odd}");
+        }
+        past.turn_proven(at(1_001));
+        assert_eq!(past.times.reboot_seconds, Some(90), "nothing was committed");
+    }
+
+    #[test]
+    fn a_retry_token_forgets_failures_once() {
+        let failed = || {
+            let mut past = Past { retry_token: Some("one".into()), ..Past::default() };
+            past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            past.host_failed("RegistryUnavailable", "", &digest(1), true, Timestamp::UNIX_EPOCH, 0.0);
+            past
+        };
+        for (token, retried) in [(None, false), (Some("one"), false), (Some("two"), true)] {
+            let mut past = failed();
+            assert_eq!(past.retry(token), retried);
+            assert_eq!(past.failed_digests.is_empty(), retried);
+            assert_eq!(past.failure.is_none() && past.last_turn.is_none() && past.not_applied.is_none(), retried);
+            assert!(!past.retry(token), "once");
+        }
+    }
+
+    #[test]
+    fn a_status_from_before_a_retry_says_nothing() {
+        let status = |token: Option<&str>| BootcNodeStatus {
+            failed_digests: vec![digest(1)],
+            retry_token: token.map(str::to_owned),
+            reboot_seconds: Some(40),
+            ..BootcNodeStatus::default()
+        };
+        for (host, object, adopted) in
+            [(None, None, true), (None, Some("a"), true), (Some("b"), Some("a"), false), (Some("b"), Some("b"), true)]
+        {
+            let mut past = Past { retry_token: host.map(str::to_owned), ..Past::default() };
+            past.adopt(&status(object));
+            assert_eq!(!past.failed_digests.is_empty(), adopted, "{host:?} {object:?}");
+            assert_eq!(past.retry_token.as_deref(), host.or(object));
+            assert_eq!(past.times.reboot_seconds, Some(40));
+        }
     }
 
     #[test]

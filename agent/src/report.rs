@@ -49,13 +49,13 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         last_turn: facts.past.last_turn.clone(),
         failed_digests: facts.past.failed_digests.clone(),
         drain_blockers: match phase {
-            Phase::Draining => facts.drain.blockers.clone(),
+            Phase::Draining | Phase::Proving => facts.drain.blockers.clone(),
             _ => vec![],
         },
-        retry_token: before.retry_token.clone(),
-        drain_seconds: before.drain_seconds,
-        reboot_seconds: before.reboot_seconds,
-        clock_synchronized: before.clock_synchronized,
+        retry_token: facts.past.retry_token.clone(),
+        drain_seconds: facts.past.times.drain_seconds,
+        reboot_seconds: facts.past.times.reboot_seconds,
+        clock_synchronized: facts.host.clock_synchronized,
         conditions: before.conditions.clone(),
     };
     for (type_, verdict) in conditions(facts, holding, phase, subject.step) {

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::clients::KubeletClient;
 use crate::facts::{ClusterNode, DrainFacts, Facts, Os, Past, Trouble};
+use crate::host::clock::Clock;
 use crate::host::{Host, HostError};
 use crate::jitter::Jitter;
 use crate::node::cordon::NodeError;
@@ -51,6 +52,8 @@ pub struct Setup {
     pub namespace: String,
     /// Time between two signs of life.
     pub heartbeat: Duration,
+    /// The host's clock is right, whatever the host says.
+    pub trust_clock: bool,
 }
 
 /// The agent's state between two passes. Only what can be found again, or may be lost, lives here alone.
@@ -67,8 +70,10 @@ pub struct Agent {
     pub(crate) drain: Option<Drain>,
     pub(crate) drained: DrainFacts,
     pub(crate) next_pass: Option<Instant>,
+    /// When this process took the berth, or began to drain under a boot that is not proven.
+    pub(crate) turn_since: Option<Instant>,
     pub(crate) reboot_asked: Option<Instant>,
-    pub(crate) reboot_blocked: Option<String>,
+    pub(crate) reboot_blocked: Option<(String, Instant)>,
     pub(crate) restored: bool,
     /// Whether the end of the running turn is counted.
     pub(crate) turn_counted: bool,
@@ -77,6 +82,8 @@ pub struct Agent {
     /// The digest whose pull ended and whose staging is not confirmed yet.
     pub(crate) pulled: Option<Digest>,
     pub(crate) rivals: Vec<String>,
+    /// Whether the host's clock is synchronised, and when that was asked.
+    pub(crate) clock: Clock,
     pub(crate) finalization_failed: bool,
     pub(crate) bootc_version: Option<String>,
     /// The last change of what is staged that ended well, until something else was decided.
@@ -102,13 +109,7 @@ impl Agent {
     /// Prepares the loop: reads the memory on the host, opens the watch of the BootcNode.
     pub fn new(setup: Setup) -> Self {
         let memory = setup.host.memory();
-        let past = Past {
-            failed_digests: memory.failed_digests,
-            staged_by_us: memory.staged_by_us,
-            last_turn: memory.last_turn,
-            not_applied: memory.not_applied,
-            failure: None,
-        };
+        let past = Past::from(memory);
         let changes = setup.host.changes();
         let object = watches::bootc_node(setup.client.clone(), &setup.node);
         let jitter = Jitter::new(&setup.node);
@@ -125,6 +126,7 @@ impl Agent {
             drain: None,
             drained: DrainFacts::default(),
             next_pass: None,
+            turn_since: None,
             reboot_asked: None,
             reboot_blocked: None,
             restored: false,
@@ -132,6 +134,7 @@ impl Agent {
             turn_message: String::new(),
             pulled: None,
             rivals: vec![],
+            clock: Clock::new(setup.trust_clock),
             finalization_failed: false,
             bootc_version: None,
             changed: None,
@@ -270,6 +273,11 @@ impl Agent {
         }
     }
 
+    /// Remembers why no reboot came of it, and since when.
+    pub(crate) fn reboot_is_blocked(&mut self, why: String) {
+        self.reboot_blocked = Some((why, Instant::now()));
+    }
+
     /// The turn ends like this: remember what the next one must know.
     pub(crate) fn count_turn(&mut self, outcome: Outcome, digest: &Digest) {
         let message = match self.turn_message.as_str() {
@@ -303,8 +311,8 @@ impl Agent {
     fn rest(&mut self, why: Why, wait: Option<Duration>) -> Duration {
         self.unread_node_in_turn();
         match why {
-            Why::ForeignBerth | Why::OtherNode => self.cluster_node = ClusterNode::Unread,
-            Why::Rebooting | Why::NoBerth => self.fresh = false,
+            Why::ForeignBerth | Why::OtherNode | Why::Excluded => self.cluster_node = ClusterNode::Unread,
+            Why::Rebooting | Why::NoBerth | Why::Revoked | Why::WindowClosed | Why::Inhibited => self.fresh = false,
             Why::Unproven if self.looked.elapsed() >= HOST_AGAIN => self.fresh = false,
             _ => {}
         }
@@ -320,7 +328,7 @@ impl Agent {
         let message = format!("{error:#}");
         if *step == Step::Unlock && attempts >= GIVE_UP_AFTER {
             // The turn ends here, with the image locked, rather than never.
-            self.reboot_blocked = Some(format!("the staged image cannot be unlocked: {message}"));
+            self.reboot_is_blocked(format!("the staged image cannot be unlocked: {message}"));
         }
         self.failing = Some((kind, Trouble { reason: reason(error), message, attempts }));
     }
@@ -378,7 +386,10 @@ fn still_alive() {
 /// Whether the berths must be watched: while one is held, and while one is waited for.
 fn needs_watch(facts: &Facts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
-    let waiting = matches!(next, Step::Wait(Why::NoBerth | Why::ForeignBerth | Why::BackingOff, _) | Step::Take(_));
+    let waiting = matches!(
+        next,
+        Step::Wait(Why::NoBerth | Why::ForeignBerth | Why::Excluded | Why::BackingOff, _) | Step::Take(_)
+    );
     holding || waiting || (matches!(next, Step::ReadNode) && facts.host.os.staged().is_some())
 }
 
@@ -398,6 +409,7 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Cordon(b) => format!("Cordon({})", b.name()),
         Step::Commit(b) => format!("Commit({})", b.name()),
         Step::Uncommit(b) => format!("Uncommit({})", b.name()),
+        Step::Relicense(b, digest) => format!("Relicense({}, {digest})", b.name()),
         Step::Release(b, outcome, message) => format!("Release({}, {}, {message})", b.name(), outcome.as_str()),
         Step::Restore(b) => format!("Restore({})", b.name()),
         Step::GiveBack(b) => format!("GiveBack({})", b.name()),

@@ -38,6 +38,13 @@ pub(super) const LOGIND: Target<'static> = Target {
     interface: "org.freedesktop.login1.Manager",
 };
 
+/// The keeper of the host's clock.
+pub(super) const TIMEDATE: Target<'static> = Target {
+    service: "org.freedesktop.timedate1",
+    path: "/org/freedesktop/timedate1",
+    interface: "org.freedesktop.timedate1",
+};
+
 /// Why a call has no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BusError {

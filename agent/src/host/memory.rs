@@ -6,12 +6,13 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use berth_api::Digest;
 use berth_api::node::Turn;
+use berth_api::{BootId, Digest};
 use serde::{Deserialize, Serialize};
 
 use super::files;
 use super::root::{HostRoot, STATE_DIR};
+use crate::facts::{Past, Times};
 
 /// What the agent remembers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,46 @@ pub struct Memory {
     pub last_turn: Option<Turn>,
     /// A digest that was committed and not booted, and how often.
     pub not_applied: Option<(Digest, u32)>,
+    /// The target of the running turn, once it was seen to run unproven.
+    pub tried: Option<Digest>,
+    /// The boot under which the berth was licensed anew.
+    pub unproven_boot: Option<BootId>,
+    /// The last retry token that was obeyed.
+    pub retry_token: Option<String>,
+    /// How long the last turn took.
+    pub times: Times,
+}
+
+impl From<Memory> for Past {
+    fn from(memory: Memory) -> Self {
+        Self {
+            failure: None,
+            failed_digests: memory.failed_digests,
+            staged_by_us: memory.staged_by_us,
+            last_turn: memory.last_turn,
+            not_applied: memory.not_applied,
+            tried: memory.tried,
+            unproven_boot: memory.unproven_boot,
+            retry_token: memory.retry_token,
+            times: memory.times,
+        }
+    }
+}
+
+impl From<&Past> for Memory {
+    fn from(past: &Past) -> Self {
+        let past = past.clone();
+        Self {
+            failed_digests: past.failed_digests,
+            staged_by_us: past.staged_by_us,
+            last_turn: past.last_turn,
+            not_applied: past.not_applied,
+            tried: past.tried,
+            unproven_boot: past.unproven_boot,
+            retry_token: past.retry_token,
+            times: past.times,
+        }
+    }
 }
 
 /// The file that holds a [`Memory`].

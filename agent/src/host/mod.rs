@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 pub mod bootc;
 mod bus;
+pub mod clock;
 pub mod failure;
 mod files;
 pub mod lock;
@@ -359,6 +360,14 @@ impl Host {
     /// When logind cannot be asked.
     pub async fn shutdown_scheduled(&self) -> Result<bool, HostError> {
         Ok(login::shutdown_scheduled(&self.bus).await?)
+    }
+
+    /// Whether the host's clock is synchronised.
+    ///
+    /// # Errors
+    /// When the host has no service that says so, or it does not answer.
+    pub async fn clock_synchronized(&self) -> Result<bool, HostError> {
+        Ok(clock::is_synchronized(&self.bus).await?)
     }
 
     /// Asks logind for a reboot. A lost reply counts as accepted: the caller waits, and asks

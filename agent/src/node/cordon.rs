@@ -3,7 +3,9 @@
 //! Every write carries the Node's UID and resourceVersion: one that was decided on an older state loses, and so does
 //! one for a Node that was deleted and created again under its name.
 
-use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_RELEASED};
+use std::collections::BTreeMap;
+
+use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_RELEASED, LABEL_EXCLUDE};
 use berth_api::{BootId, NodeUid};
 use kube::Client;
 use serde::{Deserialize, Serialize};
@@ -27,6 +29,8 @@ pub struct NodeFacts {
     pub boot_id: Option<BootId>,
     /// Our cordon, when there is one.
     pub cordon: Option<CordonRecord>,
+    /// An admin has excluded it: see [`LABEL_EXCLUDE`].
+    pub excluded: bool,
 }
 
 /// What our cordon patch records on the Node.
@@ -73,7 +77,9 @@ struct RawMetadata {
     uid: String,
     resource_version: String,
     #[serde(default)]
-    annotations: Option<std::collections::BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -115,6 +121,7 @@ impl From<RawNode> for NodeFacts {
             ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(BootId::new),
             cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
+            excluded: node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             uid: NodeUid::new(node.metadata.uid),
             resource_version: node.metadata.resource_version,
         }
@@ -230,6 +237,7 @@ mod tests {
             "metadata": {
                 "uid": "u", "resourceVersion": "7", "name": "n",
                 "annotations": annotation.map(|text| json!({ANNOTATION_CORDON: text, "other": "x"})),
+                "labels": {LABEL_EXCLUDE: "", "zone": "a"},
             },
             "spec": {"unschedulable": unschedulable, "podCIDR": "10.0.0.0/24"},
             "status": {
@@ -244,12 +252,14 @@ mod tests {
     #[test]
     fn reads_what_matters() {
         let facts = node(true, Some(r#"{"berth":"workers-0","unschedulable":true}"#));
-        assert!(facts.ready && facts.unschedulable);
+        assert!(facts.ready && facts.unschedulable && facts.excluded, "with any value, also none");
         assert_eq!(facts.boot_id, Some(BootId::from("b")));
         assert_eq!(facts.cordon.map(|c| (c.berth, c.unschedulable)), Some(("workers-0".to_owned(), true)));
         let bare: RawNode = serde_json::from_value(json!({"metadata": {"uid": "u", "resourceVersion": "1"}})).unwrap();
         let bare = NodeFacts::from(bare);
-        assert!(!bare.ready && !bare.unschedulable && bare.boot_id.is_none() && bare.cordon.is_none());
+        assert!(
+            !bare.ready && !bare.unschedulable && !bare.excluded && bare.boot_id.is_none() && bare.cordon.is_none()
+        );
         let odd = node(true, Some("by hand")).cordon.unwrap();
         assert!(!odd.unschedulable);
     }

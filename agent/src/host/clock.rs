@@ -1,0 +1,57 @@
+//! Whether the host's clock is synchronised: the condition under which it may be compared with the end of a window.
+
+use std::time::{Duration, Instant};
+
+use super::Host;
+use super::bus::{Bus, BusError, TIMEDATE};
+
+/// How long an answer counts while a berth speaks of a window, and otherwise. The service that answers is started for
+/// each question when nothing else uses it.
+const BELIEVED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+
+/// How long an answer may take. The work does not wait for a service that hangs.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
+    const PROPERTY: &str = "NTPSynchronized";
+    let late = || BusError::Lost { method: PROPERTY.to_owned(), why: "no answer in time".to_owned() };
+    tokio::time::timeout(DEADLINE, bus.property(TIMEDATE, PROPERTY)).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// What is known of the host's clock.
+#[derive(Debug)]
+pub struct Clock {
+    trusted: bool,
+    asked: Option<(Instant, Option<bool>)>,
+}
+
+impl Clock {
+    /// Nothing is known yet; or the clock is right by the admin's word.
+    pub fn new(trusted: bool) -> Self {
+        Self { trusted, asked: None }
+    }
+
+    /// The last answer, however old.
+    pub fn known(&self) -> Option<bool> {
+        if self.trusted { Some(true) } else { self.asked.and_then(|(_, answer)| answer) }
+    }
+
+    /// Whether it is synchronised; asks when the last answer is too old to count. `None`: the host does not say.
+    pub async fn is_synchronized(&mut self, host: &Host, under_window: bool) -> Option<bool> {
+        if self.trusted {
+            return Some(true);
+        }
+        let age = if under_window { BELIEVED.0 } else { BELIEVED.1 };
+        if let Some((at, answer)) = self.asked
+            && at.elapsed() < age
+        {
+            return answer;
+        }
+        let answer = host.clock_synchronized().await;
+        if let Err(error) = &answer {
+            tracing::debug!(%error, "the host does not say whether its clock is synchronised");
+        }
+        self.asked = Some((Instant::now(), answer.ok()));
+        self.known()
+    }
+}

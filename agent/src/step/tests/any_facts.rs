@@ -1,0 +1,257 @@
+//! The invariants, of decisions on any facts.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
+    prop::option::of((1u8..4, any::<bool>()).prop_map(|(n, locked)| deployment(n, locked)))
+}
+
+fn any_os() -> impl Strategy<Value = Os> {
+    let known = (1u8..4, any_deployment()).prop_map(|(booted, staged)| {
+        Os::Bootc(Box::new(Deployments { booted: deployment(booted, false), staged, rollback: None }))
+    });
+    prop_oneof![
+        6 => known,
+        1 => Just(Os::Unknown),
+        1 => Just(Os::Unusable { reason: "StatusFailed", message: String::new() }),
+    ]
+}
+
+fn any_berth() -> impl Strategy<Value = Option<Berth>> {
+    let releasing = |boot| taken().releasing(Outcome::DrainTimeout, BootId::from(boot)).unwrap();
+    prop_oneof![
+        Just(None),
+        Just(Some(offered(2, "u1"))),
+        Just(Some(offered(3, "u1"))),
+        Just(Some(taken())),
+        Just(Some(taken().revoked(Some("Paused".into())).unwrap())),
+        Just(Some(committed())),
+        Just(Some(relicensed())),
+        Just(Some(relicensed().revoked(Some("Paused".into())).unwrap())),
+        Just(Some(committed().revoked(Some("Paused".into())).unwrap())),
+        Just(Some(releasing("b1"))),
+        Just(Some(releasing("b2"))),
+    ]
+}
+
+fn any_node() -> impl Strategy<Value = ClusterNode> {
+    let bits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let bits = (bits, prop::bool::weighted(0.1));
+    let node = bits.prop_map(|((other_uid, unschedulable, ready, new_boot, ours), excluded)| {
+        ClusterNode::Is(NodeFacts {
+            uid: NodeUid::from(if other_uid { "u9" } else { "u1" }),
+            unschedulable,
+            ready,
+            boot_id: Some(BootId::from(if new_boot { "b2" } else { "b1" })),
+            cordon: ours.then(|| CordonRecord { berth: "workers-0".into(), unschedulable: false }),
+            excluded,
+            ..node()
+        })
+    });
+    prop_oneof![8 => node, 1 => Just(ClusterNode::Unread), 1 => Just(ClusterNode::Gone)]
+}
+
+fn any_desired() -> impl Strategy<Value = Desired> {
+    prop_oneof![
+        6 => (2u8..4).prop_map(|n| Desired::Member(Box::new(member(n)))),
+        1 => Just(Desired::Unknown),
+        1 => Just(Desired::Release),
+    ]
+}
+
+fn any_past() -> impl Strategy<Value = Past> {
+    let failed = prop::collection::vec(2u8..4, 0..2);
+    let tried = prop::option::weighted(0.3, 2u8..4);
+    let unproven = prop::option::weighted(0.3, prop_oneof![Just("b1"), Just("b2")]);
+    (failed, tried, unproven, 0u32..4).prop_map(|(failed, tried, unproven, times)| Past {
+        failed_digests: failed.into_iter().map(digest).collect(),
+        tried: tried.map(digest),
+        unproven_boot: unproven.map(BootId::from),
+        not_applied: Some((digest(2), times)),
+        ..Past::default()
+    })
+}
+
+fn any_reboot() -> impl Strategy<Value = Reboot> {
+    let ago = || (0u64..200).prop_map(Duration::from_secs);
+    prop_oneof![
+        4 => Just(Reboot::NotAsked),
+        1 => ago().prop_map(Reboot::Asked),
+        1 => ago().prop_map(|ago| Reboot::Blocked { why: "refused".into(), ago }),
+    ]
+}
+
+prop_compose! {
+    fn any_host()(
+        os in any_os(), fresh: bool, new_boot: bool, shutting_down in prop::bool::weighted(0.1),
+        inhibited in prop::bool::weighted(0.2), shutdown_scheduled in prop::bool::weighted(0.1), reboot in any_reboot(),
+        clock_synchronized in prop_oneof![4 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)],
+        pulled in prop::option::weighted(0.1, 2u8..4),
+    ) -> HostFacts {
+        let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
+        HostFacts {
+            // While one runs, what it stages is not known.
+            os: if pull.is_some() { Os::Unknown } else { os },
+            fresh: fresh && pull.is_none(),
+            pull,
+            boot_id: BootId::from(if new_boot { "b2" } else { "b1" }),
+            shutting_down,
+            inhibitors: if inhibited { vec!["backup".into()] } else { vec![] },
+            shutdown_scheduled,
+            reboot,
+            clock_synchronized,
+            ..facts().host
+        }
+    }
+}
+
+prop_compose! {
+    fn any_facts()(
+        host in any_host(), berth in any_berth(), cluster_node in any_node(), desired in any_desired(), past in any_past(),
+        done: bool, restored: bool, late in prop::bool::weighted(0.2), is_proving_long: bool,
+    ) -> Facts {
+        let mut facts = Facts { host, desired, cluster_node, past, restored, ..facts() };
+        facts.berths = Some(berth.into_iter().collect());
+        facts.now = if late { now() + HOUR } else { now() };
+        facts.proving_for = if is_proving_long { HOUR * 2 } else { Duration::ZERO };
+        facts.drain.done = done;
+        facts
+    }
+}
+
+/// Whether it is known that a shutdown now would apply nothing.
+fn is_disarmed(facts: &Facts) -> bool {
+    facts.host.os.deployments().is_some_and(|d| d.staged.as_ref().is_none_or(|s| s.locked))
+}
+
+fn holding(facts: &Facts) -> Option<&Holding> {
+    facts.berths.as_ref()?.first()?.holding()
+}
+
+/// A new boot, or one that was licensed anew before it was proven.
+fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
+    held.boot_id != facts.host.boot_id
+        || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
+        || facts.host.os.deployments().is_some_and(|d| d.booted.digest != held.from)
+}
+
+/// What runs is known, and the Node is Ready under it.
+fn is_proven(facts: &Facts, held: &Holding) -> bool {
+    let booted = facts.host.os.booted();
+    let node = facts.cluster_node.get().unwrap();
+    let ready = node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id);
+    booted.is_some() && (booted == Some(&held.target) || booted == held.from.as_ref()) && ready
+}
+
+fn is_excluded(facts: &Facts) -> bool {
+    facts.cluster_node.get().is_some_and(|n| n.excluded)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(5_000) })]
+
+    /// I2: who unlocks or reboots holds a committed berth for this UID, digest and boot, all of it seen live.
+    #[test]
+    fn only_a_commit_licenses(facts in any_facts()) {
+        let next = step(&facts);
+        if matches!(next, Step::Unlock | Step::Reboot) {
+            let held = holding(&facts).unwrap();
+            prop_assert_eq!(&held.phase, &HoldPhase::Committed);
+            prop_assert_eq!(&held.boot_id, &facts.host.boot_id);
+            prop_assert_eq!(facts.cluster_node.get().map(|n| &n.uid), Some(&held.uid));
+            prop_assert_eq!(facts.desired.digest(), Some(&held.target));
+            let staged = facts.host.os.staged().unwrap();
+            prop_assert_eq!(staged.digest.as_ref(), Some(&held.target));
+            prop_assert_eq!(staged.locked, next == Step::Unlock);
+            prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
+            prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts));
+        }
+    }
+
+    /// I2, I8, I10: a licence is given, and given anew, only for what is desired now, has not failed, and is all there;
+    /// on a node that is cordoned and drained, within its window; and no gate is passed by.
+    #[test]
+    fn a_licence_is_given_only_with_all_it_needs(facts in any_facts()) {
+        let next = step(&facts);
+        let digest = match &next {
+            Step::Relicense(_, digest) => digest,
+            Step::Commit(berth) => &berth.holding().unwrap().target,
+            _ => return Ok(()),
+        };
+        let held = holding(&facts).unwrap();
+        prop_assert!(held.revoke.is_none() && !matches!(held.phase, HoldPhase::Releasing(_)));
+        prop_assert!(facts.host.fresh && facts.host.pull.is_none() && !is_excluded(&facts));
+        prop_assert_eq!(facts.desired.digest(), Some(digest));
+        prop_assert!(!facts.past.failed_digests.contains(digest));
+        let node = facts.cluster_node.get().unwrap();
+        prop_assert_eq!(&node.uid, &held.uid);
+        if facts.host.os.booted() != Some(digest) {
+            let staged = facts.host.os.staged().unwrap();
+            prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest));
+            prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
+            prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
+            prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
+        }
+        match next {
+            Step::Commit(_) => prop_assert!(held.phase == HoldPhase::Taken && !is_unproven_boot(&facts, held)),
+            _ => {
+                prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held));
+                prop_assert!(*digest != held.target || held.boot_id != facts.host.boot_id);
+                // Whoever looks at the berth later can tell that the boot was not proven, or the host remembers it.
+                prop_assert!(held.from.is_some());
+            }
+        }
+    }
+
+    /// I3: no berth is let go, and no rest is taken without a licence, while something may be armed.
+    #[test]
+    fn nothing_is_left_armed(facts in any_facts()) {
+        let next = step(&facts);
+        // A pull that runs locks what it stages, and is looked at when it ends.
+        let disarmed = is_disarmed(&facts) || facts.host.pull.is_some();
+        if matches!(next, Step::Uncommit(_) | Step::Release(..) | Step::GiveBack(_) | Step::Take(_)) {
+            prop_assert!(disarmed, "{next:?}");
+        }
+        if matches!(next, Step::Commit(_) | Step::Relicense(..)) {
+            prop_assert!(is_disarmed(&facts), "{next:?}");
+        }
+        // What others stage on a node that has left its pool is theirs.
+        let free = [Why::ShuttingDown, Why::HostUnusable, Why::Released];
+        let rests = matches!(next, Step::Wait(why, _) if !free.contains(&why));
+        let licensed = holding(&facts).is_some_and(|h| h.phase == HoldPhase::Committed && h.boot_id == facts.host.boot_id);
+        if rests && !(licensed && matches!(next, Step::Wait(Why::Rebooting, _))) {
+            prop_assert!(disarmed, "{next:?}");
+        }
+    }
+
+    /// I5: a boot is let go only when it is known and the Node is Ready under it, unless an admin has excluded the Node;
+    /// and a commit that is not taken back is let go only like that. The boot that a berth was licensed anew under counts
+    /// as new for that, though the berth names it.
+    #[test]
+    fn only_a_proven_boot_is_given_back(facts in any_facts()) {
+        let Some(held) = holding(&facts) else { return Ok(()) };
+        let next = step(&facts);
+        let releasing = matches!(held.phase, HoldPhase::Releasing(_));
+        // What was released under this boot was proven before that.
+        let unproven = if releasing { held.boot_id != facts.host.boot_id } else { is_unproven_boot(&facts, held) };
+        let lets_go = matches!(next, Step::Release(..) | Step::Uncommit(_) | Step::Restore(_) | Step::GiveBack(_));
+        if lets_go && unproven && !is_excluded(&facts) {
+            prop_assert!(is_proven(&facts, held), "{next:?}");
+        }
+        if lets_go && unproven {
+            prop_assert!(!matches!(next, Step::Uncommit(_)));
+        }
+        let committed = held.phase == HoldPhase::Committed && held.boot_id == facts.host.boot_id;
+        if committed && lets_go {
+            let asked = matches!(facts.host.reboot, Reboot::Asked(ago) if ago < REBOOT_GRACE);
+            prop_assert!(!asked && !facts.host.shutdown_scheduled, "a shutdown may be on its way");
+            prop_assert!(matches!(next, Step::Uncommit(_)) || unproven, "a commit under this boot is taken back first");
+        }
+        if let Step::Release(_, outcome, _) = next {
+            prop_assert_eq!(outcome == Outcome::Updated, is_proven(&facts, held) && facts.host.os.booted() == Some(&held.target));
+            prop_assert!(outcome != Outcome::Failed || (unproven && held.phase == HoldPhase::Committed));
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Turns, and the time between them.
+
+use super::*;
+
+#[test]
+fn a_whole_turn_is_the_only_way_to_a_reboot() {
+    let mut facts = facts();
+    assert_eq!(step(&facts), Step::Wait(Why::NoBerth, None));
+    facts.berths = Some(vec![offered(2, "u1")]);
+    assert_eq!(step(&facts), Step::Take(offered(2, "u1")));
+    facts.berths = Some(vec![taken()]);
+    assert_eq!(step(&facts), Step::Cordon(taken()));
+    facts.cluster_node = cordoned();
+    assert_eq!(step(&facts), Step::Drain);
+    facts.drain.done = true;
+    facts.host.fresh = false;
+    assert_eq!(step(&facts), Step::LookAtHost);
+    facts.host.fresh = true;
+    assert_eq!(step(&facts), Step::Commit(taken()));
+    facts.berths = Some(vec![committed()]);
+    assert_eq!(step(&facts), Step::Unlock);
+    os(&mut facts, 1, Some(deployment(2, false)));
+    assert_eq!(step(&facts), Step::Reboot);
+    facts.host.reboot = Reboot::Asked(Duration::from_secs(3));
+    assert!(matches!(step(&facts), Step::Wait(Why::Rebooting, Some(_))));
+    let mut facts = rebooted(&committed(), 2);
+    assert!(matches!(step(&facts), Step::Release(_, Outcome::Updated, _)));
+    let releasing = committed().releasing(Outcome::Updated, BootId::from("b2")).unwrap();
+    facts.berths = Some(vec![releasing.clone()]);
+    assert_eq!(step(&facts), Step::Restore(releasing.clone()));
+    facts.restored = true;
+    facts.cluster_node = ClusterNode::Is(node());
+    assert_eq!(step(&facts), Step::GiveBack(releasing));
+    facts.berths = Some(vec![]);
+    assert_eq!(step(&facts), Step::Wait(Why::Updated, None));
+}
+
+#[test]
+fn what_is_staged_is_locked_or_removed() {
+    let mut f = facts();
+    os(&mut f, 1, Some(deployment(2, false)));
+    assert_eq!(step(&f), Step::Lock, "the desired image, unlocked");
+    os(&mut f, 1, Some(deployment(3, false)));
+    assert_eq!(step(&f), Step::Unstage, "another image");
+    os(&mut f, 2, Some(deployment(3, true)));
+    assert_eq!(step(&f), Step::Unstage, "reverted while staged");
+    let mut f = with(&taken());
+    os(&mut f, 1, Some(deployment(2, false)));
+    assert_eq!(step(&f), Step::Lock, "taken is not committed");
+    f.desired = Desired::Member(Box::new(Member { image: None, ..member(2) }));
+    f.berths = Some(vec![]);
+    f.cluster_node = ClusterNode::Is(node());
+    assert_eq!(step(&f), Step::Lock, "not resolved any more");
+}
+
+#[test]
+fn an_offer_for_another_digest_uid_or_time_is_left_alone() {
+    for offer in [offered(3, "u1"), offered(2, "u0")] {
+        let mut f = facts();
+        f.berths = Some(vec![offer]);
+        assert!(matches!(step(&f), Step::Wait(..)), "{:?}", step(&f));
+    }
+}
+
+/// How each thing that a window asks for can be missing: its end has come, or the clock cannot tell.
+fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
+    let mut late = facts.clone();
+    late.now = now() + SignedDuration::from_secs(60);
+    let clock = |clock_synchronized| {
+        let host = HostFacts { clock_synchronized, ..facts.host.clone() };
+        Facts { host, ..facts.clone() }
+    };
+    [(late, "the window has closed"), (clock(Some(false)), "not synchronised"), (clock(None), "not synchronised")]
+}
+
+#[test]
+fn outside_of_a_window_nothing_is_taken_and_what_is_taken_is_given_back() {
+    let mut offer = facts();
+    offer.berths = Some(vec![offered(2, "u1")]);
+    for (facts, _) in out_of_window(&offer) {
+        assert_eq!(step(&facts), Step::Wait(Why::NoBerth, Some(LOOK_SELDOM)));
+    }
+    let mut ready = with(&taken());
+    for drained in [false, true] {
+        ready.drain.done = drained;
+        for (facts, why) in out_of_window(&ready) {
+            match step(&facts) {
+                Step::Release(_, Outcome::Revoked, message) => assert!(message.contains(why), "{message}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    // The commit was the decision.
+    for (facts, _) in out_of_window(&with(&committed())) {
+        assert_eq!(step(&facts), Step::Unlock);
+    }
+}
+
+#[test]
+fn without_a_window_no_clock_is_looked_at() {
+    let mut open = taken();
+    if let BerthState::Held(holding) = &mut open.state {
+        holding.open_until = None;
+    }
+    let mut ready = with(&open);
+    ready.drain.done = true;
+    for (facts, _) in out_of_window(&ready) {
+        assert_eq!(step(&facts), Step::Commit(open.clone()));
+    }
+}
+
+#[test]
+fn an_excluded_node_takes_nothing_and_gives_back() {
+    let excluded = |mut facts: Facts| {
+        if let ClusterNode::Is(node) = &mut facts.cluster_node {
+            node.excluded = true;
+        }
+        facts
+    };
+    let mut offer = facts();
+    offer.berths = Some(vec![offered(2, "u1")]);
+    assert!(matches!(step(&excluded(offer)), Step::Wait(Why::Excluded, _)));
+    assert!(matches!(step(&excluded(with(&taken()))), Step::Release(_, Outcome::Withdrawn, _)));
+    let mut armed = excluded(with(&committed()));
+    assert_eq!(step(&armed), Step::Uncommit(committed()));
+    os(&mut armed, 1, Some(deployment(2, false)));
+    assert_eq!(step(&armed), Step::Lock);
+    armed.host.reboot = Reboot::Asked(Duration::from_secs(3));
+    assert!(matches!(step(&armed), Step::Wait(Why::Rebooting, _)));
+}
+
+fn drain_by(drain: Drain) -> Facts {
+    let mut facts = with(&taken());
+    facts.desired = Desired::Member(Box::new(Member { drain, ..member(2) }));
+    facts
+}
+
+#[test]
+fn a_drain_that_takes_too_long_ends_as_the_pool_says() {
+    for (on_timeout, seconds, stops) in [
+        (None, 59, false),
+        (None, 60, true),
+        (Some(OnTimeout::Release), 60, true),
+        (Some(OnTimeout::Hold), 60, false),
+        (Some(OnTimeout::Force), 60, false),
+    ] {
+        let mut facts = drain_by(Drain { timeout: Some("60s".into()), on_timeout, ..Drain::default() });
+        facts.drain.elapsed = Duration::from_secs(seconds);
+        match step(&facts) {
+            Step::Release(_, Outcome::DrainTimeout, _) => assert!(stops, "{on_timeout:?} after {seconds} s"),
+            other => assert_eq!((other, stops), (Step::Drain, false), "{on_timeout:?} after {seconds} s"),
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_does_not_drain_still_cordons_and_looks_before_the_commit() {
+    let mut facts = drain_by(Drain { enabled: Some(false), timeout: Some("1s".into()), ..Drain::default() });
+    facts.drain.elapsed = HOUR;
+    facts.cluster_node = ClusterNode::Is(node());
+    assert_eq!(step(&facts), Step::Cordon(taken()));
+    facts.cluster_node = cordoned();
+    facts.host.fresh = false;
+    assert_eq!(step(&facts), Step::LookAtHost);
+    facts.host.fresh = true;
+    assert_eq!(step(&facts), Step::Commit(taken()));
+    facts.host.inhibitors = vec!["backup".into()];
+    assert!(matches!(step(&facts), Step::Release(_, Outcome::RebootBlocked, _)));
+}
+
+#[test]
+fn before_the_commit_every_reason_gives_back() {
+    let release = |f: &Facts| match step(f) {
+        Step::Release(_, outcome, message) => (outcome, message),
+        other => panic!("{other:?}"),
+    };
+    let revoked = with(&taken().revoked(Some("Paused".into())).unwrap());
+    assert_eq!(release(&revoked), (Outcome::Revoked, "Paused".into()));
+    let mut f = with(&taken());
+    f.desired = Desired::Member(Box::new(member(3)));
+    assert_eq!(release(&f).0, Outcome::Withdrawn);
+    f.desired = Desired::Unknown;
+    assert_eq!(release(&f).0, Outcome::Withdrawn, "nothing that is not desired goes on");
+    let mut f = with(&taken());
+    os(&mut f, 1, None);
+    assert_eq!(release(&f).0, Outcome::NotStaged);
+    let mut f = with(&taken());
+    f.drain.elapsed = HOUR;
+    f.drain.blockers = vec![DrainBlocker { pod: "web/a".into(), reason: "budget web".into(), since: later(0) }];
+    let (outcome, message) = release(&f);
+    assert_eq!(outcome, Outcome::DrainTimeout);
+    assert!(message.contains("web/a: budget web"), "{message}");
+    let mut f = with(&taken());
+    f.drain.done = true;
+    f.host.inhibitors = vec!["backup: running".into()];
+    assert_eq!(release(&f), (Outcome::RebootBlocked, "shutdown is inhibited by backup: running".into()));
+}
+
+#[test]
+fn a_commit_is_taken_back_only_when_locked_and_no_reboot_is_on_its_way() {
+    let mut f = with(&committed());
+    f.desired = Desired::Member(Box::new(member(3)));
+    os(&mut f, 1, Some(deployment(2, false)));
+    f.host.reboot = Reboot::Asked(Duration::from_secs(59));
+    assert!(matches!(step(&f), Step::Wait(Why::Rebooting, _)));
+    f.host.reboot = Reboot::Asked(REBOOT_GRACE);
+    assert_eq!(step(&f), Step::Lock);
+    os(&mut f, 1, Some(deployment(2, true)));
+    assert_eq!(step(&f), Step::Uncommit(committed()));
+    f.host.shutting_down = true;
+    assert!(matches!(step(&f), Step::Wait(Why::ShuttingDown, _)));
+}
+
+#[test]
+fn no_reboot_for_another_node_of_this_name() {
+    let mut f = with(&committed());
+    os(&mut f, 1, Some(deployment(2, false)));
+    f.cluster_node = ClusterNode::Gone;
+    assert_eq!(step(&f), Step::Lock, "and nothing stays armed");
+    os(&mut f, 1, Some(deployment(2, true)));
+    assert_eq!(step(&f), Step::Wait(Why::ForeignBerth, None));
+    f.cluster_node = ClusterNode::Is(NodeFacts { uid: NodeUid::from("u9"), ..node() });
+    assert_eq!(step(&f), Step::Wait(Why::ForeignBerth, None));
+    f.cluster_node = ClusterNode::Unread;
+    assert_eq!(step(&f), Step::ReadNode);
+}
+
+#[test]
+fn a_cordon_without_a_berth_is_undone_and_an_admins_is_not() {
+    let mut f = facts();
+    f.cluster_node = cordoned();
+    assert_eq!(step(&f), Step::Uncordon);
+    f.cluster_node = ClusterNode::Is(NodeFacts { unschedulable: true, ..node() });
+    assert_eq!(step(&f), Step::Wait(Why::NoBerth, None));
+}
+
+#[test]
+fn one_pull_at_a_time_and_the_right_one_is_adopted() {
+    let mut f = facts();
+    f.host.os = Os::Unknown;
+    f.host.pull = Some(PullFacts { digest: digest(2), progress: None });
+    assert_eq!(step(&f), Step::Wait(Why::Pulling, None));
+    f.host.pull = Some(PullFacts { digest: digest(3), progress: None });
+    assert_eq!(step(&f), Step::CancelPull(digest(3)));
+    f.desired = Desired::Release;
+    assert_eq!(step(&f), Step::CancelPull(digest(3)));
+}
+
+#[test]
+fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest() {
+    let mut f = facts();
+    os(&mut f, 1, None);
+    assert_eq!(step(&f), Step::StartPull(image(2)));
+    let mut held = f.clone();
+    held.desired = Desired::Member(Box::new(Member { staging: Staging::Held, ..member(2) }));
+    assert_eq!(step(&held), Step::Wait(Why::StagingHeld, None));
+    let mut failed = f.clone();
+    failed.past.host_failed("RegistryUnavailable", "no route", &digest(2), true, now(), 0.0);
+    assert_eq!(step(&failed), Step::Wait(Why::BackingOff, Some(Duration::from_secs(5))));
+    failed.past.host_failed("NotBootable", "no label", &digest(2), false, now(), 0.0);
+    assert_eq!(step(&failed), Step::Wait(Why::FailedDigest, None));
+}
+
+#[test]
+fn a_node_that_runs_the_content_is_left_alone() {
+    let mut f = facts();
+    os(&mut f, 2, None);
+    assert_eq!(step(&f), Step::Wait(Why::Updated, None));
+}
+
+#[test]
+fn a_node_that_leaves_is_undone_and_keeps_what_others_staged() {
+    let mut f = facts();
+    f.desired = Desired::Release;
+    f.past.staged_by_us = Some(digest(2));
+    assert_eq!(step(&f), Step::Unstage);
+    f.past.staged_by_us = Some(digest(9));
+    assert_eq!(step(&f), Step::Wait(Why::Released, None));
+    let mut f = with(&taken());
+    f.desired = Desired::Release;
+    assert!(matches!(step(&f), Step::Release(_, Outcome::Withdrawn, _)), "first the berth");
+}
+
+#[test]
+fn a_turn_that_ended_badly_waits_before_the_next() {
+    let mut f = facts();
+    f.berths = Some(vec![offered(2, "u1")]);
+    f.past.last_turn = Some(Turn {
+        outcome: "DrainTimeout".into(),
+        message: String::new(),
+        digest: digest(2),
+        attempts: 1,
+        next_try_time: later(30),
+    });
+    assert_eq!(step(&f), Step::Wait(Why::BackingOff, Some(Duration::from_secs(30))));
+}
+
+#[test]
+fn a_host_that_does_not_answer_keeps_its_licence() {
+    let unusable = || Os::Unusable { reason: "StatusFailed", message: "timeout".into() };
+    for berth in [taken(), committed(), taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap()] {
+        for (os, expected) in [(Os::Unknown, Step::LookAtHost), (unusable(), Step::Wait(Why::HostUnusable, None))] {
+            let mut facts = with(&berth);
+            facts.host.fresh = os != Os::Unknown;
+            facts.host.os = os;
+            facts.desired = Desired::Unknown;
+            assert_eq!(step(&facts), expected, "{berth:?}");
+        }
+    }
+}
+
+#[test]
+fn a_shutdown_scheduled_by_others_holds_back_but_does_not_freeze() {
+    let mut facts = with(&taken());
+    facts.drain.done = true;
+    facts.host.shutdown_scheduled = true;
+    assert!(matches!(step(&facts), Step::Release(_, Outcome::RebootBlocked, _)));
+    let mut facts = with(&committed());
+    facts.host.shutdown_scheduled = true;
+    os(&mut facts, 1, Some(deployment(2, false)));
+    assert_eq!(step(&facts), Step::Lock);
+    os(&mut facts, 1, Some(deployment(2, true)));
+    assert!(matches!(step(&facts), Step::Wait(Why::Rebooting, _)), "a commit is not taken back while one is queued");
+}
+
+#[test]
+fn what_is_published_for_another_node_is_not_obeyed() {
+    let mut facts = facts();
+    facts.berths = Some(vec![offered(2, "u1")]);
+    facts.desired = Desired::Member(Box::new(Member { node_uid: NodeUid::from("u0"), ..member(2) }));
+    assert_eq!(step(&facts), Step::Wait(Why::OtherNode, None));
+}
