@@ -203,6 +203,15 @@ impl ControlPlane {
         self.wait("API server", async || self.is_ready().await).await
     }
 
+    /// Starts one more API server of this cluster, on that port of every address. Whoever lists the servers must be
+    /// told of it by the test. It ends when the value is dropped.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn another_apiserver(&self, port: u16) -> Result<Process> {
+        self.layout.another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
+    }
+
     /// Whether the API server answers that it is ready.
     pub async fn is_ready(&self) -> bool {
         let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {

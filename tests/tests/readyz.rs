@@ -1,0 +1,118 @@
+//! Which API servers answer, asked of two real ones by the controller's own identity.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_controller::readyz::{Answers, Readyz, alone};
+use berth_controller::store::Store;
+use berth_controller::view::NodeView;
+use berth_tests::controlplane::{Bound, ControlPlane, Options};
+use berth_tests::ports::Port;
+use berth_tests::programs::workspace_root;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde_json::json;
+
+/// A server starts within that, also while the machine is busy.
+const LONG: Duration = Duration::from_secs(60);
+
+/// An address of this machine that a list of API servers may name: not a loopback one. Nothing is sent.
+fn own_address() -> Result<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect("198.51.100.1:9").context("this machine needs an address besides loopback, and a route")?;
+    let address = socket.local_addr()?.ip();
+    ensure!(!address.is_loopback(), "this machine needs an address besides loopback, and has only {address}");
+    Ok(address)
+}
+
+/// Puts a server on the list, as each would do itself if they had different addresses.
+async fn list(client: Client, server: SocketAddr) -> Result<()> {
+    let name = format!("kubernetes-{}", server.port());
+    let slice: EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [server.ip()]}],
+        "ports": [{"name": "https", "port": server.port(), "protocol": "TCP"}],
+    }))?;
+    let slices: Api<EndpointSlice> = Api::namespaced(client, "default");
+    slices.create(&PostParams::default(), &slice).await.context("cannot list an API server")?;
+    Ok(())
+}
+
+/// Waits until the answers are like this.
+async fn until(readyz: &Readyz, what: &str, wanted: impl Fn(&Answers) -> bool) -> Result<Duration> {
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        if wanted(&readyz.answers(true)) {
+            return Ok(start.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bail!("not within {LONG:?}: {what}: {:?}", readyz.answers(true))
+}
+
+fn control_plane_node() -> Result<NodeView> {
+    let node = serde_json::from_value(json!({
+        "metadata": {"name": "a", "uid": "a", "labels": {"node-role.kubernetes.io/control-plane": ""}},
+        "status": {"addresses": [{"type": "InternalIP", "address": "198.51.100.1"}]},
+    }))?;
+    Ok(NodeView::of(&node))
+}
+
+#[tokio::test]
+async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
+    let address = own_address()?;
+    let mut options = Options { advertise: Some(address), controller_manager: false, ..Options::default() };
+    options.apiserver_arguments = vec!["--endpoint-reconciler-type=none".to_owned()];
+    let plane = ControlPlane::start(options).await?;
+    let manifests = workspace_root().join("manifests");
+    for file in ["namespace.yaml", "crds.yaml", "rbac.yaml"] {
+        plane.apply_manifests(&manifests.join(file)).await?;
+    }
+    let own = plane.service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing).await?;
+    let config = Kubeconfig::from_yaml(&own.text)?;
+    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    let first: SocketAddr = plane.url().trim_start_matches("https://").parse()?;
+    let port = Port::reserve()?;
+    let second = SocketAddr::new(address, port.number());
+    let store = Store::default();
+    let readyz = Readyz::start(config, own.client().await?, store.clone());
+
+    // Nobody asks before somebody wants to know.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!readyz.answers(false).listed);
+    let node = control_plane_node()?;
+    let is_alone = |answers: &Answers| alone(&node, [&node].into_iter(), answers, Instant::now());
+    assert!(is_alone(&readyz.answers(true)), "not known yet");
+    until(&readyz, "no server is listed", |a| a.listed && a.servers.is_empty()).await?;
+    assert!(!is_alone(&readyz.answers(true)));
+
+    list(plane.admin_client(), first).await?;
+    list(plane.admin_client(), second).await?;
+    until(&readyz, "the first answers", |a| a.servers.get(&first).is_some_and(Option::is_some)).await?;
+    assert!(is_alone(&readyz.answers(true)), "the second does not run: {:?}", readyz.answers(true));
+    let mut server = plane.another_apiserver(port.number())?;
+    let took = until(&readyz, "both answer", |a| !is_alone(a)).await?;
+    println!("a second API server is seen after {took:?}");
+    tokio::time::timeout(LONG, store.changed()).await.context("nobody was woken")?;
+
+    server.stop(Duration::from_secs(5));
+    let took = until(&readyz, "the second is missed", is_alone).await?;
+    println!("it is missed after {took:?}");
+    // An answer counts for 15 s; then comes a round of at most 7 s.
+    ensure!(took < Duration::from_secs(25), "missed too late: {took:?}");
+    let _again = plane.another_apiserver(port.number())?;
+    until(&readyz, "it is back", |a| !is_alone(a)).await?;
+
+    // What nobody wants to know is forgotten.
+    readyz.answers(false);
+    let start = Instant::now();
+    while readyz.answers(false).listed {
+        ensure!(start.elapsed() < LONG, "still known");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
