@@ -110,7 +110,17 @@ impl Layout {
 
     /// Starts the API server.
     pub(super) fn apiserver(&self, program: &Path) -> Result<Process> {
-        let [port, etcd, _] = self.ports;
+        let [port, ..] = self.ports;
+        self.apiserver_on(program, "kube-apiserver", port, "audit.log")
+    }
+
+    /// Starts one more API server of the same cluster, on another port.
+    pub(super) fn another_apiserver(&self, program: &Path, port: u16) -> Result<Process> {
+        self.apiserver_on(program, &format!("kube-apiserver-{port}"), port, &format!("audit-{port}.log"))
+    }
+
+    fn apiserver_on(&self, program: &Path, name: &str, port: u16, audit_log: &str) -> Result<Process> {
+        let [_, etcd, _] = self.ports;
         let mut arguments = vec![
             format!("--etcd-servers={}", etcd_url(etcd)),
             format!("--secure-port={port}"),
@@ -128,7 +138,7 @@ impl Layout {
             "--enable-admission-plugins=NodeRestriction".to_owned(),
             "--allow-privileged=true".to_owned(),
             self.file("audit-policy-file", "audit.yaml"),
-            self.file("audit-log-path", "audit.log"),
+            self.file("audit-log-path", audit_log),
             // One file: a judge must not miss what was rotated away.
             "--audit-log-maxsize=100000".to_owned(),
             "--max-requests-inflight=2000".to_owned(),
@@ -146,7 +156,7 @@ impl Layout {
             ]),
         }
         arguments.extend(self.options.apiserver_arguments.iter().cloned());
-        self.run("kube-apiserver", program, &arguments)
+        self.run(name, program, &arguments)
     }
 
     /// Starts the controller manager.

@@ -1,0 +1,136 @@
+//! What the controller tells of a fleet besides the pools' own status: the BootcFleet, a node that does not come back,
+//! events and metrics; through a change of the leader.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use berth_api::condition::find;
+use berth_api::fleet::BootcFleet;
+use berth_api::node::Staging;
+use berth_tests::cluster::{Cluster, ClusterOptions};
+use berth_tests::ports::Port;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const SOON: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(90);
+
+/// The metrics as Prometheus would read them.
+async fn scrape(address: &str) -> Result<String> {
+    let scrape = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        anyhow::Ok(text)
+    };
+    tokio::time::timeout(Duration::from_secs(5), scrape).await.context("no metrics in time")?
+}
+
+async fn until_told(cluster: &Cluster, address: &str, line: &str) -> Result<()> {
+    let told = || async { Ok(scrape(address).await?.lines().any(|l| l == line)) };
+    cluster.until(&format!("the metrics say {line}"), SOON, told).await
+}
+
+async fn pause(cluster: &Cluster, paused: bool) -> Result<()> {
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": {"name": "cluster"},
+        "spec": {"paused": paused},
+    });
+    let fleets: Api<BootcFleet> = Api::all(cluster.client());
+    fleets.patch("cluster", &PatchParams::apply("admin").force(), &Patch::Apply(&object)).await?;
+    let wanted = if paused { "True" } else { "False" };
+    cluster
+        .until(&format!("the BootcFleet says Paused={wanted}"), SOON, || async {
+            let fleet = fleets.get("cluster").await?;
+            let status = fleet.status.unwrap_or_default();
+            let said = find(&status.conditions, "Paused").is_some_and(|c| c.status == wanted);
+            Ok(said && status.observed_generation == fleet.metadata.generation)
+        })
+        .await
+}
+
+async fn timed_out(cluster: &Cluster, node: &str) -> Result<Option<Condition>> {
+    let object = cluster.bootc_nodes().get(node).await?;
+    Ok(find(&object.status.unwrap_or_default().conditions, "RebootTimedOut").cloned())
+}
+
+async fn until_timed_out(cluster: &Cluster, node: &str, status: &str) -> Result<()> {
+    let says = || async { Ok(timed_out(cluster, node).await?.is_some_and(|c| c.status == status)) };
+    cluster.until(&format!("{node} says RebootTimedOut={status}"), LONG, says).await
+}
+
+/// Nobody begins to pull while the whole fleet is paused, and all say why.
+async fn a_paused_fleet(cluster: &Cluster, address: &str) -> Result<()> {
+    pause(cluster, true).await?;
+    let v2 = cluster.publish("2.0.0").await?;
+    let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "rebootTimeout": "3s" });
+    cluster.pool("workers", &v2.reference, rollout).await?;
+    until_told(cluster, address, "berth_gate_closed{pool=\"workers\",reason=\"FleetPaused\"} 1").await?;
+    cluster
+        .until("both nodes are told of the image", SOON, || async {
+            let nodes = cluster.bootc_nodes().list(&ListParams::default()).await?.items;
+            Ok(nodes.len() == 2 && nodes.iter().all(|n| n.spec.image.is_some()))
+        })
+        .await?;
+    for node in cluster.bootc_nodes().list(&ListParams::default()).await?.items {
+        ensure!(node.spec.staging == Staging::Held, "{:?} may pull", node.metadata.name);
+    }
+    pause(cluster, false).await
+}
+
+/// A node that is long in its reboot is told of, by every leader, and once.
+async fn a_slow_reboot(cluster: &Cluster, address: &str) -> Result<()> {
+    until_timed_out(cluster, "node1", "True").await?;
+    let first = timed_out(cluster, "node1").await?.context("it was there")?;
+    ensure!(first.reason == "RebootTimedOut" && first.message.contains("workers-"), "{first:?}");
+    until_told(cluster, address, "berth_reboot_timed_out{pool=\"workers\"} 1").await?;
+    until_told(cluster, address, "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1").await?;
+    cluster.controllers.kill(0);
+    cluster.controllers.start(0)?;
+    until_told(cluster, address, "berth_leader 0").await?;
+    until_told(cluster, address, "berth_leader 1").await?;
+    until_told(cluster, address, "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1").await?;
+    let second = timed_out(cluster, "node1").await?.context("it was there")?;
+    ensure!(second == first, "the new leader has changed {first:?} to {second:?}");
+    Ok(())
+}
+
+async fn events(cluster: &Cluster, reason: &str) -> Result<Vec<Event>> {
+    let all: Api<Event> = Api::namespaced(cluster.client(), "default");
+    let events = all.list(&ListParams::default()).await?.items;
+    Ok(events.into_iter().filter(|e| e.reason.as_deref() == Some(reason)).collect())
+}
+
+#[tokio::test]
+async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
+    let port = Port::reserve()?;
+    let address = format!("127.0.0.1:{}", port.number());
+    let controller_env = vec![("BERTH_METRICS_ADDRESS".to_owned(), address.clone())];
+    let cluster = Cluster::start(ClusterOptions { hosts: 2, controller_env, ..ClusterOptions::default() }).await?;
+    // As long as the scenario needs to look at it, with a new leader in between.
+    cluster.host(1).settings(|s| s.reboot_time = Duration::from_secs(25));
+    until_told(&cluster, &address, "berth_leader 1").await?;
+    a_paused_fleet(&cluster, &address).await?;
+    a_slow_reboot(&cluster, &address).await?;
+
+    until_timed_out(&cluster, "node1", "False").await?;
+    until_told(&cluster, &address, "berth_reboot_timed_out{pool=\"workers\"} 0").await?;
+    let digest = cluster.pools().get("workers").await?.status.and_then(|s| s.target).context("no target")?;
+    let digest = digest.platforms.first().context("no platform")?.digest.to_string();
+    let updated = || async { Ok(cluster.fleet.running(&digest) == 2 && cluster.held().await?.is_empty()) };
+    cluster.until("both nodes are updated", LONG, updated).await?;
+    until_told(&cluster, &address, "berth_pool_nodes{pool=\"workers\",state=\"updated\"} 2").await?;
+    ensure!(timed_out(&cluster, "node2").await?.is_none(), "node2 was never late");
+    let told = events(&cluster, "RebootTimedOut").await?;
+    let about = told.iter().filter_map(|e| e.regarding.as_ref()?.name.as_deref()).collect::<Vec<_>>();
+    ensure!(about == ["node1"], "one event, about node1: {told:#?}");
+    let page = scrape(&address).await?;
+    ensure!(!page.contains("berth_gate_closed{"), "every gate is open: {page}");
+    cluster.judge()
+}
