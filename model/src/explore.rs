@@ -1,0 +1,228 @@
+//! Breadth first through all states of a world, on all cores, each state once in its canonical form.
+//!
+//! An own search and not a library's, for three reasons: only fingerprints of visited states are kept, with the one they
+//! were reached from (16 bytes each, so that tens of millions fit); each new state is handed to the fair schedule of I10
+//! (a checker's `eventually` is unsound on cycles); and the memo of the shipped functions' answers is each worker's own.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::fair::{Fair, I10};
+use crate::hash::{self, Fast};
+use crate::moves::{Memo, Told, ways};
+use crate::state::{NODES, State};
+use crate::world::{Broken, World};
+
+const SHARDS: usize = 64;
+const CHUNK: usize = 256;
+
+type Shard = Mutex<HashMap<u64, u64, Fast>>;
+
+/// Where to stop.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// After so many states.
+    pub states: usize,
+    /// After so long.
+    pub time: Duration,
+    /// Workers.
+    pub threads: usize,
+}
+
+/// How an exploration ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Unique states.
+    pub states: usize,
+    /// Moves made.
+    pub moves: usize,
+    /// Most moves from the start.
+    pub depth: usize,
+    /// Every state was visited.
+    pub complete: bool,
+    /// The longest fair schedule, in rounds.
+    pub rounds: usize,
+    /// The shortest history that breaks a rule.
+    pub found: Option<Found>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// A history that breaks a rule.
+#[derive(Debug)]
+pub struct Found {
+    /// The rule.
+    pub broken: Broken,
+    /// The moves.
+    pub history: Vec<String>,
+    /// For I10: the states that the fair schedule ends in.
+    pub stuck: Vec<State>,
+}
+
+struct Search<'a> {
+    world: &'a World,
+    limits: Limits,
+    seen: Vec<Shard>,
+    states: AtomicUsize,
+    moves: AtomicUsize,
+    stop: AtomicBool,
+    began: Instant,
+    /// The state before the breach, the rule, and where it leads.
+    breach: Mutex<Option<(u64, Broken, Option<State>)>>,
+}
+
+struct Worker {
+    memo: Memo,
+    fair: Fair,
+}
+
+/// Explores a world.
+pub fn explore(world: &World, limits: Limits) -> Outcome {
+    let search = Search {
+        world,
+        limits,
+        seen: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        states: AtomicUsize::new(0),
+        moves: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+        began: Instant::now(),
+        breach: Mutex::new(None),
+    };
+    let mut start = world.start();
+    start.canonical(world.nodes);
+    let first = hash::of(&start);
+    search.visit(first, 0);
+    let mut workers: Vec<Worker> =
+        (0..limits.threads).map(|_| Worker { memo: Memo::default(), fair: Fair::default() }).collect();
+    let mut frontier = vec![start];
+    let mut depth = 0;
+    while !frontier.is_empty() && !search.stop.load(Ordering::Relaxed) {
+        frontier = search.level(frontier, &mut workers);
+        depth += usize::from(!frontier.is_empty());
+    }
+    let complete = frontier.is_empty();
+    let rounds = workers.iter().map(|w| w.fair.longest).max().unwrap_or(0);
+    let breach = search.breach.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Outcome {
+        states: search.states.load(Ordering::Relaxed),
+        moves: search.moves.load(Ordering::Relaxed),
+        depth,
+        complete: complete && breach.is_none(),
+        rounds,
+        found: breach.map(|(last, broken, stuck)| search.tell(last, broken, stuck)),
+        took: search.began.elapsed(),
+    }
+}
+
+impl Search<'_> {
+    /// `true`: it is new.
+    fn visit(&self, key: u64, from: u64) -> bool {
+        let shard = &self.seen[key as usize % SHARDS];
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = !shard.contains_key(&key);
+        if new {
+            shard.insert(key, from);
+            self.states.fetch_add(1, Ordering::Relaxed);
+        }
+        new
+    }
+
+    fn level(&self, frontier: Vec<State>, workers: &mut [Worker]) -> Vec<State> {
+        let next = Mutex::new(vec![]);
+        let at = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for worker in workers {
+                let (next, at, frontier) = (&next, &at, &frontier);
+                scope.spawn(move || {
+                    let mut found = vec![];
+                    while !self.stop.load(Ordering::Relaxed) {
+                        let from = at.fetch_add(CHUNK, Ordering::Relaxed);
+                        let Some(chunk) = frontier.get(from..(from + CHUNK).min(frontier.len())) else { break };
+                        if chunk.is_empty() {
+                            break;
+                        }
+                        chunk.iter().for_each(|state| self.expand(state, worker, &mut found));
+                    }
+                    next.lock().unwrap_or_else(PoisonError::into_inner).append(&mut found);
+                });
+            }
+        });
+        next.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expand(&self, state: &State, worker: &mut Worker, found: &mut Vec<State>) {
+        let here = hash::of(state);
+        if let Err(stuck) = worker.fair.ends(self.world, state, &mut worker.memo) {
+            return self.breach(here, I10, stuck.into_iter().next_back());
+        }
+        for way in ways(self.world, state, &mut worker.memo) {
+            self.moves.fetch_add(1, Ordering::Relaxed);
+            if let Some(broken) = way.broken {
+                return self.breach(here, broken, Some(way.to));
+            }
+            let mut to = way.to;
+            to.canonical(self.world.nodes);
+            if self.visit(hash::of(&to), here) {
+                found.push(to);
+            }
+        }
+        let full = self.states.load(Ordering::Relaxed) >= self.limits.states;
+        if full || self.began.elapsed() >= self.limits.time {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The first breach ends the search; of those found at once the one with the least name is kept.
+    fn breach(&self, last: u64, broken: Broken, to: Option<State>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut breach = self.breach.lock().unwrap_or_else(PoisonError::into_inner);
+        if breach.as_ref().is_none_or(|(_, other, _)| broken < *other) {
+            *breach = Some((last, broken, to));
+        }
+    }
+
+    /// The history that leads to a breach, made again from the start.
+    fn tell(&self, last: u64, broken: Broken, stuck: Option<State>) -> Found {
+        let mut keys = vec![last];
+        while let Some(key) = keys.last()
+            && let Some(from) = self.seen[*key as usize % SHARDS].lock().ok().and_then(|s| s.get(key).copied())
+            && from != 0
+        {
+            keys.push(from);
+        }
+        keys.reverse();
+        let mut memo = Memo::default();
+        let mut state = self.world.start();
+        let mut names: [u8; NODES] = renamed([0, 1, 2], state.canonical(self.world.nodes));
+        let mut history = vec![];
+        for key in keys.iter().skip(1) {
+            let on = ways(self.world, &state, &mut memo).into_iter().find_map(|way| {
+                let mut to = way.to.clone();
+                let moved = to.canonical(self.world.nodes);
+                (hash::of(&to) == *key).then_some((way.by, to, moved))
+            });
+            let Some((by, to, moved)) = on else { break };
+            history.push(Told { by, names, world: self.world }.to_string());
+            names = renamed(names, moved);
+            state = to;
+        }
+        if broken != I10
+            && let Some(way) = ways(self.world, &state, &mut memo).into_iter().find(|w| w.broken == Some(broken))
+        {
+            history.push(Told { by: way.by, names, world: self.world }.to_string());
+        }
+        let stuck = if broken == I10 { stuck.into_iter().collect() } else { vec![] };
+        Found { broken, history, stuck }
+    }
+}
+
+/// Who is who after the nodes have moved.
+fn renamed(names: [u8; NODES], to: [u8; NODES]) -> [u8; NODES] {
+    let mut new = names;
+    for (old, new_place) in to.iter().enumerate() {
+        new[usize::from(*new_place)] = names[old];
+    }
+    new
+}

@@ -1,0 +1,67 @@
+//! What can go wrong, and what admins do. Each world says how often each may happen in one history.
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $variant:ident),+ $(,)?) => {
+        /// A fault, or an admin's act.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Fault {
+            $($(#[$doc])* $variant),+
+        }
+
+        /// How many there are.
+        pub const FAULTS: usize = [$(Fault::$variant),+].len();
+    };
+}
+
+faults! {
+    /// An agent dies; what it had just sent may still be on its way.
+    AgentCrash,
+    /// A controller dies; what it had just sent may still be on its way.
+    ControllerCrash,
+    /// The other controller is elected; the old one does not know it and goes on with what it had decided.
+    Election,
+    /// A write is made, and its answer is lost.
+    LostReply,
+    /// A request's answer does not come in time; the request may still land.
+    Late,
+    /// An agent's reads are old when it acts.
+    StaleRead,
+    /// A controller plans from what its watches showed some time ago.
+    StaleWatch,
+    /// A controller closes an offer that was not taken in time.
+    Lapse,
+    /// The admin asks for another image.
+    Edit,
+    /// The admin changes the capacity.
+    Resize,
+    /// The admin pauses the pool, or ends that.
+    Pause,
+    /// Somebody cordons a node, or uncordons it.
+    Cordon,
+    /// Somebody uncordons a node while it is in its turn.
+    Meddle,
+    /// A Node is deleted, and perhaps created again.
+    Delete,
+    /// A node's labels put it into another pool, or none.
+    Move,
+    /// The admin excludes a node, or ends that.
+    Exclude,
+    /// The admin asks to retry what failed.
+    Retry,
+    /// A host loses power.
+    Power,
+    /// logind accepts a reboot, and nothing happens.
+    Dropped,
+    /// `ostree-finalize-staged` fails at shutdown.
+    Finalize,
+    /// A pull fails.
+    Pull,
+    /// Something inhibits shutdowns on a host, or ends that.
+    Inhibit,
+    /// A node's pods cannot be moved, or can again; the drain's time passes.
+    Block,
+    /// Another updater on the host unlocks, removes or stages something.
+    Rival,
+    /// A Node is NotReady though its host is well, or Ready again.
+    NotReady,
+}

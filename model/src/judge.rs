@@ -1,0 +1,270 @@
+//! The invariants of the design, each by its number, as properties of states and of single moves. Nothing here asks
+//! the code that ships what it thinks: the sets are counted anew from the world.
+
+use berth_api::berth::{ClosedReason, Outcome};
+
+use crate::decide::{Act, Put};
+use crate::state::{Berth, Cordon, Held, Lease, NODES, NONE, Phase, SLOTS, Seen, State, Write};
+use crate::world::{Broken, World, place};
+
+const I1A_CORDON: Broken = Broken("I1a a cordon of ours has a berth");
+const I1A_UNPROVEN: Broken = Broken("I1a who is rebooted and unproven has a berth");
+const I1A_HOLDER: Broken = Broken("I1a only its holder gives a berth away");
+const I1B_OPEN: Broken = Broken("I1b opened only within the capacity");
+const I1B_WHO: Broken = Broken("I1b only the controller opens, and only what is closed");
+const I1C_TAKE: Broken = Broken("I1c nothing is taken above the published capacity");
+const I2_TAKE: Broken = Broken("I2 an offer is taken by its node, for what is desired");
+const I2_REBOOT: Broken = Broken("I2 a reboot has a licence");
+const I2_ONCE: Broken = Broken("I2 a licence is for one boot");
+const I2_COMMIT: Broken = Broken("I2 commit only when cordoned, drained and staged");
+const I3_ARMED: Broken = Broken("I3 nothing is armed without a licence");
+const I4_CORDON: Broken = Broken("I4 the cordon is as it was before us");
+const I5_COMMITTED: Broken = Broken("I5 what is committed under this boot is not given back");
+const I5_PROOF: Broken = Broken("I5 given back only when proven");
+const I5_STICKY: Broken = Broken("I5 giving back goes through Releasing");
+const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
+const I8_FAILED: Broken = Broken("I8 what failed here is not tried again");
+const I8_RECORD: Broken = Broken("I8 a failure is on record before its berth reopens");
+
+fn holder(state: &State, node: usize) -> Option<&Held> {
+    let uid = state.nodes[node].object.uid;
+    state.slots.iter().filter_map(Lease::held).find(|h| usize::from(h.node) == node && h.uid == uid)
+}
+
+/// What must be true in every state.
+pub fn state(world: &World, state: &State) -> Option<Broken> {
+    for (number, node) in state.nodes.iter().enumerate().take(world.nodes) {
+        let held = holder(state, number);
+        let object = &node.object;
+        let counts = object.there && !object.excluded;
+        if counts && object.cordon != Cordon::No && held.is_none() {
+            return Some(I1A_CORDON);
+        }
+        if counts && node.ghost.unproven && held.is_none() {
+            return Some(I1A_UNPROVEN);
+        }
+        let licensed = held.is_some_and(|h| licence(h, node.host.staged));
+        let armed = node.ghost.armed == object.uid + 1 && node.host.staged != 0 && !node.host.locked;
+        if object.there && armed && !licensed {
+            return Some(I3_ARMED);
+        }
+        let before = match object.cordon {
+            Cordon::No => object.unschedulable,
+            Cordon::OverSchedulable => false,
+            // Who uncordons during our turn has the last word.
+            Cordon::OverCordoned => object.unschedulable,
+        };
+        if object.there && before != node.ghost.admin {
+            return Some(I4_CORDON);
+        }
+    }
+    None
+}
+
+fn licence(held: &Held, staged: u8) -> bool {
+    held.phase == Phase::Committed && held.boot == 0 && held.target == staged
+}
+
+/// What must be true after a patch of the Node: nothing beyond what holds for every state.
+pub fn cordon(_: &State, _: usize) -> Option<Broken> {
+    None
+}
+
+/// What must be true when an agent asks for a reboot.
+pub fn reboot(state: &State, node: usize) -> Option<Broken> {
+    let here = &state.nodes[node];
+    // The Node may be deleted, and created anew, after the agent has read it: one of three windows that remain by
+    // nature. The licence then is one for the Node that the agent saw.
+    let uid = match here.agent.node {
+        Seen::Is(seen, false) => seen.uid,
+        _ => here.object.uid,
+    };
+    let anew = uid != here.object.uid || !here.object.there;
+    let mut holdings = state.slots.iter().filter_map(Lease::held);
+    let held = holdings.find(|h| usize::from(h.node) == node && h.uid == uid);
+    match held {
+        _ if here.host.locked || here.host.staged == 0 => Some(I2_REBOOT),
+        Some(h) if licence(h, here.host.staged) => None,
+        None if anew => None,
+        _ => Some(I2_REBOOT),
+    }
+}
+
+/// What must be true when an agent starts or stops a pull.
+pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
+    let here = &state.nodes[node];
+    let desired = here.spec.filter(|s| s.pool != NONE).map_or(0, |s| s.image);
+    match act {
+        Act::Pull(_) if here.host.pull != 0 => Some(I7_PULL),
+        Act::Pull(image) if here.host.failed & (1 << image) != 0 => Some(I8_FAILED),
+        // Under a boot that has to be proven a pull is in the way: what runs cannot be seen.
+        Act::Cancel(image) if image == desired && holder(state, node).is_none_or(|h| h.boot == 0) => Some(I7_PULL),
+        _ => None,
+    }
+}
+
+/// What must be true when an agent writes a berth on what it has just read.
+pub fn decided(state: &State, node: usize, put: Put, slot: u8, after: &Berth) -> Option<Broken> {
+    let here = &state.nodes[node];
+    let before = &state.slots[usize::from(slot)].is;
+    let Berth::Held(new) = after else { return None };
+    let failed = here.host.failed & (1 << new.target) != 0;
+    let desired = here.spec.is_some_and(|s| s.pool != NONE && s.image == new.target);
+    let staged = here.agent.os.is_some_and(|os| os.staged == new.target && os.locked);
+    let seen = match here.agent.node {
+        Seen::Is(seen, true) => Some(seen),
+        _ => None,
+    };
+    match (before, new.phase) {
+        (Berth::Offered(_), _) if failed => Some(I8_FAILED),
+        (Berth::Offered(_), _) if !desired || seen.is_some_and(|o| o.uid != new.uid) => Some(I2_TAKE),
+        (Berth::Held(old), Phase::Committed) => {
+            let cordoned = seen.is_none_or(|o| o.cordon != Cordon::No && o.unschedulable && o.uid == new.uid);
+            let ready = staged && desired && cordoned && here.agent.drained;
+            match put {
+                _ if failed => Some(I8_FAILED),
+                Put::Commit if old.boot != 0 || here.ghost.unproven => Some(I2_ONCE),
+                // It runs already: no reboot follows, only its proof.
+                Put::Relicense if here.host.booted == new.target => None,
+                Put::Relicense if old.revoke != 0 => Some(I2_COMMIT),
+                _ => (!ready).then_some(I2_COMMIT),
+            }
+        }
+        (Berth::Held(old), Phase::Taken) if old.boot != 0 || here.ghost.unproven => Some(I2_ONCE),
+        _ => None,
+    }
+}
+
+/// What must be true when an agent sends a PUT of a berth, beside [`decided`].
+pub fn sent(state: &State, node: usize, slot: u8, after: &Berth) -> Option<Broken> {
+    match (&state.slots[usize::from(slot)].is, after) {
+        (Berth::Held(old), Berth::Held(new)) => moved(state, node, old, new),
+        (Berth::Held(old), Berth::Closed(_)) => proven(state, node, old),
+        _ => None,
+    }
+}
+
+/// What must be true when a PUT of a berth by an agent arrives, be it late.
+pub fn agent_write(world: &World, state: &State, node: usize, slot: u8, lease: &Lease) -> Option<Broken> {
+    let before = &state.slots[usize::from(slot)].is;
+    let mine = |n: u8| usize::from(n) == node;
+    match (before, &lease.is) {
+        (Berth::Offered(o), Berth::Held(h)) if mine(o.node) && o.uid == h.uid && o.target == h.target => {
+            let (pool, _) = place(usize::from(slot), world.split);
+            let held = state.occupied(world.split, Some(pool), false).count_ones();
+            (held >= u32::from(state.pools[usize::from(pool)].published)).then_some(I1C_TAKE)
+        }
+        (Berth::Held(old), Berth::Held(new)) if mine(old.node) && old.uid == new.uid => None,
+        (Berth::Held(old), Berth::Closed(_)) if mine(old.node) => {
+            (!matches!(old.phase, Phase::Releasing(_))).then_some(I5_STICKY)
+        }
+        (_, Berth::Offered(_)) => Some(I1B_WHO),
+        _ => Some(I1A_HOLDER),
+    }
+}
+
+fn moved(state: &State, node: usize, old: &Held, new: &Held) -> Option<Broken> {
+    match (old.phase, new.phase) {
+        (Phase::Releasing(_), Phase::Releasing(_)) => None,
+        (Phase::Releasing(_), _) => Some(I5_STICKY),
+        (Phase::Committed, Phase::Releasing(_)) if old.boot == 0 && !state.nodes[node].ghost.unproven => {
+            Some(I5_COMMITTED)
+        }
+        (_, Phase::Releasing(_)) => proven(state, node, old),
+        _ => None,
+    }
+}
+
+/// A new boot is proven: the target or what ran before, and the kubelet said Ready under it. An excluded node gives
+/// back without proof.
+fn proven(state: &State, node: usize, held: &Held) -> Option<Broken> {
+    let here = &state.nodes[node];
+    let runs = [held.target, held.from].contains(&here.host.booted);
+    let free = here.object.excluded || !here.object.there || here.object.uid != held.uid;
+    let new = held.boot != 0 || here.ghost.unproven;
+    (new && !free && !(runs && here.ghost.ready)).then_some(I5_PROOF)
+}
+
+/// What must be true when a controller's write of a berth arrives.
+pub fn controller_write(
+    world: &World,
+    state: &State,
+    slot: u8,
+    lease: &Lease,
+    offer: Option<(u8, u8)>,
+) -> Option<Broken> {
+    let before = &state.slots[usize::from(slot)].is;
+    match (before, &lease.is) {
+        (Berth::Held(old), Berth::Held(new)) => (Held { revoke: new.revoke, ..*old } != *new).then_some(I1A_HOLDER),
+        (Berth::Held(old), Berth::Closed(_)) => {
+            let object = &state.nodes[usize::from(old.node)].object;
+            let gone = !object.there || object.uid != old.uid;
+            (!gone && !object.excluded).then_some(I1A_HOLDER)
+        }
+        (Berth::Held(_), _) => Some(I1A_HOLDER),
+        (Berth::Closed(closed), Berth::Offered(o)) => {
+            let failures = state.pools[usize::from(place(usize::from(slot), world.split).0)].failures;
+            let failed = closed.outcome == Some(Outcome::Failed);
+            if failed && failures.get(usize::from(closed.target)).is_none_or(|n| n & (1 << closed.last) == 0) {
+                return Some(I8_RECORD);
+            }
+            // Who is a member may have changed since; whom it knew to be unavailable, the writer has said.
+            let (unavailable, limit) = offer.unwrap_or((0, 0));
+            let pool = place(usize::from(slot), world.split).0;
+            opened(world, &state.slots, pool, (o.node, o.uid), (unavailable, limit, 0, &[]))
+        }
+        (Berth::Offered(old), Berth::Offered(new)) => (old != new).then_some(I1B_WHO),
+        (Berth::Missing, Berth::Offered(_) | Berth::Held(_)) | (_, Berth::Held(_)) => Some(I1B_WHO),
+        (Berth::Closed(c), Berth::Missing) if c.reason != ClosedReason::Shrunk => Some(I1A_HOLDER),
+        _ => None,
+    }
+}
+
+/// I1(b), counted by hand: `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `known`: who is unavailable as the writer
+/// sees it, its limit, the members, and everybody (node, UID) with a berth or an offer of any pool.
+fn opened(
+    world: &World,
+    slots: &[Lease; SLOTS],
+    pool: u8,
+    node: (u8, u8),
+    known: (u8, u8, u8, &[(u8, u8)]),
+) -> Option<Broken> {
+    let (unavailable, limit, members, everybody) = known;
+    let mut worked_on: Vec<(u8, u8)> = vec![];
+    for (slot, lease) in slots.iter().enumerate() {
+        if let Some(who) = lease.who()
+            && place(slot, world.split).0 == pool
+        {
+            worked_on.push(who);
+        }
+    }
+    worked_on.extend(everybody.iter().filter(|(n, _)| members & (1 << n) != 0));
+    worked_on.sort_unstable();
+    worked_on.dedup();
+    let down =
+        (0..NODES as u8).filter(|n| unavailable & (1 << n) != 0 && !worked_on.iter().any(|(w, _)| w == n)).count();
+    let is_down = unavailable & (1 << node.0) != 0;
+    let room = worked_on.len() < usize::from(limit) && (is_down || worked_on.len() + down < usize::from(limit));
+    (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
+}
+
+/// I1(b) in the state that a plan was made from: its writes one after the other. `unavailable`: by whoever's doing.
+pub fn plan(
+    world: &World,
+    slots: &[Lease; SLOTS],
+    pool: u8,
+    writes: &[Write],
+    known: (u8, u8, u8, &[(u8, u8)]),
+) -> Option<Broken> {
+    let mut slots = *slots;
+    for write in writes {
+        let Write::Berth { slot, lease, offer } = write else { continue };
+        if let (Berth::Offered(o), Some(_)) = (&lease.is, offer)
+            && let Some(broken) = opened(world, &slots, pool, (o.node, o.uid), known)
+        {
+            return Some(broken);
+        }
+        slots[usize::from(*slot)] = *lease;
+    }
+    None
+}

@@ -1,0 +1,311 @@
+//! What happens to the world without us: hosts pull and boot, kubelets report, time passes, admins and outages act.
+
+use crate::fault::Fault;
+use crate::state::{Agent, Cordon, NONE, Node, Object, Phase, Reboot, Request, SLOTS, State};
+use crate::world::{Broken, World};
+use crate::{agent, controller};
+
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A request arrives whose sender is gone.
+    Lands(Request),
+    /// The pull has staged its image, locked.
+    Pulled,
+    /// It has staged it, and failed to lock it.
+    PulledUnlocked,
+    /// It failed.
+    PullFailed,
+    /// The shutdown ends in a new boot.
+    Boots,
+    /// So it does, but `ostree-finalize-staged` failed.
+    BootsUnfinalized,
+    /// The host loses power.
+    PowerLost,
+    /// The kubelet reports.
+    Kubelet,
+    /// The Node is NotReady.
+    NotReady,
+    /// The reboot should have begun by now.
+    GraceOver,
+    /// The boot had its time to be proven.
+    ProofOver,
+    /// The backoff is over.
+    BackoffOver,
+    /// The drain's time is over.
+    DrainOver,
+    /// The agent dies.
+    AgentDies,
+    /// Something inhibits shutdowns, or that ends.
+    Inhibits(bool),
+    /// Pods cannot be moved, or can again.
+    Blocks(bool),
+    /// Another updater unlocks what is staged.
+    RivalUnlocks,
+    /// It removes what is staged.
+    RivalRemoves,
+    /// Somebody cordons the node, or uncordons it.
+    Cordons(bool),
+    /// Somebody uncordons it during its turn.
+    Meddles,
+    /// The Node is deleted.
+    Deleted,
+    /// It is created anew.
+    Created,
+    /// The admin labels it into another pool.
+    Moves(u8),
+    /// The admin excludes it, or ends that.
+    Excludes(bool),
+    /// The admin asks for another image.
+    Edits(u8),
+    /// For another capacity.
+    Resizes(u8),
+    /// Closes a gate, or opens it.
+    Pauses(bool),
+    /// Asks for another try.
+    Retries,
+}
+
+/// The push of one event: on which node, if any.
+pub type Push<'a> = &'a mut dyn FnMut(Option<usize>, Event, State, Option<Broken>);
+
+/// The host boots.
+pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
+    state.next_boot(node);
+    let phase = state.held_by(node).map(|(_, h)| (h.phase, h.uid));
+    let here = &mut state.nodes[node];
+    let host = &mut here.host;
+    let applies = clean && host.staged != 0 && !host.locked;
+    host.unfinalized = applies && !finalized;
+    if applies && finalized {
+        host.booted = host.staged;
+    }
+    (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
+    host.relicensed = false;
+    here.agent = Agent::default();
+    here.ghost.armed = 0;
+    here.ghost.ready = false;
+    // Power may be lost while the last write of a turn is on its way: nothing can be done about that one.
+    let ours = phase.is_some_and(|(phase, uid)| {
+        uid == here.object.uid && here.object.there && (clean || !matches!(phase, Phase::Releasing(_)))
+    });
+    here.ghost.unproven = ours;
+}
+
+fn is_well(world: &World, state: &State, node: usize) -> bool {
+    world.bad & (1 << state.nodes[node].host.booted) == 0
+}
+
+/// The kubelet reports under the boot that runs.
+pub fn kubelet(world: &World, state: &mut State, node: usize) {
+    let ready = is_well(world, state, node);
+    let here = &mut state.nodes[node];
+    here.object.boot = 0;
+    here.object.ready = ready;
+    here.ghost.ready |= ready;
+    state.touch_node(node);
+}
+
+/// A request arrives whose sender is gone.
+pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
+    let request = state.air.remove(at);
+    match request {
+        Request::Berth { slot, lease, node } => agent::land(world, state, usize::from(node), slot, lease),
+        Request::Node { node, unschedulable, cordon } => {
+            agent::land_patch(state, usize::from(node), unschedulable, cordon)
+        }
+        Request::Controller(write) => controller::land(world, state, &write, None),
+    }
+}
+
+/// Creates the Node anew under its name.
+pub fn create(state: &mut State, node: usize) {
+    let here = &mut state.nodes[node];
+    here.object = Object { there: true, uid: here.object.uid + 1, ..Object::default() };
+    here.ghost.admin = false;
+    here.ghost.unproven = false;
+    state.touch_node(node);
+}
+
+/// Everything that may happen next.
+pub fn events(world: &World, state: &State, push: Push<'_>) {
+    for (at, request) in state.air.iter().enumerate() {
+        let mut after = state.clone();
+        let broken = land(world, &mut after, at);
+        push(None, Event::Lands(*request), after, broken);
+    }
+    for node in 0..world.nodes {
+        of_host(world, state, node, push);
+        faults_of_host(state, node, push);
+        of_object(world, state, node, push);
+    }
+    of_admin(world, state, push);
+}
+
+fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
+    let here = &state.nodes[node];
+    let mut happens = |event: Event, change: &dyn Fn(&mut State)| {
+        let mut after = state.clone();
+        change(&mut after);
+        push(Some(node), event, after, None);
+    };
+    if here.host.pull != 0 {
+        happens(Event::Pulled, &|s| pulled(s, node, true));
+    }
+    if here.host.down {
+        happens(Event::Boots, &|s| boot(s, node, true, true));
+    }
+    let well = is_well(world, state, node);
+    if here.object.there && !here.host.down && (here.object.boot != 0 || here.object.ready != well) {
+        happens(Event::Kubelet, &|s| kubelet(world, s, node));
+    }
+    if let Some(later) = later(here) {
+        happens(Event::GraceOver, &|s| s.nodes[node].agent.reboot = later);
+    }
+    if here.ghost.unproven && !here.agent.overdue && !here.host.down {
+        happens(Event::ProofOver, &|s| s.nodes[node].agent.overdue = true);
+    }
+    if here.host.backoff || here.host.pull_backoff {
+        happens(Event::BackoffOver, &|s| {
+            let host = &mut s.nodes[node].host;
+            (host.backoff, host.pull_backoff) = (false, false);
+        });
+    }
+    let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
+    if here.host.blocked && draining && !here.agent.drained && !here.agent.late {
+        happens(Event::DrainOver, &|s| s.nodes[node].agent.late = true);
+    }
+}
+
+/// What becomes of a reboot that was asked for when time passes.
+pub fn later(here: &Node) -> Option<Reboot> {
+    match here.agent.reboot {
+        _ if here.host.down => None,
+        Reboot::Asked => Some(Reboot::Late),
+        // Who cannot take the commit back asks again.
+        Reboot::Late if here.ghost.unproven => Some(Reboot::Long),
+        Reboot::Blocked if here.ghost.unproven => Some(Reboot::BlockedLong),
+        _ => None,
+    }
+}
+
+/// A pull ends well.
+pub fn pulled(state: &mut State, node: usize, locked: bool) {
+    let here = &mut state.nodes[node];
+    (here.host.staged, here.host.locked, here.host.pull) = (here.host.pull, locked, 0);
+    (here.agent.os, here.agent.fresh, here.ghost.armed) = (None, false, 0);
+}
+
+fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
+    let host = state.nodes[node].host;
+    let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
+        let mut after = state.clone();
+        if after.spend(fault) {
+            change(&mut after);
+            push(Some(node), event, after, None);
+        }
+    };
+    if host.pull != 0 {
+        fault(Fault::Pull, Event::PulledUnlocked, &|s| pulled(s, node, false));
+        fault(Fault::Pull, Event::PullFailed, &|s| {
+            let here = &mut s.nodes[node];
+            (here.host.pull, here.host.pull_backoff) = (0, true);
+            (here.agent.os, here.agent.fresh) = (None, false);
+        });
+    }
+    if host.down && host.staged != 0 && !host.locked {
+        fault(Fault::Finalize, Event::BootsUnfinalized, &|s| boot(s, node, true, false));
+    }
+    fault(Fault::Power, Event::PowerLost, &|s| boot(s, node, false, false));
+    if state.nodes[node].agent != Agent::default() && !host.down {
+        fault(Fault::AgentCrash, Event::AgentDies, &|s| agent::crash(s, node));
+    }
+    if !host.down {
+        fault(Fault::Inhibit, Event::Inhibits(!host.inhibited), &|s| s.nodes[node].host.inhibited = !host.inhibited);
+    }
+    fault(Fault::Block, Event::Blocks(!host.blocked), &|s| s.nodes[node].host.blocked = !host.blocked);
+    if host.staged != 0 && host.locked && !host.down {
+        fault(Fault::Rival, Event::RivalUnlocks, &|s| s.nodes[node].host.locked = false);
+    }
+    if host.staged != 0 && !host.down {
+        fault(Fault::Rival, Event::RivalRemoves, &|s| {
+            let here = &mut s.nodes[node];
+            (here.host.staged, here.host.locked, here.ghost.armed) = (0, false, 0);
+        });
+    }
+}
+
+fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
+    let here = &state.nodes[node];
+    let object = here.object;
+    if !object.there {
+        let mut after = state.clone();
+        create(&mut after, node);
+        return push(Some(node), Event::Created, after, None);
+    }
+    let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
+        let mut after = state.clone();
+        if after.spend(fault) {
+            change(&mut after);
+            after.touch_node(node);
+            push(Some(node), event, after, None);
+        }
+    };
+    if object.ready && object.boot == 0 && is_well(world, state, node) {
+        fault(Fault::NotReady, Event::NotReady, &|s| s.nodes[node].object.ready = false);
+    }
+    if object.cordon == Cordon::No {
+        let to = !object.unschedulable;
+        fault(Fault::Cordon, Event::Cordons(to), &|s| {
+            s.nodes[node].object.unschedulable = to;
+            s.nodes[node].ghost.admin = to;
+        });
+    } else if object.unschedulable {
+        fault(Fault::Meddle, Event::Meddles, &|s| {
+            s.nodes[node].object.unschedulable = false;
+            s.nodes[node].ghost.admin = false;
+        });
+    }
+    if object.uid < 2 {
+        fault(Fault::Delete, Event::Deleted, &|s| s.nodes[node].object.there = false);
+    }
+    fault(Fault::Exclude, Event::Excludes(!object.excluded), &|s| {
+        s.nodes[node].object.excluded = !object.excluded;
+    });
+    let other = match here.ghost.pool {
+        0 if world.split < SLOTS => 1,
+        0 => NONE,
+        _ => 0,
+    };
+    fault(Fault::Move, Event::Moves(other), &|s| s.nodes[node].ghost.pool = other);
+}
+
+fn of_admin(world: &World, state: &State, push: Push<'_>) {
+    let pool = state.pools[0];
+    let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
+        let mut after = state.clone();
+        if after.spend(fault) {
+            change(&mut after);
+            after.touch_pool(0);
+            after.touch_pool(1);
+            push(None, event, after, None);
+        }
+    };
+    for image in world.images.iter().filter(|i| **i != pool.target) {
+        fault(Fault::Edit, Event::Edits(*image), &|s| s.pools.iter_mut().for_each(|p| p.target = *image));
+    }
+    let (one, other) = world.capacity;
+    let to = if pool.capacity == one { other } else { one };
+    if one != other {
+        fault(Fault::Resize, Event::Resizes(to), &|s| s.pools[0].capacity = to);
+    }
+    fault(Fault::Pause, Event::Pauses(!pool.paused), &|s| {
+        s.pools.iter_mut().for_each(|p| p.paused = !pool.paused);
+    });
+    fault(Fault::Retry, Event::Retries, &|s| {
+        for pool in &mut s.pools {
+            pool.token += 1;
+            pool.failures = [0; 4];
+        }
+    });
+}

@@ -1,0 +1,171 @@
+//! From the model's small numbers to the types that ship, and back.
+
+use std::sync::{PoisonError, RwLock};
+
+use berth_api::berth::{self, BerthState, ClosedReason, HoldPhase, Holding};
+use berth_api::{BootId, Digest, NodeName, NodeUid, PoolName};
+use jiff::Timestamp;
+
+use crate::state::{Berth, Closed, Held, Image, Lease, NONE, Offer, Phase};
+
+/// The moment at which every step and every plan happens.
+pub const NOW: Timestamp = Timestamp::constant(1_000_000_000, 0);
+
+/// The epoch that stands for the controller's own; every other is [`OTHER_EPOCH`].
+pub const OWN_EPOCH: u64 = 7;
+/// See [`OWN_EPOCH`].
+pub const OTHER_EPOCH: u64 = 6;
+
+static WORDS: RwLock<Vec<String>> = RwLock::new(vec![]);
+
+/// The number of a text; 0 is none.
+pub fn number(text: Option<&str>) -> u8 {
+    let Some(text) = text else { return 0 };
+    let mut words = WORDS.write().unwrap_or_else(PoisonError::into_inner);
+    let at = words.iter().position(|w| w == text).unwrap_or_else(|| {
+        words.push(text.to_owned());
+        words.len() - 1
+    });
+    u8::try_from(at + 1).unwrap_or(u8::MAX)
+}
+
+/// The text of a number.
+pub fn word(number: u8) -> Option<String> {
+    let words = WORDS.read().unwrap_or_else(PoisonError::into_inner);
+    words.get(usize::from(number).checked_sub(1)?).cloned()
+}
+
+/// The digest of an image.
+///
+/// # Panics
+/// Never: the text is a digest.
+pub fn digest(image: Image) -> Digest {
+    #[expect(clippy::expect_used, reason = "the text is well formed")]
+    format!("sha256:{image:064x}").parse().expect("64 hex digits")
+}
+
+/// The digest, unless it is none.
+pub fn some_digest(image: Image) -> Option<Digest> {
+    (image != 0).then(|| digest(image))
+}
+
+/// The image of a digest.
+pub fn image(digest: Option<&Digest>) -> Image {
+    let Some(digest) = digest else { return 0 };
+    (1..=u8::MAX).find(|i| self::digest(*i) == *digest).unwrap_or(0)
+}
+
+/// A node's name.
+pub fn name(node: u8) -> NodeName {
+    NodeName::new(format!("n{node}"))
+}
+
+/// The number of a name.
+pub fn node(name: Option<&NodeName>) -> u8 {
+    name.and_then(|n| n.as_str().strip_prefix('n')?.parse().ok()).unwrap_or(NONE)
+}
+
+/// A Node's UID.
+pub fn uid(node: u8, generation: u8) -> NodeUid {
+    NodeUid::new(format!("{node}.{generation}"))
+}
+
+fn generation(uid: &NodeUid) -> u8 {
+    uid.as_str().split_once('.').and_then(|(_, g)| g.parse().ok()).unwrap_or(NONE)
+}
+
+/// A boot ID.
+pub fn boot(boot: u8) -> BootId {
+    BootId::new(format!("b{boot}"))
+}
+
+/// A pool's name.
+pub fn pool(pool: u8) -> PoolName {
+    PoolName::from(["a", "b"].get(usize::from(pool)).copied().unwrap_or("none"))
+}
+
+fn phase(phase: Phase) -> HoldPhase {
+    match phase {
+        Phase::Taken => HoldPhase::Taken,
+        Phase::Committed => HoldPhase::Committed,
+        Phase::Releasing(outcome) => HoldPhase::Releasing(outcome),
+    }
+}
+
+/// The berth that a Lease says; `None` when there is none.
+pub fn berth(at: (u8, u8), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
+    let state = match lease.is {
+        Berth::Missing => return None,
+        Berth::Closed(c) => BerthState::Closed(berth::Closed {
+            reason: c.reason,
+            last_node: (c.last != NONE).then(|| name(c.last)),
+            last_target: some_digest(c.target),
+            outcome: c.outcome,
+        }),
+        Berth::Offered(o) => BerthState::Offered(berth::Offer {
+            node: name(o.node),
+            uid: uid(o.node, o.uid),
+            target: digest(o.target),
+            open_until: None,
+        }),
+        Berth::Held(h) => BerthState::Held(Holding {
+            node: name(h.node),
+            uid: uid(h.node, h.uid),
+            target: digest(h.target),
+            from: some_digest(h.from),
+            boot_id: boot(h.boot),
+            phase: phase(h.phase),
+            revoke: word(h.revoke),
+            open_until: None,
+        }),
+    };
+    Some(berth::Berth { pool: pool(at.0), index: u32::from(at.1), epoch, state })
+}
+
+/// What a berth says, in the model's numbers. The epoch is not looked at.
+pub fn small(berth: &berth::Berth) -> Berth {
+    match &berth.state {
+        BerthState::Closed(c) => Berth::Closed(
+            Closed {
+                reason: c.reason,
+                last: node(c.last_node.as_ref()),
+                target: image(c.last_target.as_ref()),
+                outcome: c.outcome,
+            }
+            .kept(),
+        ),
+        BerthState::Offered(o) => {
+            Berth::Offered(Offer { node: node(Some(&o.node)), uid: generation(&o.uid), target: image(Some(&o.target)) })
+        }
+        BerthState::Held(h) => Berth::Held(Held {
+            node: node(Some(&h.node)),
+            uid: generation(&h.uid),
+            target: image(Some(&h.target)),
+            from: image(h.from.as_ref()),
+            boot: h.boot_id.as_str().strip_prefix('b').and_then(|b| b.parse().ok()).unwrap_or(NONE),
+            phase: match h.phase {
+                HoldPhase::Taken => Phase::Taken,
+                HoldPhase::Committed => Phase::Committed,
+                HoldPhase::Releasing(outcome) => Phase::Releasing(outcome),
+            },
+            revoke: number(h.revoke.as_deref()),
+        }),
+    }
+}
+
+/// The same closed berth as it would be, had it ended in another way that makes no difference.
+pub fn otherwise(berth: &berth::Berth) -> berth::Berth {
+    let mut other = berth.clone();
+    if let BerthState::Closed(closed) = &mut other.state
+        && closed.outcome.is_none()
+        && closed.reason != ClosedReason::Shrunk
+    {
+        *closed = berth::Closed {
+            reason: ClosedReason::Withdrawn,
+            last_node: Some(name(0)),
+            last_target: Some(digest(2)),
+            outcome: Some(berth::Outcome::Updated),
+        };
+    }
+    other
+}

@@ -1,0 +1,450 @@
+//! The world of the model: everything that may matter to the protocol, in a few hundred bytes. Names, digests, boot
+//! IDs and resourceVersions are small numbers here; [`crate::rich`] makes the real types of them.
+
+use berth_api::berth::{ClosedReason, Outcome};
+
+/// Most nodes in a world.
+pub const NODES: usize = 3;
+/// Most berths in a world, of all pools.
+pub const SLOTS: usize = 3;
+/// No node, no pool.
+pub const NONE: u8 = 9;
+
+/// An image: 0 is none, 1 is what ran at first.
+pub type Image = u8;
+
+/// A Lease, or that there is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The leader that last stamped it.
+    pub epoch: u8,
+    /// Whose it is.
+    pub is: Berth,
+}
+
+/// Whose a berth is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Berth {
+    /// There is no such Lease.
+    #[default]
+    Missing,
+    /// Nobody may take it.
+    Closed(Closed),
+    /// One node may take it.
+    Offered(Offer),
+    /// A node holds it.
+    Held(Held),
+}
+
+/// A closed berth. What makes no difference to the plan is left out: see [`Closed::kept`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Closed {
+    /// Why; [`ClosedReason::Released`] stands for every reason but [`ClosedReason::Shrunk`].
+    pub reason: ClosedReason,
+    /// Whose turn or offer ended here.
+    pub last: u8,
+    /// What it was for.
+    pub target: Image,
+    /// How it ended, when that matters.
+    pub outcome: Option<Outcome>,
+}
+
+/// An offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Offer {
+    /// To this node.
+    pub node: u8,
+    /// Of this UID.
+    pub uid: u8,
+    /// For this image.
+    pub target: Image,
+}
+
+/// A held berth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// By this node.
+    pub node: u8,
+    /// Of this UID.
+    pub uid: u8,
+    /// For this image.
+    pub target: Image,
+    /// What ran before, proven.
+    pub from: Image,
+    /// Under this boot; 0 is the one that runs.
+    pub boot: u8,
+    /// How far it is.
+    pub phase: Phase,
+    /// Asked back, for this reason ([`crate::rich::word`]).
+    pub revoke: u8,
+}
+
+/// How far a holder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// May cordon and drain.
+    Taken,
+    /// May unlock and reboot.
+    Committed,
+    /// Gives back.
+    Releasing(Outcome),
+}
+
+impl Closed {
+    /// A closed berth without what makes no difference. [`crate::rich`] proves by a second plan that it makes none.
+    pub fn kept(self) -> Self {
+        let reason = match self.reason {
+            ClosedReason::Shrunk => ClosedReason::Shrunk,
+            _ => ClosedReason::Released,
+        };
+        match self.outcome {
+            Some(Outcome::Lapsed) => Self { reason, target: 0, ..self },
+            Some(Outcome::Failed) => Self { reason, ..self },
+            _ => Self { reason, last: NONE, target: 0, outcome: None },
+        }
+    }
+}
+
+impl Lease {
+    /// The holding, when it is held.
+    pub fn held(&self) -> Option<&Held> {
+        match &self.is {
+            Berth::Held(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// Node and UID of who holds it or may take it.
+    pub fn who(&self) -> Option<(u8, u8)> {
+        match self.is {
+            Berth::Offered(o) => Some((o.node, o.uid)),
+            Berth::Held(h) => Some((h.node, h.uid)),
+            Berth::Missing | Berth::Closed(_) => None,
+        }
+    }
+}
+
+/// Our cordon, as the Node records it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Cordon {
+    /// There is none.
+    #[default]
+    No,
+    /// There is one; the Node was schedulable before.
+    OverSchedulable,
+    /// There is one; the Node was cordoned before.
+    OverCordoned,
+}
+
+/// The Node object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Object {
+    /// It exists.
+    pub there: bool,
+    /// Counts the Nodes of this name.
+    pub uid: u8,
+    /// `spec.unschedulable`
+    pub unschedulable: bool,
+    /// Our annotation.
+    pub cordon: Cordon,
+    /// Ready, as last reported.
+    pub ready: bool,
+    /// The boot that the kubelet last reported under.
+    pub boot: u8,
+    /// The admin's label that takes it out of its pool.
+    pub excluded: bool,
+}
+
+/// What is published to a node: the spec of its BootcNode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// The pool, or [`NONE`]: undo everything.
+    pub pool: u8,
+    /// UID of the Node that it was made for.
+    pub uid: u8,
+    /// What to run.
+    pub image: Image,
+    /// The retry token.
+    pub token: u8,
+}
+
+/// What the agent reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Status {
+    /// It speaks of the spec as it is.
+    pub observed: bool,
+    /// UID of the Node that the agent runs on.
+    pub uid: u8,
+    /// What runs.
+    pub booted: Image,
+    /// What is staged and locked.
+    pub staged: Image,
+    /// Ready for an offer.
+    pub prepared: bool,
+    /// Failed images, as bits.
+    pub failed: u8,
+    /// The image of the last turn that ended badly.
+    pub turn: Image,
+}
+
+/// What is on the disk and in the memory of a host, its agent apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Host {
+    /// What runs.
+    pub booted: Image,
+    /// What is staged.
+    pub staged: Image,
+    /// Finalization of that is locked.
+    pub locked: bool,
+    /// What is being pulled.
+    pub pull: Image,
+    /// A shutdown has begun.
+    pub down: bool,
+    /// Something inhibits a shutdown.
+    pub inhibited: bool,
+    /// Pods cannot be moved away.
+    pub blocked: bool,
+    /// Finalization failed at the last shutdown.
+    pub unfinalized: bool,
+    /// Failed images, as bits.
+    pub failed: u8,
+    /// An image that was committed and not booted, and how often.
+    pub not_applied: (Image, u8),
+    /// What Berth staged last.
+    pub ours: Image,
+    /// The image of the last turn that ended badly.
+    pub turn: Image,
+    /// Its backoff runs.
+    pub backoff: bool,
+    /// A failed pull's backoff runs.
+    pub pull_backoff: bool,
+    /// The retry token that was obeyed last.
+    pub token: u8,
+    /// The target of this turn, once it was seen to run unproven.
+    pub tried: Image,
+    /// The berth was licensed anew under the boot that runs.
+    pub relicensed: bool,
+}
+
+/// What the agent's process knows, and loses when it dies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Agent {
+    /// The host's deployments as read.
+    pub os: Option<Os>,
+    /// Read after the last thing that may have changed them.
+    pub fresh: bool,
+    /// The Node as read.
+    pub node: Seen,
+    /// It has written the Node since it began to give back.
+    pub restored: bool,
+    /// The drain is done.
+    pub drained: bool,
+    /// The drain's time is over.
+    pub late: bool,
+    /// The boot had its time to be proven.
+    pub overdue: bool,
+    /// The reboot that it asked for.
+    pub reboot: Reboot,
+    /// The end of the turn is counted.
+    pub counted: bool,
+}
+
+/// Deployments as read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Os {
+    /// What runs.
+    pub booted: Image,
+    /// What is staged.
+    pub staged: Image,
+    /// Whether that is locked.
+    pub locked: bool,
+}
+
+/// The Node as read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Seen {
+    /// Not since something changed it.
+    #[default]
+    Unread,
+    /// There was none.
+    Gone,
+    /// This, and whether its resourceVersion is still the current one.
+    Is(Object, bool),
+}
+
+/// The reboot that an agent asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Reboot {
+    /// None.
+    #[default]
+    No,
+    /// A moment ago.
+    Asked,
+    /// So long ago that it should have begun.
+    Late,
+    /// So long ago that it may be asked for again.
+    Long,
+    /// It was refused, or never began.
+    Blocked,
+    /// So long ago that it may be asked for again.
+    BlockedLong,
+}
+
+/// What is true and nobody knows: the judge's own memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Ghost {
+    /// Somebody else wants the node cordoned.
+    pub admin: bool,
+    /// What is staged was unlocked by our agent, on a Node of this UID; 0: it was not, else the UID and one more.
+    pub armed: u8,
+    /// It was rebooted under a berth and not proven since.
+    pub unproven: bool,
+    /// The kubelet said Ready under this boot.
+    pub ready: bool,
+    /// The pool that the admin's labels put it in.
+    pub pool: u8,
+}
+
+/// A node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// The Node object.
+    pub object: Object,
+    /// Its BootcNode, if there is one.
+    pub spec: Option<Spec>,
+    /// And its status.
+    pub status: Status,
+    /// The host.
+    pub host: Host,
+    /// The agent that has the host's lock.
+    pub agent: Agent,
+    /// What only the judge knows.
+    pub ghost: Ghost,
+}
+
+/// A pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Pool {
+    /// Its capacity by the spec.
+    pub capacity: u8,
+    /// Its capacity by `status.berths.total`.
+    pub published: u8,
+    /// A gate is closed.
+    pub paused: bool,
+    /// The image that its members should run.
+    pub target: Image,
+    /// The retry token.
+    pub token: u8,
+    /// Recorded failures: for each image the nodes, as bits.
+    pub failures: [u8; 4],
+}
+
+/// A write that a controller is about to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Write {
+    /// A berth: created, changed, or an offer.
+    Berth {
+        /// Which.
+        slot: u8,
+        /// What it shall say.
+        lease: Lease,
+        /// For an offer: who was unavailable as the plan saw it (bits), and its limit.
+        offer: Option<(u8, u8)>,
+    },
+    /// A BootcNode's spec; `None` deletes it.
+    Publish {
+        /// Which.
+        node: u8,
+        /// What it shall say.
+        spec: Option<Spec>,
+    },
+    /// A pool's status.
+    Pool {
+        /// Which.
+        pool: u8,
+        /// The capacity to publish.
+        total: u8,
+        /// The failures to record.
+        failures: [u8; 4],
+    },
+}
+
+/// A write in a queue, and whether what it was decided on is still what is there (its resourceVersion).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// The write.
+    pub write: Write,
+    /// Compare-and-swap would succeed.
+    pub current: bool,
+}
+
+/// A controller process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Controller {
+    /// The epoch that it was elected with; 0: never.
+    pub epoch: u8,
+    /// What it has decided and not yet written.
+    pub queue: Vec<Entry>,
+    /// Berths with a write of its own of unknown fate, as bits.
+    pub doubt: u8,
+    /// Nodes that it saw let an offer lapse, as bits.
+    pub lapsed: u8,
+    /// What its watches showed when it last looked, while it has not acted on that.
+    pub look: Option<Box<Look>>,
+}
+
+/// What the watches show.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Look {
+    /// The nodes.
+    pub nodes: [Node; NODES],
+    /// The pools.
+    pub pools: [Pool; 2],
+    /// The berths.
+    pub slots: [Lease; SLOTS],
+}
+
+/// A request on its way to the API server, whose sender is gone or has given up. It lands, or never does. One whose
+/// resourceVersion is no longer current can never land, and is forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// A PUT of a berth by this node's agent.
+    Berth {
+        /// Which.
+        slot: u8,
+        /// What it shall say.
+        lease: Lease,
+        /// Whose.
+        node: u8,
+    },
+    /// A PATCH of this Node by its agent.
+    Node {
+        /// Which.
+        node: u8,
+        /// `spec.unschedulable` after it.
+        unschedulable: bool,
+        /// Our annotation after it.
+        cordon: Cordon,
+    },
+    /// A write of a controller.
+    Controller(Write),
+}
+
+/// The world.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The nodes; interchangeable.
+    pub nodes: [Node; NODES],
+    /// The berths.
+    pub slots: [Lease; SLOTS],
+    /// The pools.
+    pub pools: [Pool; 2],
+    /// The controllers.
+    pub controllers: [Controller; 2],
+    /// Which of them leads.
+    pub leader: u8,
+    /// Requests on their way.
+    pub air: Vec<Request>,
+    /// How often each fault may still happen.
+    pub left: [u8; crate::fault::FAULTS],
+}
