@@ -184,6 +184,7 @@ async fn an_agent_writes_its_own_node_only() {
     let mut rig = Rig::new(&control_plane).await.unwrap();
     statuses(&mut rig).await;
     turns(&mut rig).await;
+    licences(&mut rig).await;
     thefts(&mut rig).await;
     forgeries(&mut rig).await;
     other_verbs(&mut rig).await;
@@ -242,11 +243,90 @@ async fn turns(rig: &mut Rig) {
     ] {
         rig.step(what, before, after, None).await;
     }
-    let failed = |lease: &mut Lease| {
-        lease::write(&releasing.given_back().unwrap(), lease, Timestamp::now());
-        hold(lease, "closed:failed");
+    let failed = committed.releasing(Outcome::Failed, boot()).unwrap();
+    rig.step("release as failed", &committed, &failed, None).await;
+    rig.step("give back as failed", &failed, &failed.given_back().unwrap(), None).await;
+    rig.change(
+        "give back as it did not end",
+        &failed,
+        |l| write_as(l, &releasing, "closed:released"),
+        Some("was decided"),
+    )
+    .await;
+    let failed_alone = Some("closed:failed goes with Failed alone");
+    rig.change("released, though failed", &failed, |l| write_as(l, &failed, "closed:released"), failed_alone).await;
+    rig.change("failed, though released", &releasing, |l| write_as(l, &releasing, "closed:failed"), failed_alone).await;
+}
+
+/// Closes a berth as the protocol does, under another name for it.
+fn write_as(lease: &mut Lease, releasing: &Berth, holder: &str) {
+    lease::write(&releasing.given_back().unwrap(), lease, Timestamp::now());
+    hold(lease, holder);
+}
+
+/// From an unproven boot on to another digest, and nothing like it from anywhere else.
+async fn licences(rig: &mut Rig) {
+    let uid = rig.uid.clone();
+    let offered = closed().offered(offer("n1", &uid)).unwrap();
+    let taken = take(&offered, "n1", &uid);
+    let (boot, next) = (|| BootId::from("boot-1"), || BootId::from("boot-2"));
+    let committed = taken.committed(boot()).unwrap();
+    let anew = committed.relicensed(digest(3), next()).unwrap();
+    for (what, before, after) in [
+        ("go on", &committed, &anew),
+        ("go on, rebooted before the commit", &taken, &taken.relicensed(digest(3), next()).unwrap()),
+        ("go on once more", &anew, &anew.relicensed(digest(4), next()).unwrap()),
+        ("repeat a licence that led nowhere", &committed, &committed.relicensed(digest(2), next()).unwrap()),
+    ] {
+        rig.step(what, before, after, None).await;
+    }
+    let revoke = |berth: &Berth| berth.revoked(Some("Paused".into())).unwrap();
+    let revoked = Some("it is revoked");
+    rig.step("go on though revoked", &revoke(&committed), &revoke(&anew), revoked).await;
+    rig.step(
+        "repeat though revoked",
+        &revoke(&committed),
+        &revoke(&committed.relicensed(digest(2), next()).unwrap()),
+        revoked,
+    )
+    .await;
+    rig.step("commit though revoked", &revoke(&taken), &revoke(&committed), revoked).await;
+    rig.step(
+        "end a revoked one",
+        &revoke(&committed),
+        &revoke(&committed.releasing(Outcome::Updated, next()).unwrap()),
+        None,
+    )
+    .await;
+    let no_boot = |lease: &mut Lease| {
+        lease::write(&anew, lease, Timestamp::now());
+        lease.annotations_mut().remove(keys::ANNOTATION_BOOT_ID);
     };
-    rig.change("give back as failed", &releasing, failed, None).await;
+    rig.change("go on under no boot", &committed, no_boot, Some("no boot-id")).await;
+
+    let goes_on = Some("only a holder that is Committed goes on");
+    let target = || annotate(keys::ANNOTATION_TARGET, "sha256:0");
+    let releasing = committed.releasing(Outcome::Updated, next()).unwrap();
+    rig.change("another target while taken", &taken, target(), goes_on).await;
+    rig.change("another target while releasing", &releasing, target(), goes_on).await;
+    let take_another = |lease: &mut Lease| {
+        lease::write(&taken, lease, Timestamp::now());
+        target()(lease);
+    };
+    rig.change("take for another target", &offered, take_another, goes_on).await;
+    let blame_another = |lease: &mut Lease| {
+        lease::write(&releasing.given_back().unwrap(), lease, Timestamp::now());
+        target()(lease);
+    };
+    rig.change("close for another target", &releasing, blame_another, goes_on).await;
+    let from = annotate(keys::ANNOTATION_FROM, "sha256:0");
+    rig.change("another origin", &committed, from, Some("what ran when the berth was taken")).await;
+    for before in [&taken, &committed] {
+        let later = annotate(keys::ANNOTATION_OPEN_UNTIL, "2100-01-01T00:00:00Z");
+        rig.change("a longer window", before, later, Some("these are the controller's")).await;
+        let none = |lease: &mut Lease| drop(lease.annotations_mut().remove(keys::ANNOTATION_OPEN_UNTIL));
+        rig.change("no window", before, none, Some("these are the controller's")).await;
+    }
 }
 
 /// What is not its own, or not open.
@@ -301,8 +381,6 @@ async fn forgeries(rig: &mut Rig) {
     rig.step("another epoch", &taken, &taken.stamped(8), Some("may not change the epoch")).await;
 
     let controllers = Some("these are the controller's");
-    let target = annotate(keys::ANNOTATION_TARGET, "sha256:0");
-    rig.change("another target", &taken, target, controllers).await;
     let uid = annotate(keys::ANNOTATION_NODE_UID, "other");
     rig.change("another UID", &taken, uid, Some("the UIDs differ")).await;
     let blame = annotate(keys::ANNOTATION_LAST_NODE, "n2");
