@@ -55,6 +55,14 @@ pub fn shipped() -> Result<Programs> {
     Ok(Programs { agent: one("berth-agent")?, controller: one("berth-controller")? })
 }
 
+/// The controller's decisions without its I/O, as a program that measures them; built as the controller is shipped.
+///
+/// # Errors
+/// When it does not build.
+pub fn planner() -> Result<PathBuf> {
+    take(&build(&["--release", "--target", STATIC, "-p", "berth-controller", "--example", "plan"])?, "plan")
+}
+
 /// Makes [`programs`] give these from now on: for measurements.
 pub fn choose(programs: &Programs) {
     *BUILT.lock().unwrap_or_else(|e| e.into_inner()) = Some(programs.clone());

@@ -6,6 +6,7 @@ mod handovers;
 pub mod hundred;
 pub mod idle;
 pub mod memory;
+pub mod planner;
 pub mod publish;
 pub mod rollout;
 pub mod staging;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::bench::fleet::Fleet;
-use berth_tests::bench::{Progress, Selection, hundred, idle, publish, rollout, staging};
+use berth_tests::bench::{Progress, Selection, hundred, idle, planner, publish, rollout, staging};
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
 
@@ -50,6 +50,9 @@ async fn main() -> Result<()> {
     }
     if selection.wants_one(&publish::BENCHES) {
         publish::measure(&selection, progress).await.context("cannot measure the controller")?;
+    }
+    if selection.wants_one(&planner::BENCHES) {
+        planner::measure(&selection, progress).await.context("cannot measure the planner")?;
     }
     if selection.wants(hundred::BENCH) {
         hundred::measure(progress).await.context("cannot measure the rollout of a hundred nodes")?;
