@@ -115,10 +115,13 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
+    // What was told last: a server that falls silent is news without having said anything.
+    let mut told = None;
     loop {
         if !*wanted.borrow_and_update() {
             // What is not kept up to date is forgotten.
             *lock(&answers) = Answers::default();
+            told = None;
             prober.clients.clear();
             if wanted.changed().await.is_err() {
                 return;
@@ -126,12 +129,13 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
             continue;
         }
         let before = lock(&answers).clone();
-        let after = prober.round(before.clone()).await;
+        let after = prober.round(before).await;
         let now = Instant::now();
-        let ready = |a: &Answers| -> Vec<_> { a.servers.keys().map(|s| (*s, a.is_ready(s, now))).collect() };
-        let news = before.listed != after.listed || ready(&before) != ready(&after);
+        let ready: Vec<_> = after.servers.keys().map(|s| (*s, after.is_ready(s, now))).collect();
+        let news = Some((after.listed, ready));
         *lock(&answers) = after;
-        if news {
+        if news != told {
+            told = news;
             store.wake();
         }
         // Nobody wants to know any more, or it is time.

@@ -1,12 +1,12 @@
 //! Between phases 6 and 7, client required: which holders do not come back, and telling of it on their BootcNodes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::condition::{node as types, one_line};
+use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
-use berth_api::{NodeUid, keys};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -19,17 +19,19 @@ use crate::view::{HostView, LeaseView, NodeView};
 impl Reconciler {
     /// Works out who does not come back, and makes the conditions `RebootTimedOut` say so.
     pub(super) async fn timeouts(&mut self, pass: &mut Pass) -> Result<(), Lost> {
-        let nodes: BTreeMap<&NodeUid, &NodeView> =
-            pass.snapshot.nodes.values().map(|n| (&n.view.uid, n.view.as_ref())).collect();
         let holders = pass.leases.iter().filter_map(|lease| {
             let holding = lease.berth.as_ref().ok()?.holding()?;
-            holder(self, pass, nodes.get(&holding.uid)?, lease, holding)
+            let node = pass.snapshot.nodes.get(holding.node.as_str())?.view.as_ref();
+            (node.uid == holding.uid).then(|| holder(self, pass, node, lease, holding))
         });
         let lost = self.overdue.judge(holders.collect::<Vec<_>>().into_iter(), pass.now);
         pass.timed_out = lost;
-        let names: Vec<String> = pass.snapshot.hosts.keys().cloned().collect();
-        for name in names {
-            self.say(pass, &name).await?;
+        let hosts = || pass.snapshot.hosts.iter();
+        let said = hosts().filter(|(_, host)| host.view.reboot_timed_out()).map(|(name, _)| name);
+        let lost =
+            pass.snapshot.nodes.iter().filter(|(_, n)| pass.timed_out.contains(&n.view.uid)).map(|(name, _)| name);
+        for name in said.chain(lost).collect::<BTreeSet<_>>() {
+            self.say(pass, name).await?;
         }
         Ok(())
     }
@@ -83,18 +85,18 @@ fn holder<'a>(
     node: &'a NodeView,
     lease: &LeaseView,
     holding: &'a Holding,
-) -> Option<Holder<'a>> {
+) -> Holder<'a> {
     let host = pass.snapshot.hosts.get(node.name.as_str());
     // By what this process has seen of it: its report, and what it wrote on its berth.
     let berth = pass.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
-    Some(Holder {
+    Holder {
         node,
         host: host.map(|entry| entry.view.as_ref()),
         phase: &holding.phase,
         heard: berth.max(host.map(|entry| entry.heard)),
         lively: pass.heard.contains(&node.name),
         timeouts: this.timeouts_of(pass, lease),
-    })
+    }
 }
 
 /// Says for how long nobody has heard of it in words: whoever reads it has another clock than this machine.
