@@ -11,6 +11,7 @@ use kube::Client;
 use serde_json::Value;
 
 const POOLS: &str = "/apis/berth.dev/v1alpha1/bootcnodepools";
+const FLEETS: &str = "/apis/berth.dev/v1alpha1/bootcfleets";
 const NODES: &str = "/apis/berth.dev/v1alpha1/bootcnodes";
 
 const HEX: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -30,6 +31,77 @@ const REBOOT: &str = "rebootTimeout must be a duration above zero: a whole numbe
 const DRAIN: &str = "drain.timeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h";
 const VALUES: &str = "write values with the operators In and NotIn, and none with Exists and DoesNotExist";
 const INTERVAL: &str = "progressInterval must be a duration: 0, or a whole number and a unit, such as 5s or 1m";
+
+const CRON: &str = "windows[].schedule must be five cron fields (minute hour day month weekday), such as '0 22 * * 5'";
+const LASTS: &str = "windows[].duration must be from 1m to 168h, such as 90m or 8h";
+const ZONE: &str = "windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC";
+const SPLAY: &str = "windows[].splay must be a duration: 0, or a whole number and a unit, such as 10m";
+const SOAK: &str = "soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h";
+const RESERVED: &str = "a wave cannot be named rest or control-plane: these are the names of what comes after all waves; choose another name";
+const WAVE_NAME: &str = "the name of a wave must be lower-case letters, digits and '-', such as canary";
+const WAVE_SELECTOR: &str = "waves[].nodeSelector is missing; write the labels of the wave's nodes";
+const BACKWARDS: &str = "exclusions[].from must be before exclusions[].to";
+const ONE_FLEET: &str = "there is one BootcFleet, and its name is cluster; write metadata.name: cluster";
+
+/// Wrong values of `rollout`, and what the refusal must contain.
+const WRONG_ROLLOUTS: &[(&str, &str)] = &[
+    // Windows.
+    ("{windows: [{schedule: '0 0 22 * * 5', duration: 8h}]}", CRON),
+    ("{windows: [{schedule: '22 * * 5', duration: 8h}]}", CRON),
+    ("{windows: [{schedule: '@daily', duration: 8h}]}", CRON),
+    ("{windows: [{schedule: ' 0 22 * * 5', duration: 8h}]}", CRON),
+    ("{windows: [{duration: 8h}]}", "windows[].schedule is missing; write five cron fields, such as '0 22 * * 5'"),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 169h}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 10081m}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 59s}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 8h30m}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 1d}]}", LASTS),
+    (
+        "{windows: [{schedule: '0 22 * * 5'}]}",
+        "windows[].duration is missing; write how long the window lasts, such as 90m or 8h",
+    ),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '+01:00'}]}", ZONE),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: ''}]}", ZONE),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '../etc/localtime'}]}", ZONE),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, splay: soon}]}", SPLAY),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, start: x}]}",
+        "unknown field \"spec.rollout.windows[0].start\"",
+    ),
+    // Exclusions.
+    ("{exclusions: [{from: '2026-12-27T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}", BACKWARDS),
+    ("{exclusions: [{from: '2026-12-20T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}", BACKWARDS),
+    ("{exclusions: [{from: '2026-12-20T00:00:00Z'}]}", "spec.rollout.exclusions[0].to: Required value"),
+    ("{exclusions: [{from: '2026-12-20', to: '2026-12-27'}]}", "spec.rollout.exclusions[0].from"),
+    // Waves.
+    ("{waves: [{name: canary}]}", WAVE_SELECTOR),
+    ("{waves: [{nodeSelector: {}}]}", "spec.rollout.waves[0].name: Required value"),
+    ("{waves: [{name: rest, nodeSelector: {}}]}", RESERVED),
+    ("{waves: [{name: control-plane, nodeSelector: {}}]}", RESERVED),
+    ("{waves: [{name: Canary, nodeSelector: {}}]}", WAVE_NAME),
+    ("{waves: [{name: '', nodeSelector: {}}]}", WAVE_NAME),
+    ("{waves: [{name: a, nodeSelector: {}}, {name: a, nodeSelector: {}}]}", "Duplicate value"),
+    ("{waves: [{name: a, nodeSelector: {}, soakTime: 1.5h}]}", SOAK),
+    ("{waves: [{name: a, nodeSelector: {matchExpressions: [{key: a, operator: In}]}}]}", VALUES),
+    ("{soakTime: '30'}", SOAK),
+    // The rest.
+    ("{maxFailures: 0}", "should be greater than or equal to 1"),
+    ("{maxFailures: 65}", "should be less than or equal to 64"),
+    ("{retryToken: LONGTAG}", "may not be more than 64"),
+];
+
+/// Right values of `rollout`.
+const RIGHT_ROLLOUTS: &[&str] = &[
+    "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: Europe/Berlin, splay: 10m}]}",
+    "{windows: [{schedule: '*/5 0-6,22 1,15 JAN-MAR sun', duration: 168h, timeZone: Etc/GMT+5, splay: '0'}]}",
+    "{windows: [{schedule: '* * * * *', duration: 1m}, {schedule: '* * * * *', duration: 60s}]}",
+    "{exclusions: [{from: '2026-12-20T00:00:00Z', to: '2027-01-02T08:00:00+01:00'}]}",
+    "{soakTime: '0', waves: []}",
+    "{soakTime: 30m, waves: [{name: canary, nodeSelector: {matchLabels: {a: b}}, soakTime: 12h}, \
+      {name: late-1, nodeSelector: {}, includeControlPlane: true}]}",
+    "{maxFailures: 1, retryToken: again, zoneKey: example.com/rack}",
+    "{maxFailures: 64, retryToken: ''}",
+];
 
 /// Wrong specs of a pool, and what the refusal must contain. `HEX` stands for 64 digits.
 const WRONG_POOLS: &[(&str, &str)] = &[
@@ -227,6 +299,21 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
     let mut results = Vec::new();
     for (spec, words) in WRONG_POOLS {
         results.push(server.refuses(POOLS, &pool(spec), words).await);
+    }
+    let with =
+        |rollout: &str| pool(&format!("{{nodeSelector: {{}}, image: {{ref: 'quay.io/e/os:v1'}}, rollout: {rollout}}}"));
+    for (rollout, words) in WRONG_ROLLOUTS {
+        results.push(server.refuses(POOLS, &with(rollout), words).await);
+    }
+    for rollout in RIGHT_ROLLOUTS {
+        results.push(server.accepts(POOLS, &with(rollout)).await);
+    }
+    for (name, spec) in [("default", "{}"), ("cluster2", "{paused: true}")] {
+        results.push(server.refuses(FLEETS, &object("BootcFleet", name, spec), ONE_FLEET).await);
+    }
+    results.push(server.refuses(FLEETS, &object("BootcFleet", "cluster", "{paused: sometimes}"), "spec.paused").await);
+    for spec in ["{}", "{paused: true}"] {
+        results.push(server.accepts(FLEETS, &object("BootcFleet", "cluster", spec)).await);
     }
     for (spec, words) in WRONG_NODES {
         results.push(server.refuses(NODES, &object("BootcNode", "n1", spec), words).await);

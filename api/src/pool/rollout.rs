@@ -53,9 +53,9 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub exclusions: Vec<Exclusion>,
-    /// The rollout halts when an image has failed on so many nodes, at least 1. Default 1.
+    /// The rollout halts when an image has failed on so many nodes: from 1 to 64. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(min = 1, max = 64))]
     pub max_failures: Option<u32>,
     /// Any text. When it changes, nodes try again what has failed on them, once, and a rollout that was halted goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +111,12 @@ pub struct Wave {
 
 /// When reboots may start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("has(self.schedule)")
+        .message("windows[].schedule is missing; write five cron fields, such as '0 22 * * 5'"),
+    validation = Rule::new("has(self.duration)")
+        .message("windows[].duration is missing; write how long the window lasts, such as 90m or 8h"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
     /// When it opens, as five cron fields: minute, hour, day of month, month, day of week.
