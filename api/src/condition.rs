@@ -3,6 +3,8 @@
 //! A condition's `lastTransitionTime` moves only when its status moves (invariant I9), so that "since when" and
 //! alerts on duration mean something.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -67,25 +69,25 @@ pub struct Verdict {
     /// `Some(true)`: True; `Some(false)`: False; `None`: Unknown.
     pub status: Option<bool>,
     /// CamelCase reason.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// One line for people; may be empty.
     pub message: String,
 }
 
 impl Verdict {
     /// True, with a reason.
-    pub fn yes(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status: Some(true), reason, message: message.into() }
+    pub fn yes(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { status: Some(true), reason: reason.into(), message: message.into() }
     }
 
     /// False, with a reason.
-    pub fn no(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status: Some(false), reason, message: message.into() }
+    pub fn no(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { status: Some(false), reason: reason.into(), message: message.into() }
     }
 
     /// Unknown, with a reason. Never means failed.
-    pub fn unknown(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status: None, reason, message: message.into() }
+    pub fn unknown(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { status: None, reason: reason.into(), message: message.into() }
     }
 }
 
@@ -116,14 +118,14 @@ pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict, gener
                 condition.last_transition_time = Time::from(now);
             }
             condition.status = status.to_owned();
-            condition.reason = verdict.reason.to_owned();
+            condition.reason = verdict.reason.into_owned();
             condition.message = message;
             condition.observed_generation = generation;
         }
         None => conditions.push(Condition {
             type_: type_.to_owned(),
             status: status.to_owned(),
-            reason: verdict.reason.to_owned(),
+            reason: verdict.reason.into_owned(),
             message,
             last_transition_time: Time::from(now),
             observed_generation: generation,

@@ -303,6 +303,6 @@ mod tests {
         assert_eq!(reason(&fleet), "FleetPaused");
         rollout.paused = true;
         let both = look(rollout, "2026-11-20T22:00:00Z", |i| i.fleet_paused = true);
-        assert_eq!((reason(&both), both.window.reason), ("Paused", "InvalidWindow"));
+        assert_eq!((reason(&both), both.window.reason.as_ref()), ("Paused", "InvalidWindow"));
     }
 }

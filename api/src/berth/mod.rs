@@ -278,6 +278,18 @@ impl Berth {
         }
     }
 
+    /// Tells a holder anew until when its reboot may start: windows change while it holds, and whoever is stuck under a
+    /// bad image may have to wait for the next one.
+    ///
+    /// # Errors
+    /// When nobody holds it.
+    pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
+        match &self.state {
+            BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { open_until, ..h.clone() }))),
+            _ => self.refused("nobody holds it"),
+        }
+    }
+
     // What the agent of the named node may do.
 
     /// Takes an offer made to this very Node.

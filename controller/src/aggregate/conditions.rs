@@ -90,7 +90,7 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
     if let Some((_, reason, _)) = active.iter().find(|(d, _, _)| count(doing, *d) > 0) {
         let done = count(doing, Doing::Updated);
         let message = format!("{done} of {} updated; {}", facts.members.len(), parts.join("; "));
-        return Verdict::yes(reason, message);
+        return Verdict::yes(*reason, message);
     }
     let Some(target) = target else {
         return Verdict::no("ImageNotResolved", "the image is not resolved to a digest yet; see ImageResolved");

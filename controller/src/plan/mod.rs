@@ -200,6 +200,8 @@ pub enum Why {
     Revoke(&'static str),
     /// The holder may go on after all.
     Unrevoke,
+    /// The holder is told anew until when its reboot may start.
+    Window,
     /// Its Node is gone.
     Gone,
     /// Its Node is excluded and does not come back.
@@ -331,12 +333,16 @@ impl<'a> Free<'a> {
 
     fn open(&mut self, facts: &PoolFacts, member: &Member, target: Digest) -> Option<BerthWrite> {
         let (_, seen) = self.0.pop_first()?;
-        // The reboot must be over before the window is.
-        let open_until = facts.closes.map(|closes| closes.checked_sub(member.estimate.reboot).unwrap_or(closes));
+        let open_until = open_until(facts, member);
         let offer = Offer { node: member.name.clone(), uid: member.uid.clone(), target, open_until };
         let berth = seen.berth.as_ref().ok()?.offered(offer).ok()?.stamped(facts.epoch);
         Some(BerthWrite::Update { lease: seen.lease.clone(), berth, why: Why::Offer })
     }
+}
+
+/// Until when the member's reboot may start: it must be over before the window is.
+fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
+    facts.closes.map(|closes| closes.checked_sub(member.estimate.reboot).unwrap_or(closes))
 }
 
 /// The berths as they were read. An unreadable one counts as held.

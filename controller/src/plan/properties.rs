@@ -38,7 +38,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
     state.prop_map(move |(kind, node, until, epoch, in_doubt)| {
         let node = NODES[node];
         let mut berth = match kind {
-            0 => offered(index, node, until),
+            0 => offered(index, node),
             1 => taken(index, node),
             2 => taken(index, node).revoked(Some("Paused".into())).unwrap(),
             3 => committed(index, node),
@@ -174,8 +174,10 @@ impl World<'_> {
             return;
         }
         let revoke = after.holding().unwrap().revoke.clone();
-        let same = before.revoked(revoke).unwrap().stamped(self.facts.epoch);
-        assert_eq!(*after, same, "only revoke and epoch change on a held berth");
+        let until = after.holding().unwrap().open_until;
+        assert!(until == holding.open_until || (until.is_none() && self.facts.closes.is_none()));
+        let same = before.revoked(revoke).unwrap().open_until(until).unwrap().stamped(self.facts.epoch);
+        assert_eq!(*after, same, "only revoke, window and epoch change on a held berth");
     }
 
     fn apply(&mut self, write: &BerthWrite) {

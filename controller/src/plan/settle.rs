@@ -6,8 +6,15 @@ use std::time::Duration;
 use berth_api::NodeUid;
 use berth_api::berth::{Berth, BerthState, ClosedReason, HoldPhase, Holding, Offer};
 
+use jiff::SignedDuration;
+
 use super::waves::Progress;
-use super::{BerthWrite, Gate, OPEN_FOR, Occupancy, PoolFacts, SeenBerth, Why, candidates, failures};
+use super::{
+    BerthWrite, Gate, Member, OPEN_FOR, Occupancy, PoolFacts, SeenBerth, Why, candidates, failures, open_until,
+};
+
+/// What a holder was told is not told anew for less: estimates change a little with every turn.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Brings every existing berth into order, and returns the berths as they are after that.
 pub(super) fn settle(
@@ -150,8 +157,23 @@ impl Desk<'_> {
         let (text, why) = match (reason, &holding.revoke) {
             (Some(reason), None) => (Some(reason.to_owned()), Why::Revoke(reason)),
             (None, Some(_)) => (None, Why::Unrevoke),
+            (None, None) => return self.extended(berth, holding, member?),
             _ => return None,
         };
         berth.revoked(text).ok().map(|next| (next, why))
+    }
+
+    /// Tells a holder until when its reboot may start, when that is no longer what it was told: the admin has changed the
+    /// windows, or it is stuck under a bad image and the next window has opened.
+    fn extended(&self, berth: &Berth, holding: &Holding, member: &Member) -> Option<(Berth, Why)> {
+        let wanted = open_until(self.facts, member);
+        let same = match (wanted, holding.open_until) {
+            (Some(wanted), Some(told)) => wanted.duration_since(told).abs() < TOLERANCE,
+            (wanted, told) => wanted == told,
+        };
+        if same {
+            return None;
+        }
+        berth.open_until(wanted).ok().map(|next| (next, Why::Window))
     }
 }

@@ -56,14 +56,14 @@ pub(super) fn closed(index: u32) -> Berth {
     Berth::new("p".into(), index, 7)
 }
 
-pub(super) fn offered(index: u32, node: &str, until: i64) -> Berth {
-    let offer = Offer { node: node.into(), uid: uid(node), target: digest(2), open_until: Some(at(until)) };
+pub(super) fn offered(index: u32, node: &str) -> Berth {
+    let offer = Offer { node: node.into(), uid: uid(node), target: digest(2), open_until: None };
     closed(index).offered(offer).unwrap()
 }
 
 pub(super) fn taken(index: u32, node: &str) -> Berth {
     let boot = BootId::from("b");
-    offered(index, node, 100).taken(&node.into(), &uid(node), Some(digest(1)), boot).unwrap()
+    offered(index, node).taken(&node.into(), &uid(node), Some(digest(1)), boot).unwrap()
 }
 
 pub(super) fn committed(index: u32, node: &str) -> Berth {
@@ -145,7 +145,7 @@ fn one_at_a_time_and_two_at_a_time() {
 
 #[test]
 fn holders_and_open_offers_use_up_capacity() {
-    for berth in [taken(0, "n1"), committed(0, "n1"), offered(0, "n1", 100)] {
+    for berth in [taken(0, "n1"), committed(0, "n1"), offered(0, "n1")] {
         let plan = now(&facts(1, names(&["n1", "n2"]), vec![seen(berth), seen(closed(1))]));
         assert!(!words(&plan).iter().any(|w| w.contains("Offer")), "{plan:?}");
     }
@@ -237,7 +237,7 @@ fn who_ended_badly_goes_behind_the_others() {
     assert_eq!(order(&f), ["n3", "n2", "n1"]);
     f.members[0].last_turn = Some((digest(9), 2));
     assert_eq!(order(&f), ["n1", "n3", "n2"], "another digest is another matter");
-    let lapsed = offered(0, "n1", 10).closed(ClosedReason::Lapsed).unwrap();
+    let lapsed = offered(0, "n1").closed(ClosedReason::Lapsed).unwrap();
     f.berths = vec![seen(lapsed)];
     assert_eq!(order(&f)[0], "n3");
     f.members[1].ready = false;
@@ -251,7 +251,7 @@ fn who_ended_badly_goes_behind_the_others() {
 
 #[test]
 fn an_offer_lapses_and_the_next_node_has_its_turn() {
-    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1", 50))]);
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
     f.berths[0].age = OPEN_FOR - Duration::from_secs(1);
     assert!(plan(&f, at(9000)).writes.is_empty(), "whatever the clock on the wall says");
     f.berths[0].age = OPEN_FOR;
@@ -280,13 +280,13 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
         ("uid", |f| f.members[0].uid = uid("new")),
     ];
     for (what, change) in changes {
-        let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1", 100))]);
+        let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1"))]);
         assert!(now(&f).writes.is_empty());
         change(&mut f);
         let words = words(&now(&f));
         assert!(words[0].starts_with("p-0 Withdrawn"), "{what}: {words:?}");
     }
-    let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1", 100))]);
+    let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1"))]);
     f.members[0].heard = false;
     f.members[0].observed = false;
     assert!(now(&f).writes.is_empty(), "a late report is no reason");
@@ -305,7 +305,7 @@ fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
 
 #[test]
 fn a_withdrawn_image_goes_no_further_while_the_new_one_is_not_resolved() {
-    let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(offered(2, "n3", 100)), seen(closed(3))];
+    let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(offered(2, "n3")), seen(closed(3))];
     let mut f = facts(4, names(&["n1", "n2", "n3", "n4"]), berths);
     assert_eq!(words(&now(&f)), ["p-3 Offer n4"]);
     f.unresolved = true;
@@ -342,7 +342,7 @@ fn a_committed_or_releasing_holder_is_left_alone() {
 
 #[test]
 fn a_ghost_is_closed_only_after_a_live_read() {
-    for berth in [taken(0, "n1"), offered(0, "n1", 100)] {
+    for berth in [taken(0, "n1"), offered(0, "n1")] {
         let mut f = facts(1, names(&["n2"]), vec![seen(berth)]);
         assert!(!words(&now(&f)).contains(&"p-0 Gone".to_owned()));
         f.confirmed_gone.insert(uid("n1"));
@@ -398,7 +398,7 @@ fn a_pool_grows_only_as_far_as_it_has_said() {
 #[test]
 fn a_pool_shrinks_by_withdrawing_saying_closing_and_deleting() {
     // Capacity 2 -> 1, one holder and one open offer.
-    let berths = vec![seen(taken(0, "n1")), seen(offered(1, "n2", 100))];
+    let berths = vec![seen(taken(0, "n1")), seen(offered(1, "n2"))];
     let mut f = facts(1, names(&["n1", "n2"]), berths);
     f.published = 2;
     let plan = now(&f);
@@ -430,7 +430,7 @@ fn a_shrink_is_not_said_while_writes_may_be_on_their_way() {
 
 #[test]
 fn a_pool_that_goes_gives_up_all_its_berths() {
-    let berths = vec![seen(closed(0)), seen(taken(1, "n1")), seen(offered(2, "n2", 100))];
+    let berths = vec![seen(closed(0)), seen(taken(1, "n1")), seen(offered(2, "n2"))];
     let mut f = facts(0, vec![], berths);
     f.published = 3;
     let first = words(&now(&f));
@@ -549,6 +549,18 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
     assert_eq!(plan.waiting[&"n1".into()], Wait::TooLate);
     let BerthWrite::Update { berth, .. } = &plan.writes[0] else { panic!() };
     assert_eq!(berth.offer().unwrap().open_until, Some(at(50 + 40)), "the reboot must be over when it shuts");
+    f.members[1].estimate.reboot = minute / 2;
+    f.berths = vec![seen(berth.taken(&"n2".into(), &uid("n2"), None, BootId::from("b")).unwrap())];
+    assert!(now(&f).writes.is_empty(), "a better estimate is no news");
+    f.closes = Some(at(50 + 1000));
+    assert_eq!(words(&now(&f)), ["p-0 Window n2"], "the next window, or a longer one");
+    f.closes = None;
+    assert_eq!(words(&now(&f)), ["p-0 Window n2"]);
+    f.gate = gate("OutsideWindows");
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"OutsideWindows\") n2"]);
+    f.gate = None;
+    f.closes = Some(at(50 + 100));
+    f.berths = vec![seen(closed(0))];
     f.members[1].clock_synchronized = false;
     assert_eq!(now(&f).waiting[&"n2".into()], Wait::NoClock);
 }

@@ -231,6 +231,7 @@ fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
                 Why::Revoke(reason) => tracing::info!(%pool, berth = %lease, node, reason, "berth asked back"),
                 Why::Unrevoke => tracing::info!(%pool, berth = %lease, node, "berth no longer asked back"),
                 Why::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
+                Why::Window => tracing::info!(%pool, berth = %lease, node, "the holder is told of another window"),
                 Why::Excluded => {
                     tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");
                 }
