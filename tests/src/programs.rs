@@ -43,6 +43,19 @@ pub fn programs() -> Result<Programs> {
     Ok(programs)
 }
 
+/// `kubectl-berth`, built once for each process.
+///
+/// # Errors
+/// When it does not build.
+pub fn kubectl() -> Result<PathBuf> {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = BUILT.get() {
+        return Ok(path.clone());
+    }
+    let path = take(&build(&["-p", "kubectl-berth"])?, "kubectl-berth")?;
+    Ok(BUILT.get_or_init(|| path).clone())
+}
+
 /// Builds the programs as they are shipped: static, in release.
 ///
 /// # Errors
@@ -68,24 +81,32 @@ pub fn choose(programs: &Programs) {
     *BUILT.lock().unwrap_or_else(|e| e.into_inner()) = Some(programs.clone());
 }
 
-/// The agent with deliberate bugs compiled in, each asleep until `BERTH_SEEDED_BUG` names it. It has a target
-/// directory of its own, so that it never lies where the real one is expected.
+/// Agent and controller with deliberate bugs compiled in, each asleep until `BERTH_SEEDED_BUG` names it. They have a
+/// target directory of their own, so that they never lie where the real ones are expected.
+///
+/// # Errors
+/// When they do not build.
+pub fn seeded() -> Result<Programs> {
+    static BUILT: OnceLock<Programs> = OnceLock::new();
+    if let Some(programs) = BUILT.get() {
+        return Ok(programs.clone());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    let features = "berth-agent/seeded-bugs,berth-controller/seeded-bugs";
+    let args = ["-p", "berth-agent", "-p", "berth-controller", "--features", features, "--target-dir"];
+    let mut args: Vec<OsString> = args.map(OsString::from).into();
+    args.push(target.join("seeded").into_os_string());
+    let found = build(&args)?;
+    let programs = Programs { agent: take(&found, "berth-agent")?, controller: take(&found, "berth-controller")? };
+    Ok(BUILT.get_or_init(|| programs).clone())
+}
+
+/// The agent of [`seeded`].
 ///
 /// # Errors
 /// When it does not build.
 pub fn seeded_agent() -> Result<PathBuf> {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(path) = BUILT.get() {
-        return Ok(path.clone());
-    }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
-    let directory = target.join("seeded");
-    let options = [OsString::from("--target-dir"), directory.into_os_string()];
-    let mut args: Vec<OsString> = ["-p", "berth-agent", "--features", "seeded-bugs"].map(OsString::from).into();
-    args.extend(options);
-    let found = build(&args)?;
-    let path = take(&found, "berth-agent")?;
-    Ok(BUILT.get_or_init(|| path).clone())
+    Ok(seeded()?.agent)
 }
 
 /// Rust's name for the platform of the shipped agent.

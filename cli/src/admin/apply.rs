@@ -130,7 +130,8 @@ fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -
     };
     Event {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{node}.")),
+            // The berth's name is short, and ends with a digit; a Node's may leave no room.
+            generate_name: Some(format!("{}-", lease.name_any())),
             namespace: Some(EVENTS.to_owned()),
             ..ObjectMeta::default()
         },
