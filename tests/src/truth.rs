@@ -17,6 +17,8 @@ mod capacity;
 mod cordons;
 mod history;
 mod protocol;
+#[cfg(test)]
+mod tests;
 
 /// The records of one test.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::judge::{Judge, Verdict};
 use super::plan::{CAPACITY, CONTROLLERS, Plan};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::Settings;
-use crate::programs;
+use crate::programs::{self, Programs};
 
 /// How many hosts a soak has.
 pub const HOSTS: usize = 12;
@@ -113,6 +113,8 @@ impl Soak {
     async fn ask_for(&self, target: &Published, plan: &Plan) -> Result<()> {
         let rollout = json!({
             "maxUnavailable": CAPACITY, "maxStaging": "100%",
+            // Short, so that a holder that does not come back is overdue now and then: nothing may come of that.
+            "rebootTimeout": "5s",
             // Nodes that vanish under a commit count as failures of the image; an admin who knows better says retry.
             "maxFailures": HOSTS, "retryToken": format!("rollout-{}", plan.rollout), "paused": false,
         });
@@ -173,7 +175,8 @@ fn cluster_options(options: &Options) -> Result<ClusterOptions> {
     };
     if let Some(bug) = &options.bug {
         let env = vec![("BERTH_SEEDED_BUG".to_owned(), bug.clone())];
-        cluster.agent = Some(programs::seeded_agent()?);
+        let Programs { agent, controller } = programs::seeded()?;
+        (cluster.agent, cluster.controller) = (Some(agent), Some(controller));
         (cluster.agent_env, cluster.controller_env) = (env.clone(), env);
     }
     Ok(cluster)

@@ -1,11 +1,13 @@
 //! The protocol of the berth, write by write: who may turn what into what (design, section 3), and what must be true of
 //! the host when it does.
 
-use berth_api::berth::{BerthState, ClosedReason, HoldPhase, Holding, Outcome};
+use berth_api::berth::{BerthState, Closed, ClosedReason, HoldPhase, Holding, Outcome};
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::history::{History, Seen, text, writes};
 use super::{Truth, name_of};
+use crate::audit::Record;
 use crate::hosts::HostChange;
 
 /// One write of a berth that was there before.
@@ -240,7 +242,14 @@ impl Truth<'_> {
 
     fn by_controller(&self, change: &Change<'_>) -> Vec<String> {
         match (&change.before.berth.state, &change.after.berth.state) {
-            (BerthState::Closed(_), _) if change.after.berth.holding().is_none() => vec![],
+            (BerthState::Closed(before), BerthState::Closed(after)) => match before.outcome {
+                Some(Outcome::Failed) if after.outcome.is_none() => self.unrecorded(change, before),
+                _ => vec![],
+            },
+            (BerthState::Closed(before), BerthState::Offered(_)) => match before.outcome {
+                Some(Outcome::Failed) => vec![change.wrong("I8", "it was opened before its failure was on record")],
+                _ => vec![],
+            },
             (BerthState::Offered(_), BerthState::Closed(_)) => vec![],
             (BerthState::Offered(before), BerthState::Offered(after)) if before == after => vec![],
             (BerthState::Held(before), BerthState::Held(after)) => {
@@ -258,6 +267,26 @@ impl Truth<'_> {
                 _ => vec![change.wrong("I5", "it took a held berth away")],
             },
             _ => vec![change.wrong("I1", "a controller may not do that")],
+        }
+    }
+
+    /// I8: the failure that a berth told of stands in the status of its pool.
+    fn unrecorded(&self, change: &Change<'_>, closed: &Closed) -> Vec<String> {
+        let (Some(digest), Some(node)) = (&closed.last_target, &closed.last_node) else {
+            return vec![];
+        };
+        let pool = change.after.berth.pool.as_str();
+        let statuses = writes(self.audit, "bootcnodepools/status");
+        let mut before =
+            statuses.iter().filter(|(version, record, _)| *version < change.after.version && record.name == pool);
+        let names = |(_, _, status): &(u64, &Record, &Value)| {
+            let failures = status.pointer("/status/failures").map(Value::to_string).unwrap_or_default();
+            failures.contains(&digest.to_string()) && failures.contains(&format!("\"{node}\""))
+        };
+        // It may be forgotten again by now, on an admin's word.
+        match before.any(names) {
+            true => vec![],
+            false => vec![change.wrong("I8", "its failure was acknowledged before it was on record")],
         }
     }
 
