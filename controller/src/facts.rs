@@ -12,7 +12,7 @@ use crate::memory::{Offers, Soaks};
 use crate::plan::{self, Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};
-use crate::view::{HostView, LeaseView, NodeView, PoolView};
+use crate::view::{HostView, LeaseView, NodeView, PoolView, Report};
 use berth_api::membership::{self, Membership, PoolSelector, Rule};
 
 /// A pool as this pass sees it.
@@ -272,11 +272,9 @@ impl Shared<'_> {
         let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
         let capacity = pool.capacity(names.len());
         let sorter = Sorter::of(pool);
-        let members = names.into_iter().filter_map(|name| self.member(pool, name, &sorter)).collect();
+        let members: Vec<Member> = names.into_iter().filter_map(|name| self.member(pool, name, &sorter)).collect();
         let gates = self.gates.get(&pool.name);
-        let is_lost = |node: &&NodeView| !node.ready && node.labels.contains_key(keys::LABEL_EXCLUDE);
-        let nodes = self.snapshot.nodes.values().map(|n| n.view.as_ref());
-        let berths = self
+        let berths: Vec<SeenBerth> = self
             .leases
             .iter()
             .filter(|lease| lease.pool == pool.name)
@@ -287,13 +285,11 @@ impl Shared<'_> {
                 age: self.offers.age(lease.name(), self.now),
             })
             .collect();
-        let elsewhere = self
-            .occupied
-            .by_uid
-            .iter()
-            .filter(|(_, pools)| pools.iter().any(|p| *p != pool.name))
-            .map(|(uid, _)| uid.clone())
-            .collect();
+        // Of all the others nothing is asked.
+        let named = || berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
+        let uids = members.iter().map(|m| &m.uid).chain(named().map(|(_, uid)| uid));
+        let elsewhere = uids.filter(|uid| self.is_elsewhere(uid, &pool.name)).cloned().collect();
+        let lost = named().filter(|(node, uid)| self.is_lost(node, uid)).map(|(_, uid)| uid.clone()).collect();
         PoolFacts {
             pool: pool.name.clone(),
             epoch: self.epoch,
@@ -309,8 +305,19 @@ impl Shared<'_> {
             berths,
             elsewhere,
             confirmed_gone: self.confirmed_gone.clone(),
-            lost: nodes.filter(is_lost).map(|n| n.uid.clone()).collect(),
+            lost,
         }
+    }
+
+    /// Whether the node has a berth or an offer of another pool.
+    fn is_elsewhere(&self, uid: &NodeUid, pool: &PoolName) -> bool {
+        self.occupied.by_uid.get(uid).is_some_and(|pools| pools.iter().any(|p| p != pool))
+    }
+
+    /// Whether the Node is excluded and not Ready.
+    fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
+        let node = self.snapshot.nodes.get(node.as_str()).map(|n| n.view.as_ref()).filter(|n| n.uid == *uid);
+        node.is_some_and(|n| !n.ready && n.labels.contains_key(keys::LABEL_EXCLUDE))
     }
 
     fn member(&self, pool: &Pool, name: &NodeName, sorter: &Sorter) -> Option<Member> {
@@ -329,10 +336,11 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
     if host.is_some_and(|h| h.deleting) {
         return None;
     }
-    let spec = host.and_then(|h| h.spec()).cloned().unwrap_or_default();
-    let report = host.and_then(|h| h.report()).cloned().unwrap_or_default();
+    let spec = host.and_then(HostView::spec);
+    let silent = Report::default();
+    let report = host.and_then(HostView::report).unwrap_or(&silent);
     // What another pool published says nothing about this one.
-    let ours = spec.pool_name == pool.name.as_str();
+    let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
     // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
     let retried = asked.is_some_and(|s| s.retry_token() != report.retry_token.as_deref().unwrap_or_default());
@@ -345,14 +353,14 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         unschedulable: node.unschedulable,
         our_cordon: node.our_cordon,
         desired: desired_digest(pool.target(), &node.architecture).cloned(),
-        published: spec.image.filter(|_| ours).map(|i| i.digest),
-        published_uid: NodeUid::from(spec.node_uid.as_str()),
+        published: ours.and_then(|s| s.image.as_ref()).map(|i| i.digest.clone()),
+        published_uid: NodeUid::from(spec.map_or("", |s| s.node_uid.as_str())),
         observed: host.is_some_and(HostView::observed),
         prepared: report.prepared,
-        staged: report.staged.filter(|_| report.locked),
-        booted: report.booted,
-        failed: if retried { vec![] } else { report.failed },
-        last_turn: report.last_turn.map(|turn| (turn.digest, turn.attempts)),
+        staged: report.staged.clone().filter(|_| report.locked),
+        booted: report.booted.clone(),
+        failed: if retried { vec![] } else { report.failed.clone() },
+        last_turn: report.last_turn.as_ref().map(|turn| (turn.digest.clone(), turn.attempts)),
         lapses: 0,
         heard,
         wave: 0,

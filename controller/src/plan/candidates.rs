@@ -185,7 +185,7 @@ pub(super) struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy) -> Self {
+    pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy<'_>) -> Self {
         // What a former controller has left behind: the last one for each berth.
         let lapsed: BTreeSet<&NodeName> = berths
             .iter()

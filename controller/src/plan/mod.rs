@@ -235,10 +235,6 @@ pub struct Plan {
 }
 
 impl PoolFacts {
-    fn member(&self, name: &NodeName, uid: &NodeUid) -> Option<&Member> {
-        self.members.iter().find(|m| m.name == *name && m.uid == *uid)
-    }
-
     fn readable(&self) -> impl Iterator<Item = (&SeenBerth, &Berth)> {
         self.berths.iter().filter_map(|s| s.berth.as_ref().ok().map(|b| (s, b)))
     }

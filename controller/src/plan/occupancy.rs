@@ -9,12 +9,16 @@ use super::{Member, PoolFacts, SeenBerth};
 
 /// The sets H, R and U at one moment.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Occupancy {
-    held: BTreeSet<NodeUid>,
-    offered: BTreeSet<NodeUid>,
-    unavailable: BTreeSet<NodeUid>,
+pub(super) struct Occupancy<'a> {
+    held: BTreeSet<&'a NodeUid>,
+    offered: BTreeSet<&'a NodeUid>,
+    unavailable: BTreeSet<&'a NodeUid>,
     /// Leases that cannot be read: each stands for a holder whom nobody knows.
     unreadable: usize,
+    /// |H ∪ R|, counted once: every candidate is judged by it.
+    held_or_offered: usize,
+    /// |H ∪ U ∪ R|, likewise.
+    all: usize,
 }
 
 /// A node that uses up capacity.
@@ -60,13 +64,13 @@ impl How {
     }
 }
 
-impl Occupancy {
-    pub(super) fn of(facts: &PoolFacts, berths: &[SeenBerth]) -> Self {
+impl<'a> Occupancy<'a> {
+    pub(super) fn of(facts: &'a PoolFacts, berths: &'a [SeenBerth]) -> Self {
         let mut this = Self::default();
         for seen in berths {
             match seen.berth.as_ref().map(|b| &b.state) {
-                Ok(BerthState::Held(h)) => this.held.insert(h.uid.clone()),
-                Ok(BerthState::Offered(o)) => this.offered.insert(o.uid.clone()),
+                Ok(BerthState::Held(h)) => this.held.insert(&h.uid),
+                Ok(BerthState::Offered(o)) => this.offered.insert(&o.uid),
                 Ok(BerthState::Closed(_)) => false,
                 Err(_) => {
                     this.unreadable += 1;
@@ -77,12 +81,14 @@ impl Occupancy {
         for member in &facts.members {
             // A member that still finishes a turn of its former pool is being worked on all the same.
             if facts.elsewhere.contains(&member.uid) {
-                this.held.insert(member.uid.clone());
+                this.held.insert(&member.uid);
             }
             if member.unavailable() {
-                this.unavailable.insert(member.uid.clone());
+                this.unavailable.insert(&member.uid);
             }
         }
+        this.held_or_offered = this.held.union(&this.offered).count() + this.unreadable;
+        this.all = this.held_or_offered + this.unavailable.iter().filter(|uid| !this.has(uid)).count();
         this
     }
 
@@ -93,14 +99,7 @@ impl Occupancy {
 
     /// |H ∪ R|
     pub(super) fn held_or_offered(&self) -> usize {
-        self.held.union(&self.offered).count() + self.unreadable
-    }
-
-    /// |H ∪ U ∪ R|
-    fn all(&self) -> usize {
-        let worked_on: BTreeSet<_> = self.held.union(&self.offered).collect();
-        let others = self.unavailable.iter().filter(|uid| !worked_on.contains(uid)).count();
-        worked_on.len() + others + self.unreadable
+        self.held_or_offered
     }
 
     /// Whether the node has a berth or an offer already.
@@ -117,11 +116,15 @@ impl Occupancy {
     /// worked on even when others' failures use up the capacity: that is how a broken node gets repaired.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
         let counted = self.unavailable.contains(&member.uid);
-        self.held_or_offered() < limit && (counted || self.all() < limit)
+        self.held_or_offered < limit && (counted || self.all < limit)
     }
 
-    pub(super) fn offered(&mut self, member: &Member) {
-        self.offered.insert(member.uid.clone());
+    pub(super) fn offered(&mut self, member: &'a Member) {
+        if !self.has(&member.uid) {
+            self.held_or_offered += 1;
+            self.all += usize::from(!self.unavailable.contains(&member.uid));
+            self.offered.insert(&member.uid);
+        }
     }
 
     /// Everyone who uses up capacity, by name.

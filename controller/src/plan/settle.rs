@@ -1,11 +1,10 @@
 //! Brings the berths that exist into order: fences, ghosts, lapsed and withdrawn offers, revokes, a smaller capacity.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::NodeUid;
 use berth_api::berth::{Berth, BerthState, ClosedReason, HoldPhase, Holding, Offer};
-
+use berth_api::{NodeName, NodeUid};
 use jiff::SignedDuration;
 
 use super::waves::Progress;
@@ -24,7 +23,8 @@ pub(super) fn settle(
     writes: &mut Vec<BerthWrite>,
 ) -> Vec<SeenBerth> {
     let mut after = vec![];
-    let mut desk = Desk { facts, gate, progress, room: Room::of(facts) };
+    let members = facts.members.iter().map(|m| (&m.uid, m)).collect();
+    let mut desk = Desk { facts, members, gate, progress, room: Room::of(facts) };
     for seen in &facts.berths {
         let Ok(berth) = &seen.berth else {
             after.push(seen.clone());
@@ -89,12 +89,18 @@ fn deletable(facts: &PoolFacts, berth: &Berth) -> bool {
 
 struct Desk<'a> {
     facts: &'a PoolFacts,
+    /// The pool's members by UID.
+    members: BTreeMap<&'a NodeUid, &'a Member>,
     gate: Option<&'a Gate>,
     progress: &'a Progress,
     room: Room,
 }
 
-impl Desk<'_> {
+impl<'a> Desk<'a> {
+    fn member(&self, name: &NodeName, uid: &NodeUid) -> Option<&'a Member> {
+        self.members.get(uid).copied().filter(|m| m.name == *name)
+    }
+
     /// What a berth should become, unless it is to stay as it is.
     fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, Why)> {
         let facts = self.facts;
@@ -131,7 +137,7 @@ impl Desk<'_> {
         if let Some(gate) = self.gate {
             return Some(gate.reason);
         }
-        let member = self.facts.member(&offer.node, &offer.uid);
+        let member = self.member(&offer.node, &offer.uid);
         let gated = member.and_then(|m| candidates::closed_for(self.progress, m));
         candidates::withdrawal(self.facts, offer, member).or(gated)
     }
@@ -143,7 +149,7 @@ impl Desk<'_> {
             return None;
         }
         let facts = self.facts;
-        let member = facts.member(&holding.node, &holding.uid);
+        let member = self.member(&holding.node, &holding.uid);
         let uncommitted = holding.phase == HoldPhase::Taken;
         let gate =
             || self.gate.map(|g| g.reason).or_else(|| member.and_then(|m| candidates::closed_for(self.progress, m)));
