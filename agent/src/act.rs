@@ -75,6 +75,8 @@ impl Agent {
             Step::Cordon(berth) => self.cordon(&berth).await,
             Step::Commit(berth) => self.commit(&berth).await,
             Step::Relicense(berth, digest) => self.relicense(&berth, &digest).await,
+            // The same once more: its renewTime makes it another version.
+            Step::Fence(berth) => self.store(berth).await,
             Step::Uncommit(berth) => {
                 // Stored first: should the write be lost, the next try still knows why.
                 let stored = self.store(berth.uncommitted()?).await;
@@ -221,7 +223,9 @@ impl Agent {
 
     async fn store(&mut self, berth: Berth) -> Result<()> {
         let state = berth.holding().map_or_else(|| "Closed".to_owned(), |h| format!("{:?}", h.phase));
+        self.fenced = false;
         self.berths.put(&berth).await.with_context(|| format!("cannot write berth {}", berth.name()))?;
+        self.fenced = true;
         tracing::info!(berth = berth.name(), state, "berth");
         Ok(())
     }

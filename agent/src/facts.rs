@@ -28,6 +28,9 @@ pub struct Facts {
     pub cluster_node: ClusterNode,
     /// The berths labelled with this node; `None` while they are not known.
     pub berths: Option<Vec<Berth>>,
+    /// Whether the last write of the berth that is held was one of this process, and was answered: then no other that
+    /// it, or a process before it, has sent can still come in.
+    pub fenced: bool,
     /// Whether this process has written the Node since it began to give the berth back.
     pub restored: bool,
     /// How far the drain of this turn is.

@@ -71,6 +71,7 @@ impl Agent {
             },
             cluster_node: self.cluster_node.clone(),
             berths: self.berths.berths(),
+            fenced: self.fenced,
             restored: self.restored,
             drain,
             // A process is never older than the boot that it runs in.

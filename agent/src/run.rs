@@ -74,6 +74,8 @@ pub struct Agent {
     pub(crate) turn_since: Option<Instant>,
     pub(crate) reboot_asked: Option<Instant>,
     pub(crate) reboot_blocked: Option<(String, Instant)>,
+    /// Whether the last write of the berth was this process's, and was answered.
+    pub(crate) fenced: bool,
     pub(crate) restored: bool,
     /// Whether the end of the running turn is counted.
     pub(crate) turn_counted: bool,
@@ -129,6 +131,7 @@ impl Agent {
             turn_since: None,
             reboot_asked: None,
             reboot_blocked: None,
+            fenced: false,
             restored: false,
             turn_counted: false,
             turn_message: String::new(),
@@ -408,6 +411,7 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Take(b) => format!("Take({})", b.name()),
         Step::Cordon(b) => format!("Cordon({})", b.name()),
         Step::Commit(b) => format!("Commit({})", b.name()),
+        Step::Fence(b) => format!("Fence({})", b.name()),
         Step::Uncommit(b) => format!("Uncommit({})", b.name()),
         Step::Relicense(b, digest) => format!("Relicense({}, {digest})", b.name()),
         Step::Release(b, outcome, message) => format!("Release({}, {}, {message})", b.name(), outcome.as_str()),

@@ -198,6 +198,7 @@ fn write(world: &World, mut state: State, node: usize, (put, slot, berth): (Put,
         }
     }
     let agent = &mut state.nodes[node].agent;
+    agent.fenced = how == How::Done;
     match (how, put) {
         (How::Done, Put::Uncommit) if matches!(agent.reboot, Reboot::Asked | Reboot::Late | Reboot::Long) => {
             agent.reboot = Reboot::Blocked;
@@ -253,9 +254,6 @@ fn begin_turn(agent: &mut Agent) {
 pub fn land(world: &World, state: &mut State, node: usize, slot: u8, lease: Lease) -> Option<Broken> {
     let broken = judge::agent_write(world, state, node, slot, &lease);
     let before = state.slots[usize::from(slot)];
-    if before == lease {
-        return broken;
-    }
     let released = |l: &Lease| l.held().is_some_and(|h| matches!(h.phase, Phase::Releasing(_)));
     // One that was sent under an earlier boot says nothing of this one.
     let proves = released(&lease) && !released(&before) && lease.held().is_some_and(|h| h.boot == 0);

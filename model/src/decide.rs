@@ -28,6 +28,7 @@ pub struct View {
     node: Option<Option<Object>>,
     host: Host,
     berths: [Berth; SLOTS],
+    fenced: bool,
     restored: bool,
     drained: bool,
     late: bool,
@@ -77,6 +78,8 @@ pub enum Put {
     Take,
     /// Commit.
     Commit,
+    /// Write it as it is.
+    Fence,
     /// Take the commit back.
     Uncommit,
     /// Go on to another digest.
@@ -128,6 +131,7 @@ impl View {
             // What the agent does not see, or sees only in what it has read.
             host: Host { booted: 0, staged: 0, locked: false, blocked: false, ..here.host },
             berths,
+            fenced: agent.fenced,
             restored: agent.restored,
             drained: agent.drained,
             late: agent.late,
@@ -237,6 +241,7 @@ fn act(facts: &Facts, next: &Step, split: usize) -> Act {
             put(Put::Take, b, b.taken(&facts.node, &uid, facts.host.os.booted().cloned(), boot()))
         }
         Step::Commit(b) => put(Put::Commit, b, b.committed(boot())),
+        Step::Fence(b) => put(Put::Fence, b, Ok(b.clone())),
         Step::Uncommit(b) => put(Put::Uncommit, b, b.uncommitted()),
         Step::Relicense(b, digest) => put(Put::Relicense, b, b.relicensed(digest.clone(), boot())),
         Step::Release(b, outcome, _) => put(Put::Release(*outcome), b, b.releasing(*outcome, boot())),
@@ -260,6 +265,7 @@ fn facts(view: &View, split: usize) -> Facts {
             Some(Some(object)) => ClusterNode::Is(node(&object)),
         },
         berths: Some(berths.collect()),
+        fenced: view.fenced,
         restored: view.restored,
         drain: DrainFacts {
             done: view.drained,

@@ -122,6 +122,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: u8, after: &Berth) ->
             let cordoned = seen.is_none_or(|o| o.cordon != Cordon::No && o.unschedulable && o.uid == new.uid);
             let ready = staged && desired && cordoned && here.agent.drained;
             match put {
+                Put::Fence => None,
                 _ if failed => Some(I8_FAILED),
                 Put::Commit if old.boot != 0 || here.ghost.unproven => Some(I2_ONCE),
                 // It runs already: no reboot follows, only its proof.

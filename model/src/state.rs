@@ -235,6 +235,8 @@ pub struct Agent {
     pub fresh: bool,
     /// The Node as read.
     pub node: Seen,
+    /// The last write of its berth was its own, and was answered.
+    pub fenced: bool,
     /// It has written the Node since it began to give back.
     pub restored: bool,
     /// The drain is done.

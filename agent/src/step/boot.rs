@@ -246,6 +246,7 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
     let blocked = blocked.or_else(|| is_inhibited(facts).then(|| inhibited(facts)));
     let staged = facts.host.os.staged().filter(|s| s.digest.as_ref() == Some(&image.digest));
     match (blocked, staged) {
+        (None, Some(_)) if !facts.fenced => Step::Fence(berth.clone()),
         (None, Some(staged)) if staged.locked => Step::Unlock,
         // I2: licensed for this UID, digest and boot ID, all read live in this very pass.
         (None, Some(_)) => Step::Reboot,
@@ -267,6 +268,10 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
 /// Releasing: restore the Node, then close the berth. A boot that came after the release began is proven like any.
 pub(super) fn release(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.boot_id != facts.host.boot_id && !node.excluded {
+        if let Some(pull) = &facts.host.pull {
+            // As above: what runs could not be seen before its end.
+            return Step::CancelPull(pull.digest.clone());
+        }
         if let Some(first) = see(facts).or_else(|| settle(facts)) {
             return first;
         }

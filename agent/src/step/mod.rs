@@ -16,6 +16,7 @@ use berth_api::digest::Digest;
 use berth_api::node::DesiredImage;
 use jiff::Timestamp;
 
+pub(crate) use self::turn::{blockers, overdue};
 use crate::facts::{ClusterNode, Deployments, Desired, Facts, Os, Reboot};
 
 /// How long a reboot that was asked for to begin before it counts as blocked.
@@ -58,6 +59,8 @@ pub enum Step {
     Drain,
     /// Commit the berth.
     Commit(Berth),
+    /// Write the berth as it is, so that an older write of it that is still on its way loses.
+    Fence(Berth),
     /// Take the commit back.
     Uncommit(Berth),
     /// Go on to this digest under the same berth, from a boot that is not proven.
@@ -226,6 +229,12 @@ pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Opt
         return Some(format!("the host's clock is not synchronised, so no window can be judged: {advice}"));
     }
     (facts.now >= until).then(|| format!("the window has closed: a reboot could start until {until}"))
+}
+
+/// I2, I3: an agent that died, or one that waited in vain for an answer, may have sent what takes the licence back. Before
+/// anything is armed under it, that must have lost.
+fn fence(facts: &Facts, berth: &Berth) -> Option<Step> {
+    (!facts.fenced).then(|| Step::Fence(berth.clone()))
 }
 
 /// A reboot that was asked for may be on its way: a lost reply counts as accepted.

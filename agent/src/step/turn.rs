@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_api::berth::{Berth, Holding, Outcome};
 use berth_api::pool::{Drain, OnTimeout};
 
-use super::{LOOK_SELDOM, Step, Why, await_reboot, closed_window, inhibited, is_inhibited, settle};
+use super::{LOOK_SELDOM, Step, Why, await_reboot, closed_window, fence, inhibited, is_inhibited, settle};
 use crate::facts::{Desired, Facts, Reboot};
 use crate::node::cordon::NodeFacts;
 
@@ -139,6 +139,9 @@ pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFac
             return Step::Wait(Why::Rebooting, Some(LOOK_SELDOM));
         }
         return Step::Uncommit(berth.clone());
+    }
+    if let Some(first) = fence(facts, berth) {
+        return first;
     }
     match staged {
         Some(staged) if staged.locked => Step::Unlock,

@@ -110,9 +110,9 @@ prop_compose! {
 prop_compose! {
     fn any_facts()(
         host in any_host(), berth in any_berth(), cluster_node in any_node(), desired in any_desired(), past in any_past(),
-        done: bool, restored: bool, late in prop::bool::weighted(0.2), is_proving_long: bool,
+        done: bool, restored: bool, fenced: bool, late in prop::bool::weighted(0.2), is_proving_long: bool,
     ) -> Facts {
-        let mut facts = Facts { host, desired, cluster_node, past, restored, ..facts() };
+        let mut facts = Facts { host, desired, cluster_node, past, restored, fenced, ..facts() };
         facts.berths = Some(berth.into_iter().collect());
         facts.now = if late { now() + HOUR } else { now() };
         facts.proving_for = if is_proving_long { HOUR * 2 } else { Duration::ZERO };
@@ -167,6 +167,7 @@ proptest! {
             prop_assert_eq!(staged.locked, next == Step::Unlock);
             prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
             prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts));
+            prop_assert!(facts.fenced, "what may take the licence back has lost");
         }
     }
 

@@ -306,3 +306,14 @@ fn an_excluded_node_gives_back_an_unproven_boot() {
     }
     assert_eq!(step(&facts), Step::Restore(releasing));
 }
+
+#[test]
+fn a_pull_does_not_hide_what_a_release_has_to_prove() {
+    let releasing = taken().releasing(Outcome::Withdrawn, BootId::from("b1")).unwrap();
+    let mut f = rebooted(&releasing, 1);
+    f.host.os = Os::Unknown;
+    f.host.pull = Some(PullFacts { digest: digest(2), progress: None });
+    assert_eq!(step(&f), Step::CancelPull(digest(2)));
+    f.host.boot_id = BootId::from("b1");
+    assert_eq!(step(&f), Step::Restore(releasing), "under the same boot there is nothing to prove");
+}

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 mod any_facts;
 mod boots;
+mod reports;
 mod turns;
 
 use super::*;
@@ -73,6 +74,7 @@ fn facts() -> Facts {
         },
         cluster_node: ClusterNode::Is(node()),
         berths: Some(vec![]),
+        fenced: true,
         restored: false,
         drain: DrainFacts::default(),
         proving_for: Duration::ZERO,

@@ -18,8 +18,14 @@ fn a_whole_turn_is_the_only_way_to_a_reboot() {
     facts.host.fresh = true;
     assert_eq!(step(&facts), Step::Commit(taken()));
     facts.berths = Some(vec![committed()]);
+    facts.fenced = false;
+    assert_eq!(step(&facts), Step::Fence(committed()), "another agent's Uncommit may be on its way");
+    facts.fenced = true;
     assert_eq!(step(&facts), Step::Unlock);
     os(&mut facts, 1, Some(deployment(2, false)));
+    facts.fenced = false;
+    assert_eq!(step(&facts), Step::Fence(committed()), "whoever finds the image unlocked");
+    facts.fenced = true;
     assert_eq!(step(&facts), Step::Reboot);
     facts.host.reboot = Reboot::Asked(Duration::from_secs(3));
     assert!(matches!(step(&facts), Step::Wait(Why::Rebooting, Some(_))));
