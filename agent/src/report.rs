@@ -1,13 +1,16 @@
 //! What the agent tells the cluster: the BootcNode's status as a pure function of what it knows.
 
+use std::borrow::Cow;
+
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, Verdict, node as types};
 use berth_api::digest::Digest;
 use berth_api::node::{BootcNodeStatus, Phase, Turn};
+use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::facts::{Desired, Facts, Os};
-use crate::step::{Step, Why, inhibited, is_inhibited};
+use crate::step::{Step, Why, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue};
 
 /// What a report needs beside the facts.
 #[derive(Debug, Clone)]
@@ -71,12 +74,11 @@ fn holding(facts: &Facts) -> Option<&Holding> {
 /// Where the node is, in one word.
 pub fn phase(facts: &Facts, step: &Step) -> Phase {
     if let Some(holding) = holding(facts) {
-        let rebooted = holding.boot_id != facts.host.boot_id;
         return match holding.phase {
             HoldPhase::Releasing(_) => Phase::Releasing,
-            HoldPhase::Committed if !rebooted => Phase::Rebooting,
-            HoldPhase::Taken if !rebooted => Phase::Draining,
-            _ => Phase::Proving,
+            _ if is_unproven(facts, holding) && !is_licensed(facts, holding) => Phase::Proving,
+            HoldPhase::Committed => Phase::Rebooting,
+            HoldPhase::Taken => Phase::Draining,
         };
     }
     match step {
@@ -89,6 +91,12 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(Why::BackingOff, _) if staged(facts) => Phase::Waiting,
         _ => Phase::Pending,
     }
+}
+
+/// Committed for this very boot, and for something else than what runs: a reboot is on its way.
+fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
+    let this_boot = holding.boot_id == facts.host.boot_id;
+    this_boot && holding.phase == HoldPhase::Committed && facts.host.os.booted() != Some(&holding.target)
 }
 
 fn staged(facts: &Facts) -> bool {
@@ -117,7 +125,10 @@ fn update_conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, ste
     let updated = match (runs, phase) {
         (true, Phase::Updated) => Verdict::yes("Updated", format!("runs {desired}")),
         (true, _) => Verdict::no("Proving", format!("runs {desired}, not given back yet")),
-        (false, _) => Verdict::no(phase.as_str(), format!("should run {desired}")),
+        (false, _) => match waiting_for(facts, holding, phase, step) {
+            Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
+            None => Verdict::no(phase.as_str(), format!("should run {desired}")),
+        },
     };
     let here = staged(facts) || runs;
     let pulled = match (here, &facts.past.failure) {
@@ -138,6 +149,38 @@ fn update_conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, ste
         (types::STAGED, staged_now),
         (types::UPDATE_PREPARED, prepared),
     ]
+}
+
+/// What keeps the node from going on, when that is not its own affair.
+fn waiting_for(
+    facts: &Facts,
+    holding: Option<&Holding>,
+    phase: Phase,
+    step: &Step,
+) -> Option<(Cow<'static, str>, String)> {
+    let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
+    match (step, holding) {
+        (Step::Wait(Why::Revoked, _), Some(holding)) => {
+            return Some(("Revoked".into(), format!("the berth is not licensed anew meanwhile: {}", gate(holding))));
+        }
+        (Step::Wait(Why::WindowClosed, _), Some(holding)) => {
+            return Some(("WindowClosed".into(), closed_window(facts, holding.open_until).unwrap_or_default()));
+        }
+        (Step::Wait(Why::Inhibited, _), Some(_)) => {
+            let asked = "a reboot was asked for in vain, and is tried again".to_owned();
+            return Some(("Inhibited".into(), if is_inhibited(facts) { inhibited(facts) } else { asked }));
+        }
+        (Step::Wait(Why::Excluded, _), _) => {
+            return Some(("Excluded".into(), "the Node is excluded; remove its label berth.dev/exclude".to_owned()));
+        }
+        _ => {}
+    }
+    let Desired::Member(member) = &facts.desired else { return None };
+    let hold = member.hold.as_ref().filter(|_| matches!(phase, Phase::Pending | Phase::Waiting))?;
+    let is_word = hold.reason.starts_with(|c: char| c.is_ascii_alphabetic())
+        && hold.reason.chars().all(|c| c.is_ascii_alphanumeric());
+    let reason = if is_word { Cow::Owned(hold.reason.clone()) } else { "Held".into() };
+    Some((reason, hold.message.clone()))
 }
 
 /// Whether the controller may offer a berth: this is the condition it reads.
@@ -179,20 +222,45 @@ fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
     let Some(h) = holding else {
         return rest_conditions(facts, cordoned);
     };
-    let rebooted = h.boot_id != facts.host.boot_id;
+    let applied = facts.host.os.booted() == Some(&h.target);
+    // Also the boot that the berth was licensed anew under, when it is licensed for what runs.
+    let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
     let releasing = matches!(h.phase, HoldPhase::Releasing(_));
     let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
     let committed = h.phase == HoldPhase::Committed || rebooted || updated;
     vec![
         (types::CORDONED, as_is(cordoned)),
-        (types::DRAINED, as_is(facts.drain.done || committed)),
+        (types::DRAINED, drained(facts, committed)),
         (types::UPDATE_EXECUTED, as_is(committed)),
         (types::REBOOTED_NODE, as_is(rebooted || updated)),
-        (types::APPLIED_OS_IMAGE, as_is(facts.host.os.booted() == Some(&h.target))),
+        (types::APPLIED_OS_IMAGE, as_is(applied)),
         (types::RESUMED, as_is((rebooted || updated) && ready)),
         (types::UNCORDONED, as_is(releasing && !cordoned)),
         (types::UPDATE_COMPLETE, as_is(false)),
     ]
+}
+
+/// Whether the node is drained; what was left behind, or what is still in the way for too long.
+fn drained(facts: &Facts, committed: bool) -> Verdict {
+    if let Some(message) = drains_too_long(facts) {
+        return Verdict::no("DrainTimeout", message);
+    }
+    let left: Vec<_> = facts.drain.left_behind.iter().map(|b| format!("{}: {}", b.pod, b.reason)).collect();
+    match facts.drain.done && !left.is_empty() {
+        true => Verdict::yes("LeftBehind", format!("drained but for {}", left.join("; "))),
+        false => as_is(facts.drain.done || committed),
+    }
+}
+
+/// A drain that goes on although its time is over, because the pool says so or because there is no way back.
+fn drains_too_long(facts: &Facts) -> Option<String> {
+    let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
+    let why = match on_timeout {
+        OnTimeout::Hold => "held by drain.onTimeout: Hold",
+        OnTimeout::Force => "their budgets are not asked any more, by drain.onTimeout: Force",
+        OnTimeout::Release => "the drain goes on, since the boot is not proven and the berth cannot be given back",
+    };
+    Some(format!("{}; {why}", blockers(facts)))
 }
 
 /// Without a berth: either the desired image runs, given back, or a turn is still to come.
@@ -221,7 +289,7 @@ fn failed_turn(facts: &Facts) -> Option<&Turn> {
 /// Whether a person should look, and at what.
 fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Os::Unusable { reason, message } = &facts.host.os {
-        return Verdict::yes(reason, message.clone());
+        return Verdict::yes(*reason, message.clone());
     }
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.
@@ -236,27 +304,17 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         let message = format!("{desired} failed here and is not tried again{}", message.unwrap_or_default());
         return Verdict::yes("DigestFailed", message);
     }
-    match step {
-        Step::Wait(Why::Unproven, _) => {
-            let booted = facts.host.os.booted().map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
-            return Verdict::yes(
-                "BootUnproven",
-                format!("rebooted into {booted}, which is neither the target nor what ran before; the berth is kept"),
-            );
-        }
-        Step::Wait(Why::ForeignBerth, _) => {
-            return Verdict::yes(
-                "ForeignBerth",
-                "a berth names another Node object of this name; the controller closes it",
-            );
-        }
-        _ => {}
+    if matches!(step, Step::Wait(Why::ForeignBerth, _)) {
+        let message = "a berth names another Node object of this name; the controller closes it";
+        return Verdict::yes("ForeignBerth", message);
     }
-    if phase == Phase::Proving && late(facts) {
-        return Verdict::yes(
-            "NodeNotReady",
-            "the Node is not Ready under this boot within rebootTimeout; the berth is kept",
-        );
+    if let Some(message) = drains_too_long(facts) {
+        return Verdict::yes("DrainTimeout", message);
+    }
+    if phase == Phase::Proving
+        && let Some(verdict) = unproven(facts)
+    {
+        return verdict;
     }
     if let Some(failure) = &facts.past.failure {
         let again = format!(
@@ -278,6 +336,20 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         return Verdict::yes("RivalUpdater", format!("{rivals} is active: {advice}"));
     }
     Verdict::no("AsExpected", "")
+}
+
+/// A boot that only a person or another image helps out of.
+fn unproven(facts: &Facts) -> Option<Verdict> {
+    let holding = holding(facts)?;
+    let known = facts.host.os.deployments()?;
+    let booted = known.booted.digest.as_ref();
+    if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
+        let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
+        let message = format!("runs {booted}, which is neither the target nor what ran before; the berth is kept");
+        return Some(Verdict::yes("BootUnproven", message));
+    }
+    let message = "the Node is not Ready under this boot within rebootTimeout; the berth is kept";
+    late(facts).then(|| Verdict::yes("NodeNotReady", message))
 }
 
 fn late(facts: &Facts) -> bool {
