@@ -43,6 +43,38 @@ pub struct Facts {
     pub trouble: Option<Trouble>,
 }
 
+impl Facts {
+    /// What an agent begins with: nothing is known but who it is, and under which boot.
+    pub fn nothing_yet(node: NodeName, boot_id: BootId, now: Timestamp) -> Self {
+        Self {
+            node,
+            now,
+            desired: Desired::Unknown,
+            host: HostFacts {
+                boot_id,
+                os: Os::Unknown,
+                fresh: false,
+                pull: None,
+                inhibitors: vec![],
+                shutting_down: false,
+                shutdown_scheduled: false,
+                rivals: vec![],
+                finalization_failed: false,
+                reboot: Reboot::NotAsked,
+                clock_synchronized: None,
+            },
+            cluster_node: ClusterNode::Unread,
+            berths: None,
+            fenced: false,
+            restored: false,
+            drain: DrainFacts::default(),
+            proving_for: Duration::ZERO,
+            past: Past::default(),
+            trouble: None,
+        }
+    }
+}
+
 /// A step that fails again and again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {

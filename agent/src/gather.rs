@@ -195,7 +195,7 @@ impl Agent {
 }
 
 /// What the object asks for.
-fn desired(object: Option<&BootcNode>) -> Desired {
+pub fn desired(object: Option<&BootcNode>) -> Desired {
     let Some(object) = object else { return Desired::Unknown };
     if object.metadata.deletion_timestamp.is_some() || object.spec.pool_name.is_empty() {
         return Desired::Release;

@@ -8,7 +8,7 @@ mod act;
 pub mod cli;
 pub mod clients;
 pub mod facts;
-mod gather;
+pub mod gather;
 pub mod host;
 pub mod jitter;
 pub mod node;

@@ -2,6 +2,7 @@
 
 mod cpu;
 pub mod fleet;
+pub mod handover;
 mod handovers;
 pub mod hundred;
 pub mod idle;
@@ -12,6 +13,7 @@ pub mod rollout;
 pub mod staging;
 mod thousand;
 mod turns;
+mod waiting;
 
 use std::time::{Duration, Instant};
 

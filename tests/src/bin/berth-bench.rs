@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::bench::fleet::Fleet;
-use berth_tests::bench::{Progress, Selection, hundred, idle, planner, publish, rollout, staging};
+use berth_tests::bench::{Progress, Selection, handover, hundred, idle, planner, publish, rollout, staging};
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
 
@@ -17,7 +17,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-bench",
-    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (300)\n  BERTH_BENCH_NODES          How many Nodes the controller has (1000)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
+    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (300)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
 )]
 struct Arguments {
     /// Only the figures whose names begin with one of these, separated by commas.
@@ -53,6 +53,9 @@ async fn main() -> Result<()> {
     }
     if selection.wants_one(&planner::BENCHES) {
         planner::measure(&selection, progress).await.context("cannot measure the planner")?;
+    }
+    if selection.wants_one(&handover::BENCHES) {
+        handover::measure(&selection, progress).await.context("cannot measure the hand-over of berths")?;
     }
     if selection.wants(hundred::BENCH) {
         hundred::measure(progress).await.context("cannot measure the rollout of a hundred nodes")?;

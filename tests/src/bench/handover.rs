@@ -1,0 +1,186 @@
+//! From "berth given back" to "the next node holds it", while a thousand nodes wait for theirs: the shipped
+//! controller, a real API server, and for each node the shipped waiting loop with two watches of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::fleet::POOL;
+use super::handovers::{self, Handover, percentile};
+use super::waiting::Waiting;
+use super::{Figure, Progress, Selection, cpu, median, setting, thousand};
+use crate::audit::{AuditLog, Record};
+use crate::cluster::{Cluster, ClusterOptions};
+use crate::controlplane::Bound;
+
+/// The figures of this module.
+pub const BENCHES: [&str; 3] = ["handover", "handover-p99", "handover-conflicts"];
+
+/// With one berth, and with as many as this.
+const MANY: usize = 10;
+/// Longest time for anything.
+const LIMIT: Duration = Duration::from_secs(600);
+
+struct Bench {
+    cluster: Cluster,
+    /// So many wait at any time.
+    waiting: usize,
+    /// So many turns are measured with one berth, and again with many.
+    turns: usize,
+    /// So many agents have had their turn.
+    done: Arc<AtomicUsize>,
+    agents: JoinSet<Result<()>>,
+    progress: Progress,
+}
+
+/// What was measured with so many berths.
+struct Measured {
+    handovers: Vec<Handover>,
+    turns: usize,
+    conflicts: BTreeMap<String, usize>,
+    busy: f64,
+}
+
+/// Measures all of it. `BERTH_BENCH_NODES` asks for another number of waiting nodes, `BERTH_BENCH_TURNS` for another
+/// number of turns with one berth, and again with ten.
+pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+    let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
+    let turns = usize::try_from(setting("BERTH_BENCH_TURNS", 300))?;
+    let cluster = Cluster::start(ClusterOptions { hosts: 0, scheduler: false, ..ClusterOptions::default() }).await?;
+    let mut bench = Bench { cluster, waiting, turns, done: Arc::default(), agents: JoinSet::new(), progress };
+    bench.gather().await?;
+    bench.progress.say("handing over one berth");
+    let one = bench.run(1, turns).await?;
+    bench.progress.say(&format!("handing over {MANY} berths"));
+    let many = bench.run(MANY, turns).await?;
+    print(selection, &one, &many, waiting);
+    Ok(())
+}
+
+impl Bench {
+    /// Makes the nodes, publishes an image to them and lets their agents wait. Who has had a turn waits no more, so
+    /// that there are as many more nodes as there are turns.
+    async fn gather(&mut self) -> Result<()> {
+        let nodes = self.waiting + 2 * self.turns;
+        self.progress.say(&format!("creating {nodes} Nodes"));
+        thousand::make(&self.cluster.client(), nodes).await?;
+        let image = self.cluster.publish("2.0.0").await?;
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "paused": true });
+        self.cluster.pool(POOL, &image.reference, rollout).await?;
+        self.progress.say("starting their agents");
+        let started: Vec<Waiting> =
+            stream::iter(0..nodes).map(|n| self.agent(n)).buffer_unordered(thousand::AT_ONCE).try_collect().await?;
+        for agent in started {
+            self.agents.spawn(agent.run(self.done.clone()));
+        }
+        self.cluster
+            .until("the pool counts them all", LIMIT, || async {
+                let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
+                Ok(usize::try_from(status.nodes.staged)? == nodes)
+            })
+            .await?;
+        self.progress.say("all of them wait");
+        // What this has set going comes to rest.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(())
+    }
+
+    async fn agent(&self, number: usize) -> Result<Waiting> {
+        let name = thousand::name(number);
+        let plane = &self.cluster.control_plane;
+        let identity = plane.service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(&name)).await?;
+        // Not all the same, so that turns do not keep step with anything.
+        let hold = Duration::from_millis(50 + (number as u64 * 37) % 100);
+        Waiting::start(&name, &identity.path, &self.cluster.client(), hold).await
+    }
+
+    /// Lets so many nodes have their turns, with so many berths.
+    async fn run(&mut self, berths: usize, turns: usize) -> Result<Measured> {
+        let wanted = self.done.load(Ordering::Relaxed) + turns;
+        let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
+        let rollout = json!({ "rollout": { "maxUnavailable": berths, "paused": false } });
+        self.cluster.patch_pool(POOL, rollout).await?;
+        self.until_done(wanted).await?;
+        let (end, busy) = (Timestamp::now(), usage.busy_since()?);
+        let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
+        let between = |r: &&Record| begin <= r.received && r.received <= end;
+        let records: Vec<Record> = log.records().iter().filter(between).cloned().collect();
+        let ended = handovers::turns(&records);
+        let handovers = handovers::handovers(&ended);
+        let turns = ended.iter().flatten().count();
+        Ok(Measured { handovers, turns, conflicts: handovers::conflicts(&records), busy })
+    }
+
+    /// Waits until so many agents have had their turn, and none has failed.
+    async fn until_done(&mut self, wanted: usize) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let done = self.done.load(Ordering::Relaxed);
+            if done >= wanted {
+                return Ok(());
+            }
+            if let Some(ended) = self.agents.try_join_next() {
+                ended.context("an agent's task ended")??;
+            }
+            if start.elapsed() > LIMIT {
+                bail!("{done} of {wanted} turns within {LIMIT:?}\n{}", self.cluster.controllers.tail(20));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+impl Measured {
+    fn to_take(&self) -> Vec<f64> {
+        self.handovers.iter().map(|h| h.to_take * 1000.0).collect()
+    }
+
+    fn conflicts(&self) -> f64 {
+        self.conflicts.values().sum::<usize>() as f64 / self.handovers.len().max(1) as f64
+    }
+
+    fn detail(&self) -> Value {
+        let to_offer: Vec<f64> = self.handovers.iter().map(|h| h.to_offer * 1000.0).collect();
+        let to_take = self.to_take();
+        json!({
+            "hand-overs": self.handovers.len(), "turns": self.turns,
+            "until offered, median": rounded(median(&to_offer)), "median": rounded(median(&to_take)),
+            "p90": rounded(percentile(&to_take, 0.9)), "p99": rounded(percentile(&to_take, 0.99)),
+            "longest": rounded(percentile(&to_take, 1.0)), "processors busy": rounded(self.busy),
+            "conflicts": self.conflicts,
+        })
+    }
+}
+
+/// The figures are those of one berth, which is handed over while nothing else happens; the runs have both.
+fn print(selection: &Selection, one: &Measured, many: &Measured, waiting: usize) {
+    let with = |figure: Figure| {
+        let figure = figure.detail("nodes that wait", json!(waiting)).detail("with one berth", one.detail());
+        figure.detail(&format!("with {MANY} berths"), many.detail())
+    };
+    let [name, p99, conflicts] = BENCHES;
+    if selection.wants(name) {
+        with(Figure::new(name, "ms", &[median(&one.to_take())]).aim(100.0)).print();
+    }
+    if selection.wants(p99) {
+        Figure::new(p99, "ms", &[percentile(&one.to_take(), 0.99)]).aim(1000.0).print();
+    }
+    if selection.wants(conflicts) {
+        let all = one.handovers.len() + many.handovers.len();
+        let lost: usize = one.conflicts.values().chain(many.conflicts.values()).sum();
+        let figure = Figure::new(conflicts, "per hand-over", &[lost as f64 / all.max(1) as f64]).aim(0.1);
+        let figure = figure.detail("with one berth", json!(rounded(one.conflicts())));
+        figure.detail(&format!("with {MANY} berths"), json!(rounded(many.conflicts()))).print();
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

@@ -1,0 +1,176 @@
+//! An agent that waits for a berth, without a host: the shipped client, watches and decision, in a task of this
+//! process. It has staged its image, takes the berth that it is offered, gives it back a moment later, and reports
+//! that it runs the image. What a real turn does in between, and the host, are not there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use berth_agent::clients;
+use berth_agent::facts::{ClusterNode, Deployments, Facts, Os};
+use berth_agent::gather::desired;
+use berth_agent::node::cordon;
+use berth_agent::status::StatusWriter;
+use berth_agent::step::{Step, step};
+use berth_agent::watches::{self, Berths, Seen};
+use berth_api::NodeName;
+use berth_api::berth::{Berth, HoldPhase, Outcome};
+use berth_api::node::{BootcNode, BootcNodeStatus, Deployment};
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::json;
+use tokio::sync::watch;
+
+/// As long as the shipped loop sleeps at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
+/// Where the berths are.
+const NAMESPACE: &str = "berth-system";
+
+/// One of them.
+pub(super) struct Waiting {
+    facts: Facts,
+    object: watch::Receiver<Seen>,
+    /// The BootcNode as it was published to it.
+    published: BootcNode,
+    berths: Berths,
+    status: StatusWriter,
+    /// How long it keeps its berth.
+    hold: Duration,
+}
+
+impl Waiting {
+    /// Opens both watches under the identity in that kubeconfig, and reports that the node waits. `admin` reads the
+    /// Node, which the kubelet's identity does for a real one.
+    pub(super) async fn start(name: &str, kubeconfig: &Path, admin: &Client, hold: Duration) -> Result<Self> {
+        let node = NodeName::from(name);
+        let client = clients::agent_client(Some(kubeconfig), kubeconfig, Path::new("/")).await?;
+        let known = cordon::read(admin, name).await?.with_context(|| format!("there is no Node {name}"))?;
+        let boot = known.boot_id.clone().context("the Node has no boot ID")?;
+        let mut facts = Facts::nothing_yet(node.clone(), boot, Timestamp::now());
+        facts.cluster_node = ClusterNode::Is(known);
+        let mut object = watches::bootc_node(client.clone(), &node);
+        let published = published(&mut object).await?;
+        let berths = Berths::new(client.clone(), NAMESPACE, &node);
+        let status = StatusWriter::new(client, &node);
+        let mut this = Self { facts, object, published, berths, status, hold };
+        this.stage()?;
+        this.report(false).await?;
+        this.berths.refresh().await?;
+        this.berths.watch(true);
+        Ok(this)
+    }
+
+    /// Waits, has its turn, and keeps its first watch for ever after, as an idle agent does.
+    pub(super) async fn run(mut self, done: Arc<AtomicUsize>) -> Result<()> {
+        loop {
+            self.look();
+            match step(&self.facts) {
+                Step::Take(berth) => match self.take(&berth).await {
+                    Ok(()) => break,
+                    Err(error) => self.lost(&error).await?,
+                },
+                // The host answers at once.
+                Step::LookAtHost => self.facts.host.fresh = true,
+                Step::Wait(_, wait) => {
+                    let wait = wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+                    let _ = tokio::time::timeout(wait, self.berths.changed()).await;
+                    self.facts.host.fresh = false;
+                }
+                other => bail!("{} should {other:?}, which it is not made for", self.facts.node),
+            }
+        }
+        // By the time that a real one is proven and gives back, what it reported of its new boot is long there.
+        self.report(true).await?;
+        tokio::time::sleep(self.hold).await;
+        self.give_back().await?;
+        self.berths.watch(false);
+        done.fetch_add(1, Ordering::Relaxed);
+        while self.object.changed().await.is_ok() {
+            self.object.mark_unchanged();
+        }
+        Ok(())
+    }
+
+    /// The image is staged and locked from now on.
+    fn stage(&mut self) -> Result<()> {
+        self.facts.desired = desired(Some(&self.published));
+        let image = self.published.spec.image.as_ref().context("no image is published")?;
+        let locked = json!({ "image": image.reference, "digest": image.digest, "locked": true });
+        let before = json!({ "image": "registry.example.com/os:1", "digest": format!("sha256:{:064x}", 1) });
+        self.facts.host.os = Os::Bootc(Box::new(Deployments {
+            booted: serde_json::from_value::<Deployment>(before)?,
+            staged: Some(serde_json::from_value::<Deployment>(locked)?),
+            rollback: None,
+        }));
+        Ok(())
+    }
+
+    fn look(&mut self) {
+        self.berths.catch_up();
+        self.facts.berths = self.berths.berths();
+        self.facts.now = Timestamp::now();
+    }
+
+    async fn take(&mut self, berth: &Berth) -> Result<()> {
+        let node = self.facts.cluster_node.get().context("the Node is not known")?;
+        let boot = self.facts.host.boot_id.clone();
+        let taken = berth.taken(&self.facts.node, &node.uid, self.facts.host.os.booted().cloned(), boot)?;
+        self.berths.put(&taken).await
+    }
+
+    /// By the protocol's two writes; who loses one decides anew, as the shipped loop does.
+    async fn give_back(&mut self) -> Result<()> {
+        loop {
+            self.look();
+            let held = self.facts.berths.iter().flatten().find_map(|b| Some((b.clone(), b.holding()?.phase.clone())));
+            let (next, last) = match held {
+                None => return Ok(()),
+                Some((berth, HoldPhase::Releasing(_))) => (berth.given_back()?, true),
+                Some((berth, _)) => (berth.releasing(Outcome::Updated, self.facts.host.boot_id.clone())?, false),
+            };
+            match self.berths.put(&next).await {
+                Ok(()) if last => return Ok(()),
+                Ok(()) => {}
+                Err(error) => self.lost(&error).await?,
+            }
+        }
+    }
+
+    async fn lost(&mut self, error: &anyhow::Error) -> Result<()> {
+        tracing::debug!(error = format!("{error:#}"), "reading the berths again");
+        self.berths.refresh().await
+    }
+
+    /// Reports that the image waits for its turn, or that it runs.
+    async fn report(&mut self, runs: bool) -> Result<()> {
+        let object = &self.published;
+        self.status.adopt(object);
+        let os = self.facts.host.os.deployments().context("nothing is staged")?;
+        let (booted, staged) = match runs {
+            false => (Some(&os.booted), os.staged.as_ref()),
+            true => (os.staged.as_ref(), None),
+        };
+        let prepared = if runs { "False" } else { "True" };
+        let now = Timestamp::now();
+        let status: BootcNodeStatus = serde_json::from_value(json!({
+            "observedGeneration": object.metadata.generation, "nodeUID": object.spec.node_uid,
+            "bootID": self.facts.host.boot_id, "heartbeatTime": now, "phaseStartTime": now,
+            "phase": if runs { "Updated" } else { "Waiting" }, "booted": booted, "staged": staged,
+            "conditions": [{
+                "type": "UpdatePrepared", "status": prepared, "reason": if runs { "Booted" } else { "Ready" },
+                "message": "", "lastTransitionTime": now, "observedGeneration": object.metadata.generation,
+            }],
+        }))?;
+        self.status.write(status, Duration::from_secs(10)).await
+    }
+}
+
+/// The BootcNode, once an image is published in it.
+async fn published(object: &mut watch::Receiver<Seen>) -> Result<BootcNode> {
+    let has_image = |seen: &Seen| matches!(seen, Seen::Is(object) if object.spec.image.is_some());
+    let seen = object.wait_for(has_image).await.context("the watch of the BootcNode ended")?.clone();
+    let Seen::Is(object) = seen else { bail!("there is no BootcNode") };
+    Ok(*object)
+}
