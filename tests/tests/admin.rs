@@ -48,6 +48,8 @@ async fn berth(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
 }
 
 async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
+    // Built beforehand: no scenario waits for a compiler.
+    tokio::task::spawn_blocking(programs::kubectl).await??;
     let cluster = Cluster::start(ClusterOptions { hosts, ..ClusterOptions::default() }).await?;
     Ok((cluster, Instant::now()))
 }
