@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use berth_agent::host::clock::Clock;
 use berth_agent::host::{BootcStatus, BootcVersion, Host, HostError, HostRoot, HostStatus, PullState};
 use berth_api::Digest;
 use berth_api::node::DesiredImage;
@@ -93,6 +94,22 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     assert!(status(&host).await?.staged.is_none());
     let error = host.unlock().await.err().context("unlocked nothing")?;
     assert!(error.to_string().contains("No staged deployment"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
+    let world = World::new().await?;
+    let host = world.agent().await?;
+    for (said, known) in [(Some(true), Some(true)), (Some(false), Some(false)), (None, None)] {
+        world.sim.settings(|s| s.clock_synchronized = said);
+        assert_eq!(Clock::new(false).is_synchronized(&host, true).await, known);
+    }
+    assert_eq!(Clock::new(true).is_synchronized(&host, true).await, Some(true), "by the admin's word");
+    let mut clock = Clock::new(false);
+    assert_eq!(clock.is_synchronized(&host, true).await, None);
+    world.sim.settings(|s| s.clock_synchronized = Some(true));
+    assert_eq!((clock.is_synchronized(&host, true).await, clock.known()), (None, None), "not asked at every turn");
     Ok(())
 }
 

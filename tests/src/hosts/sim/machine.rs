@@ -16,6 +16,7 @@ use super::login::Login;
 use super::process::Os;
 use super::settings::SharedSettings;
 use super::systemd;
+use super::timedate;
 use super::units::Units;
 use crate::hosts::{HostChange, HostLog};
 
@@ -205,6 +206,7 @@ impl Machine {
         };
         let (systemd, login) = (connect().await?, connect().await?);
         self.login.serve(&login).await.context("cannot serve logind")?;
+        timedate::serve(&login, &self.settings).await.context("cannot serve the keeper of the clock")?;
         let clients = systemd::serve(&systemd, &self.units).await.context("cannot serve systemd")?;
         Ok((systemd, login, clients))
     }

@@ -25,6 +25,7 @@ mod login;
 mod machine;
 mod process;
 mod systemd;
+mod timedate;
 mod transient;
 mod units;
 

@@ -132,6 +132,8 @@ pub struct Settings {
     pub reboot: RebootFault,
     /// So many requests to reboot are accepted, and nothing comes of them.
     pub reboots_lost: u32,
+    /// Whether the clock is synchronised; `None`: the host does not say.
+    pub clock_synchronized: Option<bool>,
     /// What logind lists.
     pub inhibitors: Vec<Inhibitor>,
     /// How soon a dead agent is started again; `None` leaves it dead.
@@ -163,6 +165,7 @@ impl Default for Settings {
             rivals: BTreeSet::new(),
             reboot: RebootFault::Works,
             reboots_lost: 0,
+            clock_synchronized: Some(true),
             inhibitors: Vec::new(),
             agent_restart: Some(Duration::from_millis(100)),
             kubelet: KubeletSettings::default(),

@@ -1,0 +1,25 @@
+//! `org.freedesktop.timedate1` on the bus of a simulated host: whether its clock is synchronised.
+
+use zbus::{Connection, fdo, interface};
+
+use super::settings::SharedSettings;
+
+/// Serves on this connection and takes the service's name.
+pub(super) async fn serve(conn: &Connection, settings: &SharedSettings) -> zbus::Result<()> {
+    conn.object_server().at("/org/freedesktop/timedate1", Timedate { settings: settings.clone() }).await?;
+    conn.request_name("org.freedesktop.timedate1").await
+}
+
+struct Timedate {
+    settings: SharedSettings,
+}
+
+#[interface(name = "org.freedesktop.timedate1")]
+impl Timedate {
+    // Like the real one it changes without a PropertiesChanged.
+    #[zbus(property(emits_changed_signal = "false"), name = "NTPSynchronized")]
+    async fn ntp_synchronized(&self) -> fdo::Result<bool> {
+        let said = self.settings.with(|s| s.clock_synchronized);
+        said.ok_or_else(|| fdo::Error::Failed("the host does not say".to_owned()))
+    }
+}
