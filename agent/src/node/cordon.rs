@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_RELEASED, LABEL_EXCLUDE};
+use berth_api::seeded::Bug;
 use berth_api::{BootId, NodeUid};
 use kube::Client;
 use serde::{Deserialize, Serialize};
@@ -208,7 +209,8 @@ fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
     });
     if let (Some(record), Some(patch)) = (&seen.cordon, patch.as_object_mut()) {
         // Kubernetes stores "schedulable" as an absent field.
-        let unschedulable = if record.unschedulable && seen.unschedulable { json!(true) } else { Value::Null };
+        let before = record.unschedulable && !Bug::UncordonAlways.is_awake();
+        let unschedulable = if before && seen.unschedulable { json!(true) } else { Value::Null };
         patch.insert("spec".to_owned(), json!({"unschedulable": unschedulable}));
     }
     patch

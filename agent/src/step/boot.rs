@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
+use berth_api::seeded::Bug;
 
 use super::idle::stage;
 use super::turn::clear;
@@ -97,7 +98,7 @@ fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
     } else {
         return Proof::NotYet(Why::Unproven, None);
     };
-    if !is_ready(facts, node) {
+    if !is_ready(facts, node) && !Bug::ReleaseBeforeProof.is_awake() {
         // A host that comes back quickly must not wait for its next look; one that does not is asked in peace.
         let next = (facts.proving_for / 8).clamp(READY_AGAIN, LOOK_AGAIN);
         return Proof::NotYet(Why::NotReady, Some(next));
@@ -283,7 +284,7 @@ pub(super) fn release(facts: &Facts, berth: &Berth, holding: &Holding, node: &No
         return first;
     }
     // Also with nothing to restore: the write makes a cordon of a crashed agent, still on its way, lose.
-    if node.cordon.is_some() || !facts.restored {
+    if (node.cordon.is_some() || !facts.restored) && !Bug::GiveBackNotSticky.is_awake() {
         return Step::Restore(berth.clone());
     }
     Step::GiveBack(berth.clone())

@@ -1,6 +1,6 @@
 //! Without a berth: bring the host to "staged, locked" and wait for an offer; or undo what Berth did.
 
-use berth_api::berth::Berth;
+use berth_api::berth::{Berth, Offer};
 use berth_api::digest::Digest;
 use berth_api::node::{DesiredImage, Staging};
 use berth_api::seeded::Bug;
@@ -51,7 +51,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         };
     }
     if let Some(staged) = &deployments.staged {
-        if staged.digest.as_ref() != Some(desired) || facts.past.failed_digests.contains(desired) {
+        if staged.digest.as_ref() != Some(desired) || has_failed(facts, desired) {
             return Step::Unstage;
         }
         if Bug::SkipBerth.is_awake() {
@@ -65,9 +65,14 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     stage(facts, member, image)
 }
 
+/// I8
+fn has_failed(facts: &Facts, digest: &Digest) -> bool {
+    facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
+}
+
 /// Nothing of use is staged: pull, when that may be.
 pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
-    if facts.past.failed_digests.contains(&image.digest) {
+    if has_failed(facts, &image.digest) {
         return Step::Wait(Why::FailedDigest, None);
     }
     if let Some(left) = facts.past.pull_backoff(&image.digest, facts.now) {
@@ -83,6 +88,10 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
     Step::StartPull(image.clone())
 }
 
+fn is_for(offer: &Offer, desired: &Digest) -> bool {
+    offer.target == *desired || Bug::OfferForAnotherDigest.is_awake()
+}
+
 fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
         return Step::Wait(Why::BackingOff, Some(left));
@@ -90,7 +99,7 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if is_inhibited(facts) {
         return Step::Wait(Why::NoBerth, Some(LOOK_SELDOM));
     }
-    let ours = |berth: &&Berth| berth.offer().is_some_and(|o| o.node == facts.node && o.target == *desired);
+    let ours = |berth: &&Berth| berth.offer().is_some_and(|o| o.node == facts.node && is_for(o, desired));
     let Some((berth, offer)) = berths.iter().find(ours).and_then(|b| b.offer().map(|o| (b, o))) else {
         return Step::Wait(Why::NoBerth, None);
     };

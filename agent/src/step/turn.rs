@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth_api::berth::{Berth, Holding, Outcome};
 use berth_api::pool::{Drain, OnTimeout};
+use berth_api::seeded::Bug;
 
 use super::{LOOK_SELDOM, Step, Why, await_reboot, closed_window, fence, inhibited, is_inhibited, settle};
 use crate::facts::{Desired, Facts, Reboot};
@@ -113,6 +114,9 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
 
 /// Committed, same boot: unlock, verify, reboot; or take the commit back.
 pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+    if let Some(reason) = holding.revoke.as_ref().filter(|_| Bug::ReleaseAfterCommit.is_awake()) {
+        return Step::Release(berth.clone(), Outcome::Revoked, reason.clone());
+    }
     if let Some(wait) = await_reboot(facts) {
         return wait;
     }

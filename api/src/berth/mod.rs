@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use crate::digest::Digest;
 use crate::names::{BootId, NodeName, NodeUid, PoolName};
+use crate::seeded::Bug;
 
 pub mod lease;
 
@@ -384,6 +385,10 @@ impl Berth {
     /// When the berth is not being released.
     pub fn given_back(&self) -> Result<Self, Refused> {
         match &self.state {
+            BerthState::Held(h) if matches!(h.phase, HoldPhase::Releasing(_)) && Bug::ReleaseToOpen.is_awake() => {
+                let (node, uid, target) = (h.node.clone(), h.uid.clone(), h.target.clone());
+                Ok(self.with(BerthState::Offered(Offer { node, uid, target, open_until: None })))
+            }
             BerthState::Held(Holding { phase: HoldPhase::Releasing(outcome), node, target, .. }) => {
                 let reason = match outcome {
                     Outcome::Failed => ClosedReason::Failed,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use berth_api::berth::{Berth, BerthState, Offer};
 use berth_api::pool::{BerthCounts, WaveStatus};
+use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use jiff::Timestamp;
 
@@ -150,6 +151,9 @@ pub struct Estimate {
 impl Member {
     /// Whether the node is in U: unavailable for whatever reason.
     pub fn unavailable(&self) -> bool {
+        if Bug::OwnFlagOnly.is_awake() {
+            return self.our_cordon;
+        }
         !self.ready || self.unschedulable || self.our_cordon
     }
 }
@@ -241,7 +245,7 @@ impl PoolFacts {
 
     /// Whether a write of somebody else's, or one of ours with an unknown fate, could still land on a berth.
     fn unfenced(&self) -> bool {
-        self.readable().any(|(s, b)| s.in_doubt || b.epoch != self.epoch)
+        !Bug::NoEpochStamp.is_awake() && self.readable().any(|(s, b)| s.in_doubt || b.epoch != self.epoch)
     }
 }
 
@@ -352,7 +356,8 @@ fn counts(facts: &PoolFacts) -> BerthCounts {
         }
     }
     let occupancy = Occupancy::of(facts, &facts.berths);
-    let shrink_is_safe = !facts.unfenced() && (counts.offered == 0 || occupancy.held_or_offered() <= facts.capacity);
+    let shrink_is_safe = Bug::ShrinkAtOnce.is_awake()
+        || !facts.unfenced() && (counts.offered == 0 || occupancy.held_or_offered() <= facts.capacity);
     let total = if facts.capacity >= facts.published || shrink_is_safe { facts.capacity } else { facts.published };
     counts.total = u32::try_from(total).unwrap_or(u32::MAX);
     counts

@@ -7,6 +7,8 @@ use berth_api::berth::{Berth, BerthState, ClosedReason, HoldPhase, Holding, Offe
 use berth_api::{NodeName, NodeUid};
 use jiff::SignedDuration;
 
+use berth_api::seeded::Bug;
+
 use super::waves::Progress;
 use super::{
     BerthWrite, Gate, Member, OPEN_FOR, Occupancy, PoolFacts, SeenBerth, Why, candidates, failures, open_until,
@@ -34,7 +36,7 @@ pub(super) fn settle(
             writes.push(BerthWrite::Delete { lease: seen.lease.clone() });
             continue;
         }
-        let fence = seen.in_doubt || berth.epoch != facts.epoch;
+        let fence = (seen.in_doubt || berth.epoch != facts.epoch) && !Bug::NoEpochStamp.is_awake();
         let next = desk.settled(berth, seen.age).or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
         let berth = match next {
             None => berth.clone(),
@@ -107,6 +109,9 @@ impl<'a> Desk<'a> {
         let (next, why) = match &berth.state {
             BerthState::Held(h) if facts.confirmed_gone.contains(&h.uid) => {
                 (berth.ended(ClosedReason::Gone), Why::Gone)
+            }
+            BerthState::Held(_) if age >= OPEN_FOR && Bug::ExpiredBerthStolen.is_awake() => {
+                (berth.ended(ClosedReason::Lapsed), Why::Lapsed)
             }
             BerthState::Held(h) if facts.lost.contains(&h.uid) => (berth.ended(ClosedReason::Excluded), Why::Excluded),
             BerthState::Held(h) => return self.revoked(berth, h),
