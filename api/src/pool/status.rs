@@ -146,8 +146,8 @@ pub struct BerthCounts {
 pub struct DigestFailures {
     /// Digest of a platform's manifest, as the nodes report it.
     pub digest: Digest,
-    /// Names of the first 64 of them.
-    #[schemars(length(max = 64), inner(length(max = 253)))]
+    /// Names of the first 64 of them. One that was deleted says so: a Node made anew under its name is another one.
+    #[schemars(length(max = 64), inner(length(max = 263)))]
     #[serde(default)]
     pub nodes: Vec<String>,
     /// How many there are.

@@ -7,7 +7,7 @@ use berth_api::pool::WaveState;
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
-use super::{Member, Occupancy, PoolFacts, Progress, SeenBerth};
+use super::{Failures, Member, Occupancy, PoolFacts, Progress, SeenBerth};
 
 /// Why a member is not offered a berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,13 +85,15 @@ impl Wait {
     }
 }
 
-/// The digest that the member should be brought to.
-pub(super) fn wanted(member: &Member) -> Result<Digest, Wait> {
+/// The digest that the member should be brought to. What is on record as failed there counts as much as what its agent
+/// reports: nobody asked the agent when its berth was closed over its head (I8).
+pub(super) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, Wait> {
     let desired = member.desired.as_ref().ok_or(Wait::NoImage)?;
     if member.booted.as_ref() == Some(desired) {
         return Err(Wait::UpToDate);
     }
-    if member.failed.contains(desired) {
+    let on_record = failures.get(desired).is_some_and(|nodes| nodes.contains(&member.name));
+    if member.failed.contains(desired) || on_record {
         return Err(Wait::FailedBefore);
     }
     Ok(desired.clone())
@@ -161,7 +163,7 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     if member.desired.as_ref() != Some(&offer.target) || member.published.as_ref() != Some(&offer.target) {
         return Some("the node should run another image now");
     }
-    match wanted(member).and_then(|desired| ready(member, &desired)) {
+    match wanted(member, &facts.failures).and_then(|desired| ready(member, &desired)) {
         Err(Wait::FailedBefore) => Some("the image failed on the node"),
         Err(Wait::UpToDate) => Some("the node runs the image already"),
         Err(Wait::NotStaged | Wait::NotPrepared) => Some("the node is no longer prepared"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::berth::{Berth, BerthState, Outcome};
+use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName};
 
@@ -15,13 +15,19 @@ pub const MAX_NAMED: usize = 64;
 pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 /// The failure that a closed berth tells of.
-fn failure(berth: &Berth) -> Option<(&Digest, &NodeName)> {
-    match &berth.state {
-        BerthState::Closed(c) if c.outcome == Some(Outcome::Failed) => {
-            Some((c.last_target.as_ref()?, c.last_node.as_ref()?))
-        }
-        _ => None,
-    }
+fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
+    let BerthState::Closed(closed) = &berth.state else { return None };
+    let (Some(Outcome::Failed), Some(target), Some(node)) =
+        (closed.outcome, closed.last_target.as_ref(), closed.last_node.as_ref())
+    else {
+        return None;
+    };
+    // A Node that is made anew under that name is another one, on which nothing has failed.
+    let node = match closed.reason {
+        ClosedReason::Gone => NodeName::new(format!("{node} (deleted)")),
+        _ => node.clone(),
+    };
+    Some((target, node))
 }
 
 /// The berth tells of a failure, and nobody has said yet that it is on record.
@@ -33,20 +39,20 @@ pub(super) fn is_unrecorded(berth: &Berth) -> bool {
 /// one more makes no difference.
 pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     failure(berth).is_some_and(|(digest, node)| {
-        facts.failures.get(digest).is_some_and(|nodes| nodes.contains(node) || nodes.len() >= MAX_NAMED)
+        facts.failures.get(digest).is_some_and(|nodes| nodes.contains(&node) || nodes.len() >= MAX_NAMED)
     })
 }
 
 /// Everything that is on record, that a member reports, or that a closed berth tells of.
 pub(super) fn all(facts: &PoolFacts) -> Failures {
     let mut all = facts.failures.clone();
-    let reported = facts.members.iter().flat_map(|m| m.failed.iter().map(|digest| (digest, &m.name)));
+    let reported = facts.members.iter().flat_map(|m| m.failed.iter().map(|digest| (digest, m.name.clone())));
     // What failed long ago and is not wanted now is each node's own affair.
     let wanted: BTreeSet<&Digest> = facts.members.iter().filter_map(|m| m.desired.as_ref()).collect();
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));
     for (digest, node) in reported.chain(told) {
-        all.entry(digest.clone()).or_default().insert(node.clone());
+        all.entry(digest.clone()).or_default().insert(node);
     }
     all
 }

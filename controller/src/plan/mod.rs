@@ -286,7 +286,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     while let Some(member) = queue.next() {
         // What is closed comes before what its agent has yet to report: it is told to the agent, which then has to report
         // anew, and must not be taken back because of that.
-        let may = candidates::wanted(member).and_then(|target| match () {
+        let may = candidates::wanted(member, &plan.failures).and_then(|target| match () {
             () if facts.confirmed_gone.contains(&member.uid) => Err(Wait::OtherNode),
             () if occupancy.has(&member.uid) => Err(Wait::HasBerth),
             () if facts.gate.is_some() => Err(Wait::Gate),

@@ -128,6 +128,7 @@ impl<'a> Desk<'a> {
             }
             // I8: from here on it may be opened again, or go.
             BerthState::Closed(_) if failures::is_recorded(facts, berth) => (berth.acknowledged(), Why::Recorded),
+            BerthState::Closed(_) if failures::is_unrecorded(berth) => return None,
             BerthState::Closed(c) if above(facts, berth) && c.reason != ClosedReason::Shrunk => {
                 (berth.closed(ClosedReason::Shrunk), Why::Shrunk)
             }

@@ -27,9 +27,14 @@ pub(super) struct Progress {
     active: usize,
 }
 
-/// Proven: it runs the target, its agent has said so, and the Node is Ready and ours no more.
+/// Proven: it runs the target, as the agent of this very Node says, and the Node is Ready and ours no more. That the agent
+/// has yet to report on something else that was published, new drain settings for instance, takes nothing back.
 fn is_proven(member: &Member) -> bool {
-    member.desired.is_some() && member.booted == member.desired && member.observed && member.ready && !member.our_cordon
+    member.desired.is_some()
+        && member.booted == member.desired
+        && member.published_uid == member.uid
+        && member.ready
+        && !member.our_cordon
 }
 
 impl Progress {

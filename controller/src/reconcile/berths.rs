@@ -178,6 +178,7 @@ fn hold(plan: &Plan, wait: Wait) -> Option<Hold> {
             let what = if wait == Wait::Wave { "is proven" } else { "has soaked" };
             Some(Hold { reason: reason.to_owned(), message: format!("waits until wave {name} {what}") })
         }
+        Wait::FailedBefore => Some(own("FailedBefore")),
         Wait::Alone => Some(own("NoOtherAPIServer")),
         Wait::NoClock => Some(own("ClockNotSynchronized")),
         Wait::TooLate => Some(own("WindowTooShort")),
