@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Truth;
-use super::history::{History, Seen, text, writes};
+use super::history::{History, Seen, is_doubtful, text, writes};
+use crate::audit::Record;
 
 /// Who was unschedulable by somebody else's doing, and since when.
 struct Cordoned {
@@ -32,6 +33,7 @@ impl Truth<'_> {
             let Some(k) = published(&totals, pool, seen.version) else {
                 continue;
             };
+            let k = k.max(self.perhaps_published(pool, seen));
             let others =
                 || now.values().filter(|s| s.berth.pool.as_str() == pool && s.berth.name() != seen.berth.name());
             let held = others().filter(|s| s.berth.holding().is_some()).count();
@@ -87,9 +89,20 @@ impl Truth<'_> {
             .collect()
     }
 
+    /// The largest capacity that may have been published before a state, without an answer.
+    fn perhaps_published(&self, pool: &str, seen: &Seen) -> usize {
+        let lost = |r: &&Record| is_doubtful(r) && r.target() == "bootcnodepools/status" && r.name == pool;
+        let total = |r: &Record| {
+            let total = r.request.as_ref()?.pointer("/status/berths/total")?.as_u64()?;
+            (r.received <= seen.at).then_some(total)
+        };
+        let totals = self.audit.iter().filter(lost).filter_map(total);
+        usize::try_from(totals.max().unwrap_or(0)).unwrap_or(usize::MAX)
+    }
+
     fn cordoned(&self) -> Vec<Cordoned> {
         let nodes = writes(self.audit, "nodes");
-        let state = |(version, record, object): &(u64, &crate::audit::Record, &Value)| {
+        let state = |(version, record, object): &(u64, &Record, &Value)| {
             Some(Cordoned {
                 version: *version,
                 at: record.at,

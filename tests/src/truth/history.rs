@@ -22,8 +22,13 @@ pub(super) struct Seen {
     pub(super) program: String,
     /// The node that the writer's token is bound to.
     pub(super) claim: Option<String>,
+    /// Something that is not on record came between this state and the one before.
+    pub(super) after_gap: bool,
     pub(super) berth: Berth,
 }
+
+/// How the judge calls whoever has the controller's identity.
+pub(super) const CONTROLLER: &str = "berth-controller";
 
 /// States of each berth, by Lease name, in the order of the server's answers.
 pub(super) type History = BTreeMap<String, Vec<Seen>>;
@@ -33,25 +38,58 @@ pub(super) fn history(audit: &[Record]) -> History {
     let mut ordered: Vec<_> = audit.iter().filter(|r| is_berth_write(r)).collect();
     ordered.sort_by_key(|r| r.response.as_ref().map_or(0, version));
     for record in ordered {
-        let Some(response) = record.response.clone() else {
+        let Some((name, mut seen)) = record.response.as_ref().and_then(|object| seen(record, object)) else {
             continue;
         };
-        let version = version(&response);
-        let Ok(object) = serde_json::from_value::<Lease>(response) else {
-            continue;
-        };
-        if let Ok(berth) = lease::read(&object) {
-            history.entry(berth.name()).or_default().push(Seen {
-                at: record.at,
-                received: record.received,
-                version,
-                program: record.program().to_owned(),
-                claim: record.node_claim.clone(),
-                berth,
-            });
+        let states = history.entry(name).or_default();
+        // A write that was stored, and whose answer nobody got: the next one builds on it.
+        let built_on = record.request.as_ref().filter(|_| record.verb == "update").map_or(0, version);
+        if let Some(last) = states.last()
+            && built_on > last.version
+        {
+            let unanswered = audit.iter().find_map(|r| unanswered(r, &seen.berth.name(), last.version));
+            match unanswered {
+                Some(between) => states.push(Seen { version: built_on, ..between }),
+                None => seen.after_gap = true,
+            }
         }
+        states.push(seen);
     }
     history
+}
+
+fn seen(record: &Record, object: &Value) -> Option<(String, Seen)> {
+    let lease: Lease = serde_json::from_value(object.clone()).ok()?;
+    let berth = lease::read(&lease).ok()?;
+    let program = match record.user.ends_with(":berth-controller") {
+        true => CONTROLLER,
+        false => record.program(),
+    };
+    let seen = Seen {
+        at: record.at,
+        received: record.received,
+        version: version(object),
+        program: program.to_owned(),
+        claim: record.node_claim.clone(),
+        after_gap: false,
+        berth,
+    };
+    Some((seen.berth.name(), seen))
+}
+
+/// A write to that berth, as it was at that version, which may have been stored all the same.
+fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<Seen> {
+    let request = record.request.as_ref().filter(|_| is_doubtful(record) && record.target() == "leases")?;
+    let (_, seen) = seen(record, request).filter(|(n, _)| n == name && version(request) == built_on)?;
+    Some(Seen { at: record.received, ..seen })
+}
+
+/// Whether nobody knows if this write was stored: the server said that it failed itself, or nothing.
+pub(super) fn is_doubtful(record: &Record) -> bool {
+    record.is_write()
+        && !record.succeeded()
+        && record.stage != "ResponseStarted"
+        && (record.code == 0 || record.code >= 500)
 }
 
 fn is_berth_write(record: &Record) -> bool {

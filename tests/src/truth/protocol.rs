@@ -5,7 +5,7 @@ use berth_api::berth::{BerthState, Closed, ClosedReason, HoldPhase, Holding, Out
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::history::{History, Seen, text, writes};
+use super::history::{CONTROLLER, History, Seen, is_doubtful, text, writes};
 use super::{Truth, name_of};
 use crate::audit::Record;
 use crate::hosts::HostChange;
@@ -46,13 +46,16 @@ impl Truth<'_> {
         for (lease, states) in history {
             for pair in states.windows(2) {
                 let [before, after] = pair else { continue };
+                if after.after_gap {
+                    continue;
+                }
                 let change = Change { lease, before, after };
                 if after.berth.epoch < before.berth.epoch {
                     wrong.push(change.wrong("Fence", "the epoch went back"));
                 }
                 wrong.extend(match after.program.as_str() {
                     "berth-agent" => self.by_agent(&change),
-                    "berth-controller" => self.by_controller(&change),
+                    CONTROLLER => self.by_controller(&change),
                     // An admin, or the test in an admin's place.
                     _ => vec![],
                 });
@@ -204,6 +207,10 @@ impl Truth<'_> {
 
     /// I2: what is taken is what was published for the node, at some moment shortly before.
     fn undesired(&self, change: &Change<'_>, taken: &Holding) -> Option<String> {
+        let lost = |r: &Record| is_doubtful(r) && r.target() == "bootcnodes" && r.name == taken.node.as_str();
+        if self.audit.iter().any(lost) {
+            return None;
+        }
         let nodes = writes(self.audit, "bootcnodes");
         let mut desired: Option<&str> = None;
         let mut lately = vec![];
@@ -283,8 +290,9 @@ impl Truth<'_> {
             let failures = status.pointer("/status/failures").map(Value::to_string).unwrap_or_default();
             failures.contains(&digest.to_string()) && failures.contains(&format!("\"{node}\""))
         };
+        let lost = |r: &Record| is_doubtful(r) && r.target() == "bootcnodepools/status";
         // It may be forgotten again by now, on an admin's word.
-        match before.any(names) {
+        match before.any(names) || self.audit.iter().any(lost) {
             true => vec![],
             false => vec![change.wrong("I8", "its failure was acknowledged before it was on record")],
         }
@@ -301,7 +309,7 @@ impl Truth<'_> {
 
     /// A leader that has opened a berth of a pool has fenced all of them: no older one writes there any more.
     fn late_leaders(&self, history: &History) -> Vec<String> {
-        let mut ordered: Vec<&Seen> = history.values().flatten().filter(|s| s.program == "berth-controller").collect();
+        let mut ordered: Vec<&Seen> = history.values().flatten().filter(|s| s.program == CONTROLLER).collect();
         ordered.sort_by_key(|s| s.version);
         let mut opened: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
         let mut wrong = vec![];

@@ -51,9 +51,14 @@ impl World {
             at: at(self.now),
             stage: "ResponseComplete".to_owned(),
             audit_id: String::new(),
-            user: if program == AGENT { "system:node:n1".to_owned() } else { program.to_owned() },
+            user: match program {
+                AGENT => "system:node:n1".to_owned(),
+                CONTROLLER => "system:serviceaccount:berth-system:berth-controller".to_owned(),
+                other => other.to_owned(),
+            },
             node_claim: None,
-            user_agent: format!("{program}/1"),
+            // As the programs do: the controller says nothing.
+            user_agent: if program == CONTROLLER { String::new() } else { format!("{program}/1") },
             verb: verb.to_owned(),
             group: String::new(),
             resource: resource.to_owned(),
@@ -70,8 +75,12 @@ impl World {
 
     fn berth(&mut self, program: &str, berth: Berth) -> &mut Self {
         let object = json!(lease::create(&berth, "berth-system", Duration::from_secs(900), at(0)));
+        let mut request = object.clone();
+        let last = self.audit.iter().rfind(|r| r.resource == "leases" && r.name == berth.name());
+        let last = last.and_then(|r| r.response.clone()).unwrap_or_default();
+        request["metadata"]["resourceVersion"] = last["metadata"]["resourceVersion"].clone();
         self.berth = Some(berth.clone());
-        self.write(program, "update", "leases", &berth.name(), object.clone(), object)
+        self.write(program, "update", "leases", &berth.name(), request, object)
     }
 
     fn next(&mut self, program: &str, change: impl FnOnce(&Berth) -> Berth) -> &mut Self {
@@ -350,4 +359,21 @@ fn the_admins_cordons_are_the_admins() {
     world.node(AGENT, "patch", "n1", true, true).node(ADMIN, "patch", "n1", false, true);
     world.node(AGENT, "patch", "n1", true, false).blamed("I4", "was left cordoned");
     assert!(matches!(world.berth.as_ref().and_then(Berth::holding).map(|h| &h.phase), Some(HoldPhase::Taken)));
+}
+
+#[test]
+fn a_write_without_an_answer_counts_when_the_next_one_builds_on_it() {
+    let mut world = World::given_back();
+    let lost = world.audit.iter().rposition(|r| r.resource == "leases" && r.response.as_ref().is_some_and(committed));
+    let lost = &mut world.audit[lost.unwrap()];
+    (lost.code, lost.response) = (504, Some(json!({ "metadata": {}, "code": 504 })));
+    assert_eq!(world.judged(), Vec::<String>::new());
+    // Nothing else could explain it: then nothing is said of that write, but the reboot has no licence.
+    world.audit.retain(|r| r.code != 504);
+    let said = world.judged();
+    assert!(said.len() == 1 && said[0].starts_with("I2: n1 went down"), "{said:#?}");
+}
+
+fn committed(object: &Value) -> bool {
+    object.pointer("/metadata/annotations").is_some_and(|a| a["berth.dev/phase"] == "Committed")
 }
