@@ -30,6 +30,8 @@ enum Standing {
 struct Turn {
     /// The agent reports a failure with this digest.
     failing: bool,
+    /// The Node is not Ready. Its agent has been heard of lately, so that a fix can reach it; but it may be down as well.
+    broken: bool,
     /// How often it had leave for long and did not use it.
     unused: u32,
     /// How often it failed.
@@ -88,13 +90,14 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     let failed = report.is_some_and(|r| r.failed.contains(digest));
     // An agent finishes its turn, on whatever digest, before it pulls.
     let busy = facts.occupied.contains_key(&draft.node.uid);
-    if !heard || !draft.node.ready || failed || busy || phase == Some(Phase::Degraded) {
+    if !heard || failed || busy || phase == Some(Phase::Degraded) {
         return Some(Standing::Cannot);
     }
     let failure = report.and_then(|r| r.failure.as_ref());
     let failure = failure.filter(|f| f.digest.as_ref().is_none_or(|d| d == digest));
     Some(Standing::Waits(Turn {
         failing: failure.is_some(),
+        broken: !draft.node.ready,
         unused: facts.leaves.unused(name.as_str(), digest),
         attempts: failure.map_or(0, |f| f.attempts),
         has_leave: Reverse(has_leave),

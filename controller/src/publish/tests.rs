@@ -268,16 +268,11 @@ fn nodes_that_fail_take_turns() {
 #[test]
 fn who_cannot_pull_has_no_leave() {
     type Change = fn(&mut World);
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 4] = [
         ("failed here", |w| w.report("n1", |r| r.failed = vec![digest(1)])),
         ("host unusable", |w| w.report("n1", |r| r.phase = Some(Phase::Degraded))),
         ("busy", |w| drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))),
         ("silent", |w| w.heard.retain(|n| n.as_str() != "n1")),
-        ("down", |w| {
-            let mut down = node("n1");
-            down.ready = false;
-            w.nodes.insert("n1".into(), entry(down));
-        }),
     ];
     for (what, change) in changes {
         let mut world = world(&["n1", "n2"], 1);
@@ -290,6 +285,19 @@ fn who_cannot_pull_has_no_leave() {
         world.step();
         assert_eq!(world.allowed(), ["n2"], "{what}: not even when there is room");
     }
+}
+
+#[test]
+fn a_node_that_is_not_ready_pulls_after_the_others() {
+    let mut world = world(&["n1", "n2"], 1);
+    let mut broken = node("n1");
+    broken.ready = false;
+    world.nodes.insert("n1".into(), entry(broken));
+    world.step();
+    assert_eq!(world.allowed(), ["n2"]);
+    world.staged("n2", 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"], "a fix must reach it");
 }
 
 #[test]
