@@ -66,6 +66,7 @@ impl Waiting {
     pub(super) async fn run(mut self, done: Arc<AtomicUsize>) -> Result<()> {
         loop {
             self.look();
+            self.follow().await?;
             match step(&self.facts) {
                 Step::Take(berth) => match self.take(&berth).await {
                     Ok(()) => break,
@@ -75,7 +76,13 @@ impl Waiting {
                 Step::LookAtHost => self.facts.host.fresh = true,
                 Step::Wait(_, wait) => {
                     let wait = wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
-                    let _ = tokio::time::timeout(wait, self.berths.changed()).await;
+                    let _ = tokio::time::timeout(wait, async {
+                        tokio::select! {
+                            () = self.berths.changed() => {}
+                            _ = self.object.changed() => self.object.mark_changed(),
+                        }
+                    })
+                    .await;
                     self.facts.host.fresh = false;
                 }
                 other => bail!("{} should {other:?}, which it is not made for", self.facts.node),
@@ -91,6 +98,17 @@ impl Waiting {
             self.object.mark_unchanged();
         }
         Ok(())
+    }
+
+    /// Who is told something new says that it has seen that.
+    async fn follow(&mut self) -> Result<()> {
+        let object = match &*self.object.borrow_and_update() {
+            Seen::Is(object) if object.metadata.generation != self.published.metadata.generation => object.clone(),
+            _ => return Ok(()),
+        };
+        self.published = *object;
+        self.facts.desired = desired(Some(&self.published));
+        self.report(false).await
     }
 
     /// The image is staged and locked from now on.
