@@ -9,7 +9,7 @@ use berth_api::node::{BootcNodeStatus, Phase, Turn};
 use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::facts::{Desired, Facts, Os};
+use crate::facts::{Deployments, Desired, Facts, Os};
 use crate::step::{Step, Why, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue};
 
 /// What a report needs beside the facts.
@@ -93,10 +93,11 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
     }
 }
 
-/// Committed for this very boot, and for something else than what runs: a reboot is on its way.
+/// Committed for this very boot, with its image staged: a reboot is on its way.
 fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
-    let this_boot = holding.boot_id == facts.host.boot_id;
-    this_boot && holding.phase == HoldPhase::Committed && facts.host.os.booted() != Some(&holding.target)
+    let os = facts.host.os.deployments();
+    let is_gone = |d: &Deployments| d.staged.as_ref().is_none_or(|s| s.digest.as_ref() != Some(&holding.target));
+    holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !os.is_some_and(is_gone)
 }
 
 fn staged(facts: &Facts) -> bool {

@@ -30,6 +30,8 @@ enum Standing {
 struct Turn {
     /// The agent reports a failure with this digest.
     failing: bool,
+    /// It holds a berth under a boot that is not proven, and another image is its way out: everybody waits for it.
+    stuck: Reverse<bool>,
     /// The Node is not Ready. Its agent has been heard of lately, so that a fix can reach it; but it may be down as well.
     broken: bool,
     /// How often it had leave for long and did not use it.
@@ -88,15 +90,17 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
         return Some(Standing::Pulls);
     }
     let failed = report.is_some_and(|r| r.failed.contains(digest));
-    // An agent finishes its turn, on whatever digest, before it pulls.
+    // An agent finishes its turn, on whatever digest, before it pulls; unless it cannot finish it.
     let busy = facts.occupied.contains_key(&draft.node.uid);
-    if !heard || failed || busy || phase == Some(Phase::Degraded) {
+    let stuck = busy && phase == Some(Phase::Proving);
+    if !heard || failed || (busy && !stuck) || phase == Some(Phase::Degraded) {
         return Some(Standing::Cannot);
     }
     let failure = report.and_then(|r| r.failure.as_ref());
     let failure = failure.filter(|f| f.digest.as_ref().is_none_or(|d| d == digest));
     Some(Standing::Waits(Turn {
         failing: failure.is_some(),
+        stuck: Reverse(stuck),
         broken: !draft.node.ready,
         unused: facts.leaves.unused(name.as_str(), digest),
         attempts: failure.map_or(0, |f| f.attempts),

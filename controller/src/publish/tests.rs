@@ -301,6 +301,18 @@ fn a_node_that_is_not_ready_pulls_after_the_others() {
 }
 
 #[test]
+fn a_holder_that_cannot_prove_its_boot_pulls_first() {
+    let mut world = world(&["n1", "n2"], 1);
+    world.occupied.insert("uid-n2".into(), ["a".into()].into());
+    world.step();
+    for (phase, first) in [(Phase::Rebooting, "n1"), (Phase::Proving, "n2")] {
+        world.report("n2", |r| r.phase = Some(phase));
+        world.step();
+        assert_eq!(world.allowed(), [first], "{phase:?}");
+    }
+}
+
+#[test]
 fn leave_that_is_not_used_goes_round() {
     let mut world = world(&["n1", "n2", "n3"], 1);
     let mut turns = BTreeSet::new();
