@@ -67,7 +67,7 @@ impl World {
             let name = node_name(n);
             let pool = pool_name(n % pools);
             world.snapshot.nodes.insert(name.clone(), entry(node(n, &pool)?));
-            world.snapshot.hosts.insert(name.clone(), entry(host(n, &pool, n / pools % 2 == 0)?));
+            world.snapshot.hosts.insert(name.clone(), entry(host(n, &pool, (n / pools).is_multiple_of(2))?));
             world.heard.insert(NodeName::new(name));
         }
         for p in 0..pools {
