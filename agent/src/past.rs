@@ -158,6 +158,8 @@ impl Past {
         self.failure = None;
         self.last_turn = None;
         self.not_applied = None;
+        // Also for a node that tried it, and was put back to something that cannot be proven: its turn goes on.
+        self.tried = None;
         true
     }
 
@@ -311,12 +313,13 @@ mod tests {
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.host_failed("RegistryUnavailable", "", &digest(1), true, Timestamp::UNIX_EPOCH, 0.0);
+            past.tried = Some(digest(1));
             past
         };
         for (token, retried) in [(None, false), (Some("one"), false), (Some("two"), true)] {
             let mut past = failed();
             assert_eq!(past.retry(token), retried);
-            assert_eq!(past.failed_digests.is_empty(), retried);
+            assert_eq!((past.failed_digests.is_empty(), past.tried.is_none()), (retried, retried));
             assert_eq!(past.failure.is_none() && past.last_turn.is_none() && past.not_applied.is_none(), retried);
             assert!(!past.retry(token), "once");
         }
