@@ -32,6 +32,9 @@ struct Arguments {
     /// Wakes this deliberate bug, and expects the judge to object.
     #[arg(long, value_name = "NAME")]
     bug: Option<String>,
+    /// Keeps the evidence of every rollout, not only of those with a violation.
+    #[arg(long)]
+    keep: bool,
     /// Injects nothing: for comparison.
     #[arg(long)]
     quiet: bool,
@@ -82,10 +85,12 @@ async fn soak(arguments: &Arguments) -> Result<bool> {
             found.len()
         );
         state.add(&plan, outcome.took.as_secs_f64(), outcome.verdict.licensed, found);
-        if !found.is_empty() {
+        found.iter().for_each(|violation| println!("           {violation}"));
+        if !found.is_empty() || arguments.keep {
             let evidence = run::keep_evidence(&soak, seed, &plan, &outcome)?;
-            found.iter().for_each(|violation| println!("           {violation}"));
             println!("           evidence: {}", evidence.display());
+        }
+        if !found.is_empty() {
             if let Some(bug) = &arguments.bug {
                 println!("the judge objects to {bug} after {} rollouts", state.rollouts);
                 return Ok(true);

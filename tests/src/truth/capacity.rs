@@ -23,6 +23,7 @@ impl Truth<'_> {
     pub(super) fn beyond_capacity(&self, history: &History) -> Vec<String> {
         let totals = self.totals();
         let cordoned = self.cordoned();
+        let members = self.members();
         let mut ordered: Vec<&Seen> = history.values().flatten().collect();
         ordered.sort_by_key(|s| s.version);
         let mut now: BTreeMap<String, &Seen> = BTreeMap::new();
@@ -60,8 +61,9 @@ impl Truth<'_> {
                         continue;
                     }
                     let unavailable = self.unavailable(&cordoned, seen);
+                    let is_member = |uid: &String| pool_of(&members, uid, seen.version) == Some(pool);
                     let mut all = in_use;
-                    all.extend(unavailable.iter().cloned());
+                    all.extend(unavailable.into_iter().filter(is_member));
                     let offered = offer.uid.to_string();
                     if all.len() >= k && !all.contains(&offered) && !self.lately_cordoned(&cordoned, seen, &offered) {
                         wrong.push(format!(
@@ -98,6 +100,16 @@ impl Truth<'_> {
         };
         let totals = self.audit.iter().filter(lost).filter_map(total);
         usize::try_from(totals.max().unwrap_or(0)).unwrap_or(usize::MAX)
+    }
+
+    /// What was published of each Node's membership: its UID, place in the order, pool.
+    fn members(&self) -> Vec<(String, u64, String)> {
+        let nodes = writes(self.audit, "bootcnodes");
+        let member = |(version, _, object): &(u64, &crate::audit::Record, &Value)| {
+            let pool = text(object, "/spec/poolName").unwrap_or_default();
+            Some((text(object, "/spec/nodeUID")?.to_owned(), *version, pool.to_owned()))
+        };
+        nodes.iter().filter_map(member).collect()
     }
 
     fn cordoned(&self) -> Vec<Cordoned> {
@@ -149,6 +161,11 @@ impl Truth<'_> {
             r.verb == "delete" && r.target() == "nodes" && Some(r.name.as_str()) == name && r.received <= seen.at
         })
     }
+}
+
+/// The pool that a Node belongs to at a place in the order.
+fn pool_of<'a>(members: &'a [(String, u64, String)], uid: &str, version: u64) -> Option<&'a str> {
+    members.iter().rfind(|(of, at, _)| of == uid && *at < version).map(|(_, _, pool)| pool.as_str())
 }
 
 /// The capacity in force at a place in the order. Unknown before it was published for the first time.

@@ -87,6 +87,10 @@ impl Truth<'_> {
     }
 
     fn holder_moved(&self, change: &Change<'_>, before: &Holding, after: &Holding) -> Vec<String> {
+        // A fence: what a former agent has on its way to the server now loses.
+        if before == after {
+            return vec![];
+        }
         let mut wrong = vec![];
         if (&before.node, &before.uid) != (&after.node, &after.uid) {
             wrong.push(change.wrong("I6", "the holder became another one"));
@@ -102,9 +106,6 @@ impl Truth<'_> {
             }
             // A re-licence in place.
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Committed) => {
-                if same_boot && before.target == after.target {
-                    wrong.push(change.wrong("I2", "it renewed a licence that is used up only by a boot"));
-                }
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
             }
             (HoldPhase::Committed, HoldPhase::Taken) => {
@@ -281,6 +282,11 @@ impl Truth<'_> {
     fn unrecorded(&self, change: &Change<'_>, closed: &Closed) -> Vec<String> {
         let (Some(digest), Some(node)) = (&closed.last_target, &closed.last_node) else {
             return vec![];
+        };
+        let node = match closed.reason {
+            // Another Node may come under that name, on which nothing has failed.
+            ClosedReason::Gone => format!("{node} (deleted)"),
+            _ => node.to_string(),
         };
         let pool = change.after.berth.pool.as_str();
         let statuses = writes(self.audit, "bootcnodepools/status");

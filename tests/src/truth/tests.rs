@@ -188,6 +188,10 @@ fn take(berth: &Berth) -> Berth {
 fn a_turn_by_the_book_has_no_violation() {
     let world = World::given_back();
     assert_eq!(world.judged(), Vec::<String>::new());
+    // A new agent's fence: the same state once more.
+    let mut world = World::committed();
+    world.next(AGENT, Berth::clone);
+    assert_eq!(world.judged(), Vec::<String>::new());
 }
 
 #[test]
