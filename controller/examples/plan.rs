@@ -12,7 +12,7 @@ use anyhow::Result;
 use berth_api::berth::{Berth, Offer, lease};
 use berth_api::{BootId, Digest, NodeName, NodeUid};
 use berth_controller::facts::{self, Pool, Shared};
-use berth_controller::memory::{Offers, Soaks};
+use berth_controller::memory::{Alike, Offers, Soaks};
 use berth_controller::plan::{self, PoolFacts};
 use berth_controller::store::{Entry, Objects, Snapshot};
 use berth_controller::view::{HostView, LeaseView, NodeView, PoolView};
@@ -87,7 +87,7 @@ impl World {
         let pools = Pool::readable(objects);
         let (mut belonging, mut making, mut planning) = (vec![], vec![], vec![]);
         let (gone, in_doubt, alone, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-        let (offers, soaks) = (Offers::default(), Soaks::default());
+        let (offers, soaks, alike) = (Offers::default(), Soaks::default(), Alike::default());
         let mut offered = 0;
         for _ in 0..RUNS {
             let membership = time(&mut belonging, || facts::membership(&self.snapshot));
@@ -102,6 +102,7 @@ impl World {
                 heard: &self.heard,
                 offers: &offers,
                 soaks: &soaks,
+                alike: &alike,
                 gates: &gates,
                 alone: &alone,
                 now: Instant::now(),

@@ -8,7 +8,7 @@ use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
 use kube::core::{Selector, SelectorExt};
 
 use crate::gates::Gates;
-use crate::memory::{Offers, Soaks};
+use crate::memory::{Alike, Offers, Soaks};
 use crate::plan::{self, Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};
@@ -256,6 +256,8 @@ pub struct Shared<'a> {
     pub offers: &'a Offers,
     /// How long waves have been soaking.
     pub soaks: &'a Soaks,
+    /// Which generations of BootcNodes ask for the same.
+    pub alike: &'a Alike,
     /// The gates of each pool.
     pub gates: &'a BTreeMap<PoolName, Gates>,
     /// Nodes that run an API server while no other one answers.
@@ -324,6 +326,10 @@ impl Shared<'_> {
         let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
         let host = self.snapshot.hosts.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
+        member.observed = host.is_some_and(|h| {
+            let first = h.view.generation.map(|generation| self.alike.first(&h.view.uid, generation));
+            first.is_some_and(|first| h.view.observed_since(first))
+        });
         member.wave = sorter.wave(node);
         member.alone = self.alone.contains(&node.uid);
         member.lapses = member.desired.as_ref().map_or(0, |desired| self.offers.lapses(&member.uid, desired));
@@ -355,7 +361,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         desired: desired_digest(pool.target(), &node.architecture).cloned(),
         published: ours.and_then(|s| s.image.as_ref()).map(|i| i.digest.clone()),
         published_uid: NodeUid::from(spec.map_or("", |s| s.node_uid.as_str())),
-        observed: host.is_some_and(HostView::observed),
+        observed: false,
         prepared: report.prepared,
         staged: report.staged.clone().filter(|_| report.locked),
         booted: report.booted.clone(),

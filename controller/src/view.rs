@@ -345,9 +345,13 @@ impl HostView {
 
     /// Whether the agent has reported on what is published now, from the Node that it was published for.
     pub fn observed(&self) -> bool {
+        self.generation.is_some_and(|generation| self.observed_since(generation))
+    }
+
+    /// Whether the agent has reported on that generation or a later one, from the Node that it was published for.
+    pub fn observed_since(&self, generation: i64) -> bool {
         self.content.as_ref().is_ok_and(|c| {
-            c.report.observed_generation.is_some()
-                && c.report.observed_generation == self.generation
+            c.report.observed_generation.is_some_and(|seen| seen >= generation)
                 && c.report.node_uid.as_deref() == Some(c.spec.node_uid.as_str())
         })
     }

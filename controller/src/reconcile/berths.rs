@@ -92,7 +92,7 @@ impl Reconciler {
         self.offers.see(berths, pass.now);
         let uids: BTreeSet<&NodeUid> = pass.snapshot.nodes.values().map(|n| &n.view.uid).collect();
         self.offers.keep(|uid| uids.contains(uid));
-        let shared = pass.shared(&self.in_doubt, &self.offers, &self.soaks, self.kube.epoch());
+        let shared = self.shared(pass);
         let plans = pass.pools.iter().map(|pool| (pool.name.clone(), plan(&shared.of(pool), pass.wall))).collect();
         pass.plans = plans;
         self.learn(pass);
@@ -104,10 +104,13 @@ impl Reconciler {
         if !self.backoffs.ready(&key, pass.now) {
             return Ok(());
         }
+        // A plan may write one Lease twice: closed, and offered to the next node. The second write counts on the first.
+        let mut written = BTreeMap::new();
         for write in writes {
-            let result = self.execute_one(pass, pool, &write).await;
-            if self.outcome(&key, result)?.is_none() {
-                break;
+            let result = self.execute_one(pass, pool, &write, &written).await;
+            match self.outcome(&key, result)? {
+                Some(lease) => written.extend(lease.map(|lease| (write.lease(), lease))),
+                None => break,
             }
             log(pass, pool, &write);
             self.tell_of_berth(pass, pool, &write);
@@ -126,23 +129,31 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn execute_one(&mut self, pass: &Pass, pool: &Pool, write: &BerthWrite) -> Result<(), CallError> {
+    /// Makes one write, and answers the Lease as it is then.
+    async fn execute_one(
+        &mut self,
+        pass: &Pass,
+        pool: &Pool,
+        write: &BerthWrite,
+        written: &BTreeMap<String, Lease>,
+    ) -> Result<Option<Lease>, CallError> {
         let api = self.kube.leases();
         let timeout = pool.object.as_ref().map_or(DEFAULT_REBOOT_TIMEOUT, |o| o.spec.reboot_timeout());
         let now = Timestamp::now();
         let read = |name: &str| {
-            let found = pass.leases.iter().find(|l| l.name() == name);
-            found.map(|l| l.lease.clone()).ok_or_else(|| CallError::Conflict("it was not read".to_owned()))
+            let read = || pass.leases.iter().find(|l| l.name() == name).map(|l| &l.lease);
+            let found = written.get(name).or_else(read);
+            found.cloned().ok_or_else(|| CallError::Conflict("it was not read".to_owned()))
         };
         match write {
             BerthWrite::Create(berth) => {
                 let object = lease::create(berth, self.kube.namespace(), timeout, now);
-                self.kube.create(&api, &object).await.map(drop)
+                self.kube.create(&api, &object).await.map(Some)
             }
             BerthWrite::Delete { lease } => {
                 let metadata = read(lease)?.metadata;
                 let (uid, version) = (metadata.uid, metadata.resource_version);
-                self.kube.delete(&api, lease, uid, version).await
+                self.kube.delete(&api, lease, uid, version).await.map(|()| None)
             }
             BerthWrite::Update { lease, berth, .. } => {
                 let object = rewritten(read(lease)?, berth, timeout, now);
@@ -152,7 +163,7 @@ impl Reconciler {
                     Err(CallError::Unknown(_)) => self.in_doubt.insert(lease.clone()),
                     Err(_) => false,
                 };
-                result.map(drop)
+                result.map(Some)
             }
         }
     }

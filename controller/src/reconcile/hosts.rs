@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::node::BootcNode;
+use berth_api::node::{BootcNode, BootcNodeSpec};
 use futures::StreamExt;
 
 use super::{Pass, Reconciler};
@@ -17,6 +17,8 @@ const CONCURRENCY: usize = 16;
 impl Reconciler {
     pub(super) async fn publish(&mut self, pass: &mut Pass) -> Result<(), Lost> {
         self.leaves.see(&pass.snapshot.hosts, pass.now);
+        let uids: BTreeSet<&str> = pass.snapshot.hosts.values().map(|h| h.view.uid.as_str()).collect();
+        self.alike.keep(|uid| uids.contains(uid));
         let mut writes = self.host_writes(pass);
         // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.
         if writes.iter().any(|write| lets_go(pass, write)) {
@@ -28,7 +30,7 @@ impl Reconciler {
         }
         writes.retain(|write| self.backoffs.ready(&key(write.name()), pass.now));
         let kube = self.kube.clone();
-        let results: Vec<(String, Result<(), CallError>)> = futures::stream::iter(writes)
+        let results: Vec<(HostWrite, Result<Option<i64>, CallError>)> = futures::stream::iter(writes)
             .map(|write| {
                 let kube = kube.clone();
                 async move {
@@ -36,14 +38,21 @@ impl Reconciler {
                     if result.is_ok() {
                         log(&write);
                     }
-                    (key(write.name()), result)
+                    (write, result)
                 }
             })
             .buffer_unordered(CONCURRENCY)
             .collect()
             .await;
-        for (key, result) in results {
-            self.outcome(&key, result)?;
+        for (write, result) in results {
+            let after = self.outcome(&key(write.name()), result)?.flatten();
+            let before = pass.snapshot.hosts.get(write.name()).and_then(|h| h.view.generation);
+            if let (HostWrite::Update { uid, before: old, spec, .. }, Some(before), Some(after)) =
+                (&write, before, after)
+            {
+                let alike = BootcNodeSpec { hold: old.hold.clone(), ..spec.clone() } == **old;
+                self.alike.wrote(uid, before, after, alike);
+            }
         }
         Ok(())
     }
@@ -89,22 +98,23 @@ fn lets_go(pass: &Pass, write: &HostWrite) -> bool {
     }
 }
 
-async fn execute(kube: &Kube, write: &HostWrite) -> Result<(), CallError> {
+/// Makes one write, and answers the generation of what is published then.
+async fn execute(kube: &Kube, write: &HostWrite) -> Result<Option<i64>, CallError> {
     let api = kube.all::<BootcNode>();
     match write {
         HostWrite::Create { name, spec, label } => {
             let object = publish::object(name, spec, label.as_deref());
-            kube.create(&api, &object).await.map(drop)
+            kube.create(&api, &object).await.map(|object| object.metadata.generation)
         }
         HostWrite::Update { name, uid, version, before, spec, label, finalizers } => {
             let body = publish::patch(name, (uid, version), (before, spec), label.as_deref(), finalizers)
                 .map_err(|e| CallError::Refused(e.to_string()))?;
-            kube.merge(&api, name, body).await.map(drop)
+            kube.merge(&api, name, body).await.map(|object| object.metadata.generation)
         }
-        HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await,
+        HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await.map(|()| None),
         HostWrite::Release { name, uid, version, finalizers, .. } => {
             let body = publish::release(uid, version, finalizers);
-            kube.merge(&api, name, body).await.map(drop)
+            kube.merge(&api, name, body).await.map(|_| None)
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::backoff::Backoffs;
 use crate::facts::{self, Occupied, Pool, Shared};
 use crate::gates::{Gates, Keeper};
 use crate::leader::Lost;
-use crate::memory::{Leaves, Offers, Soaks};
+use crate::memory::{Alike, Leaves, Offers, Soaks};
 use crate::overdue::Overdue;
 use crate::plan::Plan;
 use crate::publish;
@@ -72,6 +72,8 @@ pub struct Reconciler {
     soaks: Soaks,
     /// Why each waiting node waits, as of the last plan that was made of each pool.
     holds: BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
+    /// Which generations of BootcNodes ask for the same.
+    alike: Alike,
     /// Who had leave to pull and did not use it.
     leaves: Leaves,
     /// Who does not come back.
@@ -124,6 +126,7 @@ impl Reconciler {
             gates: Keeper::default(),
             soaks: Soaks::default(),
             holds: BTreeMap::new(),
+            alike: Alike::default(),
             leaves: Leaves::default(),
             overdue: Overdue::default(),
             halted: None,
@@ -216,6 +219,26 @@ impl Reconciler {
         }
     }
 
+    /// What the plans of all pools share.
+    fn shared<'a>(&'a self, pass: &'a Pass) -> Shared<'a> {
+        Shared {
+            snapshot: &pass.snapshot,
+            membership: &pass.membership,
+            leases: &pass.leases,
+            occupied: &pass.occupied,
+            in_doubt: &self.in_doubt,
+            confirmed_gone: &pass.confirmed_gone,
+            heard: &pass.heard,
+            offers: &self.offers,
+            soaks: &self.soaks,
+            alike: &self.alike,
+            gates: &pass.gates,
+            alone: &pass.alone,
+            now: pass.now,
+            epoch: self.kube.epoch(),
+        }
+    }
+
     /// Sorts out how a write ended: whether to go on, and when to try again.
     fn outcome<T>(&mut self, key: &str, result: Result<T, CallError>) -> Result<Option<T>, Lost> {
         let now = Instant::now();
@@ -241,30 +264,6 @@ impl Reconciler {
 }
 
 impl Pass {
-    fn shared<'a>(
-        &'a self,
-        in_doubt: &'a BTreeSet<String>,
-        offers: &'a Offers,
-        soaks: &'a Soaks,
-        epoch: u64,
-    ) -> Shared<'a> {
-        Shared {
-            snapshot: &self.snapshot,
-            membership: &self.membership,
-            leases: &self.leases,
-            occupied: &self.occupied,
-            in_doubt,
-            confirmed_gone: &self.confirmed_gone,
-            heard: &self.heard,
-            offers,
-            soaks,
-            gates: &self.gates,
-            alone: &self.alone,
-            now: self.now,
-            epoch,
-        }
-    }
-
     /// The pools whose first resolution is under way.
     fn resolving(&self) -> BTreeSet<PoolName> {
         let first = self.resolutions.iter().filter(|(_, r)| r.first);
