@@ -98,6 +98,12 @@ impl World {
         self.write(program, verb, "nodes", name, json!({ "spec": { "unschedulable": unschedulable } }), object)
     }
 
+    fn member(&mut self, name: &str, pool: &str) -> &mut Self {
+        let object =
+            json!({ "metadata": { "name": name }, "spec": { "nodeUID": format!("uid-{name}"), "poolName": pool } });
+        self.write(CONTROLLER, "patch", "bootcnodes", name, json!({}), object)
+    }
+
     fn capacity(&mut self, total: u64) -> &mut Self {
         let status = json!({ "status": { "berths": { "total": total } }, "metadata": {} });
         self.write(CONTROLLER, "patch", "bootcnodepools/status", "workers", json!({}), status)
@@ -293,7 +299,7 @@ fn a_failure_is_on_record_before_the_berth_opens() {
     gone().next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap()).blamed("I8", "opened before its failure");
     gone().next(CONTROLLER, |b| b.acknowledged().unwrap()).blamed("I8", "acknowledged before");
     let mut world = gone();
-    let failures = json!([{ "digest": digest(2).to_string(), "nodes": ["n1"] }]);
+    let failures = json!([{ "digest": digest(2).to_string(), "nodes": ["n1 (deleted)"] }]);
     let status = json!({ "status": { "berths": { "total": 1 }, "failures": failures }, "metadata": {} });
     world.write(CONTROLLER, "patch", "bootcnodepools/status", "workers", json!({}), status);
     world.next(CONTROLLER, |b| b.acknowledged().unwrap()).next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
@@ -323,8 +329,16 @@ fn capacity_is_what_was_published() {
 fn who_is_cordoned_by_others_uses_up_capacity() {
     let mut world = World::default();
     world.capacity(1).node(ADMIN, "create", "n2", false, false).node(ADMIN, "patch", "n2", true, false);
+    let member = json!({ "metadata": { "name": "n2" }, "spec": { "poolName": "workers", "nodeUID": "uid-n2" } });
+    world.write(CONTROLLER, "create", "bootcnodes", "n2", json!({}), member);
     world.now += 5;
     world.berth(CONTROLLER, new(0));
+    // As long as it is a member of another pool, it is nothing to this one.
+    let mut other =
+        World { audit: world.audit.clone(), now: world.now, berth: world.berth.clone(), ..World::default() };
+    other.member("n2", "others").next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    assert_eq!(other.judged(), Vec::<String>::new());
+    world.member("n2", "workers");
     let mut same = World { audit: world.audit.clone(), now: world.now, berth: world.berth.clone(), ..World::default() };
     world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap()).blamed("I1b", "held, open or cordoned");
     // It may itself be repaired.
