@@ -3,6 +3,7 @@
 
 mod controllers;
 mod install;
+mod part;
 mod real;
 mod simulated;
 mod site;
@@ -10,6 +11,7 @@ mod ways;
 pub mod workload;
 
 pub use controllers::{ControllerSettings, Controllers};
+pub use part::{Part, Scenario, together};
 pub use real::RealCluster;
 pub use simulated::{Cluster, ClusterOptions};
 pub use site::{Published, Site};

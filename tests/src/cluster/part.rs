@@ -1,0 +1,361 @@
+//! A part of a simulated cluster: some of its hosts, which a pool of their own selects. Scenarios on different parts of
+//! one cluster do not meet, so that they can run at the same time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_api::berth::{Berth, Holding, lease};
+use berth_api::condition;
+use berth_api::node::{BootcNode, Hold};
+use berth_api::pool::BootcNodePoolStatus;
+use futures::future::{LocalBoxFuture, join_all};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::{Cluster, Published};
+use crate::audit::AuditLog;
+use crate::hosts::HostChange;
+use crate::hosts::sim::SimHost;
+
+/// The label that says which part a node belongs to.
+const LABEL: &str = "part";
+
+/// Hosts of a cluster, and the pool of the same name that selects them.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// The whole.
+    pub cluster: &'a Cluster,
+    /// Name of the part and of its pool.
+    pub name: String,
+    /// Its hosts, in the order of their names.
+    pub hosts: Vec<&'a SimHost>,
+}
+
+impl<'a> Part<'a> {
+    /// Takes these hosts, numbered from 1, as a part of that name. There is no pool yet.
+    pub async fn new(cluster: &'a Cluster, name: &str, hosts: impl IntoIterator<Item = usize>) -> Result<Self> {
+        let part = Self { cluster, name: name.to_owned(), hosts: hosts.into_iter().map(|n| cluster.host(n)).collect() };
+        for host in &part.hosts {
+            part.join(host).await?;
+        }
+        Ok(part)
+    }
+
+    /// Its `n`th host, from 1.
+    pub fn host(&self, n: usize) -> &'a SimHost {
+        self.hosts[n - 1]
+    }
+
+    /// Name of its `n`th host, from 1.
+    pub fn node(&self, n: usize) -> &'a str {
+        self.host(n).name()
+    }
+
+    /// Makes a node a member of the pool.
+    pub async fn join(&self, host: &SimHost) -> Result<()> {
+        self.label(host.name(), LABEL, Some(&self.name)).await
+    }
+
+    /// Takes a node out of the pool.
+    pub async fn leave(&self, host: &SimHost) -> Result<()> {
+        self.label(host.name(), LABEL, None).await
+    }
+
+    /// Sets or removes a label of a Node.
+    pub async fn label(&self, node: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.patch_node(node, json!({ "metadata": { "labels": { key: value } } })).await
+    }
+
+    /// Cordons or uncordons a Node, as its admin does.
+    pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
+        self.patch_node(node, json!({ "spec": { "unschedulable": unschedulable } })).await
+    }
+
+    async fn patch_node(&self, node: &str, patch: Value) -> Result<()> {
+        let patched = self.cluster.nodes().patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.with_context(|| format!("cannot change Node {node}"))?;
+        Ok(())
+    }
+
+    /// Whether the Node is unschedulable.
+    pub async fn is_cordoned(&self, node: &str) -> Result<bool> {
+        Ok(self.cluster.nodes().get(node).await?.spec.and_then(|s| s.unschedulable).unwrap_or(false))
+    }
+
+    /// Makes a Node say that it is not Ready, until its kubelet says otherwise at its next start.
+    pub async fn not_ready(&self, node: &str) -> Result<()> {
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let condition = json!({
+            "type": "Ready", "status": "False", "reason": "Broken", "message": "by the test", "lastTransitionTime": now,
+        });
+        let patch = Patch::Strategic(json!({ "status": { "conditions": [condition] } }));
+        self.cluster
+            .nodes()
+            .patch_status(node, &PatchParams::default(), &patch)
+            .await
+            .context("cannot write a Node")?;
+        Ok(())
+    }
+
+    /// Puts a pod on a node that no drain moves away: nobody would create it again.
+    pub async fn block(&self, node: &str) -> Result<()> {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": format!("block-{node}") },
+            "spec": {
+                "nodeName": node,
+                "automountServiceAccountToken": false,
+                "containers": [{ "name": "app", "image": "registry.test/app:1" }],
+            },
+        }))?;
+        self.pods().create(&Default::default(), &pod).await.context("cannot create a pod")?;
+        Ok(())
+    }
+
+    /// Takes that pod away.
+    pub async fn unblock(&self, node: &str) -> Result<()> {
+        let name = format!("block-{node}");
+        self.pods().delete(&name, &DeleteParams::default().grace_period(0)).await.context("cannot delete a pod")?;
+        Ok(())
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.cluster.client(), "default")
+    }
+
+    /// Pushes an image for this part alone.
+    pub async fn publish(&self, version: &str) -> Result<Published> {
+        self.cluster.publish(&format!("{version}-{}", self.name)).await
+    }
+
+    /// Pushes an image, and makes or changes the pool so that it asks for that one. Every member may stage at once.
+    pub async fn roll_to(&self, version: &str, rollout: Value) -> Result<Published> {
+        let image = self.publish(version).await?;
+        self.pool(&image, rollout).await?;
+        Ok(image)
+    }
+
+    /// The same, and nobody is offered a berth before all members have staged it: the order of their turns is known then.
+    pub async fn roll_once_staged(&self, image: &Published, mut rollout: Value) -> Result<()> {
+        rollout["paused"] = json!(true);
+        self.pool(image, rollout).await?;
+        let wait = Duration::from_secs(30);
+        self.until("all members wait", wait, || async {
+            let status = self.status().await?;
+            Ok(status.target.is_some_and(|t| t.image == image.reference) && status.nodes.staged == status.nodes.total)
+        })
+        .await?;
+        self.rollout(json!({ "paused": false })).await
+    }
+
+    /// Makes the pool, or changes its spec. Every member may stage at once.
+    pub async fn pool(&self, image: &Published, mut rollout: Value) -> Result<()> {
+        rollout["maxStaging"] = json!("100%");
+        self.cluster.pool_of(&self.name, json!({ LABEL: self.name }), &image.reference, rollout).await
+    }
+
+    /// Changes the pool's `spec.rollout` by a merge patch.
+    pub async fn rollout(&self, rollout: Value) -> Result<()> {
+        if let Some(most) = rollout.get("maxUnavailable").and_then(Value::as_u64) {
+            self.cluster.allow(&self.name, usize::try_from(most)?);
+        }
+        self.cluster.patch_pool(&self.name, json!({ "rollout": rollout })).await
+    }
+
+    /// What the pool reports.
+    pub async fn status(&self) -> Result<BootcNodePoolStatus> {
+        Ok(self.cluster.pools().get(&self.name).await?.status.unwrap_or_default())
+    }
+
+    /// A node's BootcNode.
+    pub async fn bootc_node(&self, node: &str) -> Result<BootcNode> {
+        Ok(self.cluster.bootc_nodes().get(node).await?)
+    }
+
+    /// The pool's berths, in the order of their numbers.
+    pub async fn berths(&self) -> Result<Vec<Berth>> {
+        let list = ListParams::default().labels(&format!("berth.dev/pool={}", self.name));
+        let leases = self.cluster.berths().list(&list).await?;
+        let mut berths =
+            leases.items.iter().map(lease::read).collect::<Result<Vec<_>, _>>().context("a berth cannot be read")?;
+        berths.sort_by_key(|b| b.index);
+        Ok(berths)
+    }
+
+    /// Who holds a berth of the pool.
+    pub async fn holdings(&self) -> Result<Vec<Holding>> {
+        Ok(self.berths().await?.into_iter().filter_map(|b| b.holding().cloned()).collect())
+    }
+
+    /// Their names.
+    pub async fn holders(&self) -> Result<Vec<String>> {
+        let mut names: Vec<_> = self.holdings().await?.into_iter().map(|h| h.node.to_string()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Everyone that a berth's Lease ever named as its holder: a node, or a word such as `closed:gone`.
+    pub fn ever(&self, index: u32) -> Result<Vec<String>> {
+        let audit = AuditLog::read(&self.cluster.control_plane.audit_log())?;
+        let name = format!("{}-{index}", self.name);
+        let writes = audit.records().iter().filter(|r| r.is_write() && r.succeeded() && r.target() == "leases");
+        let holder = |object: &Value| Some(object.pointer("/spec/holderIdentity")?.as_str()?.to_owned());
+        Ok(writes.filter(|r| r.name == name).filter_map(|r| holder(r.response.as_ref()?)).collect())
+    }
+
+    /// Waits until a question is answered with yes.
+    pub async fn until<F: Future<Output = Result<bool>>>(
+        &self,
+        what: &str,
+        limit: Duration,
+        ask: impl FnMut() -> F,
+    ) -> Result<()> {
+        self.cluster.until(&format!("{}: {what}", self.name), limit, ask).await
+    }
+
+    /// Waits until a condition of the pool has this status and reason, and its message contains these words.
+    pub async fn until_says(
+        &self,
+        type_: &str,
+        status: &str,
+        reason: &str,
+        words: &str,
+        limit: Duration,
+    ) -> Result<()> {
+        let what = format!("the pool says {type_}={status}, {reason}: {words:?}");
+        self.until(&what, limit, || async {
+            Ok(is_said(&self.status().await?.conditions, type_, status, reason, words))
+        })
+        .await
+    }
+
+    /// Waits until a condition of a node has this status and reason, and its message contains these words.
+    pub async fn until_node_says(
+        &self,
+        node: &str,
+        (type_, status, reason, words): (&str, &str, &str, &str),
+        limit: Duration,
+    ) -> Result<()> {
+        let what = format!("{node} says {type_}={status}, {reason}: {words:?}");
+        self.until(&what, limit, || async {
+            let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
+            Ok(is_said(&conditions, type_, status, reason, words))
+        })
+        .await
+    }
+
+    /// Waits until these nodes are held for that reason: in what is published to them, and in what they say of it.
+    pub async fn until_held(&self, nodes: &[&str], reason: &str, words: &str, limit: Duration) -> Result<()> {
+        for node in nodes {
+            self.until(&format!("{node} is held: {reason}: {words:?}"), limit, || async {
+                let object = self.bootc_node(node).await?;
+                let is = |h: &Hold| h.reason == reason && h.message.contains(words);
+                let said = object.status.unwrap_or_default().conditions;
+                Ok(object.spec.hold.as_ref().is_some_and(is) && is_said(&said, "Updated", "False", reason, words))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a node is in that phase.
+    pub async fn until_phase(&self, node: &str, phase: &str, limit: Duration) -> Result<()> {
+        self.until(&format!("{node} is {phase}"), limit, || async { Ok(self.cluster.phase(node).await? == phase) })
+            .await
+    }
+
+    /// Waits until exactly these nodes hold a berth.
+    pub async fn until_hold(&self, nodes: &[&str], limit: Duration) -> Result<()> {
+        let mut wanted: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+        wanted.sort();
+        self.until(&format!("{wanted:?} hold berths"), limit, || async { Ok(self.holders().await? == wanted) }).await
+    }
+
+    /// Waits until these hosts run an image, their BootcNodes say so, and none of them holds a berth.
+    pub async fn until_run(&self, image: &Published, hosts: &[usize], limit: Duration) -> Result<()> {
+        let digest = image.digest.to_string();
+        self.until(&format!("{hosts:?} run {}", image.reference), limit, || async {
+            let holders = self.holders().await?;
+            for host in hosts.iter().map(|n| self.host(*n)) {
+                let facts = host.facts();
+                let up = facts.boot_id.is_some() && facts.booted == digest;
+                if !up
+                    || holders.contains(&host.name().to_owned())
+                    || self.cluster.phase(host.name()).await? != "Updated"
+                {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Waits until all hosts run an image, and the pool says that it is done.
+    pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
+        let all: Vec<_> = (1..=self.hosts.len()).collect();
+        self.until_run(image, &all, limit).await?;
+        self.until_says("Progressing", "False", "Updated", "", limit).await
+    }
+
+    /// Names of the hosts in the order in which they booted an image for the first time.
+    pub fn order(&self, image: &Published) -> Vec<String> {
+        let digest = image.digest.to_string();
+        let mut order = vec![];
+        for event in self.cluster.log.events() {
+            let booted = matches!(&event.change, HostChange::Up { digest: d, .. } if *d == digest);
+            if booted && !order.contains(&event.host) {
+                order.push(event.host);
+            }
+        }
+        order
+    }
+
+    /// How often a host booted so far.
+    pub fn boots(&self, n: usize) -> usize {
+        self.cluster.boots().get(self.node(n)).copied().unwrap_or_default()
+    }
+
+    /// Fails unless the Node is schedulable and the host has booted so often.
+    pub async fn is_untouched(&self, n: usize, boots: usize) -> Result<()> {
+        let (node, now) = (self.node(n), self.boots(n));
+        ensure!(now == boots, "{node} booted {now} times, not {boots}");
+        ensure!(!self.is_cordoned(node).await?, "{node} is schedulable again");
+        Ok(())
+    }
+}
+
+fn is_said(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &str) -> bool {
+    condition::find(conditions, type_)
+        .is_some_and(|c| c.status == status && c.reason == reason && c.message.contains(words))
+}
+
+/// A scenario on a part of a cluster, and its name.
+pub type Scenario<'a> = (&'static str, LocalBoxFuture<'a, Result<()>>);
+
+/// Runs scenarios on different parts of one cluster at the same time, prints how long each took, and lets the judge
+/// speak.
+///
+/// # Errors
+/// With everything that failed, in whichever scenario.
+pub async fn together(cluster: &Cluster, scenarios: Vec<Scenario<'_>>) -> Result<()> {
+    let start = Instant::now();
+    let timed = scenarios.into_iter().map(|(name, scenario)| async move {
+        let result = scenario.await;
+        let word = if result.is_ok() { "ok" } else { "FAILED" };
+        println!("{name:<44} {:>5.1} s {word}", start.elapsed().as_secs_f64());
+        result.err().map(|error| format!("{name}: {error:#}"))
+    });
+    let failed: Vec<_> = join_all(timed).await.into_iter().flatten().collect();
+    ensure!(
+        failed.is_empty(),
+        "{} scenarios failed\n{}\n{}",
+        failed.len(),
+        cluster.describe().await,
+        failed.join("\n")
+    );
+    cluster.judge()
+}
