@@ -336,12 +336,21 @@ fn is_said(conditions: &[Condition], type_: &str, status: &str, reason: &str, wo
 /// A scenario on a part of a cluster, and its name.
 pub type Scenario<'a> = (&'static str, LocalBoxFuture<'a, Result<()>>);
 
+/// Waits until a controller leads and knows the cluster: so many agents begin at once that this may take a while, which is
+/// no scenario's time.
+async fn until_somebody_leads(cluster: &Cluster) -> Result<()> {
+    let nobody = Part::new(cluster, "nobody", []).await?;
+    nobody.roll_to("1.0.0", json!({})).await?;
+    nobody.until_says("ImageResolved", "True", "Resolved", "", Duration::from_secs(120)).await
+}
+
 /// Runs scenarios on different parts of one cluster at the same time, prints how long each took, and lets the judge
 /// speak.
 ///
 /// # Errors
 /// With everything that failed, in whichever scenario.
 pub async fn together(cluster: &Cluster, scenarios: Vec<Scenario<'_>>) -> Result<()> {
+    until_somebody_leads(cluster).await?;
     let start = Instant::now();
     let timed = scenarios.into_iter().map(|(name, scenario)| async move {
         let result = scenario.await;
