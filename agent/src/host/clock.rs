@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 use super::Host;
 use super::bus::{Bus, BusError, TIMEDATE};
 
-/// How long an answer counts while a berth speaks of a window, and otherwise. The service that answers is started for
-/// each question when nothing else uses it.
-const BELIEVED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+/// How long an answer counts while a berth speaks of a window. The service that answers is started for each question when
+/// nothing else uses it.
+const BELIEVED_IN_WINDOW: Duration = Duration::from_secs(10);
+/// How long one that is not yes counts otherwise: somebody may be waiting for it.
+const NO_BELIEVED: Duration = Duration::from_secs(20);
+/// How long a yes counts otherwise.
+const YES_BELIEVED: Duration = Duration::from_secs(60);
 
 /// How long an answer may take. The work does not wait for a service that hangs.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -41,11 +45,15 @@ impl Clock {
         if self.trusted {
             return Some(true);
         }
-        let age = if under_window { BELIEVED.0 } else { BELIEVED.1 };
-        if let Some((at, answer)) = self.asked
-            && at.elapsed() < age
-        {
-            return answer;
+        if let Some((at, answer)) = self.asked {
+            let age = match answer {
+                _ if under_window => BELIEVED_IN_WINDOW,
+                Some(true) => YES_BELIEVED,
+                _ => NO_BELIEVED,
+            };
+            if at.elapsed() < age {
+                return answer;
+            }
         }
         let answer = host.clock_synchronized().await;
         if let Err(error) = &answer {

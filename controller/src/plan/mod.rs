@@ -311,7 +311,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
             Err(wait) => drop(plan.waiting.insert(member.name.clone(), wait)),
         }
     }
-    plan.used_by = Occupancy::of(facts, &facts.berths).uses(facts);
+    plan.used_by = Occupancy::uses(facts, &berths, &plan.writes);
 }
 
 /// The closed berths that may be opened, the lowest number first, so that two plans from one state meet on the same

@@ -6,7 +6,7 @@ use berth_api::berth::BerthState;
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid};
 
-use super::{Member, PoolFacts, SeenBerth};
+use super::{BerthWrite, Member, PoolFacts, SeenBerth};
 
 /// The sets H, R and U at one moment.
 #[derive(Debug, Clone, Default)]
@@ -128,8 +128,8 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Everyone who uses up capacity, by name.
-    pub(super) fn uses(&self, facts: &PoolFacts) -> Vec<Use> {
+    /// Everyone who uses up capacity, by name, once the offers are made.
+    pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<Use> {
         let mut uses: BTreeMap<String, How> = BTreeMap::new();
         for member in &facts.members {
             let how = if facts.elsewhere.contains(&member.uid) {
@@ -145,7 +145,7 @@ impl<'a> Occupancy<'a> {
             };
             uses.insert(member.name.to_string(), how);
         }
-        for seen in &facts.berths {
+        for seen in berths {
             let node = |name: &NodeName| name.to_string();
             match seen.berth.as_ref().map(|b| &b.state) {
                 Ok(BerthState::Held(h)) => uses.insert(node(&h.node), How::Holds),
@@ -154,6 +154,11 @@ impl<'a> Occupancy<'a> {
                 Err(_) => uses.insert(seen.lease.clone(), How::Unreadable),
             };
         }
+        let offers = offers.iter().filter_map(|write| match write {
+            BerthWrite::Update { berth, .. } => berth.offer(),
+            _ => None,
+        });
+        uses.extend(offers.map(|offer| (offer.node.to_string(), How::IsOffered)));
         uses.into_iter().map(|(who, how)| Use { who, how }).collect()
     }
 }
