@@ -35,8 +35,8 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
         gather(state, node);
         let decision = steps.next(state, node, world.split);
         let host = &mut state.nodes[node].host;
-        let Host { booted, staged, locked, blocked, .. } = *host;
-        *host = Host { booted, staged, locked, blocked, ..decision.host };
+        let Host { booted, previous, staged, locked, blocked, .. } = *host;
+        *host = Host { booted, previous, staged, locked, blocked, ..decision.host };
         match decision.act {
             Act::Look => look(state, node),
             Act::ReadNode => {
@@ -143,6 +143,7 @@ fn report(state: &mut State, node: usize, decision: Decision) {
         prepared: decision.prepared,
         failed: here.host.failed,
         turn: decision.turn,
+        token: here.host.token,
     };
     if here.status != status {
         here.status = status;
@@ -319,6 +320,7 @@ pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: C
     let object = &mut state.nodes[node].object;
     object.unschedulable = unschedulable;
     object.cordon = cordon;
+    state.nodes[node].ghost.abandoned &= cordon != Cordon::No;
     state.touch_node(node);
     judge::cordon(state, node)
 }

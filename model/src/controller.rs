@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::judge;
 use crate::planner::{OneBerth, OneMember, Plans, View};
 use crate::state::{
-    Berth, Controller, Cordon, Entry, Lease, Look, NODES, NONE, Request, SLOTS, Spec, State, Status, Write,
+    Berth, Controller, Cordon, Entry, Lease, Look, NODES, NONE, Pool, Request, SLOTS, Spec, State, Status, Write,
 };
 use crate::world::{Broken, World, place, rename_write};
 
@@ -80,7 +80,7 @@ fn view(world: &World, state: &State, who: usize, look: &Look, pool: u8, aged: b
     for node in 0..world.nodes {
         let here = &look.nodes[node];
         if here.object.there && !here.object.excluded && here.ghost.pool == pool {
-            view.members[node] = Some(member(here, terms.target, pool, controller.lapsed & (1 << node) != 0));
+            view.members[node] = Some(member(here, terms, pool, controller.lapsed & (1 << node) != 0));
         }
     }
     for (slot, lease) in state.slots.iter().enumerate() {
@@ -104,7 +104,7 @@ fn view(world: &World, state: &State, who: usize, look: &Look, pool: u8, aged: b
     view
 }
 
-fn member(here: &crate::state::Node, desired: u8, pool: u8, lapsed: bool) -> OneMember {
+fn member(here: &crate::state::Node, terms: &Pool, pool: u8, lapsed: bool) -> OneMember {
     let spec = here.spec.unwrap_or_default();
     let ours = here.spec.is_some_and(|s| s.pool == pool);
     let status = here.status;
@@ -113,14 +113,15 @@ fn member(here: &crate::state::Node, desired: u8, pool: u8, lapsed: bool) -> One
         ready: here.object.ready,
         unschedulable: here.object.unschedulable,
         ours: here.object.cordon != Cordon::No,
-        desired,
+        desired: terms.target,
         published: if ours { spec.image } else { 0 },
         published_uid: spec.uid,
         observed: status.observed && status.uid == spec.uid,
         prepared: status.prepared,
         staged: status.staged,
         booted: status.booted,
-        failed: status.failed,
+        // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
+        failed: if status.token == terms.token { status.failed } else { 0 },
         turn: status.turn,
         lapsed,
     }
@@ -284,8 +285,9 @@ pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
         }
     }
     if !goes_on {
+        // The pool's status is written all the same: it says what was read.
         let pool = of_pool(world, &entry.write);
-        controller.queue.retain(|e| of_pool(world, &e.write) != pool);
+        controller.queue.retain(|e| matches!(e.write, Write::Pool { .. }) || of_pool(world, &e.write) != pool);
     }
     if how == How::Killed {
         controller.epoch = 0;
@@ -314,6 +316,10 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
                 && c.outcome == Some(berth_api::berth::Outcome::Lapsed)
             {
                 state.controllers[who].lapsed |= 1 << o.node;
+            }
+            if let (Berth::Held(h), Berth::Closed(_)) = (before.is, lease.is) {
+                let ghost = &mut state.nodes[usize::from(h.node)].ghost;
+                (ghost.abandoned, ghost.unproven) = (true, false);
             }
             // A PUT that changes nothing does not move the resourceVersion; a fence writes its time.
             state.slots[usize::from(slot)] = lease;

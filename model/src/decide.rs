@@ -129,7 +129,7 @@ impl View {
                 Seen::Is(object, _) => Some(Some(object)),
             },
             // What the agent does not see, or sees only in what it has read.
-            host: Host { booted: 0, staged: 0, locked: false, blocked: false, ..here.host },
+            host: Host { booted: 0, previous: 0, staged: 0, locked: false, blocked: false, ..here.host },
             berths,
             fenced: agent.fenced,
             restored: agent.restored,
@@ -170,11 +170,6 @@ impl Steps {
             Act::Put(put, slot, berth) => Decision { act: Act::Put(put, slot, theirs(berth, node)), ..decision },
             _ => decision,
         }
-    }
-
-    /// How many different views there were.
-    pub fn len(&self) -> usize {
-        self.known.len()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::fair::{Fair, I10};
 use crate::hash::{self, Fast};
-use crate::moves::{Memo, Told, ways};
+use crate::moves::{Memo, Told, picture, ways};
 use crate::state::{NODES, State};
 use crate::world::{Broken, World};
 
@@ -57,8 +57,8 @@ pub struct Found {
     pub broken: Broken,
     /// The moves.
     pub history: Vec<String>,
-    /// For I10: the states that the fair schedule ends in.
-    pub stuck: Vec<State>,
+    /// For I10: what the fair schedule ends in.
+    pub stuck: Vec<String>,
 }
 
 struct Search<'a> {
@@ -100,6 +100,9 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
     let mut depth = 0;
     while !frontier.is_empty() && !search.stop.load(Ordering::Relaxed) {
         frontier = search.level(frontier, &mut workers);
+        if search.breach.lock().is_ok_and(|b| b.is_some()) {
+            break;
+        }
         depth += usize::from(!frontier.is_empty());
     }
     let complete = frontier.is_empty();
@@ -174,11 +177,10 @@ impl Search<'_> {
         }
     }
 
-    /// The first breach ends the search; of those found at once the one with the least name is kept.
+    /// A breach ends the search with its level; of those in one level the least is kept, so that each run finds the same.
     fn breach(&self, last: u64, broken: Broken, to: Option<State>) {
-        self.stop.store(true, Ordering::Relaxed);
         let mut breach = self.breach.lock().unwrap_or_else(PoisonError::into_inner);
-        if breach.as_ref().is_none_or(|(_, other, _)| broken < *other) {
+        if breach.as_ref().is_none_or(|(key, other, _)| (broken, last) < (*other, *key)) {
             *breach = Some((last, broken, to));
         }
     }
@@ -213,7 +215,7 @@ impl Search<'_> {
         {
             history.push(Told { by: way.by, names, world: self.world }.to_string());
         }
-        let stuck = if broken == I10 { stuck.into_iter().collect() } else { vec![] };
+        let stuck = stuck.filter(|_| broken == I10).map_or_else(Vec::new, |s| picture(self.world, &s));
         Found { broken, history, stuck }
     }
 }

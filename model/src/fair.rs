@@ -4,13 +4,15 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use berth_api::berth::Outcome;
+
 use crate::agent::{self, How};
 use crate::controller;
 use crate::decide::Act;
 use crate::hash::{self, Fast};
 use crate::moves::Memo;
 use crate::nature;
-use crate::state::{Berth, Cordon, NONE, Phase, State};
+use crate::state::{Berth, Cordon, NONE, Node, Phase, State};
 use crate::world::{Broken, World};
 
 /// So many rounds are enough for every node of a world to be updated, one after the other, twice.
@@ -65,12 +67,10 @@ pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
     for pool in &mut state.pools {
         pool.paused = false;
-        if world.bad & (1 << pool.target) != 0 || failed_here(world, state.nodes.iter(), pool.target) {
-            // The admin goes forward to another image; or asks to retry, when that is what failed.
+        if world.bad & (1 << pool.target) != 0 {
+            // The admin goes forward to another image.
             let good = world.images.iter().find(|i| world.bad & (1 << **i) == 0);
             pool.target = good.copied().unwrap_or(pool.target);
-            pool.token += 1;
-            pool.failures = [0; 4];
         }
     }
     let capacity = state.pools[0].capacity;
@@ -102,13 +102,30 @@ pub fn heal(world: &World, state: &mut State) {
     state.touch_pool(1);
 }
 
-fn failed_here<'a>(world: &World, mut nodes: impl Iterator<Item = &'a crate::state::Node>, image: u8) -> bool {
-    let _ = world;
-    nodes.any(|n| n.host.failed & (1 << image) != 0)
+/// A good image that failed somewhere, because the host did not finish it or somebody rolled it back, waits for the
+/// admin's word.
+fn retry(state: &mut State) {
+    // Who asks while a failure is about to be recorded has to ask again.
+    if state.slots.iter().any(|l| matches!(l.is, Berth::Closed(c) if c.outcome == Some(Outcome::Failed))) {
+        return;
+    }
+    for number in 0..state.pools.len() {
+        let pool = state.pools[number];
+        let tried = |n: &Node| n.host.tried == pool.target && n.host.booted != pool.target && pool.target != 0;
+        let failed = |n: &Node| {
+            n.host.token == pool.token && (n.host.failed & (1 << pool.target) != 0 || (tried(n) && n.ghost.unproven))
+        };
+        if state.nodes.iter().any(failed) || pool.failures.get(usize::from(pool.target)).is_some_and(|f| *f != 0) {
+            state.pools[number].token += 1;
+            state.pools[number].failures = [0; 4];
+            state.touch_pool(number as u8);
+        }
+    }
 }
 
 /// Everybody gets a turn.
 pub fn round(world: &World, state: &mut State, memo: &mut Memo) {
+    retry(state);
     while !state.air.is_empty() {
         nature::land(world, state, 0);
     }
@@ -148,8 +165,6 @@ fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) {
     } else if let Some(later) = nature::later(here) {
         here.agent.reboot = later;
     }
-    let here = &mut state.nodes[node];
-    here.agent.overdue = here.ghost.unproven && here.ghost.ready;
     nature::kubelet(world, state, node);
     let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
     let here = &mut state.nodes[node];
@@ -166,6 +181,8 @@ fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) {
         *state = agent::act(world, std::mem::take(state), node, decision, How::Done).0;
         let rests = matches!(decision.act, Act::Wait(_) | Act::Pull(_));
         if rests || (decision.act == Act::Drain && !state.nodes[node].agent.drained) {
+            // A boot that is not proven by the next round had its time.
+            state.nodes[node].agent.overdue = state.nodes[node].ghost.unproven;
             return;
         }
     }

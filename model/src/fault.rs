@@ -54,6 +54,8 @@ faults! {
     Dropped,
     /// `ostree-finalize-staged` fails at shutdown.
     Finalize,
+    /// Somebody rolls the host back to what ran before.
+    Rollback,
     /// A pull fails.
     Pull,
     /// Something inhibits shutdowns on a host, or ends that.

@@ -7,24 +7,42 @@ use crate::decide::{Act, Put};
 use crate::state::{Berth, Cordon, Held, Lease, NODES, NONE, Phase, SLOTS, Seen, State, Write};
 use crate::world::{Broken, World, place};
 
-const I1A_CORDON: Broken = Broken("I1a a cordon of ours has a berth");
-const I1A_UNPROVEN: Broken = Broken("I1a who is rebooted and unproven has a berth");
-const I1A_HOLDER: Broken = Broken("I1a only its holder gives a berth away");
-const I1B_OPEN: Broken = Broken("I1b opened only within the capacity");
-const I1B_WHO: Broken = Broken("I1b only the controller opens, and only what is closed");
-const I1C_TAKE: Broken = Broken("I1c nothing is taken above the published capacity");
-const I2_TAKE: Broken = Broken("I2 an offer is taken by its node, for what is desired");
-const I2_REBOOT: Broken = Broken("I2 a reboot has a licence");
-const I2_ONCE: Broken = Broken("I2 a licence is for one boot");
-const I2_COMMIT: Broken = Broken("I2 commit only when cordoned, drained and staged");
-const I3_ARMED: Broken = Broken("I3 nothing is armed without a licence");
-const I4_CORDON: Broken = Broken("I4 the cordon is as it was before us");
-const I5_COMMITTED: Broken = Broken("I5 what is committed under this boot is not given back");
-const I5_PROOF: Broken = Broken("I5 given back only when proven");
-const I5_STICKY: Broken = Broken("I5 giving back goes through Releasing");
-const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
-const I8_FAILED: Broken = Broken("I8 what failed here is not tried again");
-const I8_RECORD: Broken = Broken("I8 a failure is on record before its berth reopens");
+/// I1a a cordon of ours has a berth
+pub const I1A_CORDON: Broken = Broken("I1a a cordon of ours has a berth");
+/// I1a who is rebooted and unproven has a berth
+pub const I1A_UNPROVEN: Broken = Broken("I1a who is rebooted and unproven has a berth");
+/// I1a only its holder gives a berth away
+pub const I1A_HOLDER: Broken = Broken("I1a only its holder gives a berth away");
+/// I1b opened only within the capacity
+pub const I1B_OPEN: Broken = Broken("I1b opened only within the capacity");
+/// I1b only the controller opens, and only what is closed
+pub const I1B_WHO: Broken = Broken("I1b only the controller opens, and only what is closed");
+/// I1c nothing is taken above the published capacity
+pub const I1C_TAKE: Broken = Broken("I1c nothing is taken above the published capacity");
+/// I2 an offer is taken by its node, for what is desired
+pub const I2_TAKE: Broken = Broken("I2 an offer is taken by its node, for what is desired");
+/// I2 a reboot has a licence
+pub const I2_REBOOT: Broken = Broken("I2 a reboot has a licence");
+/// I2 a licence is for one boot
+pub const I2_ONCE: Broken = Broken("I2 a licence is for one boot");
+/// I2 commit only when cordoned, drained and staged
+pub const I2_COMMIT: Broken = Broken("I2 commit only when cordoned, drained and staged");
+/// I3 nothing is armed without a licence
+pub const I3_ARMED: Broken = Broken("I3 nothing is armed without a licence");
+/// I4 the cordon is as it was before us
+pub const I4_CORDON: Broken = Broken("I4 the cordon is as it was before us");
+/// I5 what is committed under this boot is not given back
+pub const I5_COMMITTED: Broken = Broken("I5 what is committed under this boot is not given back");
+/// I5 given back only when proven
+pub const I5_PROOF: Broken = Broken("I5 given back only when proven");
+/// I5 giving back goes through Releasing
+pub const I5_STICKY: Broken = Broken("I5 giving back goes through Releasing");
+/// I7 one pull at a time, and none is aborted
+pub const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
+/// I8 what failed here is not tried again
+pub const I8_FAILED: Broken = Broken("I8 what failed here is not tried again");
+/// I8 a failure is on record before its berth reopens
+pub const I8_RECORD: Broken = Broken("I8 a failure is on record before its berth reopens");
 
 fn holder(state: &State, node: usize) -> Option<&Held> {
     let uid = state.nodes[node].object.uid;
@@ -37,7 +55,7 @@ pub fn state(world: &World, state: &State) -> Option<Broken> {
         let held = holder(state, number);
         let object = &node.object;
         let counts = object.there && !object.excluded;
-        if counts && object.cordon != Cordon::No && held.is_none() {
+        if counts && !node.ghost.abandoned && object.cordon != Cordon::No && held.is_none() {
             return Some(I1A_CORDON);
         }
         if counts && node.ghost.unproven && held.is_none() {
@@ -45,7 +63,8 @@ pub fn state(world: &World, state: &State) -> Option<Broken> {
         }
         let licensed = held.is_some_and(|h| licence(h, node.host.staged));
         let armed = node.ghost.armed == object.uid + 1 && node.host.staged != 0 && !node.host.locked;
-        if object.there && armed && !licensed {
+        // An admin who excludes a node may take the licence over its head.
+        if counts && armed && !licensed {
             return Some(I3_ARMED);
         }
         let before = match object.cordon {
@@ -79,12 +98,13 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
         Seen::Is(seen, false) => seen.uid,
         _ => here.object.uid,
     };
+    // As it was just read: what another updater did since then is its own affair.
+    let armed = here.agent.os.filter(|os| !os.locked).map_or(0, |os| os.staged);
     let anew = uid != here.object.uid || !here.object.there;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
     let held = holdings.find(|h| usize::from(h.node) == node && h.uid == uid);
     match held {
-        _ if here.host.locked || here.host.staged == 0 => Some(I2_REBOOT),
-        Some(h) if licence(h, here.host.staged) => None,
+        Some(h) if licence(h, armed) => None,
         None if anew => None,
         _ => Some(I2_REBOOT),
     }

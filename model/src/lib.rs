@@ -1,9 +1,13 @@
 //! A model checker for the berths. The agent's step and the controller's plan, the very functions that ship, run in
 //! small worlds in which everything that can go wrong does; the invariants of the design are properties of every state
 //! and every move.
-#![expect(clippy::indexing_slicing, reason = "numbers of nodes and berths are below NODES and SLOTS everywhere")]
+//!
+//! Nodes and berths are indexed by numbers below [`state::NODES`] and [`state::SLOTS`], which nothing but the world's
+//! start makes; a number out of range is a mistake in the model, and ends it.
 
 pub mod agent;
+#[cfg(feature = "seeded-bugs")]
+pub mod bugs;
 pub mod controller;
 pub mod decide;
 pub mod explore;
@@ -16,5 +20,7 @@ pub mod nature;
 pub mod planner;
 pub mod rich;
 pub mod state;
+#[cfg(test)]
+mod tests;
 pub mod world;
 pub mod worlds;

@@ -3,15 +3,16 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use berth_model::explore::{Limits, Outcome, explore};
+use berth_model::bugs;
+use berth_model::explore::{Found, Limits, Outcome, explore};
 use berth_model::world::World;
 use berth_model::worlds;
 use clap::Parser;
 
-/// Explores the worlds of the model.
+/// Explores the worlds of the model, then wakes each deliberate bug and finds it.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only the worlds whose name contains this.
+    /// Only the worlds and bugs whose name contains this.
     #[arg(long, default_value = "")]
     world: String,
     /// States to visit in each world at most.
@@ -20,6 +21,9 @@ struct Options {
     /// Seconds for each world at most.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
+    /// More that goes wrong in one history.
+    #[arg(long)]
+    deep: bool,
     /// Workers.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -31,14 +35,58 @@ fn main() -> ExitCode {
         Limits { states: options.states, time: Duration::from_secs(options.seconds), threads: options.threads };
     let mut total = 0;
     let mut broken = 0;
-    for world in worlds::all().iter().filter(|w| w.name.contains(&options.world)) {
+    let all = worlds::all(options.deep);
+    for world in all.iter().filter(|w| w.name.contains(&options.world)) {
         let outcome = explore(world, limits);
         total += outcome.states;
         broken += usize::from(outcome.found.is_some());
         show(world, &outcome);
     }
-    println!("{total} states in all");
-    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("{total} states in all worlds");
+    // The deliberate bugs are found in worlds of their own; deeper is not needed.
+    let missed = if options.deep { 0 } else { seeded(limits, &options.world) };
+    if broken + missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Every deliberate bug must be found by its rule.
+fn seeded(limits: Limits, only: &str) -> usize {
+    let mut missed = 0;
+    for seeded in bugs::all().iter().filter(|s| s.bug.name().contains(only)) {
+        berth_api::seeded::wake(Some(seeded.bug));
+        let outcome = explore(&seeded.world, limits);
+        berth_api::seeded::wake(None);
+        let name = seeded.bug.name();
+        match &outcome.found {
+            Some(found) if found.broken == seeded.breaks => {
+                println!(
+                    "bug {name}: caught by {:?} after {} moves ({} states)",
+                    found.broken.0,
+                    found.history.len(),
+                    outcome.states
+                );
+                tell(found);
+            }
+            Some(found) => {
+                println!("bug {name}: broke {:?}, not {:?}", found.broken.0, seeded.breaks.0);
+                tell(found);
+                missed += 1;
+            }
+            None => {
+                println!("bug {name}: NOT FOUND in {} states", outcome.states);
+                missed += 1;
+            }
+        }
+    }
+    missed
+}
+
+fn tell(found: &Found) {
+    for (at, line) in found.history.iter().enumerate() {
+        println!("  {:>3} {line}", at + 1);
+    }
+    for line in &found.stuck {
+        println!("      stuck: {line}");
+    }
 }
 
 fn show(world: &World, outcome: &Outcome) {
@@ -54,11 +102,6 @@ fn show(world: &World, outcome: &Outcome) {
     );
     if let Some(found) = &outcome.found {
         println!("  BROKEN: {} after {} moves", found.broken.0, found.history.len());
-        for (at, line) in found.history.iter().enumerate() {
-            println!("  {:>3} {line}", at + 1);
-        }
-        for state in &found.stuck {
-            println!("  stuck: {state:#?}");
-        }
+        tell(found);
     }
 }

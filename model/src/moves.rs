@@ -66,6 +66,32 @@ pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
     ways
 }
 
+/// A state for people, in a few lines.
+pub fn picture(world: &World, state: &State) -> Vec<String> {
+    let told = Told { by: Move::Event(NONE, Event::Created), names: [0, 1, 2], world };
+    let mut lines = vec![];
+    for (number, node) in state.nodes.iter().enumerate().take(world.nodes) {
+        let (object, host) = (&node.object, &node.host);
+        let ready = if object.ready { "Ready" } else { "NotReady" };
+        let cordon = if object.unschedulable { ", cordoned" } else { "" };
+        let wants = node
+            .spec
+            .map_or_else(|| "nothing".to_owned(), |s| format!("image {} in pool {}", s.image, rich::pool(s.pool)));
+        let lock = if host.locked { " locked" } else { "" };
+        lines.push(format!(
+            "{}: {ready}{cordon}, runs image {}, staged {}{lock}, should run {wants}, record {:?}",
+            told.name(number as u8),
+            host.booted,
+            host.staged,
+            object.cordon,
+        ));
+    }
+    for (slot, lease) in state.slots.iter().enumerate().filter(|(_, l)| l.is != Berth::Missing) {
+        lines.push(format!("{}: {}", told.slot(slot as u8), told.berth(&lease.is)));
+    }
+    lines
+}
+
 /// A move for people: nodes by the names that they had at the start.
 #[derive(Debug)]
 pub struct Told<'a> {

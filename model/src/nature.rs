@@ -22,6 +22,8 @@ pub enum Event {
     BootsUnfinalized,
     /// The host loses power.
     PowerLost,
+    /// Somebody rolls the host back, and reboots it.
+    RolledBack,
     /// The kubelet reports.
     Kubelet,
     /// The Node is NotReady.
@@ -78,7 +80,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     let applies = clean && host.staged != 0 && !host.locked;
     host.unfinalized = applies && !finalized;
     if applies && finalized {
-        host.booted = host.staged;
+        (host.booted, host.previous) = (host.staged, host.booted);
     }
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
     host.relicensed = false;
@@ -124,6 +126,7 @@ pub fn create(state: &mut State, node: usize) {
     here.object = Object { there: true, uid: here.object.uid + 1, ..Object::default() };
     here.ghost.admin = false;
     here.ghost.unproven = false;
+    here.ghost.abandoned = false;
     state.touch_node(node);
 }
 
@@ -215,6 +218,17 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     }
     if host.down && host.staged != 0 && !host.locked {
         fault(Fault::Finalize, Event::BootsUnfinalized, &|s| boot(s, node, true, false));
+    }
+    // Not under a berth before the commit, nor while it gives back: who then boots a host by hand into what cannot be
+    // proven has to release the berth by hand.
+    let by_hand = state.held_by(node).is_some_and(|(_, h)| h.phase != Phase::Committed);
+    if host.previous != 0 && !host.down && !by_hand {
+        fault(Fault::Rollback, Event::RolledBack, &|s| {
+            let host = &mut s.nodes[node].host;
+            (host.booted, host.previous) = (host.previous, host.booted);
+            (host.staged, host.locked) = (0, false);
+            boot(s, node, true, true);
+        });
     }
     fault(Fault::Power, Event::PowerLost, &|s| boot(s, node, false, false));
     if state.nodes[node].agent != Agent::default() && !host.down {

@@ -109,11 +109,6 @@ impl Plans {
     pub fn of(&mut self, world: &World, view: &View) -> &Planned {
         self.known.entry(*view).or_insert_with(|| make(world, view))
     }
-
-    /// How many different views there were.
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
 }
 
 fn make(world: &World, view: &View) -> Planned {

@@ -185,6 +185,8 @@ pub struct Status {
     pub failed: u8,
     /// The image of the last turn that ended badly.
     pub turn: Image,
+    /// The retry token that was obeyed.
+    pub token: u8,
 }
 
 /// What is on the disk and in the memory of a host, its agent apart.
@@ -192,6 +194,8 @@ pub struct Status {
 pub struct Host {
     /// What runs.
     pub booted: Image,
+    /// What ran before that, to roll back to.
+    pub previous: Image,
     /// What is staged.
     pub staged: Image,
     /// Finalization of that is locked.
@@ -303,6 +307,8 @@ pub struct Ghost {
     pub unproven: bool,
     /// The kubelet said Ready under this boot.
     pub ready: bool,
+    /// Its berth was closed over its head while it was excluded.
+    pub abandoned: bool,
     /// The pool that the admin's labels put it in.
     pub pool: u8,
 }

@@ -58,7 +58,7 @@ impl World {
     pub fn start(&self) -> State {
         let mut state = State::default();
         for (fault, times) in &self.faults {
-            state.left[*fault as usize] = *times;
+            state.left[*fault as usize] += *times;
         }
         let target = self.images.first().copied().unwrap_or(1);
         let pool = Pool { capacity: self.capacity.0, published: self.capacity.0, target, ..Pool::default() };
@@ -261,7 +261,8 @@ impl State {
         hash::of(&(self.nodes[node], roles, of_controllers, air, failures))
     }
 
-    fn rename(&mut self, to: [u8; NODES]) {
+    /// The same state with other numbers for the nodes.
+    pub(crate) fn rename(&mut self, to: [u8; NODES]) {
         let old = self.nodes;
         for (node, here) in old.iter().enumerate() {
             self.nodes[usize::from(to[node])] = *here;

@@ -1,11 +1,15 @@
 //! The worlds: each small, each with other things that go wrong.
 
-use crate::fault::Fault;
+use crate::fault::Fault::{
+    self, AgentCrash, Block, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude, Finalize, Inhibit,
+    Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize, Retry, Rival, Rollback, StaleRead,
+    StaleWatch,
+};
 use crate::state::SLOTS;
 use crate::world::World;
 
 /// A world in which nothing goes wrong: three nodes with the first image staged, one berth.
-fn calm(name: &'static str, about: &'static str) -> World {
+pub fn calm(name: &'static str, about: &'static str) -> World {
     World {
         name,
         about,
@@ -21,66 +25,133 @@ fn calm(name: &'static str, about: &'static str) -> World {
     }
 }
 
-/// All worlds that are explored.
-pub fn all() -> Vec<World> {
-    use Fault::{
-        AgentCrash, Block, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Finalize, Inhibit, Lapse, Late,
-        LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize, Rival, StaleRead, StaleWatch,
+/// All worlds that are explored. `deep`: with more that goes wrong in one history, for hours.
+pub fn all(deep: bool) -> Vec<World> {
+    let with = |world: World, faults: &[(Fault, u8)], more: &[(Fault, u8)]| {
+        let more = if deep { more } else { &[] };
+        World { faults: faults.iter().chain(more).copied().collect(), ..world }
     };
-    let with = |world: World, faults: &[(Fault, u8)]| World { faults: faults.to_vec(), ..world };
+    let mut worlds = vec![with(calm("calm", "nothing goes wrong"), &[], &[])];
+    worlds.extend(processes(&with));
+    worlds.extend(admins(&with));
+    worlds.extend(hosts(&with));
+    worlds
+}
+
+type With<'a> = &'a dyn Fn(World, &[(Fault, u8)], &[(Fault, u8)]) -> World;
+
+/// Processes die, and the network loses and delays.
+fn processes(with: With<'_>) -> Vec<World> {
+    let pair = |world: World| World { nodes: 2, ..world };
+    let two = |world: World| World { capacity: (2, 2), ..world };
     vec![
-        with(calm("calm", "nothing goes wrong"), &[]),
         with(
-            calm("crash", "crashes, lost replies, late requests, stale reads"),
-            &[(AgentCrash, 1), (ControllerCrash, 1), (LostReply, 1), (Late, 1), (StaleRead, 1)],
+            calm("crash", "every process dies once, at any step"),
+            &[(AgentCrash, 3), (ControllerCrash, 2)],
+            &[(Late, 1)],
         ),
         with(
-            World {
-                capacity: (2, 2),
-                nodes: 3,
-                ..calm("leaders", "two leaders, writes of the deposed one, old watches")
-            },
-            &[(Election, 1), (Late, 1), (StaleWatch, 1), (Cordon, 1)],
+            calm("late", "requests that land after their sender died or gave up"),
+            &[(AgentCrash, 1), (ControllerCrash, 1), (Late, 1)],
+            &[(Late, 1), (LostReply, 1)],
         ),
         with(
-            World { capacity: (2, 1), nodes: 3, ..calm("capacity", "the capacity grows and shrinks, nodes fail") },
-            &[(Resize, 2), (Cordon, 1), (StaleWatch, 1), (Election, 1)],
+            calm("lost", "lost answers and old reads"),
+            &[(LostReply, 1), (StaleRead, 1), (AgentCrash, 1)],
+            &[(Late, 1), (StaleWatch, 1)],
+        ),
+        with(two(calm("leaders", "two leaders, one of them deposed")), &[(Election, 1)], &[(Late, 1), (Cordon, 1)]),
+        with(
+            pair(calm("watches", "leaders that plan from what their watches showed before")),
+            &[(Election, 1), (StaleWatch, 1), (Cordon, 1)],
+            &[(Late, 1), (Election, 1)],
+        ),
+    ]
+}
+
+/// Admins change their minds.
+fn admins(with: With<'_>) -> Vec<World> {
+    let pair = |world: World| World { nodes: 2, ..world };
+    let shrinks = |world: World| World { capacity: (2, 1), ..world };
+    let images = |world: World| World { images: &[2, 3], ..world };
+    let pools = |world: World| World { split: 1, ..world };
+    vec![
+        with(
+            shrinks(calm("capacity", "the capacity grows and shrinks, nodes are cordoned")),
+            &[(Resize, 1), (Cordon, 1)],
+            &[(Resize, 1), (Election, 1)],
         ),
         with(
-            World { nodes: 2, images: &[2, 3], ..calm("edit", "another image at any moment, and back") },
-            &[(Edit, 2), (AgentCrash, 1), (Late, 1), (Dropped, 1)],
+            pair(images(calm("edit", "another image at any moment"))),
+            &[(Edit, 1), (AgentCrash, 1), (Dropped, 1)],
+            &[(Edit, 1), (Late, 1)],
         ),
         with(
-            World { nodes: 2, ..calm("delete", "Nodes are deleted and created anew") },
-            &[(Delete, 1), (Late, 1), (AgentCrash, 1), (StaleWatch, 1)],
+            pair(calm("delete", "Nodes are deleted and created anew")),
+            &[(Delete, 1), (AgentCrash, 1)],
+            &[(Late, 1), (StaleWatch, 1)],
         ),
         with(
-            World { nodes: 2, split: 1, ..calm("move", "nodes change their pool") },
-            &[(Move, 2), (Election, 1), (StaleWatch, 1), (Late, 1)],
+            pools(calm("move", "nodes change their pool")),
+            &[(Move, 1), (AgentCrash, 1)],
+            &[(Move, 1), (Election, 1), (StaleWatch, 1)],
         ),
         with(
-            World { nodes: 2, ..calm("gate", "gates close and open, offers lapse") },
-            &[(Pause, 2), (Lapse, 1), (AgentCrash, 1), (Late, 1)],
+            calm("gate", "gates close and open, offers lapse"),
+            &[(Pause, 2), (Lapse, 1), (AgentCrash, 1)],
+            &[(Late, 1), (Election, 1)],
         ),
         with(
-            World { nodes: 2, ..calm("host", "power, finalization, inhibitors, drains and rivals") },
-            &[(Power, 1), (Finalize, 1), (Dropped, 1), (Inhibit, 2), (Rival, 1)],
+            pair(calm("cordon", "admins cordon and uncordon, Nodes get NotReady")),
+            &[(Cordon, 2), (Meddle, 1), (NotReady, 1), (AgentCrash, 1)],
+            &[(Late, 1)],
         ),
         with(
-            World { nodes: 2, images: &[2, 3], bad: 1 << 2, ..calm("bad", "an image under which no node gets Ready") },
-            &[(Edit, 1), (AgentCrash, 1), (Power, 1)],
+            calm("exclude", "nodes are excluded in the middle of their turn"),
+            &[(Exclude, 1), (AgentCrash, 1)],
+            &[(Late, 1)],
+        ),
+    ]
+}
+
+/// Hosts fail, and images.
+fn hosts(with: With<'_>) -> Vec<World> {
+    let pair = |world: World| World { nodes: 2, ..world };
+    let bad = |world: World| World { images: &[2, 3], bad: 1 << 2, ..world };
+    vec![
+        with(
+            pair(calm("host", "power, reboots that are refused or never begin, other updaters")),
+            &[(Power, 1), (Dropped, 1), (Rival, 1)],
+            &[(Inhibit, 2), (Finalize, 1), (AgentCrash, 1)],
         ),
         with(
-            World { nodes: 2, ..calm("cordon", "admins cordon and uncordon, nodes get NotReady") },
-            &[(Cordon, 2), (Meddle, 1), (NotReady, 1), (AgentCrash, 1), (Late, 1)],
+            pair(calm("finalize", "finalization fails, again and again")),
+            &[(Finalize, 3), (Inhibit, 2)],
+            &[(Power, 1)],
         ),
         with(
-            World { nodes: 2, staged: false, images: &[2, 3], ..calm("stage", "pulls: failed, unlocked, aborted") },
-            &[(Pull, 1), (AgentCrash, 1), (Edit, 1), (Rival, 1)],
+            pair(bad(calm("bad", "an image under which no node gets Ready; the way forward from it"))),
+            &[(Edit, 1), (AgentCrash, 1), (Inhibit, 1)],
+            &[(Late, 1), (Rollback, 1), (Power, 1)],
         ),
         with(
-            World { nodes: 2, keep_blocked: true, ..calm("drain", "a node that cannot be drained") },
-            &[(Block, 1), (AgentCrash, 1), (Late, 1)],
+            pair(bad(calm("retry", "hosts are rolled back, admins ask for another try"))),
+            &[(Rollback, 2), (Retry, 1)],
+            &[(AgentCrash, 1), (Edit, 1)],
+        ),
+        with(
+            pair(World {
+                staged: false,
+                images: &[2, 3],
+                ..calm("stage", "pulls that fail, do not lock, are withdrawn")
+            }),
+            &[(Pull, 1), (Edit, 1)],
+            &[(AgentCrash, 1), (Rival, 1)],
+        ),
+        with(
+            World { keep_blocked: true, ..calm("drain", "a node that cannot be drained holds up no other") },
+            &[(Block, 1), (AgentCrash, 1)],
+            &[(Late, 1)],
         ),
     ]
 }

@@ -1,0 +1,57 @@
+//! The deliberate bugs, each with the world in which it is found, and the rule that it breaks there.
+
+use berth_api::seeded::Bug;
+
+use crate::fault::Fault::{
+    self, AgentCrash, Cordon, Delete, Edit, Election, Lapse, Late, Move, Pause, Resize, StaleWatch,
+};
+use crate::judge;
+use crate::world::{Broken, World};
+use crate::worlds::calm;
+
+/// A bug that must be found.
+#[derive(Debug, Clone)]
+pub struct Seeded {
+    /// The bug.
+    pub bug: Bug,
+    /// Where it is looked for.
+    pub world: World,
+    /// The rule that it breaks first.
+    pub breaks: Broken,
+}
+
+/// Every deliberate bug.
+pub fn all() -> Vec<Seeded> {
+    Bug::ALL.iter().map(|bug| seeded(*bug)).collect()
+}
+
+fn seeded(bug: Bug) -> Seeded {
+    let small = World { nodes: 2, ..calm("", "") };
+    let with = |world: &World, faults: &[(Fault, u8)]| World { faults: faults.to_vec(), ..world.clone() };
+    let two = World { capacity: (2, 2), ..small.clone() };
+    let shrinks = World { capacity: (2, 1), nodes: 3, ..small.clone() };
+    let bad = World { images: &[2, 3], bad: 1 << 2, ..small.clone() };
+    let images = World { images: &[2, 3], ..small.clone() };
+    let pools = World { split: 1, ..small.clone() };
+    let (world, breaks) = match bug {
+        Bug::SkipBerth => (with(&small, &[]), judge::I3_ARMED),
+        Bug::NoCas => (with(&small, &[(Late, 1), (Pause, 1)]), judge::I1A_HOLDER),
+        Bug::ReleaseToOpen => (with(&small, &[]), judge::I1B_WHO),
+        Bug::NoEpochStamp => (with(&two, &[(Election, 1), (Lapse, 1)]), judge::I1B_OPEN),
+        Bug::NoBootIdCheck => (with(&small, &[]), judge::I2_ONCE),
+        Bug::ReleaseBeforeProof => (with(&small, &[]), judge::I5_PROOF),
+        Bug::ReleaseAfterCommit => (with(&small, &[(Pause, 1)]), judge::I5_COMMITTED),
+        Bug::UncordonAlways => (with(&small, &[(Cordon, 1)]), judge::I4_CORDON),
+        Bug::ExpiredBerthStolen => (with(&small, &[(Lapse, 1)]), judge::I1A_HOLDER),
+        Bug::OwnFlagOnly => (with(&small, &[(Cordon, 1)]), judge::I1B_OPEN),
+        Bug::GiveBackNotSticky => (with(&small, &[]), judge::I1A_CORDON),
+        Bug::NoHeldLimit => (with(&shrinks, &[(Resize, 1), (Cordon, 1)]), judge::I1B_OPEN),
+        Bug::OfferForAnotherDigest => (with(&images, &[(Edit, 1)]), judge::I2_TAKE),
+        Bug::SearchInNewPoolOnly => (with(&pools, &[(Move, 2), (Election, 1), (StaleWatch, 1)]), crate::fair::I10),
+        Bug::RetryFailedDigest => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_FAILED),
+        Bug::NoUidCheck => (with(&small, &[(Delete, 1)]), judge::I1A_CORDON),
+        Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
+        Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
+    };
+    Seeded { bug, world: World { name: bug.name(), ..world }, breaks }
+}

@@ -1,0 +1,151 @@
+//! The model's own parts: what they must see, and what must make no difference to them.
+
+use std::time::Duration;
+
+use berth_api::berth::{ClosedReason, Outcome};
+
+use crate::explore::{Limits, explore};
+use crate::fair::{Fair, I10};
+use crate::judge;
+use crate::moves::{Memo, ways};
+use crate::state::{Berth, Closed, Cordon, Held, Lease, NONE, Phase, Request, State};
+use crate::world::World;
+use crate::{hash, worlds};
+
+const LIMITS: Limits = Limits { states: usize::MAX, time: Duration::from_secs(60), threads: 2 };
+
+fn world(name: &str) -> World {
+    worlds::all(false).into_iter().find(|w| w.name == name).unwrap()
+}
+
+fn held(node: u8, phase: Phase) -> Lease {
+    let held = Held { node, uid: 0, target: 2, from: 1, boot: 0, phase, revoke: 0 };
+    Lease { epoch: 1, is: Berth::Held(held) }
+}
+
+/// Some states, a few moves from the start.
+fn some(world: &World, moves: usize) -> Vec<State> {
+    let mut memo = Memo::default();
+    let mut states = vec![world.start()];
+    for _ in 0..moves {
+        let next = states.iter().flat_map(|s| ways(world, s, &mut memo)).map(|w| w.to);
+        states = next.step_by(3).take(40).collect();
+    }
+    states
+}
+
+#[test]
+fn nothing_goes_wrong_where_nothing_can() {
+    let outcome = explore(&world("calm"), LIMITS);
+    assert!(outcome.found.is_none() && outcome.complete, "{:?}", outcome.found);
+    assert!(outcome.states > 100 && outcome.depth > 30, "three turns of a dozen moves each");
+}
+
+#[test]
+fn the_same_world_under_other_names_is_the_same_state() {
+    for world in [world("crash"), world("capacity"), world("gate")] {
+        for state in some(&world, 4) {
+            let mut one = state.clone();
+            one.canonical(world.nodes);
+            for to in [[1, 2, 0], [2, 1, 0], [0, 2, 1]] {
+                let mut other = state.clone();
+                other.rename(to);
+                other.canonical(world.nodes);
+                assert_eq!(hash::of(&one), hash::of(&other), "{}: {to:?}", world.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_judge_sees_what_breaks_a_rule_in_one_state() {
+    let calm = world("calm");
+    assert_eq!(judge::state(&calm, &calm.start()), None);
+    let broken = |change: &dyn Fn(&mut State)| {
+        let mut state = calm.start();
+        change(&mut state);
+        judge::state(&calm, &state)
+    };
+    let cordon = |s: &mut State| {
+        (s.nodes[1].object.cordon, s.nodes[1].object.unschedulable) = (Cordon::OverSchedulable, true);
+    };
+    assert_eq!(broken(&cordon), Some(judge::I1A_CORDON));
+    let covered = |s: &mut State| {
+        cordon(s);
+        s.slots[0] = held(1, Phase::Taken);
+    };
+    assert_eq!(broken(&covered), None);
+    assert_eq!(broken(&|s| s.nodes[0].ghost.unproven = true), Some(judge::I1A_UNPROVEN));
+    let armed = |s: &mut State, phase| {
+        (s.nodes[0].host.locked, s.nodes[0].ghost.armed) = (false, 1);
+        s.slots[0] = held(0, phase);
+    };
+    assert_eq!(broken(&|s| armed(s, Phase::Taken)), Some(judge::I3_ARMED));
+    assert_eq!(broken(&|s| armed(s, Phase::Committed)), None);
+    assert_eq!(broken(&|s| s.nodes[0].ghost.admin = true), Some(judge::I4_CORDON));
+}
+
+#[test]
+fn what_has_changed_since_cannot_be_overwritten() {
+    let calm = world("calm");
+    let mut state = calm.start();
+    let late = Request::Berth { slot: 0, lease: held(0, Phase::Taken), node: 0 };
+    state.air = vec![late, Request::Node { node: 1, unschedulable: true, cordon: Cordon::OverSchedulable }];
+    state.touch_slot(1);
+    state.touch_node(0);
+    assert_eq!(state.air.len(), 2);
+    state.touch_slot(0);
+    assert_eq!(state.air.len(), 1);
+    state.touch_node(1);
+    assert!(state.air.is_empty());
+}
+
+#[test]
+fn the_fair_schedule_tells_a_dead_end_from_a_detour() {
+    let (calm, mut memo) = (world("calm"), Memo::default());
+    assert!(Fair::default().ends(&calm, &calm.start(), &mut memo).is_ok());
+    // No controller creates the berth of a pool without capacity.
+    let mut none = calm.start();
+    (none.pools[0].capacity, none.pools[0].published) = (0, 0);
+    assert!(Fair::default().ends(&calm, &none, &mut memo).is_err());
+    let hopeless = World { bad: 1 << 2, ..calm };
+    assert_eq!(explore(&hopeless, LIMITS).found.map(|f| f.broken), Some(I10));
+}
+
+#[test]
+fn boot_ids_are_only_ever_compared() {
+    let crash = world("crash");
+    let mut one = crash.start();
+    one.slots[0] = held(0, Phase::Committed);
+    let mut other = one.clone();
+    (0..2).for_each(|_| one.next_boot(0));
+    (0..7).for_each(|_| other.next_boot(0));
+    one.canonical(crash.nodes);
+    other.canonical(crash.nodes);
+    assert_eq!(one, other);
+    assert!(one.slots[0].held().is_some_and(|h| h.boot == 1), "an older boot than the one that runs");
+}
+
+#[test]
+fn a_closed_berth_keeps_what_the_plan_looks_at() {
+    let closed = |reason, outcome| Closed { reason, last: 1, target: 2, outcome }.kept();
+    let nothing = closed(ClosedReason::Released, Some(Outcome::Updated));
+    assert_eq!((nothing.last, nothing.target, nothing.outcome), (NONE, 0, None));
+    assert_eq!(closed(ClosedReason::Withdrawn, None), nothing);
+    let failed = closed(ClosedReason::Failed, Some(Outcome::Failed));
+    assert_eq!((failed.last, failed.target), (1, 2));
+    assert_eq!(closed(ClosedReason::Lapsed, Some(Outcome::Lapsed)).last, 1);
+    assert_eq!(closed(ClosedReason::Shrunk, None).reason, ClosedReason::Shrunk);
+}
+
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn each_bug_has_a_world_and_no_two_worlds_one_name() {
+    let mut names: Vec<_> = worlds::all(true).iter().map(|w| w.name).collect();
+    names.extend(crate::bugs::all().iter().map(|s| s.world.name));
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
+    assert_eq!(crate::bugs::all().len(), berth_api::seeded::Bug::ALL.len());
+}
