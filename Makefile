@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-real soak check bench generate build agent-static
+.PHONY: help demo test test-model model test-real soak check bench generate build agent-static
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,12 @@ demo: ## Watch a rollout in a live table, on simulated hosts. HOSTS=real: on rea
 
 test: ## Run all that CI runs: checks, unit tests, and the scenarios that fit.
 	@scripts/run.sh test
+
+test-model: ## Explore the berths' model: the shipped decisions in small worlds, and each deliberate bug found.
+	@scripts/run.sh test-model
+
+model: ## The same with more that goes wrong in one history. SECONDS_EACH=1800, WORLD=name.
+	@scripts/run.sh model
 
 test-real: ## Run every scenario on real hosts (root, x86_64).
 	@scripts/run.sh test-real

@@ -105,6 +105,11 @@ need_simulated_hosts() {
     need dbus-daemon=dbus setpriv=util-linux || exit 1
 }
 
+# The worlds that `make test` can afford, and every deliberate bug.
+model_check() {
+    cargo run --quiet -p berth-model --features seeded-bugs -- "$@"
+}
+
 build_tests() {
     need_go || exit 1
     need_simulated_hosts
@@ -122,8 +127,19 @@ case ${1:-} in
         check
         build_tests
         step 'unit tests' cargo_test --workspace --lib --bins
+        step 'model' model_check
         integration_tests
         scenarios '*'
+        ;;
+    test-model)
+        prepare
+        model_check
+        exit
+        ;;
+    model)
+        prepare
+        model_check --deep --seconds "${SECONDS_EACH:-1800}" --world "${WORLD:-}"
+        exit
         ;;
     test-real)
         prepare
