@@ -86,12 +86,12 @@ demo() {
     exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
 }
 
-# SEED, FROM and ROLLOUTS go to the program as they are; an empty one is as good as none.
+# SEED, FROM, ROLLOUTS and BUG go to the program as they are; an empty one is as good as none.
 soak() {
     local name
     need_simulated_hosts
     [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go || exit 1
-    for name in SEED FROM ROLLOUTS; do
+    for name in SEED FROM ROLLOUTS BUG; do
         [ -n "${!name:-}" ] || unset "$name"
     done
     step 'build of the soak (minutes at first)' cargo build --quiet -p berth-tests --bin berth-soak

@@ -30,7 +30,7 @@ struct Arguments {
     #[arg(long, env = "ROLLOUTS", value_name = "NUMBER", default_value_t = 200)]
     rollouts: u64,
     /// Wakes this deliberate bug, and expects the judge to object.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, env = "BUG", value_name = "NAME")]
     bug: Option<String>,
     /// Keeps the evidence of every rollout, not only of those with a violation.
     #[arg(long)]
