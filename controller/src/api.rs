@@ -30,6 +30,9 @@ pub fn settled(mut config: Config, silence: Duration) -> Config {
     config.read_timeout = Some(silence);
     // The time that a pooled connection lay idle is not the server's silence.
     config.reset_reader_on_write = true;
+    // The audit log then names the program, beside its user.
+    let agent = concat!("berth-controller/", env!("CARGO_PKG_VERSION"));
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
     config
 }
 
