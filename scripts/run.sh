@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh check|test|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
+# run.sh check|test|test-model|model|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
 set -euo pipefail
 
 # shellcheck source=scripts/steps.sh
@@ -133,11 +133,13 @@ case ${1:-} in
         ;;
     test-model)
         prepare
+        rm -rf "$logs"
         model_check
         exit
         ;;
     model)
         prepare
+        rm -rf "$logs"
         model_check --deep --seconds "${SECONDS_EACH:-1800}" --world "${WORLD:-}"
         exit
         ;;
@@ -163,7 +165,7 @@ case ${1:-} in
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|test|test-model|model|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac

@@ -335,6 +335,7 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
             here.status.observed = false;
             if here.spec.map(|s| s.uid) != spec.map(|s| s.uid) {
                 here.agent.node = crate::state::Seen::Unread;
+                here.other.node = crate::state::Seen::Unread;
             }
             here.spec = spec;
             state.touch_bootc(node);

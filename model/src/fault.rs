@@ -16,6 +16,8 @@ macro_rules! faults {
 faults! {
     /// An agent dies; what it had just sent may still be on its way.
     AgentCrash,
+    /// A second agent on the node, which nothing keeps from acting, acts instead of the first, or the other way round.
+    Second,
     /// A controller dies; what it had just sent may still be on its way.
     ControllerCrash,
     /// The other controller is elected; the old one does not know it and goes on with what it had decided.

@@ -36,6 +36,8 @@ pub enum Event {
     BackoffOver,
     /// The drain's time is over.
     DrainOver,
+    /// The other agent of the node acts now.
+    OtherAgent,
     /// The agent dies.
     AgentDies,
     /// Something inhibits shutdowns, or that ends.
@@ -84,7 +86,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     }
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
     host.relicensed = false;
-    here.agent = Agent::default();
+    (here.agent, here.other) = (Agent::default(), Agent::default());
     here.ghost.armed = 0;
     here.ghost.ready = false;
     // Power may be lost while the last write of a turn is on its way: nothing can be done about that one.
@@ -221,7 +223,8 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     }
     // Not under a berth before the commit, nor while it gives back: who then boots a host by hand into what cannot be
     // proven has to release the berth by hand.
-    let by_hand = state.held_by(node).is_some_and(|(_, h)| h.phase != Phase::Committed);
+    let late = |r: &Request| matches!(r, Request::Berth { node: n, .. } if usize::from(*n) == node);
+    let by_hand = state.held_by(node).is_some_and(|(_, h)| h.phase != Phase::Committed) || state.air.iter().any(late);
     if host.previous != 0 && !host.down && !by_hand {
         fault(Fault::Rollback, Event::RolledBack, &|s| {
             let host = &mut s.nodes[node].host;
@@ -235,6 +238,10 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
         fault(Fault::AgentCrash, Event::AgentDies, &|s| agent::crash(s, node));
     }
     if !host.down {
+        fault(Fault::Second, Event::OtherAgent, &|s| {
+            let here = &mut s.nodes[node];
+            (here.agent, here.other) = (here.other, here.agent);
+        });
         fault(Fault::Inhibit, Event::Inhibits(!host.inhibited), &|s| s.nodes[node].host.inhibited = !host.inhibited);
     }
     fault(Fault::Block, Event::Blocks(!host.blocked), &|s| s.nodes[node].host.blocked = !host.blocked);

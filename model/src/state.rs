@@ -324,8 +324,10 @@ pub struct Node {
     pub status: Status,
     /// The host.
     pub host: Host,
-    /// The agent that has the host's lock.
+    /// The agent that acts: the one that has the host's lock.
     pub agent: Agent,
+    /// A second one, which acts after it.
+    pub other: Agent,
     /// What only the judge knows.
     pub ghost: Ghost,
 }

@@ -147,8 +147,11 @@ impl State {
 
     /// The Node has changed.
     pub fn touch_node(&mut self, node: usize) {
-        if let Seen::Is(_, current) = &mut self.nodes[node].agent.node {
-            *current = false;
+        let here = &mut self.nodes[node];
+        for agent in [&mut here.agent, &mut here.other] {
+            if let Seen::Is(_, current) = &mut agent.node {
+                *current = false;
+            }
         }
         self.air.retain(|r| !matches!(r, Request::Node { node: n, .. } if usize::from(*n) == node));
     }
@@ -189,8 +192,10 @@ impl State {
     fn each_boot(&mut self, node: usize, mut change: impl FnMut(&mut u8)) {
         let here = &mut self.nodes[node];
         change(&mut here.object.boot);
-        if let Seen::Is(object, _) = &mut here.agent.node {
-            change(&mut object.boot);
+        for agent in [&mut here.agent, &mut here.other] {
+            if let Seen::Is(object, _) = &mut agent.node {
+                change(&mut object.boot);
+            }
         }
         let mut lease = |lease: &mut Lease| {
             if let Berth::Held(held) = &mut lease.is

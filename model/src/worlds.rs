@@ -2,8 +2,8 @@
 
 use crate::fault::Fault::{
     self, AgentCrash, Block, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude, Finalize, Inhibit,
-    Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize, Retry, Rival, Rollback, StaleRead,
-    StaleWatch,
+    Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize, Retry, Rival, Rollback, Second,
+    StaleRead, StaleWatch,
 };
 use crate::state::SLOTS;
 use crate::world::World;
@@ -49,6 +49,11 @@ fn processes(with: With<'_>) -> Vec<World> {
             calm("crash", "every process dies once, at any step"),
             &[(AgentCrash, 3), (ControllerCrash, 2)],
             &[(Late, 1)],
+        ),
+        with(
+            pair(calm("second", "two agents on a node that nothing keeps apart")),
+            &[(Second, 3), (Pause, 1)],
+            &[(Second, 1), (Late, 1)],
         ),
         with(
             calm("late", "requests that land after their sender died or gave up"),
