@@ -147,8 +147,13 @@ pub(super) fn gated(facts: &PoolFacts, progress: &Progress, member: &Member, now
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
-        None => member.alone.then_some("NoOtherAPIServer"),
+        None => closed_for_alone(member),
     }
+}
+
+/// The same, whatever the waves say.
+pub(super) fn closed_for_alone(member: &Member) -> Option<&'static str> {
+    member.alone.then_some("NoOtherAPIServer")
 }
 
 /// Why an open offer is to be withdrawn. Softer than [`ready`]: an agent that has yet to report, or is not heard,

@@ -149,7 +149,8 @@ impl<'a> Desk<'a> {
     }
 
     /// Asks a holder for its berth, or takes that back once the reason is gone. A committed one goes on all the same; a
-    /// gate only keeps it from going on to another digest.
+    /// gate only keeps it from going on to another digest. An earlier wave does not: the holder that is stuck may use up
+    /// the very capacity that the earlier waves need, and each would wait for the other for ever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, Why)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;
@@ -157,8 +158,11 @@ impl<'a> Desk<'a> {
         let facts = self.facts;
         let member = self.member(&holding.node, &holding.uid);
         let uncommitted = holding.phase == HoldPhase::Taken;
-        let gate =
-            || self.gate.map(|g| g.reason).or_else(|| member.and_then(|m| candidates::closed_for(self.progress, m)));
+        let own = |m: &Member| match uncommitted {
+            true => candidates::closed_for(self.progress, m),
+            false => candidates::closed_for_alone(m),
+        };
+        let gate = || self.gate.map(|g| g.reason).or_else(|| member.and_then(own));
         let reason = match member {
             None if uncommitted => Some("LeftPool"),
             Some(m) if uncommitted && (facts.unresolved || m.desired.as_ref() != Some(&holding.target)) => {

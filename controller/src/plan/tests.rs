@@ -479,6 +479,25 @@ fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
 }
 
 #[test]
+fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for_its_berth() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(committed(0, "n2"))]);
+    f.members[1].wave = 1;
+    for m in &mut f.members {
+        (m.desired, m.published, m.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
+    }
+    f.members[1].booted = Some(digest(2));
+    f.members[1].ready = false;
+    let plan = now(&f);
+    assert_eq!(plan.waiting[&"n1".into()], Wait::Capacity, "the first wave needs the very berth");
+    assert!(plan.writes.is_empty(), "nothing keeps the holder from going on: {plan:?}");
+    f.berths = vec![seen(committed(0, "n2").revoked(Some("WaveWaiting".into())).unwrap())];
+    assert_eq!(words(&now(&f)), ["p-0 Unrevoke n2"]);
+    f.members[1].alone = true;
+    f.berths = vec![seen(committed(0, "n2"))];
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"NoOtherAPIServer\") n2"]);
+}
+
+#[test]
 fn the_zone_with_the_fewest_nodes_down_goes_first() {
     let mut f = facts(3, names(&["a1", "a2", "a3", "b1", "b2"]), (0..3).map(|i| seen(closed(i))).collect());
     for m in &mut f.members {
