@@ -85,7 +85,7 @@ impl Pool {
         let (Some(object), Some(status)) = (&self.object, self.status()) else {
             return Failures::new();
         };
-        if status.retry_token.as_deref().unwrap_or_default() != object.spec.retry_token() {
+        if is_news(object.spec.retry_token(), status.retry_token.as_deref()) {
             return Failures::new();
         }
         let nodes = |f: &DigestFailures| f.nodes.iter().map(|n| NodeName::from(n.as_str())).collect();
@@ -108,11 +108,18 @@ impl Pool {
         let told = self.status().map(|s| s.waves.as_slice()).unwrap_or_default();
         let wave = |(name, soak): (String, Duration)| {
             let told = told.iter().find(|w| w.name == name).map_or(0, |w| w.soaked_seconds);
-            let soaked = soaks.soaked(&self.name, &name).max(Duration::from_secs(told));
+            let seen = self.target().map(|target| soaks.soaked(&self.name, &target.digest, &name));
+            let soaked = seen.unwrap_or_default().max(Duration::from_secs(told));
             Wave { name, soak, soaked }
         };
         named.chain(implied).map(wave).collect()
     }
+}
+
+/// Whether a retry token asks for something that was not done for the one obeyed last. One that is taken away asks for
+/// nothing: no agent obeys that, and what it says of failures stands.
+fn is_news(token: &str, obeyed: Option<&str>) -> bool {
+    !token.is_empty() && obeyed != Some(token)
 }
 
 /// Which wave of a pool each node is in.
@@ -349,7 +356,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
     // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
-    let retried = asked.is_some_and(|s| s.retry_token() != report.retry_token.as_deref().unwrap_or_default());
+    let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked.and_then(|s| node.labels.get(s.zone_key())).cloned().unwrap_or_default();
     let expected = pool.estimate();
     Some(Member {
@@ -382,6 +389,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
 
 #[cfg(test)]
 mod tests {
+    use berth_api::Digest;
     use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
 
     use super::*;
@@ -398,6 +406,23 @@ mod tests {
         });
         object.status = Some(BootcNodePoolStatus { target, ..Default::default() });
         Pool { name: "a".into(), object: Some(object), deleting: false, bad_selector: None }
+    }
+
+    #[test]
+    fn a_retry_token_that_is_taken_away_forgets_nothing() {
+        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+        let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
+            let object = pool.object.as_mut().unwrap();
+            let rollout = berth_api::pool::Rollout { retry_token: asked.map(str::to_owned), ..Default::default() };
+            object.spec.rollout = Some(rollout);
+            let status = object.status.as_mut().unwrap();
+            status.retry_token = obeyed.map(str::to_owned);
+            status.failures = vec![DigestFailures { digest: failed.clone(), nodes: vec!["n1".into()], count: 1 }];
+            pool.failures().contains_key(&failed)
+        };
+        assert!(remembers(None, None) && remembers(Some("a"), Some("a")) && remembers(None, Some("a")));
+        assert!(!remembers(Some("b"), Some("a")) && !remembers(Some("a"), None));
     }
 
     #[test]

@@ -92,9 +92,9 @@ impl Soaks {
         }
     }
 
-    /// How long the wave has been seen to soak, as of the last look.
-    pub fn soaked(&self, pool: &PoolName, wave: &str) -> Duration {
-        let soak = self.0.get(&(pool.clone(), wave.to_owned()));
+    /// How long the wave has been seen to soak with that target, as of the last look.
+    pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
+        let soak = self.0.get(&(pool.clone(), wave.to_owned())).filter(|soak| soak.target == *target);
         soak.map_or(Duration::ZERO, |soak| soak.before.saturating_add(soak.seen))
     }
 }
@@ -214,6 +214,22 @@ mod tests {
         assert_eq!([age(&first, 5), age(&first.stamped(2), 95)], [0, 90], "a fence is not another offer");
         assert_eq!([age(&second, 96), age(&second, 100)], [0, 4]);
         assert_eq!([age(&closed, 101), age(&second, 102)], [0, 0]);
+    }
+
+    #[test]
+    fn what_has_soaked_with_one_image_has_not_with_the_next() {
+        let (mut soaks, start) = (Soaks::default(), Instant::now());
+        let pool = PoolName::from("p");
+        let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
+        let wave = |state| WaveStatus { name: "canary".into(), total: 1, updated: 1, state, soaked_seconds: 30 };
+        let at = |seconds| start + Duration::from_secs(seconds);
+        soaks.see(&pool, &digest(1), &[wave(WaveState::Soaking)], at(0));
+        soaks.see(&pool, &digest(1), &[wave(WaveState::Done)], at(60));
+        assert_eq!(soaks.soaked(&pool, &digest(1), "canary").as_secs(), 90, "what a former leader has seen counts");
+        // The plan for another target is made before anything is seen of its waves.
+        assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
+        soaks.see(&pool, &digest(2), &[wave(WaveState::Active)], at(61));
+        assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);
     }
 
     #[test]

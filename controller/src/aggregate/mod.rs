@@ -96,7 +96,11 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         failures: failures(facts, target.as_ref()),
-        retry_token: Some(facts.retry_token.to_owned()).filter(|token| !token.is_empty()),
+        // One that is taken away was obeyed all the same.
+        retry_token: match facts.retry_token {
+            "" => facts.old.retry_token.clone(),
+            token => Some(token.to_owned()),
+        },
         // What has soaked on the way to another image says nothing about this one.
         waves: match digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
             true => facts.plan.waves.clone(),
@@ -169,12 +173,13 @@ fn digest(target: Option<&Target>) -> Option<&Digest> {
 /// Digests of which failures are kept; the schema allows no more.
 const MAX_DIGESTS: usize = 8;
 
-/// The failures to keep: of the target first, then what was on record before.
+/// The failures to keep: of the target first, then those that are news, then what was on record before. News must not be
+/// what is left out: the berth that tells of it stays closed until it is on record.
 fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     let wanted = |digest: &Digest| target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == *digest));
     let before = |digest: &Digest| facts.old.failures.iter().position(|f| f.digest == *digest);
     let mut all: Vec<_> = facts.plan.failures.iter().collect();
-    all.sort_by_key(|(digest, _)| (!wanted(digest), before(digest).unwrap_or(usize::MAX)));
+    all.sort_by_key(|(digest, _)| (!wanted(digest), before(digest).map_or(0, |at| at + 1)));
     let one = |(digest, nodes): (&Digest, &BTreeSet<NodeName>)| DigestFailures {
         digest: digest.clone(),
         nodes: nodes.iter().take(MAX_NAMED).map(ToString::to_string).collect(),

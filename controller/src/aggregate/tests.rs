@@ -76,10 +76,24 @@ struct Case {
     heard: bool,
     /// So many of the last members have left the pool.
     away: usize,
+    /// On record.
+    failures: Vec<DigestFailures>,
+    /// Obeyed last.
+    token: Option<&'static str>,
 }
 
 fn case(members: Vec<(NodeView, Option<HostView>, Option<Holding>)>) -> Case {
-    Case { members, plan: Plan::default(), paused: false, resolved: true, overdue: false, heard: true, away: 0 }
+    Case {
+        members,
+        plan: Plan::default(),
+        paused: false,
+        resolved: true,
+        overdue: false,
+        heard: true,
+        away: 0,
+        failures: vec![],
+        token: None,
+    }
 }
 
 impl Case {
@@ -96,7 +110,12 @@ impl Case {
             })
             .collect();
         let (members, away) = members.split_at(members.len() - self.away);
-        let old = BootcNodePoolStatus { target: self.resolved.then(target), ..BootcNodePoolStatus::default() };
+        let old = BootcNodePoolStatus {
+            target: self.resolved.then(target),
+            failures: self.failures.clone(),
+            retry_token: self.token.map(str::to_owned),
+            ..BootcNodePoolStatus::default()
+        };
         let facts = Facts {
             generation: Some(3),
             old: &old,
@@ -263,6 +282,29 @@ fn a_node_whose_turns_end_badly_is_named() {
     assert_eq!(reason(turn("DrainTimeout", 2, 1)), "AsExpected", "another digest is another matter");
     let disk = || Report { degraded: Some(("DiskFull".into(), "no space".into())), ..booted(1) };
     assert_eq!(case(vec![up("n1", drain()), up("n3", disk())]).condition("Degraded").reason, "NodesDegraded");
+}
+
+#[test]
+fn a_failure_that_is_news_is_on_record_however_many_are() {
+    let failed = |n: u8| DigestFailures { digest: digest(n), nodes: vec!["n1".into()], count: 1 };
+    let mut case = case(vec![]);
+    let old = |case: &Case| -> Vec<Digest> { case.status().failures.into_iter().map(|f| f.digest).collect() };
+    case.failures = (10..18).map(failed).collect();
+    case.plan.failures = (10..18).chain([40]).map(|n| (digest(n), ["n1".into()].into())).collect();
+    let first = [40, 10, 11, 12, 13, 14, 15, 16].map(digest);
+    assert_eq!(old(&case), first, "a berth waits for it, whatever the pool wants by now");
+    case.failures = first[..].iter().map(|d| DigestFailures { digest: d.clone(), ..failed(0) }).collect();
+    case.plan.failures.remove(&digest(17));
+    assert_eq!(old(&case), first, "and nothing changes after that");
+    case.plan.failures.insert(digest(2), ["n1".into()].into());
+    assert_eq!(old(&case)[..2], [digest(2), digest(40)], "the target's come first");
+}
+
+#[test]
+fn a_retry_token_that_is_taken_away_stays_obeyed() {
+    let mut case = case(vec![]);
+    case.token = Some("a");
+    assert_eq!(case.status().retry_token.as_deref(), Some("a"));
 }
 
 #[test]
