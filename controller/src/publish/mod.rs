@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::condition::one_line;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Hold, Staging};
 use berth_api::pool::{Drain, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
@@ -122,7 +123,7 @@ pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
         if let Some(terms) = pool.and_then(|p| facts.terms.get(&p)) {
             staging::allow(facts, terms, &mut drafts);
         }
-        writes.extend(drafts.into_iter().filter_map(|draft| due(facts, draft)));
+        writes.extend(drafts.into_iter().filter_map(|draft| due(facts, bounded(draft))));
     }
     writes
 }
@@ -247,6 +248,15 @@ fn desired_image(terms: &Terms, architecture: &str) -> Result<DesiredImage, Hold
         index_digest: target.digest.clone(),
         version: target.version.clone(),
     })
+}
+
+/// A reason for waiting names pools, nodes or platforms, however many; the schema refuses more than it has room for, and
+/// all else that is published with it.
+fn bounded(mut draft: Draft<'_>) -> Draft<'_> {
+    if let Some(hold) = &mut draft.spec.hold {
+        hold.message = one_line(&hold.message);
+    }
+    draft
 }
 
 /// The write that brings the BootcNode to the draft, when one is needed.

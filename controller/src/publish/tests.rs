@@ -510,3 +510,13 @@ fn a_conflict_is_named_on_the_node() {
     let spec = world.spec("n1");
     assert!(spec.image.is_some() && spec.hold.is_some(), "it stays where it is");
 }
+
+#[test]
+fn what_is_said_to_a_node_that_waits_has_room_in_the_schema() {
+    let mut world = world(&["n1"], 1);
+    let hold = Hold { reason: "RolloutHalted".into(), message: "a-node-with-a-long-name, ".repeat(200) };
+    world.holds.insert("a".into(), [("n1".into(), hold)].into());
+    world.step();
+    assert!(world.spec("n1").hold.as_ref().unwrap().message.chars().count() <= 1100);
+    assert!(world.step().is_empty(), "and is not said again");
+}
