@@ -63,6 +63,10 @@ impl StatusWriter {
             self.phase = (Instant::now(), lasted(&status, Timestamp::now()));
         } else if version <= self.version || status == self.known {
             return None;
+        } else if status.phase != self.known.phase {
+            // A write of ours whose answer was lost: the time that the phase before it took is not this one's. It would
+            // end a drain that has just begun, or have it use force.
+            self.phase = (Instant::now(), Duration::ZERO);
         }
         self.version = version;
         self.known = status;
@@ -163,4 +167,38 @@ fn lasted(status: &BootcNodeStatus, now: Timestamp) -> Duration {
 
 fn rate(bytes: u64, time: Duration) -> u64 {
     bytes.saturating_mul(1000) / u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn object(version: &str, phase: Phase, since: SignedDuration) -> BootcNode {
+        let mut object = BootcNode::default();
+        object.metadata.uid = Some("u1".to_owned());
+        object.metadata.resource_version = Some(version.to_owned());
+        object.status = Some(BootcNodeStatus {
+            phase: Some(phase),
+            phase_start_time: Some(Time::from(Timestamp::now() - since)),
+            ..BootcNodeStatus::default()
+        });
+        object
+    }
+
+    #[tokio::test]
+    async fn a_phase_whose_write_was_not_answered_begins_anew() {
+        crate::clients::install_crypto().ok();
+        let unused = Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap();
+        let mut writer = StatusWriter::new(unused, &NodeName::from("n1"));
+        let hour = Duration::from_secs(3600);
+        // What a former process wrote goes on.
+        writer.adopt(&object("1", Phase::Waiting, SignedDuration::from_hours(2)));
+        assert!(writer.in_phase(Phase::Waiting) >= hour && writer.in_phase(Phase::Draining).is_zero());
+        // The watch tells of a write that this process takes for lost.
+        writer.adopt(&object("2", Phase::Draining, SignedDuration::ZERO));
+        assert!(writer.in_phase(Phase::Draining) < hour, "{:?}", writer.in_phase(Phase::Draining));
+    }
 }
