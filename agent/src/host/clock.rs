@@ -27,12 +27,14 @@ pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
 pub struct Clock {
     trusted: bool,
     asked: Option<(Instant, Option<bool>)>,
+    /// When the host said last that it is.
+    yes: Option<Instant>,
 }
 
 impl Clock {
     /// Nothing is known yet; or the clock is right by the admin's word.
     pub fn new(trusted: bool) -> Self {
-        Self { trusted, asked: None }
+        Self { trusted, asked: None, yes: None }
     }
 
     /// The last answer, however old.
@@ -59,7 +61,42 @@ impl Clock {
         if let Err(error) = &answer {
             tracing::debug!(%error, "the host does not say whether its clock is synchronised");
         }
-        self.asked = Some((Instant::now(), answer.ok()));
+        self.note(answer.ok(), Instant::now());
         self.known()
+    }
+
+    /// One question without an answer takes a yes back as little as no question does: it would end a turn under a window,
+    /// with all that was drained for it, because a service was slow to start.
+    fn note(&mut self, answer: Option<bool>, now: Instant) {
+        let recently = |yes: Instant| now.saturating_duration_since(yes) < YES_BELIEVED;
+        match answer {
+            Some(true) => self.yes = Some(now),
+            Some(false) => self.yes = None,
+            None => {}
+        }
+        self.asked = Some((now, answer.or_else(|| self.yes.is_some_and(recently).then_some(true))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_without_an_answer_takes_nothing_back_for_a_while() {
+        let start = Instant::now();
+        let mut clock = Clock::new(false);
+        let mut note = |answer, seconds| {
+            clock.note(answer, start + Duration::from_secs(seconds));
+            clock.known()
+        };
+        assert_eq!(note(None, 0), None);
+        assert_eq!(note(Some(true), 1), Some(true));
+        assert_eq!(note(None, 11), Some(true));
+        assert_eq!(note(None, 60), Some(true));
+        assert_eq!(note(None, 61), None, "for as long as a yes counts, and no longer");
+        assert_eq!(note(Some(true), 70), Some(true));
+        assert_eq!(note(Some(false), 71), Some(false), "a no counts at once");
+        assert_eq!(note(None, 72), None);
     }
 }
