@@ -315,12 +315,24 @@ impl Agent {
         self.unread_node_in_turn();
         match why {
             Why::ForeignBerth | Why::OtherNode | Why::Excluded => self.cluster_node = ClusterNode::Unread,
-            Why::Rebooting | Why::NoBerth | Why::Revoked | Why::WindowClosed | Why::Inhibited => self.fresh = false,
+            Why::Rebooting | Why::NoBerth => self.fresh = false,
+            Why::Revoked | Why::WindowClosed | Why::Inhibited => {
+                self.fresh = false;
+                self.forget_drain();
+            }
             Why::Unproven if self.looked.elapsed() >= HOST_AGAIN => self.fresh = false,
             _ => {}
         }
         let heartbeat = self.heartbeat.saturating_sub(self.last_heartbeat.elapsed());
         wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(heartbeat.max(Duration::from_millis(10)))
+    }
+
+    /// Before it goes on from a boot that is not proven, a holder may have to wait for days. What was drained before
+    /// that says nothing of the pods that are there afterwards; and a drain that has yet to begin is not overdue.
+    fn forget_drain(&mut self) {
+        self.drained = DrainFacts::default();
+        self.next_pass = None;
+        self.turn_since = None;
     }
 
     /// Counts failures of the same step, whatever succeeded in between on the way to it.
@@ -418,5 +430,40 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Restore(b) => format!("Restore({})", b.name()),
         Step::GiveBack(b) => format!("GiveBack({})", b.name()),
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::HostRoot;
+
+    async fn agent(root: &std::path::Path) -> Agent {
+        crate::clients::install_crypto().ok();
+        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap();
+        Agent::new(Setup {
+            node: NodeName::from("n1"),
+            host: Host::connect(None, HostRoot::new(root)).await.unwrap(),
+            client,
+            kubelet: KubeletClient::new(std::path::Path::new("/kubeconfig"), root),
+            namespace: "berth-system".to_owned(),
+            heartbeat: Duration::from_secs(300),
+            trust_clock: false,
+        })
+    }
+
+    #[tokio::test]
+    async fn a_drain_is_forgotten_while_a_gate_is_closed_and_kept_while_pods_leave() {
+        let scratch = std::env::temp_dir().join(format!("berth-run-{}", std::process::id()));
+        let mut agent = agent(&scratch).await;
+        for (why, forgotten) in
+            [(Why::Revoked, true), (Why::WindowClosed, true), (Why::Inhibited, true), (Why::Draining, false)]
+        {
+            agent.drained.done = true;
+            agent.turn_since = Some(Instant::now());
+            agent.rest(why, None);
+            assert_eq!((agent.drained.done, agent.turn_since.is_some()), (!forgotten, !forgotten), "{why:?}");
+        }
+        std::fs::remove_dir_all(&scratch).unwrap();
     }
 }
