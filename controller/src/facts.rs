@@ -243,7 +243,7 @@ pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeU
 }
 
 /// What the plan of one pool's berths depends on, besides what is the same for all pools.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Shared<'a> {
     /// What the watches know.
     pub snapshot: &'a Snapshot,

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use berth_api::keys;
+use berth_api::{NodeUid, keys};
 use futures::future::join_all;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
@@ -60,15 +60,26 @@ pub fn is_control_plane(node: &NodeView) -> bool {
 /// A server leaves the list when it stops, so the list alone does not tell how many there are: every other control
 /// plane node that is not excluded is taken to have one. A node at whose address none is listed runs none, unless
 /// there are servers at addresses that no node has; then one of these may be its own.
-pub fn alone<'a>(node: &NodeView, nodes: impl Iterator<Item = &'a NodeView>, answers: &Answers, now: Instant) -> bool {
+///
+/// `busy`: nodes that are about to go down themselves, so that a server there does not count however well it answers.
+pub fn alone<'a>(
+    node: &NodeView,
+    nodes: impl Iterator<Item = &'a NodeView>,
+    answers: &Answers,
+    busy: impl Fn(&NodeUid) -> bool,
+    now: Instant,
+) -> bool {
     if !answers.listed {
         return true;
     }
     let own: BTreeSet<IpAddr> = addresses(node).collect();
     let mut placed = own.clone();
-    let mut other_members = false;
+    let (mut other_members, mut going) = (false, BTreeSet::new());
     for other in nodes.filter(|other| other.uid != node.uid) {
         placed.extend(addresses(other));
+        if busy(&other.uid) {
+            going.extend(addresses(other));
+        }
         other_members |= is_control_plane(other) && !other.labels.contains_key(keys::LABEL_EXCLUDE);
     }
     let runs_one = answers.servers.keys().any(|s| own.contains(&s.ip()));
@@ -76,8 +87,8 @@ pub fn alone<'a>(node: &NodeView, nodes: impl Iterator<Item = &'a NodeView>, ans
         return false;
     }
     let others = || answers.servers.keys().filter(|s| !own.contains(&s.ip()));
-    let ready =
-        |wanted: bool| others().filter(|s| placed.contains(&s.ip()) == wanted && answers.is_ready(s, now)).count();
+    let counts = |s: &&SocketAddr| !going.contains(&s.ip()) && answers.is_ready(s, now);
+    let ready = |wanted: bool| others().filter(|s| placed.contains(&s.ip()) == wanted).filter(counts).count();
     let (on_nodes, nowhere) = (ready(true), ready(false));
     if runs_one {
         return (others().next().is_some() || other_members) && on_nodes + nowhere == 0;
@@ -277,7 +288,7 @@ mod tests {
             (server.parse().unwrap(), age.and_then(|age| now.checked_sub(Duration::from_secs(age))))
         });
         let answers = Answers { listed: true, servers: servers.collect() };
-        nodes.iter().map(|node| alone(node, nodes.iter(), &answers, now)).collect()
+        nodes.iter().map(|node| alone(node, nodes.iter(), &answers, |_| false, now)).collect()
     }
 
     const A: &str = "10.0.0.1:6443";
@@ -301,6 +312,15 @@ mod tests {
     }
 
     #[test]
+    fn a_server_on_a_node_that_is_about_to_go_down_does_not_count() {
+        let (nodes, now) = (cluster(), Instant::now());
+        let servers = [A, B].map(|server| (server.parse().unwrap(), Some(now)));
+        let answers = Answers { listed: true, servers: servers.into() };
+        let with = |busy: &str| alone(&nodes[0], nodes.iter(), &answers, |uid| uid.as_str() == busy, now);
+        assert!(with("b") && !with("a") && !with("c"));
+    }
+
+    #[test]
     fn the_only_server_there_is_waits_for_nobody() {
         let single = [node("a", "10.0.0.1", &[CONTROL_PLANE]), node("c", "10.0.0.3", &[])];
         assert_eq!(judge(&single, &[(A, Some(1))]), [false, false]);
@@ -321,7 +341,7 @@ mod tests {
     #[test]
     fn nobody_goes_before_the_servers_are_known() {
         let nodes = cluster();
-        assert!(alone(&nodes[0], nodes.iter(), &Answers::default(), Instant::now()));
+        assert!(alone(&nodes[0], nodes.iter(), &Answers::default(), |_| false, Instant::now()));
     }
 
     #[test]

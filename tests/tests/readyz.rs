@@ -87,7 +87,7 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!readyz.answers(false).listed);
     let node = control_plane_node()?;
-    let is_alone = |answers: &Answers| alone(&node, [&node].into_iter(), answers, Instant::now());
+    let is_alone = |answers: &Answers| alone(&node, [&node].into_iter(), answers, |_| false, Instant::now());
     assert!(is_alone(&readyz.answers(true)), "not known yet");
     until(&readyz, "no server is listed", |a| a.listed && a.servers.is_empty()).await?;
     assert!(!is_alone(&readyz.answers(true)));

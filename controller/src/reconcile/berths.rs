@@ -12,7 +12,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::{Pass, Reconciler};
 use crate::api::CallError;
-use crate::facts::Pool;
+use crate::facts::{Pool, Shared};
 use crate::gates::Inputs;
 use crate::leader::Lost;
 use crate::plan::{BerthWrite, Plan, Wait, Why, plan};
@@ -39,6 +39,7 @@ impl Reconciler {
             pass.plans.clear();
             return Ok(());
         }
+        self.look_at_servers(pass);
         self.plans(pass);
         for pool in pass.pools.clone() {
             let writes = pass.plans.get(&pool.name).map(|plan| plan.writes.clone());
@@ -93,8 +94,12 @@ impl Reconciler {
         let uids: BTreeSet<&NodeUid> = pass.snapshot.nodes.values().map(|n| &n.view.uid).collect();
         self.offers.keep(|uid| uids.contains(uid));
         let shared = self.shared(pass);
-        let plans = pass.pools.iter().map(|pool| (pool.name.clone(), plan(&shared.of(pool), pass.wall))).collect();
-        pass.plans = plans;
+        let mut alone = pass.alone.clone();
+        let each = |pool: &Pool| {
+            let plan = |alone: &BTreeSet<NodeUid>| plan(&Shared { alone, ..shared }.of(pool), pass.wall);
+            (pool.name.clone(), one_server(&pass.servers, &mut alone, plan))
+        };
+        pass.plans = pass.pools.iter().map(each).collect();
         self.learn(pass);
     }
 
@@ -172,6 +177,23 @@ impl Reconciler {
     pub(super) fn plan_of<'a>(&self, pass: &'a Pass, pool: &Pool) -> Option<&'a Plan> {
         pass.plans.get(&pool.name)
     }
+}
+
+/// Plans so that of the control plane nodes `servers` at most one is offered a berth in a pass: whether another one may go
+/// down as well is judged when the first one has its offer.
+fn one_server(
+    servers: &BTreeSet<NodeUid>,
+    alone: &mut BTreeSet<NodeUid>,
+    plan: impl Fn(&BTreeSet<NodeUid>) -> Plan,
+) -> Plan {
+    let first = plan(alone);
+    let mut offered = first.writes.iter().filter_map(|write| match write {
+        BerthWrite::Update { berth, why: Why::Offer, .. } => berth.offer().map(|offer| &offer.uid),
+        _ => None,
+    });
+    let Some(uid) = offered.find(|uid| servers.contains(*uid)) else { return first };
+    alone.extend(servers.iter().filter(|other| *other != uid).cloned());
+    plan(alone)
 }
 
 /// What a waiting node is told, when something keeps its berth closed that is not about itself.
@@ -277,6 +299,35 @@ mod tests {
         assert_eq!(renewed(&taken, &taken.revoked(Some("Paused".into())).unwrap()), at(1));
         assert_eq!(renewed(&taken, &taken.stamped(2)), at(1));
         assert_eq!(renewed(&closed, &offered), at(7));
+    }
+
+    #[test]
+    fn control_plane_nodes_are_offered_berths_one_after_the_other() {
+        let target = format!("sha256:{}", "0".repeat(64)).parse::<berth_api::Digest>().unwrap();
+        let names = ["c1", "c2", "n1"];
+        // The shape of a plan: whoever is not alone is offered a berth.
+        let plan = |alone: &BTreeSet<NodeUid>| {
+            let offers = names.iter().zip(0..).filter(|(name, _)| !alone.contains(&NodeUid::from(**name)));
+            let write = |(name, index): (&&str, u32)| {
+                let offer =
+                    Offer { node: (*name).into(), uid: (*name).into(), target: target.clone(), open_until: None };
+                let berth = Berth::new("p".into(), index, 1).offered(offer).unwrap();
+                BerthWrite::Update { lease: berth.name(), berth, why: Why::Offer }
+            };
+            Plan { writes: offers.map(write).collect(), ..Plan::default() }
+        };
+        let offered = |plan: &Plan| -> Vec<String> {
+            let nodes = plan.writes.iter().map(|write| match write {
+                BerthWrite::Update { berth, .. } => berth.node().unwrap().0.to_string(),
+                _ => panic!(),
+            });
+            nodes.collect()
+        };
+        let servers: BTreeSet<NodeUid> = ["c1".into(), "c2".into()].into();
+        let mut alone = BTreeSet::new();
+        assert_eq!(offered(&one_server(&servers, &mut alone, plan)), ["c1", "n1"]);
+        assert_eq!(offered(&one_server(&servers, &mut alone, plan)), ["c1", "n1"], "nor by the next pool");
+        assert_eq!(offered(&one_server(&BTreeSet::new(), &mut BTreeSet::new(), plan)), names);
     }
 
     #[test]

@@ -37,6 +37,7 @@ impl Reconciler {
             heard,
             confirmed_gone: BTreeSet::new(),
             alone: BTreeSet::new(),
+            servers: BTreeSet::new(),
             clock_synchronized: true,
             resolutions: BTreeMap::new(),
             gates: BTreeMap::new(),

@@ -98,6 +98,8 @@ struct Pass {
     confirmed_gone: BTreeSet<NodeUid>,
     /// Nodes that run an API server while no other one answers.
     alone: BTreeSet<NodeUid>,
+    /// Control plane nodes without a berth that do not run their pool's target.
+    servers: BTreeSet<NodeUid>,
     /// This machine's clock is synchronised.
     clock_synchronized: bool,
     resolutions: BTreeMap<PoolName, Resolution>,

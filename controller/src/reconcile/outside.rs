@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::PoolName;
 use berth_api::berth::Berth;
 use berth_api::condition::{find, is_true, pool as types};
 use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
+use berth_api::{NodeUid, PoolName};
 
 use super::{Pass, Reconciler};
 use crate::clock::Clock;
@@ -39,12 +39,25 @@ impl Reconciler {
             rollout.is_some_and(|r| !r.windows.is_empty() || !r.exclusions.is_empty())
         };
         pass.clock_synchronized = !pass.pools.iter().any(windows) || self.outside.clock.is_synchronized(pass.now);
+        self.look_at_servers(pass);
+    }
+
+    /// Works out which control plane nodes must not go down now. For one that has no berth yet, the servers of those that
+    /// have one do not count: these go down without being asked again. A holder is judged by what answers alone, or two
+    /// that are stuck would keep each other from going on.
+    pub(super) fn look_at_servers(&mut self, pass: &mut Pass) {
         let waiting: Vec<&NodeView> = pass.pools.iter().flat_map(|pool| control_plane(pass, pool)).collect();
         let answers = self.outside.readyz.answers(!waiting.is_empty());
         let nodes = || pass.snapshot.nodes.values().map(|node| node.view.as_ref());
-        let alone = |node: &&NodeView| readyz::alone(node, nodes(), &answers, pass.now);
-        let alone: BTreeSet<_> = waiting.into_iter().filter(alone).map(|node| node.uid.clone()).collect();
-        pass.alone = alone;
+        let has_berth = |uid: &NodeUid| pass.occupied.by_uid.contains_key(uid);
+        let alone = |node: &&&NodeView| {
+            let busy = |uid: &NodeUid| !has_berth(&node.uid) && has_berth(uid);
+            readyz::alone(node, nodes(), &answers, busy, pass.now)
+        };
+        let uid = |node: &&NodeView| node.uid.clone();
+        let alone: BTreeSet<NodeUid> = waiting.iter().filter(alone).map(uid).collect();
+        let servers = waiting.iter().map(uid).filter(|uid| !has_berth(uid)).collect();
+        (pass.alone, pass.servers) = (alone, servers);
     }
 
     /// Tells of a berth that was taken away from its holder.
