@@ -468,6 +468,14 @@ fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
 }
 
 #[test]
+fn a_pool_without_waves_says_nothing_of_any() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![]);
+    assert!(now(&f).waves.is_empty());
+    f.members[1].wave = 1;
+    assert_eq!(now(&f).waves.len(), 2, "a control plane node comes after the rest");
+}
+
+#[test]
 fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
     let mut f = facts(2, names(&["n1", "n2"]), vec![seen(taken(0, "n2")), seen(closed(1))]);
     f.members[1].wave = 1;

@@ -80,10 +80,11 @@ impl Progress {
         (member.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
     }
 
-    /// What the pool's status is to say. A pool with a single wave has nothing to say.
+    /// What the pool's status is to say. A pool whose spec names no wave, and whose nodes are all in one, has nothing to
+    /// say.
     pub(super) fn status(&self, facts: &PoolFacts) -> Vec<WaveStatus> {
         let used = self.total.iter().filter(|n| **n > 0).count();
-        if used < 2 && facts.waves.len() < 2 {
+        if used < 2 && facts.waves.iter().all(Wave::is_implied) {
             return vec![];
         }
         let waves = facts.waves.iter().enumerate();
