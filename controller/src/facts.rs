@@ -381,7 +381,11 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         alone: false,
         clock_synchronized: report.clock_synchronized,
         estimate: Estimate {
-            drain: report.drain.unwrap_or(expected.drain),
+            // One slow drain must not shut the node out of its windows for ever.
+            drain: report.drain.map_or(expected.drain, |own| match expected.drain {
+                Duration::ZERO => own,
+                median => own.min(median),
+            }),
             reboot: report.reboot.unwrap_or(expected.reboot),
         },
     })

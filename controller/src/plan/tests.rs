@@ -476,6 +476,21 @@ fn a_pool_without_waves_says_nothing_of_any() {
 }
 
 #[test]
+fn a_broken_node_of_a_later_wave_is_repaired_when_the_earlier_one_cannot_go_on_without() {
+    let mut f = facts(1, names(&["n1", "n9"]), vec![seen(closed(0))]);
+    f.members[1].wave = 1;
+    f.members[1].unschedulable = true;
+    assert!(now(&f).writes.is_empty(), "a cordon is no reason");
+    f.members[1].ready = false;
+    assert_eq!(words(&now(&f)), ["p-0 Offer n9"]);
+    f.berths = vec![seen(taken(0, "n9"))];
+    assert!(now(&f).writes.is_empty());
+    f.berths = vec![seen(closed(0)), seen(closed(1))];
+    (f.capacity, f.published) = (2, 2);
+    assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "there is room for the canary first");
+}
+
+#[test]
 fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
     let mut f = facts(2, names(&["n1", "n2"]), vec![seen(taken(0, "n2")), seen(closed(1))]);
     f.members[1].wave = 1;

@@ -25,6 +25,8 @@ pub(super) struct Progress {
     states: Vec<WaveState>,
     /// Members of later waves wait.
     active: usize,
+    /// Unavailable members use up the whole capacity: nobody else can be offered a berth before one of them is repaired.
+    starved: bool,
 }
 
 /// Proven: it runs the target, as the agent of this very Node says, and the Node is Ready and ours no more. That the agent
@@ -47,7 +49,9 @@ impl Progress {
                 *proven += u32::from(is_proven(member));
             }
         }
-        let mut this = Self { total, proven, states: vec![], active: usize::MAX };
+        let unavailable = facts.members.iter().filter(|m| m.unavailable()).count();
+        let starved = unavailable >= facts.capacity.min(facts.published);
+        let mut this = Self { total, proven, states: vec![], active: usize::MAX, starved };
         for (index, wave) in facts.waves.iter().enumerate() {
             let state = if this.active < index {
                 WaveState::Waiting
@@ -77,6 +81,10 @@ impl Progress {
 
     /// Whether the member's wave waits for an earlier one; and then, whether that only soaks.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
+        // I10: the wave before it cannot go on until it is repaired, and the image may be what repairs it.
+        if self.starved && !member.ready {
+            return None;
+        }
         (member.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
     }
 
