@@ -282,6 +282,7 @@ impl Agent {
     async fn cordon(&mut self, berth: &Berth) -> Result<()> {
         let Some(node) = self.cluster_node.get() else { return Ok(()) };
         // Whatever was drained before: pods may have come while the Node was schedulable.
+        self.drain = None;
         self.drained = DrainFacts::default();
         self.next_pass = None;
         // Where nothing is drained, everything is read once more between here and the commit.

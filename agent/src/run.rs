@@ -316,7 +316,12 @@ impl Agent {
         match why {
             Why::ForeignBerth | Why::OtherNode | Why::Excluded => self.cluster_node = ClusterNode::Unread,
             Why::Rebooting | Why::NoBerth => self.fresh = false,
-            Why::Revoked | Why::WindowClosed | Why::Inhibited => {
+            Why::Revoked | Why::WindowClosed => {
+                self.fresh = false;
+                self.drain = None;
+                self.forget_drain();
+            }
+            Why::Inhibited => {
                 self.fresh = false;
                 self.forget_drain();
             }

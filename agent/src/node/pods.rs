@@ -12,6 +12,9 @@ use serde::de::IgnoredAny;
 
 use super::drain::Settings;
 
+/// Key of the taint that a cordoned node has.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
 /// What matters of a pod.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Pod {
@@ -75,6 +78,38 @@ pub struct PodSpec {
     /// Its volumes.
     #[serde(default)]
     pub volumes: Option<Vec<Volume>>,
+    /// Which taints do not keep it from a node.
+    #[serde(default)]
+    pub tolerations: Option<Vec<Toleration>>,
+}
+
+/// A taint that does not keep a [`Pod`] from a node.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Toleration {
+    /// The taint's key; none for every key.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// `Exists` for every value.
+    #[serde(default)]
+    pub operator: Option<String>,
+    /// The taint's value, unless it is every one.
+    #[serde(default)]
+    pub value: Option<String>,
+    /// The taint's effect; none for every effect.
+    #[serde(default)]
+    pub effect: Option<String>,
+}
+
+impl Toleration {
+    /// Whether it is for the taint of a cordoned node, which has no value.
+    fn is_for_cordon(&self) -> bool {
+        let any_value = self.operator.as_deref() == Some("Exists");
+        let key = match self.key.as_deref() {
+            None | Some("") => any_value,
+            Some(key) => key == UNSCHEDULABLE && (any_value || self.value.as_deref().is_none_or(str::is_empty)),
+        };
+        key && matches!(self.effect.as_deref(), None | Some("" | "NoSchedule"))
+    }
 }
 
 /// A volume of a [`Pod`].
@@ -173,6 +208,11 @@ impl Pod {
 
     fn has_empty_dir(&self) -> bool {
         self.spec.volumes.iter().flatten().any(|volume| volume.empty_dir.is_some())
+    }
+
+    /// Whether pods like it come to a node that is cordoned.
+    pub fn tolerates_cordon(&self) -> bool {
+        self.spec.tolerations.iter().flatten().any(Toleration::is_for_cordon)
     }
 
     /// The claims that it uses, in its namespace.
@@ -312,6 +352,22 @@ mod tests {
         for labels in [json!(null), json!({}), json!({"tier": "db"})] {
             let other = pod(json!({"labels": labels, "ownerReferences": null}), json!([]), "Running");
             assert_eq!(other.class(&settings), Class::Stays, "not even an unmanaged one is in the way: {labels}");
+        }
+    }
+
+    #[test]
+    fn a_pod_says_whether_a_cordon_keeps_it_away() {
+        for (toleration, tolerates) in [
+            (json!({"operator": "Exists"}), true),
+            (json!({"operator": "Exists", "effect": "NoExecute"}), false),
+            (json!({"key": UNSCHEDULABLE, "operator": "Exists", "effect": "NoSchedule"}), true),
+            (json!({"key": UNSCHEDULABLE}), true),
+            (json!({"key": UNSCHEDULABLE, "value": "x"}), false),
+            (json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists"}), false),
+        ] {
+            let pod = json!({"metadata": {"name": "p"}, "spec": {"tolerations": [{"key": "a"}, toleration]}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(pod.tolerates_cordon(), tolerates, "{pod:?}");
         }
     }
 

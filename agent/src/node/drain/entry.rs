@@ -32,11 +32,13 @@ pub(super) struct Entry {
     pub(super) by_force: bool,
     /// That it is left behind was told.
     pub(super) told: bool,
+    /// It was not there yet when the drain began.
+    pub(super) late: bool,
     ending_since: Option<Timestamp>,
 }
 
 impl Entry {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(super) fn new(now: Timestamp, late: bool) -> Self {
         Self {
             since: now,
             tries: 0,
@@ -45,6 +47,7 @@ impl Entry {
             stuck: false,
             by_force: false,
             told: false,
+            late,
             ending_since: None,
         }
     }
@@ -74,6 +77,10 @@ impl Entry {
     /// Why the drain goes on without this pod, when it does.
     pub(super) fn left_behind(&self, pod: &Pod, class: Class, given: &Given<'_>) -> Option<&'static str> {
         match class {
+            // To move it would only bring the next one: there is no end to that, and no end is waited for.
+            Class::Finished | Class::Moves | Class::Blocked(_) if self.late && pod.tolerates_cordon() => {
+                Some("Arrived: it came after the drain had begun, since it tolerates the cordon")
+            }
             // Asked, and not moved. Nothing of it runs, so nothing is lost by a reboot.
             Class::Finished if self.tries > 0 => Some("Finished: it cannot be moved, and nothing of it runs"),
             Class::Terminating if !given.node_ready && given.settings.forced => {

@@ -12,7 +12,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use berth_api::node::DrainBlocker;
@@ -83,6 +83,8 @@ pub enum DrainProgress {
 pub struct Drain {
     /// By pod UID.
     known: HashMap<String, Entry>,
+    /// UIDs of all pods that were there in the first pass.
+    first: Option<HashSet<String>>,
     /// The API server asked us to hold back until then.
     hold_back: Option<Timestamp>,
     /// When volumes began to be waited for, and until when they are.
@@ -165,8 +167,10 @@ impl Drain {
         classes.retain(|(_, class)| *class != Class::Stays);
         self.known.retain(|uid, _| classes.iter().any(|(pod, _)| pod.metadata.uid == *uid));
         self.quiet = if self.known.len() == before { self.quiet.saturating_add(1) } else { 0 };
+        let first = self.first.get_or_insert_with(|| pods.iter().map(|pod| pod.metadata.uid.clone()).collect());
         for (pod, class) in &classes {
-            let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now));
+            let late = !first.contains(&pod.metadata.uid);
+            let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now, late));
             match class {
                 Class::Terminating => entry.seen_ending(now),
                 Class::Blocked(obstacle) => entry.set(obstacle.reason(), true),
@@ -179,14 +183,16 @@ impl Drain {
             tracing::warn!("the drain took too long: the pods that are left are deleted, without asking their budgets");
         }
         self.forced = given.settings.forced;
-        if self.held_back(now).is_some() || classes.iter().any(|(_, class)| matches!(class, Class::Blocked(_))) {
+        let entry = |pod: &Pod, class: Class| {
+            self.known.get(&pod.metadata.uid).filter(|entry| entry.left_behind(pod, class, given).is_none())
+        };
+        let blocks = |(pod, class): &(&Pod, Class)| matches!(class, Class::Blocked(_)) && entry(pod, *class).is_some();
+        if self.held_back(now).is_some() || classes.iter().any(blocks) {
             return vec![];
         }
         let is_due = |pod: &Pod, class: Class| {
             matches!(class, Class::Moves | Class::Finished)
-                && self.known.get(&pod.metadata.uid).is_some_and(|entry| {
-                    wait(now, entry.next_try, RETRY.1).is_none() && entry.left_behind(pod, class, given).is_none()
-                })
+                && entry(pod, class).is_some_and(|entry| wait(now, entry.next_try, RETRY.1).is_none())
         };
         classes.into_iter().filter(|(pod, class)| is_due(pod, *class)).map(|(pod, _)| pod).collect()
     }
@@ -195,7 +201,7 @@ impl Drain {
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.now;
         let jitter = self.next_jitter();
-        let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now));
+        let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now, false));
         let name = pod.full_name();
         match &answer {
             Answer::Accepted | Answer::Gone => {

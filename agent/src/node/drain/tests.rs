@@ -233,6 +233,31 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     assert_eq!(done(after(&ended, true, &PLAIN, watched)), ["d/a"]);
 }
 
+/// A controller whose pods tolerate the cordon puts a new one in the place of each that is moved.
+#[test]
+fn a_drain_ends_although_pods_that_tolerate_the_cordon_come_again() {
+    let tolerant = |name: &str, owner: &str, phase: &str| {
+        let change = json!({"spec": {"tolerations": [{"operator": "Exists"}]}, "status": {"phase": phase}});
+        pod_with(name, owner, change)
+    };
+    let mut drain = Drain::default();
+    let first = [tolerant("a1", "ReplicaSet", "Running"), tolerant("d1", "DaemonSet", "Failed")];
+    assert_eq!(names(&drain.sort(&first, &given(at(0)))), ["a1", "d1"], "those that were there are moved");
+    waiting(drain.progress(&first, &given(at(0))));
+    let later =
+        [tolerant("a2", "ReplicaSet", "Pending"), tolerant("d2", "DaemonSet", "Failed"), tolerant("o", "", "Running")];
+    let plain = [pod("p", false, "ReplicaSet")];
+    let both: Vec<Pod> = later.iter().chain(&plain).cloned().collect();
+    assert_eq!(
+        names(&drain.sort(&both, &given(at(1)))),
+        ["p"],
+        "the scheduler was late, and the next one will not come"
+    );
+    assert_eq!(waiting(drain.progress(&both, &given(at(1)))).0.len(), 1);
+    assert!(drain.sort(&later, &given(at(2))).is_empty());
+    assert_eq!(done(drain.progress(&later, &given(at(2)))), ["d/a2", "d/d2", "d/o"]);
+}
+
 #[test]
 fn force_asks_at_once_and_says_so() {
     let pods = [pod("a", false, "ReplicaSet"), pod("z", false, "")];
@@ -342,6 +367,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         "emptyDir",
         "persistentVolumeClaim",
         "ephemeral",
+        "tolerations",
     ];
     let leaf = prop_oneof![
         Just(Value::Null),
