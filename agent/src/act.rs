@@ -258,7 +258,11 @@ impl Agent {
         if let Some(holding) = berth.holding() {
             // Before the berth names this boot: whoever reads that must know that the boot is not proven.
             self.past.goes_on(holding, digest, &boot_id, Timestamp::now());
-            self.remember();
+            // Where what was proven last runs, nothing but the memory says so.
+            match self.os.booted() == holding.from.as_ref() {
+                true => self.save_memory().context("cannot go on without the agent's memory on the host")?,
+                false => self.remember(),
+            }
         }
         self.store(next).await?;
         tracing::warn!(berth = berth.name(), %digest, "going on from a boot that is not proven");

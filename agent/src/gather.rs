@@ -184,13 +184,17 @@ impl Agent {
 
     /// Stores on the host what must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
-        let memory = crate::host::Memory::from(&self.past);
-        if let Err(error) = self.host.save_memory(&memory) {
+        if let Err(error) = self.save_memory() {
             tracing::error!(
                 error = format!("{error:#}"),
                 "cannot write the agent's memory on the host; check that /var/lib/berth is writable"
             );
         }
+    }
+
+    /// The same, where nothing may go on without it.
+    pub(crate) fn save_memory(&self) -> Result<()> {
+        self.host.save_memory(&crate::host::Memory::from(&self.past))
     }
 }
 

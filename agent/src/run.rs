@@ -105,6 +105,8 @@ pub struct Agent {
     /// The step that failed last, and how often in a row.
     pub(crate) failing: Option<(Discriminant<Step>, Trouble)>,
     last_log: Option<(Phase, Step)>,
+    /// Passes in a row that failed, also before there was a step.
+    in_vain: u32,
 }
 
 impl Agent {
@@ -152,6 +154,7 @@ impl Agent {
             started: Instant::now(),
             failing: None,
             last_log: None,
+            in_vain: 0,
         }
     }
 
@@ -168,7 +171,10 @@ impl Agent {
         loop {
             still_alive();
             let pause = match self.pass().await {
-                Ok(pause) => pause,
+                Ok(pause) => {
+                    self.in_vain = 0;
+                    pause
+                }
                 Err(error) => self.failed(&error),
             };
             tokio::select! {
@@ -237,6 +243,8 @@ impl Agent {
             if !self.in_turn() {
                 self.os = Os::Unknown;
             }
+            // A cordon of ours that arrived late, after its berth was closed over our head, is seen by nobody else.
+            self.cluster_node = ClusterNode::Unread;
         }
         if due || self.berths.berths().is_none() {
             self.berths.refresh().await.context("cannot list the berths of this node")?;
@@ -354,7 +362,8 @@ impl Agent {
     }
 
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
-        let attempts = self.failing.as_ref().map_or(1, |(_, t)| t.attempts);
+        self.in_vain = self.in_vain.saturating_add(1);
+        let attempts = self.failing.as_ref().map_or(1, |(_, t)| t.attempts).max(self.in_vain);
         let base = Duration::from_millis(100).saturating_mul(1 << attempts.min(8));
         let wait = base.mul_f64(0.5 + self.jitter.fraction()).min(LONGEST_WAIT);
         tracing::warn!(

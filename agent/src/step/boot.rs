@@ -248,7 +248,11 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
     let staged = facts.host.os.staged().filter(|s| s.digest.as_ref() == Some(&image.digest));
     match (blocked, staged) {
         (None, Some(_)) if !facts.fenced => Step::Fence(berth.clone()),
-        (None, Some(staged)) if staged.locked => Step::Unlock,
+        // The licence may be old: an inhibitor, or a reboot that did not begin, may have held it up for long.
+        (None, Some(staged)) if staged.locked && closed_window(facts, holding.open_until).is_some() => {
+            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM))
+        }
+        (None, Some(staged)) if staged.locked => clear(facts, berth, node).unwrap_or(Step::Unlock),
         // I2: licensed for this UID, digest and boot ID, all read live in this very pass.
         (None, Some(_)) => Step::Reboot,
         (blocked, _) => {

@@ -61,6 +61,17 @@ pub(crate) fn overdue(facts: &Facts) -> Option<OnTimeout> {
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
+/// Whether the drain has taken so long that the turn ends. Force gets the same time again: what cannot even be deleted must
+/// not keep the berth from the others for ever.
+fn gives_up(facts: &Facts) -> bool {
+    let timeout = settings(facts).map_or(Duration::ZERO, Drain::timeout);
+    match overdue(facts) {
+        Some(OnTimeout::Release) => true,
+        Some(OnTimeout::Force) => facts.drain.elapsed >= timeout.saturating_mul(2),
+        Some(OnTimeout::Hold) | None => false,
+    }
+}
+
 /// Who holds up the drain, for people.
 pub(crate) fn blockers(facts: &Facts) -> String {
     let who: Vec<_> = facts.drain.blockers.iter().map(|b| format!("{}: {}", b.pod, b.reason)).collect();
@@ -103,7 +114,7 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
         }
         None => return Some((Outcome::NotStaged, format!("{} is no longer staged", holding.target))),
     }
-    if overdue(facts) == Some(OnTimeout::Release) {
+    if gives_up(facts) {
         return Some((Outcome::DrainTimeout, blockers(facts)));
     }
     if is_drained(facts) && is_inhibited(facts) {

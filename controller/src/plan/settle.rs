@@ -158,16 +158,18 @@ impl<'a> Desk<'a> {
         let facts = self.facts;
         let member = self.member(&holding.node, &holding.uid);
         let uncommitted = holding.phase == HoldPhase::Taken;
-        let own = |m: &Member| match uncommitted {
+        // One whose Node is not Ready may be under a boot that it cannot prove, and so cannot give back: nothing but a gate
+        // of the whole pool keeps it from going on to the image that is wanted now.
+        let can_give_back = |m: &Member| uncommitted && m.ready;
+        let own = |m: &Member| match can_give_back(m) {
             true => candidates::closed_for(self.progress, m),
             false => candidates::closed_for_alone(m),
         };
         let gate = || self.gate.map(|g| g.reason).or_else(|| member.and_then(own));
         let reason = match member {
             None if uncommitted => Some("LeftPool"),
-            Some(m) if uncommitted && (facts.unresolved || m.desired.as_ref() != Some(&holding.target)) => {
-                Some("TargetChanged")
-            }
+            Some(_) if uncommitted && facts.unresolved => Some("TargetChanged"),
+            Some(m) if can_give_back(m) && m.desired.as_ref() != Some(&holding.target) => Some("TargetChanged"),
             _ => gate(),
         };
         let (text, why) = match (reason, &holding.revoke) {

@@ -322,6 +322,9 @@ fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
     assert!(now(&f).writes.is_empty());
     f.members[0].desired = Some(digest(3));
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"TargetChanged\") n1"]);
+    f.members[0].ready = false;
+    assert!(now(&f).writes.is_empty(), "it may have to go on from a boot that cannot be proven");
+    f.members[0].ready = true;
     let revoked = taken(0, "n1").revoked(Some("TargetChanged".into())).unwrap();
     f.berths = vec![seen(revoked.clone())];
     assert!(now(&f).writes.is_empty());

@@ -83,9 +83,6 @@ impl Entry {
             }
             // Asked, and not moved. Nothing of it runs, so nothing is lost by a reboot.
             Class::Finished if self.tries > 0 => Some("Finished: it cannot be moved, and nothing of it runs"),
-            Class::Terminating if !given.node_ready && given.settings.forced => {
-                Some("Terminating: its kubelet is not ready to end it, and the drain took too long")
-            }
             Class::Terminating if !self.is_overdue(pod, given.now) => None,
             Class::Terminating if !given.node_ready => {
                 Some("Terminating: its grace period is over, and its kubelet is not ready to end it")

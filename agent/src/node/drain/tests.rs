@@ -217,7 +217,6 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
         (&future, true, &PLAIN, watched + 60, false),
         (&future, true, &FORCED, watched + 59, false),
         (&future, true, &FORCED, watched + 60, true),
-        (&future, false, &FORCED, 0, true),
     ] {
         let progress = after(pods, ready, settings, seconds);
         let says = format!("ready {ready}, forced {}, {seconds} s: {progress:?}", settings.forced);

@@ -63,6 +63,9 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     assert_eq!(step(&f), Step::Relicense(committed(), digest(3)));
     f.berths = Some(vec![relicensed()]);
     assert_eq!(step(&f), Step::Unlock);
+    f.drain.done = false;
+    assert_eq!(step(&f), Step::Drain, "a licence may be old");
+    f.drain.done = true;
     os(&mut f, 2, Some(deployment(3, false)));
     assert_eq!(step(&f), Step::Reboot);
     f.host.reboot = Reboot::Asked(Duration::from_secs(3));

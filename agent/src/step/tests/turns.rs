@@ -148,7 +148,10 @@ fn a_drain_that_takes_too_long_ends_as_the_pool_says() {
         (None, 60, true),
         (Some(OnTimeout::Release), 60, true),
         (Some(OnTimeout::Hold), 60, false),
+        (Some(OnTimeout::Hold), 6000, false),
         (Some(OnTimeout::Force), 60, false),
+        (Some(OnTimeout::Force), 119, false),
+        (Some(OnTimeout::Force), 120, true),
     ] {
         let mut facts = drain_by(Drain { timeout: Some("60s".into()), on_timeout, ..Drain::default() });
         facts.drain.elapsed = Duration::from_secs(seconds);
