@@ -1,0 +1,186 @@
+//! What keeps berths closed: waves, failures, windows, API servers; and zones, which only put members in order.
+
+use berth_api::BootId;
+use berth_api::berth::{ClosedReason, Outcome};
+use berth_api::pool::WaveState;
+
+use super::*;
+
+#[test]
+fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
+    let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(closed(1))]);
+    f.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0), wave(CONTROL_PLANE, 0, 0)];
+    f.members[0].wave = 2;
+    f.members[1].wave = 1;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n3"], "the canary");
+    assert_eq!(plan.waiting[&"n1".into()], Wait::Wave);
+    f.members[2].booted = Some(digest(2));
+    let plan = now(&f);
+    assert!(plan.writes.is_empty());
+    assert_eq!(plan.waiting[&"n2".into()], Wait::Soaking);
+    let states: Vec<_> = plan.waves.iter().map(|w| (w.name.as_str(), w.updated, w.state)).collect();
+    let rest = [("rest", 0, WaveState::Waiting), ("control-plane", 0, WaveState::Waiting)];
+    assert_eq!(states, [&[("canary", 1, WaveState::Soaking)], &rest[..]].concat());
+    f.waves[0].soaked = Duration::from_secs(60);
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
+    f.members[2].ready = false;
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "a canary that is down again stops the rest");
+    assert_eq!(plan.waves[0].soaked_seconds, 60, "but need not soak again");
+    f.members[2].ready = true;
+    f.members[1].booted = Some(digest(2));
+    assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "control plane nodes last");
+}
+
+#[test]
+fn a_pool_without_waves_says_nothing_of_any() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![]);
+    assert!(now(&f).waves.is_empty());
+    f.members[1].wave = 1;
+    assert_eq!(now(&f).waves.len(), 2, "a control plane node comes after the rest");
+}
+
+#[test]
+fn a_broken_node_of_a_later_wave_is_repaired_when_the_earlier_one_cannot_go_on_without() {
+    let mut f = facts(1, names(&["n1", "n9"]), vec![seen(closed(0))]);
+    f.members[1].wave = 1;
+    f.members[1].unschedulable = true;
+    assert!(now(&f).writes.is_empty(), "a cordon is no reason");
+    f.members[1].ready = false;
+    assert_eq!(words(&now(&f)), ["p-0 Offer n9"]);
+    f.berths = vec![seen(taken(0, "n9"))];
+    assert!(now(&f).writes.is_empty());
+    f.berths = vec![seen(closed(0)), seen(closed(1))];
+    (f.capacity, f.published) = (2, 2);
+    assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "there is room for the canary first");
+}
+
+#[test]
+fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
+    let mut f = facts(2, names(&["n1", "n2"]), vec![seen(taken(0, "n2")), seen(closed(1))]);
+    f.members[1].wave = 1;
+    f.members[0].booted = Some(digest(2));
+    f.members[0].observed = false;
+    assert!(now(&f).writes.is_empty(), "new drain settings, say, are no reason");
+    f.members[0].ready = false;
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"WaveWaiting\") n2"]);
+}
+
+#[test]
+fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for_its_berth() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(committed(0, "n2"))]);
+    f.members[1].wave = 1;
+    for m in &mut f.members {
+        (m.desired, m.published, m.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
+    }
+    f.members[1].booted = Some(digest(2));
+    f.members[1].ready = false;
+    let plan = now(&f);
+    assert_eq!(plan.waiting[&"n1".into()], Wait::Capacity, "the first wave needs the very berth");
+    assert!(plan.writes.is_empty(), "nothing keeps the holder from going on: {plan:?}");
+    f.berths = vec![seen(committed(0, "n2").revoked(Some("WaveWaiting".into())).unwrap())];
+    assert_eq!(words(&now(&f)), ["p-0 Unrevoke n2"]);
+    f.members[1].alone = true;
+    f.berths = vec![seen(committed(0, "n2"))];
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"NoOtherAPIServer\") n2"]);
+}
+
+#[test]
+fn the_zone_with_the_fewest_nodes_down_goes_first() {
+    let mut f = facts(3, names(&["a1", "a2", "a3", "b1", "b2"]), (0..3).map(|i| seen(closed(i))).collect());
+    for m in &mut f.members {
+        m.zone = m.name.as_str()[..1].to_owned();
+    }
+    assert_eq!(words(&now(&f)), ["p-0 Offer a1", "p-1 Offer b1", "p-2 Offer a2"]);
+    f.berths[0] = seen(committed(0, "a1"));
+    assert_eq!(words(&now(&f)), ["p-1 Offer b1", "p-2 Offer a2"]);
+}
+
+#[test]
+fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
+    let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(taken(1, "n2"))]);
+    f.max_failures = 1;
+    f.members[0].failed = vec![digest(2)];
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-1 Revoke(\"RolloutHalted\") n2"]);
+    assert_eq!(plan.waiting[&"n3".into()], Wait::Halted);
+    assert_eq!(plan.failures[&digest(2)], [NodeName::from("n1")].into());
+    assert!(plan.halt.as_ref().unwrap().message.contains("failed on n1"), "{:?}", plan.halt);
+    f.max_failures = 2;
+    assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
+    f.failures = [(digest(2), ["n1".into(), "gone".into()].into())].into();
+    assert_eq!(now(&f).gate.unwrap().reason, "RolloutHalted", "also when a failed node is gone");
+    for m in &mut f.members {
+        (m.desired, m.published, m.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
+    }
+    assert_eq!(now(&f).halt, None);
+}
+
+#[test]
+fn a_failure_is_on_record_before_its_berth_opens_again_or_goes() {
+    let failed = committed(0, "n1").releasing(Outcome::Failed, BootId::from("b1")).unwrap().given_back().unwrap();
+    let BerthState::Closed(c) = &failed.state else { panic!() };
+    assert_eq!((c.reason, &c.last_target), (ClosedReason::Failed, &Some(digest(2))));
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(failed.clone())]);
+    f.members[0].failed = vec![digest(2)];
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "{plan:?}");
+    assert_eq!(plan.failures[&digest(2)].len(), 1);
+    f.failures = plan.failures;
+    f.members[0].failed.clear();
+    assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
+    let mut shrunk = facts(0, vec![], vec![seen(failed.closed(ClosedReason::Shrunk).unwrap())]);
+    assert!(now(&shrunk).writes.is_empty());
+    shrunk.failures = f.failures;
+    assert_eq!(words(&now(&shrunk)), ["p-0 Recorded"]);
+}
+
+#[test]
+fn a_lost_excluded_node_is_closed_and_counts_as_a_failure_once_it_was_committed() {
+    for (berth, failed) in [(taken(0, "n1"), false), (committed(0, "n1"), true)] {
+        let mut f = facts(1, names(&["n2"]), vec![seen(berth)]);
+        f.lost.insert(uid("n1"));
+        let plan = now(&f);
+        assert_eq!(words(&plan)[0], "p-0 Excluded", "{plan:?}");
+        assert_eq!(words(&plan).len(), if failed { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    f.closes = Some(at(50 + 100));
+    let minute = Duration::from_secs(60);
+    f.members[0].estimate = Estimate { drain: minute, reboot: minute };
+    f.members[1].estimate = Estimate { drain: Duration::from_secs(10), reboot: minute };
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n2"]);
+    assert_eq!(plan.waiting[&"n1".into()], Wait::TooLate);
+    let BerthWrite::Update { berth, .. } = &plan.writes[0] else { panic!() };
+    assert_eq!(berth.offer().unwrap().open_until, Some(at(50 + 40)), "the reboot must be over when it shuts");
+    f.members[1].estimate.reboot = minute / 2;
+    f.berths = vec![seen(berth.taken(&"n2".into(), &uid("n2"), None, BootId::from("b")).unwrap())];
+    assert!(now(&f).writes.is_empty(), "a better estimate is no news");
+    f.closes = Some(at(50 + 1000));
+    assert_eq!(words(&now(&f)), ["p-0 Window n2"], "the next window, or a longer one");
+    f.closes = None;
+    assert_eq!(words(&now(&f)), ["p-0 Window n2"]);
+    f.gate = gate("OutsideWindows");
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"OutsideWindows\") n2"]);
+    f.gate = None;
+    f.closes = Some(at(50 + 100));
+    f.berths = vec![seen(closed(0))];
+    f.members[1].clock_synchronized = false;
+    assert_eq!(now(&f).waiting[&"n2".into()], Wait::NoClock);
+}
+
+#[test]
+fn a_control_plane_node_waits_for_another_api_server() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(taken(0, "n1"))]);
+    f.members[0].alone = true;
+    f.members[1].alone = true;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Revoke(\"NoOtherAPIServer\") n1"]);
+    assert_eq!(plan.waiting[&"n2".into()], Wait::Alone);
+}
