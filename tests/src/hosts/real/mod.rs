@@ -29,13 +29,14 @@ use anyhow::{Context, Result};
 
 use self::disk::Disk;
 use self::machine::{Hardware, Machine};
-use self::network::Bridge;
+
 use self::run_dir::RunDirectory;
 use super::HostLog;
 
 pub use self::guest::{GUEST_IMAGE, guest_program};
 pub use self::host::RealHost;
 pub use self::machine::Boot;
+pub use self::network::Bridge;
 pub use self::osimage::{OsImage, OsImages, OsVersion};
 
 /// What the machine needs beside what every Debian has.
@@ -53,6 +54,15 @@ pub fn unavailable() -> Option<String> {
         return Some("SKIPPED: the OS images of real hosts are made for x86_64 only".to_owned());
     }
     None
+}
+
+/// A bridge with an address of its own, for a test that needs one besides loopback.
+///
+/// # Errors
+/// When this machine does not let us make one; see [`unavailable`].
+pub fn bridge() -> Result<Bridge> {
+    crate::tools::ensure_packages(&["iproute2"])?;
+    Bridge::new()
 }
 
 fn packages() -> Result<()> {

@@ -8,7 +8,7 @@ use super::shell::tool;
 
 /// A bridge with the first address of a `/24` that nobody else uses. Deleted when dropped.
 #[derive(Debug)]
-pub(super) struct Bridge {
+pub struct Bridge {
     octets: (u8, u8),
 }
 
@@ -50,7 +50,7 @@ impl Bridge {
     }
 
     /// The machine's own address on it.
-    pub(super) fn gateway(&self) -> Ipv4Addr {
+    pub fn gateway(&self) -> Ipv4Addr {
         self.address(1)
     }
 
