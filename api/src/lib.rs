@@ -20,6 +20,7 @@ pub mod pool;
 pub mod quantity;
 pub mod seeded;
 mod selector;
+pub mod waves;
 #[cfg(feature = "windows")]
 pub mod windows;
 

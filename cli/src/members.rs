@@ -1,5 +1,4 @@
-//! Who belongs to which pool, who would if it were not excluded, and in which wave each member goes. The rules are the
-//! controller's.
+//! Who belongs to which pool, and who would if it were not excluded. The rules are the controller's.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +9,8 @@ use berth_api::pool::{BootcNodePool, Target};
 use berth_api::{Digest, NodeName, PoolName};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::core::{Selector, SelectorExt};
 
 use crate::Snapshot;
-
-/// Name of the wave of nodes that are in no wave.
-const REST: &str = "rest";
-/// Name of the wave of control plane nodes that are in no wave.
-const CONTROL_PLANE: &str = "control-plane";
-/// Labels of control plane nodes.
-const CONTROL_PLANE_LABELS: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
 /// What is known of one node.
 #[derive(Debug, Clone)]
@@ -144,40 +135,4 @@ fn rule(pool: &BootcNodePool) -> PoolSelector {
         Err(_) => Rule::Keep,
     };
     PoolSelector { name: PoolName::new(pool.name_any()), rule }
-}
-
-/// The waves of a pool, those that nobody wrote included: what is in no wave, and control plane nodes behind that.
-#[derive(Debug)]
-pub(crate) struct Waves {
-    selectors: Vec<(Option<Selector>, bool)>,
-    names: Vec<String>,
-}
-
-impl Waves {
-    pub(crate) fn of(pool: &BootcNodePool) -> Self {
-        let waves = pool.spec.rollout().waves;
-        let selectors = waves
-            .iter()
-            .map(|wave| (membership::selector(wave.node_selector.as_ref()).ok(), wave.include_control_plane))
-            .collect();
-        let names =
-            waves.into_iter().map(|wave| wave.name).chain([REST.to_owned(), CONTROL_PLANE.to_owned()]).collect();
-        Self { selectors, names }
-    }
-
-    /// The number of a node's wave: the first one that selects it.
-    pub(crate) fn of_node(&self, node: &Node) -> usize {
-        let labels = node.labels();
-        let control_plane = CONTROL_PLANE_LABELS.iter().any(|label| labels.contains_key(*label));
-        let selects = |(selector, include): &(Option<Selector>, bool)| {
-            (*include || !control_plane) && selector.as_ref().is_some_and(|s| s.matches(labels))
-        };
-        let wave = self.selectors.iter().position(selects);
-        wave.unwrap_or(self.selectors.len() + usize::from(control_plane))
-    }
-
-    /// The name of the wave with that number.
-    pub(crate) fn name(&self, wave: usize) -> &str {
-        self.names.get(wave).map_or("", |name| name)
-    }
 }

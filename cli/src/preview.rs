@@ -7,13 +7,14 @@ use berth_api::keys;
 use berth_api::membership::Conflict;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
 use berth_api::pool::{BootcNodePool, Target, WaveState};
+use berth_api::waves::Waves;
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::Snapshot;
-use crate::members::{Member, Roster, Waves};
+use crate::members::{Member, Roster};
 use crate::nodes::versions;
 use crate::occupancy::Occupancy;
 use crate::text::{clean, columns, cut, short, until};
@@ -69,14 +70,14 @@ pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
 
 fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolPreview {
     let name = pool.name_any();
-    let (waves, members, target) = (Waves::of(pool), roster.members(&name), target(pool));
+    let (waves, members, target) = (Waves::of(&pool.spec.rollout().waves), roster.members(&name), target(pool));
     let occupancy = Occupancy::of(snapshot, pool, &members);
     let blockers = wave_blockers(pool, &waves, &members, target);
     let total = members.len();
     let mut going: Vec<_> = members.iter().filter(|m| !m.up_to_date(target)).collect();
-    going.sort_by_key(|m| (waves.of_node(m.node), order(m)));
+    going.sort_by_key(|m| (waves.number(m.node.labels()), order(m)));
     let row = |m: &&Member<'_>| {
-        let wave = waves.of_node(m.node);
+        let wave = waves.number(m.node.labels());
         let conflict = roster.membership.conflicts.get(&NodeName::new(m.name.clone()));
         let mut row = going_row(m, pool, target, conflict, now);
         row.wave = Some(waves.name(wave).to_owned());
@@ -137,7 +138,7 @@ fn wave_blockers(
         .filter(|wave| wave.state == WaveState::Soaking)
         .map(|wave| wave.name.as_str())
         .collect();
-    let used: BTreeSet<usize> = members.iter().map(|m| waves.of_node(m.node)).collect();
+    let used: BTreeSet<usize> = members.iter().map(|m| waves.number(m.node.labels())).collect();
     let mut blockers = BTreeMap::new();
     let mut blocker: Option<String> = None;
     for wave in used {
@@ -146,7 +147,7 @@ fn wave_blockers(
             continue;
         }
         let name = waves.name(wave);
-        let mut of_wave = members.iter().filter(|m| waves.of_node(m.node) == wave);
+        let mut of_wave = members.iter().filter(|m| waves.number(m.node.labels()) == wave);
         if !of_wave.all(|m| done(&m)) {
             blocker = Some(format!("waits for wave {name}"));
         } else if soaking.contains(name) {

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures};
 use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
-use kube::core::{Selector, SelectorExt};
 
 use crate::gates::Gates;
 use crate::memory::{Alike, Offers, Soaks};
-use crate::plan::{self, Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
+use crate::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};
 use crate::view::{HostView, LeaseView, NodeView, PoolView, Report};
 use berth_api::membership::{self, Membership, PoolSelector, Rule};
+use berth_api::waves::{self, Waves};
 
 /// A pool as this pass sees it.
 #[derive(Debug, Clone)]
@@ -104,7 +104,7 @@ impl Pool {
         let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
         let soak = |text: Option<&str>| duration::parse_or(text.or(rollout.soak_time.as_deref()), Duration::ZERO);
         let named = rollout.waves.iter().map(|w| (w.name.clone(), soak(w.soak_time.as_deref())));
-        let implied = [plan::REST, plan::CONTROL_PLANE].map(|name| (name.to_owned(), soak(None)));
+        let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), soak(None)));
         let told = self.status().map(|s| s.waves.as_slice()).unwrap_or_default();
         let wave = |(name, soak): (String, Duration)| {
             let told = told.iter().find(|w| w.name == name).map_or(0, |w| w.soaked_seconds);
@@ -120,30 +120,6 @@ impl Pool {
 /// nothing: no agent obeys that, and what it says of failures stands.
 fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
-}
-
-/// Which wave of a pool each node is in.
-struct Sorter {
-    named: Vec<(Option<Selector>, bool)>,
-}
-
-impl Sorter {
-    fn of(pool: &Pool) -> Self {
-        let rollout = pool.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
-        // One that means nothing selects nothing: its nodes come later, not earlier.
-        let one =
-            |w: &berth_api::pool::Wave| (membership::selector(w.node_selector.as_ref()).ok(), w.include_control_plane);
-        Self { named: rollout.waves.iter().map(one).collect() }
-    }
-
-    fn wave(&self, node: &NodeView) -> usize {
-        let is_control_plane = keys::LABELS_CONTROL_PLANE.iter().any(|key| node.labels.contains_key(*key));
-        let selects = |(selector, included): &(Option<Selector>, bool)| {
-            (*included || !is_control_plane) && selector.as_ref().is_some_and(|s| s.matches(&node.labels))
-        };
-        let after = self.named.len() + usize::from(is_control_plane);
-        self.named.iter().position(selects).unwrap_or(after)
-    }
 }
 
 /// Who belongs where.
@@ -280,8 +256,9 @@ impl Shared<'_> {
     pub fn of(&self, pool: &Pool) -> PoolFacts {
         let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
         let capacity = pool.capacity(names.len());
-        let sorter = Sorter::of(pool);
-        let members: Vec<Member> = names.into_iter().filter_map(|name| self.member(pool, name, &sorter)).collect();
+        let waves = pool.object.as_ref().map(|o| o.spec.rollout().waves).unwrap_or_default();
+        let waves = Waves::of(&waves);
+        let members: Vec<Member> = names.into_iter().filter_map(|name| self.member(pool, name, &waves)).collect();
         let gates = self.gates.get(&pool.name);
         let berths: Vec<SeenBerth> = self
             .leases
@@ -329,7 +306,7 @@ impl Shared<'_> {
         node.is_some_and(|n| !n.ready && n.labels.contains_key(keys::LABEL_EXCLUDE))
     }
 
-    fn member(&self, pool: &Pool, name: &NodeName, sorter: &Sorter) -> Option<Member> {
+    fn member(&self, pool: &Pool, name: &NodeName, waves: &Waves) -> Option<Member> {
         let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
         let host = self.snapshot.hosts.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
@@ -337,7 +314,7 @@ impl Shared<'_> {
             let first = h.view.generation.map(|generation| self.alike.first(&h.view.uid, generation));
             first.is_some_and(|first| h.view.observed_since(first))
         });
-        member.wave = sorter.wave(node);
+        member.wave = waves.number(&node.labels);
         member.alone = self.alone.contains(&node.uid);
         member.lapses = member.desired.as_ref().map_or(0, |desired| self.offers.lapses(&member.uid, desired));
         Some(member)

@@ -22,4 +22,5 @@ pub mod readyz;
 pub mod reconcile;
 pub mod resolve;
 pub mod store;
+pub mod text;
 pub mod view;

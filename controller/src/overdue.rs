@@ -55,20 +55,20 @@ impl Holder<'_> {
     fn is_overdue(&self, now: Instant) -> bool {
         let quiet = self.heard.map(|heard| now.saturating_duration_since(heard));
         let passed = quiet.is_some_and(|quiet| self.timeouts.passed(self.phase, self.node.ready, quiet));
-        passed && !self.knows_better()
+        passed && !knows_better(self.node, self.host, self.lively)
     }
+}
 
-    /// An agent that is back and lives knows better what is wrong than its silence tells.
-    fn knows_better(&self) -> bool {
-        let report = self.host.and_then(HostView::report);
-        let back = self.lively && (self.node.ready || report.is_some_and(|r| r.phase == Some(Phase::Proving)));
-        let says = match self.host.map(|host| &host.content) {
-            Some(Ok(content)) => content.report.degraded.is_some(),
-            Some(Err(_)) => true,
-            None => false,
-        };
-        back && says
-    }
+/// Whether an agent is back, lives and says what is wrong: it knows that better than its silence tells.
+pub fn knows_better(node: &NodeView, host: Option<&HostView>, lively: bool) -> bool {
+    let report = host.and_then(HostView::report);
+    let back = lively && (node.ready || report.is_some_and(|r| r.phase == Some(Phase::Proving)));
+    let says = match host.map(|host| &host.content) {
+        Some(Ok(content)) => content.report.degraded.is_some(),
+        Some(Err(_)) => true,
+        None => false,
+    };
+    back && says
 }
 
 /// What this process had heard of the holders when it took them for lost.

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use berth_api::waves::is_control_plane;
 use berth_api::{NodeUid, keys};
 use futures::future::join_all;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -50,11 +51,6 @@ fn addresses(node: &NodeView) -> impl Iterator<Item = IpAddr> {
     node.addresses.iter().filter_map(|a| a.parse().ok())
 }
 
-/// Whether a node is one of the control plane.
-pub fn is_control_plane(node: &NodeView) -> bool {
-    keys::LABELS_CONTROL_PLANE.iter().any(|key| node.labels.contains_key(*key))
-}
-
 /// Whether a control plane node runs the only API server that is there, while the cluster has more than one. Pure.
 ///
 /// A server leaves the list when it stops, so the list alone does not tell how many there are: every other control
@@ -80,10 +76,10 @@ pub fn alone<'a>(
         if busy(&other.uid) {
             going.extend(addresses(other));
         }
-        other_members |= is_control_plane(other) && !other.labels.contains_key(keys::LABEL_EXCLUDE);
+        other_members |= is_control_plane(&other.labels) && !other.labels.contains_key(keys::LABEL_EXCLUDE);
     }
     let runs_one = answers.servers.keys().any(|s| own.contains(&s.ip()));
-    if !runs_one && !is_control_plane(node) {
+    if !runs_one && !is_control_plane(&node.labels) {
         return false;
     }
     let others = || answers.servers.keys().filter(|s| !own.contains(&s.ip()));

@@ -8,9 +8,7 @@ use berth_api::pool::Target;
 
 use super::{Doing, Facts, Kind, trouble};
 use crate::plan::Wait;
-
-/// Named nodes in a message; the rest is only counted.
-const NAMED: usize = 5;
+use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
 
@@ -26,15 +24,6 @@ pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>
         (types::IMAGE_RESOLVED, image_resolved(facts, target)),
         (types::NODE_CONFLICT, node_conflict(facts)),
     ]
-}
-
-fn list(names: impl IntoIterator<Item = String>) -> String {
-    let names: Vec<String> = names.into_iter().collect();
-    let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>();
-    match names.len().saturating_sub(NAMED) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
 }
 
 fn version(target: &Target) -> String {
@@ -76,7 +65,7 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
     if facts.members.is_empty() {
         return Verdict::no("NoNodes", "the selector matches no node");
     }
-    let names = |wanted: Doing| list(doing.iter().filter(|(_, d)| **d == wanted).map(|(n, _)| n.to_string()));
+    let names = |wanted: Doing| few(doing.iter().filter(|(_, d)| **d == wanted).map(|(n, _)| n.to_string()));
     let active = [
         (Doing::Rebooting, "Rebooting", "reboot"),
         (Doing::Draining, "Draining", "drain"),
@@ -116,13 +105,13 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
 fn waiting(facts: &Facts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let node = |u: &&crate::plan::Use| u.how == crate::plan::How::IsOffered;
-        let names = list(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
+        let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
         return Verdict::yes("Offered", format!("a berth is offered to {names}"));
     }
     let waits =
         |wanted: Wait| facts.plan.waiting.iter().filter(move |(_, w)| **w == wanted).map(|(n, _)| n.to_string());
     if waits(Wait::Capacity).next().is_some() {
-        let users = list(facts.plan.used_by.iter().map(|u| format!("{}, {}", u.who, u.how.words())));
+        let users = few(facts.plan.used_by.iter().map(|u| format!("{}, {}", u.who, u.how.words())));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
         return Verdict::no("Waiting", message);
@@ -135,7 +124,7 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     }
     let message = groups
         .into_iter()
-        .map(|(wait, nodes)| format!("{}: {}", wait.words(), list(nodes)))
+        .map(|(wait, nodes)| format!("{}: {}", wait.words(), few(nodes)))
         .collect::<Vec<_>>()
         .join("; ");
     Verdict::no("Waiting", message)
@@ -147,7 +136,7 @@ fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     }
     let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
     if !facts.unreadable.is_empty() {
-        return Verdict::yes("UnreadableLease", list(unreadable));
+        return Verdict::yes("UnreadableLease", few(unreadable));
     }
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
     // Of those that have left, only who does not come back is this pool's business: it keeps its berth.
@@ -202,5 +191,5 @@ fn node_conflict(facts: &Facts<'_>) -> Verdict {
         return Verdict::no("NoConflict", "");
     }
     let named = facts.conflicts.iter().map(|c| format!("{}: {}", c.node, c.message()));
-    Verdict::yes("SelectedTwice", list(named))
+    Verdict::yes("SelectedTwice", few(named))
 }

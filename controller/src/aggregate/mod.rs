@@ -11,6 +11,7 @@ use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
 use crate::gates::Gates;
+use crate::overdue::knows_better;
 use crate::plan::{MAX_NAMED, Plan};
 use crate::view::{HostView, NodeView};
 use berth_api::membership::Conflict;
@@ -227,15 +228,13 @@ enum Kind {
 
 fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> {
     let content = member.host.map(|h| &h.content);
-    let report = member.host.and_then(HostView::report);
     let own = match content {
         Some(Ok(content)) => content.report.degraded.clone(),
         Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
         None => None,
     };
-    // An agent that is back and lives knows better what is wrong than its silence tells.
-    let back = member.heard && (member.node.ready || report.is_some_and(|r| r.phase == Some(Phase::Proving)));
-    if let Some(holding) = member.holding.filter(|_| member.overdue && !(back && own.is_some())) {
+    let overdue = member.overdue && !knows_better(member.node, member.host, member.heard);
+    if let Some(holding) = member.holding.filter(|_| overdue) {
         let what = match holding.phase {
             HoldPhase::Committed => "has not come back from its reboot",
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",

@@ -7,6 +7,7 @@ use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName};
 
 use super::{Gate, PoolFacts};
+use crate::text::few;
 
 /// So many nodes are named for each digest; the schema allows no more. No pool may have a larger `maxFailures`.
 pub const MAX_NAMED: usize = 64;
@@ -43,12 +44,17 @@ pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     })
 }
 
+/// What the members should run now.
+fn wanted(facts: &PoolFacts) -> BTreeSet<&Digest> {
+    facts.members.iter().filter_map(|m| m.desired.as_ref()).collect()
+}
+
 /// Everything that is on record, that a member reports, or that a closed berth tells of.
 pub(super) fn all(facts: &PoolFacts) -> Failures {
     let mut all = facts.failures.clone();
     let reported = facts.members.iter().flat_map(|m| m.failed.iter().map(|digest| (digest, m.name.clone())));
     // What failed long ago and is not wanted now is each node's own affair.
-    let wanted: BTreeSet<&Digest> = facts.members.iter().filter_map(|m| m.desired.as_ref()).collect();
+    let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));
     for (digest, node) in reported.chain(told) {
@@ -59,17 +65,13 @@ pub(super) fn all(facts: &PoolFacts) -> Failures {
 
 /// Whether too many nodes failed with what the members should run now.
 pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
-    let wanted: BTreeSet<&Digest> = facts.members.iter().filter_map(|m| m.desired.as_ref()).collect();
-    let failed: Vec<&NodeName> = wanted.iter().filter_map(|d| failures.get(*d)).flatten().collect();
+    let failed: Vec<&NodeName> = wanted(facts).iter().filter_map(|d| failures.get(*d)).flatten().collect();
     if failed.len() < facts.max_failures.max(1) {
         return None;
     }
-    let names: Vec<&str> = failed.iter().take(5).map(|n| n.as_str()).collect();
-    let more = failed.len().saturating_sub(names.len());
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
-        "the image failed on {}{more}, and maxFailures is {}; publish another image, or change rollout.retryToken",
-        names.join(", "),
+        "the image failed on {}, and maxFailures is {}; publish another image, or change rollout.retryToken",
+        few(failed.iter().map(ToString::to_string)),
         facts.max_failures
     );
     Some(Gate { reason: "RolloutHalted", message })

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{Berth, BerthState, ClosedReason, HoldPhase, Holding, Offer};
+use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid};
 use jiff::SignedDuration;
-
-use berth_api::seeded::Bug;
 
 use super::waves::Progress;
 use super::{

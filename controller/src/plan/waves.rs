@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use berth_api::pool::{WaveState, WaveStatus};
+pub use berth_api::waves::{CONTROL_PLANE, REST};
 
 use super::{Member, PoolFacts};
 
@@ -122,11 +123,6 @@ fn rounded(soaked: Duration, soak: Duration) -> u64 {
         false => soaked.as_secs() / step * step,
     }
 }
-
-/// Name of the wave of nodes that are in no other.
-pub const REST: &str = "rest";
-/// Name of the wave of control plane nodes that are in no other.
-pub const CONTROL_PLANE: &str = "control-plane";
 
 impl Wave {
     /// Whether it is one that no spec names.

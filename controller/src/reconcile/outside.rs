@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use berth_api::berth::Berth;
 use berth_api::condition::{find, is_true, pool as types};
 use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
+use berth_api::waves::is_control_plane;
 use berth_api::{NodeUid, PoolName};
 
 use super::{Pass, Reconciler};
@@ -99,7 +100,7 @@ fn control_plane<'a>(pass: &'a Pass, pool: &Pool) -> Vec<&'a NodeView> {
         let desired = desired_digest(pool.target(), &node.architecture);
         desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
     };
-    nodes.map(|node| node.view.as_ref()).filter(|node| readyz::is_control_plane(node)).filter(outdated).collect()
+    nodes.map(|node| node.view.as_ref()).filter(|node| is_control_plane(&node.labels)).filter(outdated).collect()
 }
 
 fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {
