@@ -98,7 +98,7 @@ impl Drop for Feed {
 impl Berths {
     /// A store that knows nothing yet.
     pub fn new(client: Client, namespace: &str, node: &NodeName) -> Self {
-        let selector = format!("{}={node}", keys::LABEL_NODE);
+        let selector = format!("{}={}", keys::LABEL_NODE, node.label());
         Self { api: Api::namespaced(client, namespace), selector, jitter: Jitter::new(node), known: None, feed: None }
     }
 

@@ -15,7 +15,8 @@ pub const FINALIZER_POOL: &str = "berth.dev/cleanup";
 
 /// Label on a berth and a BootcNode: the pool that it belongs to.
 pub const LABEL_POOL: &str = "berth.dev/pool";
-/// Label on a berth: the node it is offered to or held by. The agent finds its berths by it.
+/// Label on a berth: the node it is offered to or held by, as [`crate::NodeName::label`] writes it. The agent finds its
+/// berths by it.
 pub const LABEL_NODE: &str = "berth.dev/node";
 
 /// Label on a Node, with any value: it is not a member of any pool and not counted, and what it holds is given back.

@@ -181,8 +181,8 @@ pub struct Occupied {
     pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// The same nodes' names.
     pub names: BTreeMap<NodeUid, NodeName>,
-    /// Nodes that a Lease names which cannot be read.
-    pub unclear: BTreeSet<NodeName>,
+    /// Labels of the nodes that a Lease names which cannot be read.
+    pub unclear: BTreeSet<String>,
 }
 
 /// Reads who has berths from all Leases.
@@ -200,7 +200,7 @@ pub fn occupied(leases: &[LeaseView]) -> Occupied {
             Err(_) => {
                 let labels = lease.lease.metadata.labels.as_ref();
                 if let Some(node) = labels.and_then(|l| l.get(keys::LABEL_NODE)) {
-                    occupied.unclear.insert(NodeName::from(node.as_str()));
+                    occupied.unclear.insert(node.clone());
                 }
             }
         }

@@ -189,6 +189,7 @@ async fn an_agent_writes_its_own_node_only() {
     forgeries(&mut rig).await;
     other_verbs(&mut rig).await;
     admitted(&mut rig).await;
+    long_names(&rig).await;
     assert!(rig.failures.is_empty(), "{} wrong:\n{}", rig.failures.len(), rig.failures.join("\n"));
 }
 
@@ -453,4 +454,17 @@ async fn admitted(rig: &mut Rig) {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// A Node's name may be longer than a label may be: a berth for it can be stored, and is found as its agent looks for it.
+async fn long_names(rig: &Rig) {
+    let name =
+        NodeName::new(format!("n1.{}", ["a".repeat(62), "b".repeat(62), "c".repeat(62), "d".repeat(61)].join(".")));
+    assert_eq!(name.as_str().len(), 253);
+    let berth = closed().offered(offer(name.as_str(), &rig.uid)).unwrap();
+    rig.put(&berth).await.unwrap();
+    let selector = format!("{}={}", keys::LABEL_NODE, name.label());
+    let found = leases(&rig.agent).list(&ListParams::default().labels(&selector)).await.unwrap().items;
+    let found: Vec<_> = found.iter().map(|lease| lease::read(lease).unwrap()).collect();
+    assert_eq!(found, [berth]);
 }

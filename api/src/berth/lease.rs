@@ -205,7 +205,7 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     labels.insert(keys::LABEL_POOL.to_owned(), berth.pool.to_string());
     // The label stays with the last node: its agent then sees the change that took the berth from it.
     if let Some((node, _)) = berth.node() {
-        labels.insert(keys::LABEL_NODE.to_owned(), node.to_string());
+        labels.insert(keys::LABEL_NODE.to_owned(), node.label().into_owned());
     }
     let spec = lease.spec.get_or_insert_default();
     spec.holder_identity = Some(holder(berth));

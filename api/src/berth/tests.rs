@@ -57,6 +57,21 @@ fn every_state_survives_its_lease() {
 }
 
 #[test]
+fn a_long_name_is_whole_where_it_counts() {
+    let name = format!("n1.{}.example.com", "a".repeat(230));
+    let offered = new().offered(offer(&name)).unwrap();
+    let taken =
+        offered.taken(&NodeName::from(name.as_str()), &NodeUid::from("uid-1"), None, BootId::from("b1")).unwrap();
+    for berth in [offered, taken] {
+        let lease = lease::create(&berth, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
+        assert_eq!(lease::read(&lease).unwrap(), berth);
+        let label = &lease.metadata.labels.unwrap()[crate::keys::LABEL_NODE];
+        assert_eq!(*label, NodeName::from(name.as_str()).label());
+        assert!(label.len() <= 63 && label.starts_with("n1.a"), "{label}");
+    }
+}
+
+#[test]
 fn an_offer_is_for_one_node_and_uid() {
     let offered = new().offered(offer("n1")).unwrap();
     let boot = || BootId::from("b");

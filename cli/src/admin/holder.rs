@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::Digest;
 use berth_api::berth::{Berth, BerthState, HoldPhase, Holding, lease};
 use berth_api::keys;
 use berth_api::pool::BootcNodePool;
+use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
@@ -40,8 +40,9 @@ impl<'a> Claims<'a> {
     pub(super) fn of(snapshot: &'a Snapshot, member: &Member<'_>) -> Self {
         let mut claims = Self::default();
         let uid = member.node.uid().unwrap_or_default();
+        let name = NodeName::from(member.name.as_str());
         for lease in &snapshot.leases {
-            let labelled = lease.labels().get(keys::LABEL_NODE) == Some(&member.name);
+            let labelled = lease.labels().get(keys::LABEL_NODE).is_some_and(|label| *label == name.label());
             let berth = match lease::read(lease) {
                 Ok(berth) => berth,
                 Err(error) if labelled => {

@@ -56,8 +56,8 @@ pub struct Facts<'a> {
     pub terms: &'a BTreeMap<PoolName, Terms>,
     /// For each node that holds or is offered a berth, the pools of those berths.
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
-    /// Nodes that a Lease names which cannot be read.
-    pub unclear: &'a BTreeSet<NodeName>,
+    /// Labels of the nodes that a Lease names which cannot be read.
+    pub unclear: &'a BTreeSet<String>,
     /// BootcNodes (UIDs) that were asked to release their node so long ago that nobody waits any more.
     pub overdue: &'a BTreeSet<String>,
     /// Node UIDs that a live read has shown to exist no more.
@@ -157,7 +157,8 @@ fn farewell(facts: &Facts<'_>, name: &str, host: &HostView, node: Option<&NodeVi
 
 /// Whether the node holds a berth, is offered one, or is named by a Lease that cannot be read.
 fn occupied(facts: &Facts<'_>, name: &str, host: &HostView) -> bool {
-    facts.unclear.contains(&NodeName::from(name)) || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&uid))
+    facts.unclear.contains(NodeName::from(name).label().as_ref())
+        || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&uid))
 }
 
 /// What the node's BootcNode should say, before staging is allowed to some. `None`: nothing is to be changed.
