@@ -263,9 +263,20 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
+/// Not more than could be used: one for each member, besides those that others have, or that must stay closed for now. A
+/// capacity of a million costs no million Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
-    for index in 0..facts.capacity {
+    let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
+    let is_of_use = |seen: &&SeenBerth| match seen.berth.as_ref() {
+        Ok(berth) => match berth.node() {
+            Some((_, uid)) => members.contains(uid),
+            None => !failures::is_unrecorded(berth),
+        },
+        Err(_) => false,
+    };
+    let others = facts.berths.iter().filter(|seen| !is_of_use(seen)).count();
+    for index in 0..facts.capacity.min(members.len() + others) {
         let Ok(index) = u32::try_from(index) else {
             return;
         };

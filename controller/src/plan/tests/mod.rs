@@ -126,9 +126,23 @@ fn names(names: &[&str]) -> Vec<Member> {
 
 #[test]
 fn berths_are_created_closed_and_offered_later() {
-    let plan = now(&facts(2, names(&["n1"]), vec![]));
+    let plan = now(&facts(2, names(&["n1", "n2"]), vec![]));
     assert_eq!(words(&plan), ["p-0 Create", "p-1 Create"]);
     assert_eq!(plan.waiting[&"n1".into()], Wait::NoBerth);
+}
+
+#[test]
+fn a_large_capacity_is_published_whole_and_costs_no_more_berths_than_members() {
+    let of = |berths: Vec<SeenBerth>| now(&facts(1_000_000, names(&["n1", "n2"]), berths));
+    let plan = of(vec![]);
+    assert_eq!((words(&plan), plan.counts.total), (vec!["p-0 Create".into(), "p-1 Create".into()], 1_000_000));
+    assert_eq!(words(&of(vec![seen(closed(0)), seen(closed(1))])), ["p-0 Offer n1", "p-1 Offer n2"]);
+    // What others have, nobody knows who has, or must stay closed until a failure is on record is of no use to a member.
+    let failed = committed(2, "n9").ended(ClosedReason::Gone).unwrap();
+    let theirs = vec![seen(taken(0, "n8")), unreadable(1), seen(failed)];
+    let created = |plan: &Plan| words(plan).into_iter().filter(|w| w.ends_with("Create")).collect::<Vec<_>>();
+    assert_eq!(created(&of(theirs)), ["p-3 Create", "p-4 Create"]);
+    assert!(created(&now(&facts(3, vec![], vec![]))).is_empty());
 }
 
 #[test]
