@@ -7,7 +7,6 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_agent::node::drain::{Drain, DrainProgress, Given, Settings};
 use berth_agent::node::evict::{Answer, ByRequest, Mover};
 use berth_api::node::DrainBlocker;
-use berth_tests::cluster::{Cluster, ClusterOptions};
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::sim::{Catalog, KubeletConfig, NEVER_ENDS, SimFleet, SimHost, SimHostConfig};
@@ -421,33 +420,4 @@ async fn identities(stage: Stage<'_>) -> Result<()> {
     let grace = stage.pods().get("n8-web").await?.metadata.deletion_grace_period_seconds;
     ensure!(grace == Some(7), "with the grace period of the settings: {grace:?}");
     Ok(())
-}
-
-/// From the pool to the agent and back into its status.
-#[tokio::test]
-async fn the_settings_come_from_the_pool() -> Result<()> {
-    let cluster = Cluster::start(ClusterOptions { hosts: 1, ..ClusterOptions::default() }).await?;
-    let pods: Api<Pod> = Api::namespaced(cluster.client(), "default");
-    let pod = json!({"metadata": {"name": "bare"}, "spec": {
-        "nodeName": "node1", "containers": [{"name": "main", "image": "registry.test/app"}],
-        "volumes": empty_dir(), "terminationGracePeriodSeconds": 1,
-    }});
-    pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
-    let v2 = cluster.publish("2.0.0").await?;
-    cluster.pool("workers", &v2.reference, json!({"maxUnavailable": 1})).await?;
-    let blocker = async || {
-        let status = cluster.bootc_nodes().get("node1").await?.status.unwrap_or_default();
-        anyhow::Ok(status.drain_blockers.into_iter().find(|b| b.pod == "default/bare"))
-    };
-    let said =
-        |reason: &'static str| until(reason, async move || Ok(blocker().await?.filter(|b| b.reason.contains(reason))));
-    let first = said("Unmanaged, with EmptyDir").await?;
-    ensure!(first.since.0 <= Timestamp::now(), "since when: {first:?}");
-    cluster.patch_pool("workers", json!({"drain": {"force": true}})).await?;
-    said("drain.deleteEmptyDirData").await?;
-    ensure!(cluster.boots().values().all(|&n| n == 1), "a blocked drain reboots nothing");
-    cluster.patch_pool("workers", json!({"drain": {"deleteEmptyDirData": true}})).await?;
-    cluster.until_all_run(&v2, SOON * 3).await?;
-    ensure!(pods.get_opt("bare").await?.is_none(), "it was evicted");
-    cluster.judge()
 }
