@@ -1,6 +1,7 @@
 //! Kubernetes events for what somebody should look at. They are a courtesy: nothing waits for one or depends on it,
 //! and what they tell stands in the status of the objects as well.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::berth::{Berth, BerthState, ClosedReason};
@@ -95,7 +96,7 @@ impl Events {
         let (sender, notes) = mpsc::channel(QUEUE);
         let controller = format!("{}/controller", keys::GROUP);
         let reporter = Reporter { controller, instance: Some(identity.to_owned()) };
-        tokio::spawn(write(Recorder::new(client, reporter), notes));
+        tokio::spawn(Writer { client, reporter, recorders: BTreeMap::new() }.write(notes));
         Self(sender)
     }
 
@@ -107,15 +108,34 @@ impl Events {
     }
 }
 
-async fn write(recorder: Recorder, mut notes: Receiver<Note>) {
-    while let Some(note) = notes.recv().await {
-        let event = note.event();
-        let error = match tokio::time::timeout(DEADLINE, recorder.publish(&event, &note.about)).await {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in time".to_owned(),
-        };
-        tracing::warn!(reason = note.reason, %error, "event not written; its object says the same");
+struct Writer {
+    client: Client,
+    reporter: Reporter,
+    /// By message. A recorder takes a second event with the same reason about the same object for the first one that goes
+    /// on, and keeps the first one's note: nobody would learn of the second node whose berth was closed.
+    recorders: BTreeMap<String, Recorder>,
+}
+
+impl Writer {
+    async fn write(mut self, mut notes: Receiver<Note>) {
+        while let Some(note) = notes.recv().await {
+            let event = note.event();
+            let recorder = self.recorder(&note);
+            let error = match tokio::time::timeout(DEADLINE, recorder.publish(&event, &note.about)).await {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer in time".to_owned(),
+            };
+            tracing::warn!(reason = note.reason, %error, "event not written; its object says the same");
+        }
+    }
+
+    fn recorder(&mut self, note: &Note) -> Recorder {
+        if self.recorders.len() >= QUEUE && !self.recorders.contains_key(&note.message) {
+            self.recorders.clear();
+        }
+        let new = || Recorder::new(self.client.clone(), self.reporter.clone());
+        self.recorders.entry(note.message.clone()).or_insert_with(new).clone()
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use berth_tests::cluster::{Cluster, ClusterOptions, Part, together};
-use kube::api::DeleteParams;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -43,6 +45,28 @@ async fn until_total(part: &Part<'_>, total: u32) -> Result<()> {
         Ok(part.status().await?.berths.total == total && berths.len() == total as usize)
     })
     .await
+}
+
+/// Waits until events about an object have been told for this reason, one for each of these words and no more.
+async fn until_told(part: &Part<'_>, reason: &str, about: &str, words: &[&str]) -> Result<()> {
+    let all: Api<Event> = Api::namespaced(part.cluster.client(), "default");
+    let of = |e: &Event| e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(about));
+    let told = async || {
+        let events = all.list(&ListParams::default()).await?.items.into_iter();
+        anyhow::Ok(events.filter(|e| e.reason.as_deref() == Some(reason) && of(e)).collect::<Vec<_>>())
+    };
+    part.until(&format!("{} events {reason}", words.len()), SOON, || async {
+        Ok(told().await?.iter().map(|e| e.series.as_ref().map_or(1, |s| s.count)).sum::<i32>() >= words.len() as i32)
+    })
+    .await?;
+    let events = told().await?;
+    let mut notes: Vec<_> = events.iter().map(|e| e.note.clone().unwrap_or_default()).collect();
+    for words in words {
+        let found = notes.iter().position(|note| note.contains(words));
+        notes.remove(found.with_context(|| format!("no event {reason} says {words:?}: {events:#?}"))?);
+    }
+    ensure!(notes.is_empty() && events.iter().all(|e| e.series.is_none()), "each is told once: {events:#?}");
+    Ok(())
 }
 
 async fn a_percentage_follows_the_members(part: &Part<'_>) -> Result<()> {
@@ -197,6 +221,11 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
     part.until_says("Progressing", "False", "RolloutHalted", n2, SOON).await?;
     part.until_held(&[n3, n4], "RolloutHalted", n2, SOON).await?;
     ensure!(part.holders().await?.is_empty() && part.order(&v2) == [n2], "nobody else goes");
+    let told = async || {
+        until_told(part, "BerthGone", &part.name, &[&format!("of node {n1}"), &format!("of node {n2}")]).await?;
+        until_told(part, "RolloutHalted", &part.name, &[n2]).await
+    };
+    told().await?;
     part.rollout(json!({ "retryToken": "again" })).await?;
     part.until_run(&v2, &[3, 4], LONG).await?;
     part.until_says("RolloutHalted", "False", "AsExpected", "", SOON).await?;
@@ -205,7 +234,7 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
         status.failures.is_empty() && status.retry_token.as_deref() == Some("again"),
         "it is forgotten: {status:?}"
     );
-    Ok(())
+    told().await.context("after many more passes")
 }
 
 async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
@@ -232,5 +261,7 @@ async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
     ensure!((status.nodes.total, status.nodes.excluded) == (2, 1), "it is no member: {:?}", status.nodes);
     let failed: Vec<_> = status.failures.iter().flat_map(|f| &f.nodes).collect();
     ensure!(failed == [n1], "its failure is on record: {:?}", status.failures);
-    Ok(())
+    until_told(part, "RebootTimedOut", n1, &["it keeps berth lost-0"]).await?;
+    until_told(part, "BerthExcluded", &part.name, &[&format!("berth lost-0 of node {n1}")]).await?;
+    until_told(part, "RolloutHalted", &part.name, &[]).await
 }
