@@ -10,6 +10,8 @@ use berth_api::berth::{BerthState, Outcome};
 use berth_api::condition;
 use berth_api::fleet::BootcFleet;
 use berth_api::pool::WaveState;
+use berth_api::windows::{Opening, Schedule, WindowSpec};
+use berth_tests::audit::AuditLog;
 use berth_tests::cluster::{Cluster, ClusterOptions, Part, together};
 use berth_tests::hosts::HostChange;
 use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
@@ -32,7 +34,7 @@ fn options(hosts: usize) -> ClusterOptions {
 
 #[tokio::test]
 async fn gates() -> Result<()> {
-    let cluster = Cluster::start(options(21)).await?;
+    let cluster = Cluster::start(options(23)).await?;
     let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
     let pause = part("pause", 1..=3).await?;
     let window = part("window", 4..=4).await?;
@@ -42,6 +44,8 @@ async fn gates() -> Result<()> {
     let waves = part("waves", 10..=13).await?;
     let zones = part("zones", 14..=17).await?;
     let budget = part("budget", 18..=21).await?;
+    let splay = part("splay", 22..=22).await?;
+    let short = part("short", 23..=23).await?;
     together(
         &cluster,
         vec![
@@ -53,16 +57,21 @@ async fn gates() -> Result<()> {
             ("wave_after_wave", Box::pin(wave_after_wave(&waves))),
             ("zone_beside_zone", Box::pin(zone_beside_zone(&zones))),
             ("an_image_that_fails_halts", Box::pin(an_image_that_fails_halts(&budget))),
+            ("a_splay_delays_the_start", Box::pin(a_splay_delays_the_start(&splay))),
+            ("a_window_that_is_too_short", Box::pin(a_window_that_is_too_short(&short))),
         ],
     )
     .await
 }
 
+/// Here the controller asks its machine's kernel about the clock, as it does unless it is told not to.
 #[tokio::test]
-async fn a_paused_fleet() -> Result<()> {
-    let cluster = Cluster::start(options(2)).await?;
+async fn fleet() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions { controller_env: vec![], ..options(3) }).await?;
     let part = Part::new(&cluster, "fleet", 1..=2).await?;
-    together(&cluster, vec![("a_paused_fleet_takes_back_and_goes_on", Box::pin(paused_fleet(&part)))]).await
+    together(&cluster, vec![("a_paused_fleet_takes_back_and_goes_on", Box::pin(paused_fleet(&part)))]).await?;
+    let part = Part::new(&cluster, "kernel", 3..=3).await?;
+    together(&cluster, vec![("the_clock_of_the_controller", Box::pin(the_clock_of_the_controller(&part)))]).await
 }
 
 /// Everyone who must hold no berth any more: the last one ended so, its Node is schedulable, its host was not rebooted.
@@ -118,21 +127,36 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
         })
         .await
     };
+    // Whoever stages it first.
+    let draining = async || {
+        part.until("somebody drains", SOON, || async {
+            let holders = part.holders().await?;
+            let [holder] = holders.as_slice() else { return Ok(false) };
+            Ok(part.cluster.phase(holder).await? == "Draining")
+        })
+        .await?;
+        let holder = part.holders().await?.pop().context("it holds a berth")?;
+        nodes.iter().position(|node| *node == holder).map(|n| n + 1).context("it is one of ours")
+    };
     pause(true).await?;
-    part.block(nodes[0]).await?;
+    for node in nodes {
+        part.block(node).await?;
+    }
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
     part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON).await?;
     part.until_says("Paused", "True", "PausedByFleet", "BootcFleet cluster", SOON).await?;
     part.until_says("Progressing", "False", "FleetPaused", "BootcFleet cluster", SOON).await?;
     ensure!(part.hosts.iter().all(|h| h.facts().staged.is_none()), "nobody begins to pull");
     pause(false).await?;
-    part.until_phase(nodes[0], "Draining", SOON).await?;
+    let first = draining().await?;
     pause(true).await?;
-    until_taken_back(part, 1, Outcome::Revoked).await?;
+    until_taken_back(part, first, Outcome::Revoked).await?;
     part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON).await?;
     pause(false).await?;
-    part.until_hold(&nodes[..1], SOON).await?;
-    part.unblock(nodes[0]).await?;
+    draining().await?;
+    for node in nodes {
+        part.unblock(node).await?;
+    }
     part.until_all_run(&v2, LONG).await?;
     part.until_says("Paused", "False", "NotPaused", "", SOON).await
 }
@@ -223,6 +247,137 @@ async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
         part.host(n).settings(|s| s.clock_synchronized = Some(true));
     }
     part.until_all_run(&v2, LONG).await
+}
+
+/// Whether the kernel says that somebody keeps this machine's clock, as the controller takes it.
+fn clock_is_kept() -> Result<bool> {
+    let mut answer = rtime_clock::adjtime::Timex::new();
+    rtime_clock::adjtime::adjtimex(&mut answer).context("the kernel does not say how exact the clock is")?;
+    Ok(answer.0.maxerror < 16_000_000)
+}
+
+async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
+    let (node, kept) = (part.node(1), clock_is_kept()?);
+    println!("the clock of this machine is {}", if kept { "kept: windows are judged" } else { "kept by nobody" });
+    let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
+    let v2 = part.roll_to("2.0.0", json!({ "windows": always })).await?;
+    if kept {
+        part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
+        return part.until_all_run(&v2, LONG).await;
+    }
+    part.until_phase(node, "Waiting", SOON).await?;
+    part.until_says("WindowOpen", "False", "ClockNotSynchronized", "the controller's clock", SOON).await?;
+    part.until_says("Progressing", "False", "ClockNotSynchronized", "--trust-clock", SOON).await?;
+    part.until_held(&[node], "ClockNotSynchronized", "the controller's clock", SOON).await?;
+    // An exclusion cannot be judged either.
+    let far = Timestamp::now() + 1000.hours();
+    let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
+    part.rollout(json!({ "windows": null, "exclusions": exclusion })).await?;
+    part.until("the spec is looked at", SOON, || async {
+        let pool = part.cluster.pools().get(&part.name).await?;
+        Ok(pool.status.unwrap_or_default().observed_generation == pool.metadata.generation)
+    })
+    .await?;
+    part.until_says("WindowOpen", "False", "ClockNotSynchronized", "the controller's clock", SOON).await?;
+    ensure!(part.ever(0)? == ["closed:new"], "nobody was offered a berth: {:?}", part.ever(0)?);
+    ensure!(part.boots(1) == 1, "and nobody goes");
+    // Without either nothing depends on a clock.
+    part.rollout(json!({ "exclusions": null })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("WindowOpen", "True", "AlwaysOpen", "", SOON).await
+}
+
+fn whole_minute(t: Timestamp) -> Timestamp {
+    t - SignedDuration::from_secs(t.as_second() % 60) - SignedDuration::from_nanos(t.subsec_nanosecond().into())
+}
+
+/// When a window that began at some time in the last minutes takes effect for a pool, delayed by its share of a splay.
+fn delayed(pool: &str, schedule: &str, splay: u64, now: Timestamp) -> Result<Option<Timestamp>> {
+    let window = WindowSpec {
+        schedule,
+        duration: Duration::from_secs(168 * 3600),
+        time_zone: "UTC",
+        splay: Duration::from_secs(splay),
+    };
+    Ok(match Schedule::parse(&[window], &[])?.at(now, pool) {
+        Opening::Open { .. } => None,
+        Opening::Closed { next, .. } => next,
+    })
+}
+
+async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
+    const WHOLE: u64 = 600_000;
+    let (node, v2) = (part.node(1), part.publish("2.0.0").await?);
+    part.pool(&v2, json!({ "paused": true })).await?;
+    part.until_phase(node, "Waiting", SOON).await?;
+    part.until_held(&[node], "Paused", "", SOON).await?;
+    // A start whose share is neither very small nor the whole, and a splay of which that share ends in ten seconds.
+    let now = Timestamp::now();
+    let of_start = |minutes: i64| {
+        let start = whole_minute(now - minutes.minutes()).to_zoned(TimeZone::UTC);
+        let schedule = format!("{} {} {} {} *", start.minute(), start.hour(), start.day(), start.month());
+        let opens = delayed(&part.name, &schedule, WHOLE, now).ok().flatten()?;
+        let share = opens.duration_since(start.timestamp()).as_secs_f64() / WHOLE as f64;
+        let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 10.0;
+        (0.1..0.9).contains(&share).then(|| (start.timestamp(), schedule, (wanted / share) as u64))
+    };
+    let (start, schedule, splay) = (1..60).find_map(of_start).context("no start has such a share")?;
+    let opens = delayed(&part.name, &schedule, splay, now)?.context("it is delayed")?;
+    let ahead = opens.duration_since(now);
+    ensure!((8..12).contains(&ahead.as_secs()), "it opens in ten seconds, not in {ahead:?}");
+    ensure!(delayed(&part.name, &schedule, 0, now)?.is_none(), "without a splay it would be open since {start}");
+    let window = json!({ "schedule": schedule, "duration": "168h", "splay": format!("{splay}s") });
+    part.rollout(json!({ "paused": false, "windows": [window] })).await?;
+    let words = format!("reboots may start at {opens}");
+    part.until_says("WindowOpen", "False", "OutsideWindows", &words, SOON).await?;
+    part.until_held(&[node], "OutsideWindows", &words, SOON).await?;
+    part.until_all_run(&v2, LONG).await?;
+    let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
+    let berth = format!("{}-0", part.name);
+    let of_berth = audit.writes().filter(|r| r.target() == "leases" && r.name == berth);
+    let offered = of_berth.filter(|r| r.holder().is_some_and(|h| !h.starts_with("closed:")));
+    let first = offered.map(|r| r.received).min().context("it was offered")?;
+    ensure!(first >= opens, "nobody was offered a berth before {opens}: {first}");
+    Ok(())
+}
+
+async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    // How long a turn takes here is measured.
+    part.host(1).settings(|s| s.reboot_time = Duration::from_secs(8));
+    let v2 = part.roll_to("2.0.0", json!({})).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until("the reboot is measured", SOON, || async {
+        Ok(part.status().await?.phase_durations.reboot_seconds.is_some_and(|s| s >= 8))
+    })
+    .await?;
+    part.host(1).settings(|s| s.reboot_time = Duration::from_secs(1));
+    let v3 = part.roll_to("3.0.0", json!({ "paused": true })).await?;
+    part.until("the next image is staged", SOON, || async { Ok(part.status().await?.nodes.staged == 1) }).await?;
+    // Open for eight more seconds today, and for three in a year.
+    let now = Timestamp::now().to_zoned(TimeZone::UTC);
+    let schedule = format!("{} {} {} {} *", now.minute(), now.hour(), now.day(), now.month());
+    let next = whole_minute((&now + 1.year()).timestamp());
+    let closes = now.timestamp() + 8.seconds();
+    let rollout = json!({
+        "paused": false,
+        "windows": [{ "schedule": schedule, "duration": "1h" }],
+        "exclusions": [{ "from": closes, "to": closes + 1.hour() }, { "from": next + 3.seconds(), "to": next + 1.hour() }],
+    });
+    part.rollout(rollout).await?;
+    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
+    part.until_held(&[node], "WindowTooShort", "would outlast this one", SOON).await?;
+    part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON).await?;
+    let words = "the longest window lasts 3s, and a drain and a reboot take";
+    part.until_says("WindowOpen", "False", "WindowTooShort", words, SOON).await?;
+    part.until_says("Progressing", "False", "WindowTooShort", "write a longer one", SOON).await?;
+    part.until_held(&[node], "WindowTooShort", words, SOON).await?;
+    ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "nobody goes");
+    let offers = part.ever(0)?.into_iter().filter(|holder| holder.starts_with("offered:")).count();
+    ensure!(offers == 1, "nobody was offered a berth but for the first image: {:?}", part.ever(0)?);
+    part.rollout(json!({ "windows": [{ "schedule": schedule, "duration": "2h" }], "exclusions": null })).await?;
+    part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
+    part.until_all_run(&v3, LONG).await
 }
 
 async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
