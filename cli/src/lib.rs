@@ -13,6 +13,7 @@ mod render;
 mod snapshot;
 mod status;
 mod text;
+mod waves;
 
 pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
 pub use render::render;

@@ -1,12 +1,10 @@
 //! What would happen: which nodes of a pool would go, to what, and what stands in the way.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use berth_api::condition;
 use berth_api::keys;
 use berth_api::membership::Conflict;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
-use berth_api::pool::{BootcNodePool, Target, WaveState};
+use berth_api::pool::{BootcNodePool, Target};
 use berth_api::waves::Waves;
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use jiff::Timestamp;
@@ -18,6 +16,7 @@ use crate::members::{Member, Roster};
 use crate::nodes::versions;
 use crate::occupancy::Occupancy;
 use crate::text::{clean, columns, cut, short, until};
+use crate::waves::Holdup;
 
 /// What would happen to a pool.
 #[derive(Debug, Clone, Serialize)]
@@ -72,7 +71,7 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
     let name = pool.name_any();
     let (waves, members, target) = (Waves::of(&pool.spec.rollout().waves), roster.members(&name), target(pool));
     let occupancy = Occupancy::of(snapshot, pool, &members);
-    let blockers = wave_blockers(pool, &waves, &members, target);
+    let holdup = Holdup::of(pool, &waves, &members, target);
     let total = members.len();
     let mut going: Vec<_> = members.iter().filter(|m| !m.up_to_date(target)).collect();
     going.sort_by_key(|m| (waves.number(m.node.labels()), order(m)));
@@ -81,8 +80,8 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
         let conflict = roster.membership.conflicts.get(&NodeName::new(m.name.clone()));
         let mut row = going_row(m, pool, target, conflict, now);
         row.wave = Some(waves.name(wave).to_owned());
-        let blocker = blockers.get(&wave).filter(|_| m.bootc.is_none_or(|b| b.spec.hold.is_none()));
-        row.blocks.extend(blocker.cloned());
+        let blocker = holdup.as_ref().filter(|h| h.keeps(wave) && m.bootc.is_none_or(|b| b.spec.hold.is_none()));
+        row.blocks.extend(blocker.map(|h| h.waits.clone()));
         row
     };
     let mut rows: Vec<_> = going.iter().map(row).collect();
@@ -91,6 +90,8 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
         rows.iter_mut().for_each(|row| row.wave = None);
     }
     rows.extend(outsiders(snapshot, roster, &name));
+    let mut blocks = pool_blocks(pool, &occupancy, target);
+    blocks.extend(holdup.filter(|_| target.is_some()).and_then(|h| h.trouble(&waves)));
     PoolPreview {
         image: clean(pool.spec.image_ref()),
         target: target.map(words),
@@ -98,7 +99,7 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
         up_to_date: total - going.len(),
         capacity: occupancy.capacity,
         free: occupancy.free(),
-        blocks: pool_blocks(pool, &occupancy, target),
+        blocks,
         nodes: rows,
         name,
     }
@@ -121,40 +122,6 @@ fn outsiders(snapshot: &Snapshot, roster: &Roster<'_>, pool: &str) -> Vec<Previe
         rows.push(outsider(&member, "excluded", how));
     }
     rows
-}
-
-/// What each wave but the first waits for: all members of the earlier ones updated, available and soaked.
-fn wave_blockers(
-    pool: &BootcNodePool,
-    waves: &Waves,
-    members: &[Member<'_>],
-    target: Option<&Target>,
-) -> BTreeMap<usize, String> {
-    let done = |m: &&Member<'_>| m.up_to_date(target) && m.unavailable().is_none();
-    let soaking: BTreeSet<&str> = pool
-        .status
-        .iter()
-        .flat_map(|s| &s.waves)
-        .filter(|wave| wave.state == WaveState::Soaking)
-        .map(|wave| wave.name.as_str())
-        .collect();
-    let used: BTreeSet<usize> = members.iter().map(|m| waves.number(m.node.labels())).collect();
-    let mut blockers = BTreeMap::new();
-    let mut blocker: Option<String> = None;
-    for wave in used {
-        if let Some(why) = &blocker {
-            blockers.insert(wave, why.clone());
-            continue;
-        }
-        let name = waves.name(wave);
-        let mut of_wave = members.iter().filter(|m| waves.number(m.node.labels()) == wave);
-        if !of_wave.all(|m| done(&m)) {
-            blocker = Some(format!("waits for wave {name}"));
-        } else if soaking.contains(name) {
-            blocker = Some(format!("waits until wave {name} has soaked"));
-        }
-    }
-    blockers
 }
 
 /// What the pool's reference is resolved to; nothing while that speaks of an older spec.

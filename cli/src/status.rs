@@ -7,6 +7,7 @@ use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
 use berth_api::condition::{self, pool as types};
 use berth_api::node::Phase;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, WaveState, WaveStatus};
+use berth_api::waves::Waves;
 use berth_api::{duration, keys};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -17,6 +18,7 @@ use crate::Snapshot;
 use crate::members::Roster;
 use crate::nodes::rows;
 use crate::text::clean;
+use crate::waves::Holdup;
 
 /// A pool, for people.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -44,6 +46,9 @@ pub struct PoolView {
     /// How far each wave is, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveView>,
+    /// Whom the later waves wait for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wave_waits_for: Option<String>,
     /// The nodes on which each digest that the pool asks for has failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
@@ -185,7 +190,10 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, now: Timestamp) -> PoolV
     let name = pool.name_any();
     let status = pool.status.clone().unwrap_or_default();
     let target = status.target.as_ref();
-    let excluded = Roster::of(snapshot).excluded(&name);
+    let roster = Roster::of(snapshot);
+    let excluded = roster.excluded(&name);
+    let waves = Waves::of(&pool.spec.rollout().waves);
+    let holdup = Holdup::of(pool, &waves, &roster.members(&name), target);
     PoolView {
         image: clean(pool.spec.image_ref()),
         version: target.and_then(|t| t.version.as_deref()).map(clean),
@@ -196,6 +204,7 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, now: Timestamp) -> PoolV
         progressing: condition::find(&status.conditions, types::PROGRESSING).map(Warning::from),
         window: condition::find(&status.conditions, types::WINDOW_OPEN).map(Warning::from),
         waves: status.waves.iter().map(|wave| wave_view(pool, wave)).collect(),
+        wave_waits_for: holdup.filter(|_| target.is_some()).and_then(|h| h.words(&waves)),
         failures: failures(&status),
         excluded: excluded.into_iter().map(|m| m.name).collect(),
         excluded_count: status.nodes.excluded as usize,
