@@ -25,7 +25,7 @@ model: ## The same with more that goes wrong in one history. SECONDS_EACH=1800, 
 test-real: ## Run every scenario on real hosts (root, x86_64).
 	@scripts/run.sh test-real
 
-soak: ## Rollouts while everything around them fails. SEED=n replays or goes on, FROM=n, ROLLOUTS=200, BUG=name.
+soak: ## Rollouts while everything around them fails. SEED=n replays or goes on, FROM=n, ROLLOUTS=200, BUG=name or all.
 	@scripts/run.sh soak
 
 check: ## Format, lints, generated files, dependencies and licences.

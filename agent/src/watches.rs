@@ -178,7 +178,8 @@ impl Berths {
         };
         lease::write(berth, &mut lease, jiff::Timestamp::now());
         if Bug::NoCas.is_awake() {
-            lease.metadata.resource_version = None;
+            // The server takes no Lease without one: the bug is to write over whatever is there by now.
+            lease.metadata.resource_version = self.api.get(&name).await?.metadata.resource_version;
         }
         let params = PostParams::default();
         let stored = with_deadline(Duration::from_secs(10), self.api.replace(&name, &params, &lease)).await?;

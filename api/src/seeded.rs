@@ -25,7 +25,7 @@ macro_rules! bugs {
 bugs! {
     /// Unlock and reboot as soon as the image is staged, without a berth.
     SkipBerth => "skip-berth",
-    /// Write a berth without the resourceVersion that it was read with.
+    /// Write a berth with another resourceVersion than the one that it was read with.
     NoCas => "no-cas",
     /// Give a berth back open instead of closed.
     ReleaseToOpen => "release-to-open",

@@ -41,6 +41,8 @@ pub struct Record {
     pub name: String,
     /// HTTP status of the answer; 0 if there was none.
     pub code: u16,
+    /// What the server said with it when it refused.
+    pub message: String,
     /// The path and query.
     pub uri: String,
     /// The body sent, where the audit policy keeps it (berths and Nodes).
@@ -210,6 +212,7 @@ struct ObjectRef {
 #[serde(default)]
 struct ResponseStatus {
     code: u16,
+    message: String,
 }
 
 fn parse(line: &[u8]) -> Result<Option<Record>> {
@@ -233,6 +236,7 @@ fn parse(line: &[u8]) -> Result<Option<Record>> {
         namespace: event.object_ref.namespace,
         name: event.object_ref.name,
         code: event.response_status.code,
+        message: event.response_status.message,
         uri: event.request_uri,
         request: event.request_object,
         response: event.response_object,

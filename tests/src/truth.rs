@@ -49,7 +49,20 @@ impl Truth<'_> {
         wrong.extend(self.broken_protocol(&history));
         wrong.extend(self.beyond_capacity(&history));
         wrong.extend(self.broken_cordons());
+        wrong.extend(self.refused());
         wrong
+    }
+
+    /// A write of a berth that the admission policies had to stop is one that Berth should never have tried.
+    fn refused(&self) -> impl Iterator<Item = String> {
+        let by_policy = |r: &&Record| {
+            let programs = r.program() == "berth-agent" || r.user.ends_with(":berth-controller");
+            r.is_write() && programs && r.target() == "leases" && matches!(r.code, 403 | 422)
+        };
+        self.audit.iter().filter(by_policy).map(|r| {
+            let who = r.node_claim.as_deref().unwrap_or("the controller");
+            format!("Policy: {who} wrote {} at {}, and was refused: {}", r.name, r.received, r.message)
+        })
     }
 
     /// How many reboots had a licence: a test that saw none has proven nothing.

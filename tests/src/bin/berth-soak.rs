@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use berth_api::seeded::Bug;
+use berth_tests::soak::known::{self, Known};
 use berth_tests::soak::plan::Plan;
 use berth_tests::soak::run::{self, HOSTS, Options, Soak};
 use berth_tests::soak::state::{self, State};
@@ -29,7 +31,8 @@ struct Arguments {
     /// How many rollouts the whole run has; the last one has a number one less.
     #[arg(long, env = "ROLLOUTS", value_name = "NUMBER", default_value_t = 200)]
     rollouts: u64,
-    /// Wakes this deliberate bug, and expects the judge to object.
+    /// Wakes this deliberate bug, and expects the judge to object. Without a seed: in the rollout that is known to find it.
+    /// `all`: one after the other, each in its rollout.
     #[arg(long, env = "BUG", value_name = "NAME")]
     bug: Option<String>,
     /// Keeps the evidence of every rollout, not only of those with a violation.
@@ -38,6 +41,9 @@ struct Arguments {
     /// Injects nothing: for comparison.
     #[arg(long)]
     quiet: bool,
+    /// Prints what would go wrong in each rollout, and makes none.
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[tokio::main]
@@ -52,13 +58,75 @@ async fn main() -> ExitCode {
     }
 }
 
+/// How often a rollout is tried that is known to find a bug: some are races.
+const TRIES: usize = 4;
+
 async fn soak(arguments: &Arguments) -> Result<bool> {
+    match &arguments.bug {
+        Some(all) if all == "all" => find_all().await,
+        Some(name) => {
+            let bug = known::named(name).with_context(|| format!("there is no deliberate bug {name}"))?;
+            match (known::known(bug), arguments.seed) {
+                (Known::FoundBy(rollout), None) => find(bug, rollout).await,
+                _ => go_on(arguments).await,
+            }
+        }
+        None => go_on(arguments).await,
+    }
+}
+
+/// Every deliberate bug that the soak can find, in the rollout that is known for it.
+async fn find_all() -> Result<bool> {
+    let mut missed = vec![];
+    for bug in Bug::ALL.iter().copied() {
+        match known::known(bug) {
+            Known::OutOfReach(why) => println!("{}: out of reach: {why}", bug.name()),
+            Known::FoundBy(rollout) => {
+                if !find(bug, rollout).await? {
+                    missed.push(bug.name());
+                }
+            }
+        }
+    }
+    match missed.is_empty() {
+        true => println!("every bug within reach was found"),
+        false => println!("missed: {}", missed.join(", ")),
+    }
+    Ok(missed.is_empty())
+}
+
+/// Makes one rollout with a bug awake, and again, until the judge objects.
+async fn find(bug: Bug, rollout: u64) -> Result<bool> {
+    let plan = Plan::new(known::SEED, rollout, HOSTS, true);
+    println!("{}: seed {} {plan}", bug.name(), known::SEED);
+    for tried in 1..=TRIES {
+        // A new one each time: the image of a rollout is new to a cluster only once.
+        let mut soak = Soak::start(&Options { bug: Some(bug.name().to_owned()), ..Options::default() }).await?;
+        let outcome = soak.rollout(&plan).await?;
+        if let Some(violation) = outcome.verdict.violations.first() {
+            println!("  found, try {tried}: {violation}");
+            return Ok(true);
+        }
+    }
+    println!("  not found in {TRIES} tries");
+    Ok(false)
+}
+
+async fn go_on(arguments: &Arguments) -> Result<bool> {
     let seed = arguments.seed.unwrap_or_else(|| jiff::Timestamp::now().as_microsecond().unsigned_abs() % 1_000_000);
     let file = state::file(seed)?;
     let mut state = match (arguments.from, State::load(&file)?) {
         (None, Some(state)) if state.next < arguments.rollouts && arguments.bug.is_none() => state,
         (from, _) => State::new(seed, from.unwrap_or(0)),
     };
+    let plan_of = |rollout| match arguments.quiet {
+        true => Plan::quiet(seed, rollout),
+        false => Plan::new(seed, rollout, HOSTS, true),
+    };
+    if arguments.dry_run {
+        (state.next..arguments.rollouts).for_each(|rollout| println!("{}", plan_of(rollout)));
+        return Ok(true);
+    }
     println!(
         "seed {seed}, rollouts {} to {}; to go on after an interruption: make soak SEED={seed} ROLLOUTS={}",
         state.next,
@@ -69,10 +137,7 @@ async fn soak(arguments: &Arguments) -> Result<bool> {
     let mut soak = Soak::start(&Options { bug: arguments.bug.clone(), ..Options::default() }).await?;
     println!("{:>7.1} s  {HOSTS} hosts and a control plane are up", begin.elapsed().as_secs_f64());
     while state.next < arguments.rollouts {
-        let plan = match arguments.quiet {
-            true => Plan::quiet(seed, state.next),
-            false => Plan::new(seed, state.next, HOSTS, true),
-        };
+        let plan = plan_of(state.next);
         println!("{plan}");
         let outcome = soak.rollout(&plan).await?;
         let found = &outcome.verdict.violations;

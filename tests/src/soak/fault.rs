@@ -12,6 +12,12 @@ pub enum Who {
     Agent(usize),
     /// The controller with this number, from 0.
     Controller(usize),
+    /// All agents.
+    Agents,
+    /// All controllers.
+    Controllers,
+    /// The controller that leads at that moment.
+    Leader,
 }
 
 impl fmt::Display for Who {
@@ -20,6 +26,9 @@ impl fmt::Display for Who {
             Self::Everybody => f.write_str("everybody"),
             Self::Agent(node) => write!(f, "agent of node{node}"),
             Self::Controller(number) => write!(f, "controller {number}"),
+            Self::Agents => f.write_str("agents"),
+            Self::Controllers => f.write_str("controllers"),
+            Self::Leader => f.write_str("the leader"),
         }
     }
 }
@@ -85,6 +94,14 @@ pub enum Fault {
     PowerCut(usize),
     /// The node vanishes for a while and comes back under the same name, with another UID.
     Vanish(usize, Vanish, Duration),
+    /// An admin moves the node to another pool, and back after a while, or only when the rollout is over.
+    Move(usize, Option<Duration>),
+    /// An admin asks for an image that never gets Ready, and for the first one after a while.
+    BadImage(Duration),
+    /// The next shutdown of the host cannot finalize what is staged.
+    FailFinalization(usize),
+    /// What controllers write of berths is refused for a while, as by an admission webhook that is down.
+    RefuseBerths(Duration),
 }
 
 /// The kinds of faults, for tallies.
@@ -126,6 +143,14 @@ pub enum Kind {
     PowerCut,
     /// [`Fault::Vanish`]
     Vanish,
+    /// [`Fault::Move`]
+    Move,
+    /// [`Fault::BadImage`]
+    BadImage,
+    /// [`Fault::FailFinalization`]
+    FailFinalization,
+    /// [`Fault::RefuseBerths`]
+    RefuseBerths,
 }
 
 impl Kind {
@@ -150,13 +175,17 @@ impl Kind {
             Self::LostReboot => "reboot lost",
             Self::PowerCut => "power cut",
             Self::Vanish => "node vanished and came back",
+            Self::Move => "node moved to another pool and back",
+            Self::BadImage => "bad image and back",
+            Self::FailFinalization => "finalization failed",
+            Self::RefuseBerths => "controllers' berths refused",
         }
     }
 
     /// Whether it takes the host or its turn apart so that only one of this sort fits into a rollout of a node: three
     /// turns that do not apply a digest make it a failed one, and rightly so.
     pub(super) fn is_violent(self) -> bool {
-        matches!(self, Self::LostReboot | Self::PowerCut | Self::Vanish)
+        matches!(self, Self::LostReboot | Self::PowerCut | Self::Vanish | Self::FailFinalization)
     }
 }
 
@@ -182,6 +211,10 @@ impl Fault {
             Self::LostReboot(..) => Kind::LostReboot,
             Self::PowerCut(_) => Kind::PowerCut,
             Self::Vanish(..) => Kind::Vanish,
+            Self::Move(..) => Kind::Move,
+            Self::BadImage(_) => Kind::BadImage,
+            Self::FailFinalization(_) => Kind::FailFinalization,
+            Self::RefuseBerths(_) => Kind::RefuseBerths,
         }
     }
 
@@ -196,7 +229,9 @@ impl Fault {
             | Self::DeleteBootcNode(node)
             | Self::LostReboot(node, ..)
             | Self::PowerCut(node)
-            | Self::Vanish(node, ..) => Some(*node),
+            | Self::Vanish(node, ..)
+            | Self::Move(node, _)
+            | Self::FailFinalization(node) => Some(*node),
             _ => None,
         }
     }
@@ -239,6 +274,11 @@ impl fmt::Display for Fault {
                 write!(f, "lose reboot of node{node}, {rescue} {} later", seconds(after))
             }
             Self::PowerCut(node) => write!(f, "pull power of node{node}"),
+            Self::Move(node, Some(lasts)) => write!(f, "move node{node} to another pool for {}", seconds(lasts)),
+            Self::Move(node, None) => write!(f, "move node{node} to another pool for good"),
+            Self::BadImage(lasts) => write!(f, "a bad image for {}", seconds(lasts)),
+            Self::FailFinalization(node) => write!(f, "finalization fails on node{node}"),
+            Self::RefuseBerths(lasts) => write!(f, "controllers' berths are refused for {}", seconds(lasts)),
             Self::Vanish(node, Vanish::PowerLoss, lasts) => {
                 write!(f, "node{node} loses power and is deleted for {}", seconds(lasts))
             }

@@ -4,24 +4,39 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::fault::{Fault, Rescue, Vanish, Who};
 use super::plan::{CONTROLLERS, Plan, Timed};
+use super::scene::{self, Scene};
 use crate::cluster::{Cluster, Published};
 use crate::hosts::sim::SimHost;
 use crate::proxy::Weather;
 
 /// The pool of every soak.
 pub const POOL: &str = "workers";
+/// The pool that admins move nodes to, and back from.
+pub const SPARE: &str = "spare";
+/// The label of the nodes in it.
+pub const LABEL_SPARE: &str = "soak.berth.test/spare";
+/// How long a moment of a scene is waited for.
+const COMES_WITHIN: Duration = Duration::from_secs(30);
+/// How long the slowness of a scene goes on after its last fault has begun.
+const AFTERMATH: Duration = Duration::from_secs(1);
 /// How long a stopped host may still go down for a reboot that it had asked for.
 const REBOOT_ON_ITS_WAY: Duration = Duration::from_millis(600);
 /// How long a request to reboot is waited for that is to be lost.
 const LOST_WITHIN: Duration = Duration::from_secs(60);
 /// How long an admin's change is tried again: Nodes come and go here.
 const ADMIN_TRIES: Duration = Duration::from_secs(20);
+/// The webhook that refuses what controllers write of berths.
+const WEBHOOK: &str = "broken.soak.berth.test";
+/// The Lease of the controllers' leader.
+const LEADER: &str = "berth-controller";
 /// The label that admins change.
 const LABEL: &str = "soak.berth.test/label";
 
@@ -34,6 +49,8 @@ pub struct Injector<'a> {
     pub target: &'a Published,
     /// What an admin asks for by mistake.
     pub other: &'a Published,
+    /// The image under which no host gets Ready.
+    pub bad: Option<&'a Published>,
 }
 
 impl Injector<'_> {
@@ -57,7 +74,55 @@ impl Injector<'_> {
             }
             Ok(())
         };
-        tokio::try_join!(try_join_all(plan.faults.iter().map(timed)), cordons)?;
+        let scene = async {
+            match &plan.scene {
+                Some(scene) => self.play(scene).await.with_context(|| format!("cannot play: {scene}")),
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(try_join_all(plan.faults.iter().map(timed)), cordons, scene)?;
+        Ok(())
+    }
+
+    /// Waits for the moment of a scene, and makes it happen. A moment that does not come is none.
+    async fn play(&self, scene: &Scene) -> Result<()> {
+        let slow = |on: bool| async move {
+            for (who, latency) in &scene.slow {
+                let latency = if on { *latency } else { Duration::ZERO };
+                self.change_weather(*who, |weather| weather.latency = latency).await;
+            }
+        };
+        slow(true).await;
+        let host = self.host(scene.node);
+        let comes = scene::comes(self.cluster.berths(), host.name(), scene.moment);
+        let runs_target = async {
+            while host.facts().booted != self.target.digest.to_string() {
+                sleep(Duration::from_millis(50)).await;
+            }
+            // What comes after the boot comes soon after it.
+            sleep(Duration::from_secs(3)).await;
+        };
+        let came = tokio::select! {
+            came = comes => { came?; true }
+            () = runs_target => false,
+            () = sleep(COMES_WITHIN) => false,
+        };
+        if came {
+            let strike = |(after, fault): &(Duration, Fault)| {
+                let (after, fault) = (*after, *fault);
+                async move {
+                    sleep(after).await;
+                    self.strike(fault).await
+                }
+            };
+            let aftermath = async {
+                sleep(scene.faults.iter().map(|(after, _)| *after).max().unwrap_or_default() + AFTERMATH).await;
+                slow(false).await;
+                Ok(())
+            };
+            tokio::try_join!(try_join_all(scene.faults.iter().map(strike)), aftermath)?;
+        }
+        slow(false).await;
         Ok(())
     }
 
@@ -67,12 +132,13 @@ impl Injector<'_> {
     /// When the API server does not take it.
     pub async fn calm(&self) -> Result<()> {
         self.cluster.ways.everybody(|weather| *weather = Weather::default());
+        self.mend_webhook().await?;
         for number in 0..CONTROLLERS {
             self.cluster.controllers.freeze(number, false);
             self.cluster.controllers.start(number)?;
         }
         for host in &self.cluster.fleet.hosts {
-            host.settings(|s| s.reboots_lost = 0);
+            host.settings(|s| (s.reboots_lost, s.finalization_failures) = (0, 0));
         }
         Ok(())
     }
@@ -117,6 +183,7 @@ impl Injector<'_> {
                 self.host(node).power_cut().await?;
             }
             Fault::Vanish(node, how, lasts) => self.vanish(self.host(node), how, lasts).await?,
+            Fault::FailFinalization(node) => self.host(node).settings(|s| s.finalization_failures = 1),
             _ => self.administer(fault).await?,
         }
         Ok(())
@@ -155,27 +222,75 @@ impl Injector<'_> {
                 let (api, name) = (self.cluster.bootc_nodes(), self.host(node).name());
                 unless_absent(api.delete(name, &DeleteParams::default()).await.map(drop))
             }
-            Fault::Retarget(lasts) => {
-                let image = |image: &Published| json!({ "image": { "ref": image.reference } });
-                self.cluster.patch_pool(POOL, image(self.other)).await?;
+            Fault::Retarget(lasts) => self.ask_for(self.other, lasts).await,
+            Fault::RefuseBerths(lasts) => {
+                self.webhooks().create(&PostParams::default(), &broken_webhook()?).await.or_else(if_there)?;
                 sleep(lasts).await;
-                self.cluster.patch_pool(POOL, image(self.target)).await
+                self.mend_webhook().await
+            }
+            Fault::BadImage(lasts) => self.ask_for(self.bad.context("no bad image was made")?, lasts).await,
+            Fault::Move(node, lasts) => {
+                self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: "true" } } })).await?;
+                let Some(lasts) = lasts else { return Ok(()) };
+                sleep(lasts).await;
+                self.move_back(node).await
             }
             _ => Ok(()),
         }
     }
 
+    /// Moves a node back to the pool of the soak.
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub async fn move_back(&self, node: usize) -> Result<()> {
+        self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: null } } })).await
+    }
+
+    fn webhooks(&self) -> Api<ValidatingWebhookConfiguration> {
+        Api::all(self.cluster.client())
+    }
+
+    async fn mend_webhook(&self) -> Result<()> {
+        unless_absent(self.webhooks().delete(WEBHOOK, &DeleteParams::default()).await.map(drop))
+    }
+
+    /// Asks for another image, and for the first one after a while.
+    async fn ask_for(&self, other: &Published, lasts: Duration) -> Result<()> {
+        let image = |image: &Published| json!({ "image": { "ref": image.reference } });
+        self.cluster.patch_pool(POOL, image(other)).await?;
+        sleep(lasts).await;
+        self.cluster.patch_pool(POOL, image(self.target)).await
+    }
+
     async fn weather(&self, who: Who, lasts: Duration, change: impl Fn(&mut Weather, bool)) {
-        for on in [true, false] {
-            match who {
-                Who::Everybody => self.cluster.ways.everybody(|w| change(w, on)),
-                Who::Agent(node) => self.cluster.ways.node(self.host(node).name(), |w| change(w, on)),
-                Who::Controller(number) => self.cluster.ways.controller(number, |w| change(w, on)),
-            }
-            if on {
-                sleep(lasts).await;
-            }
+        // Whoever leads when it begins is meant when it ends, too.
+        let who = self.resolved(who).await;
+        self.change_weather(who, |w| change(w, true)).await;
+        sleep(lasts).await;
+        self.change_weather(who, |w| change(w, false)).await;
+    }
+
+    async fn change_weather(&self, who: Who, change: impl Fn(&mut Weather)) {
+        let ways = &self.cluster.ways;
+        match self.resolved(who).await {
+            Who::Everybody => ways.everybody(change),
+            Who::Agent(node) => ways.node(self.host(node).name(), change),
+            Who::Agents => self.cluster.fleet.hosts.iter().for_each(|host| ways.node(host.name(), &change)),
+            Who::Controller(number) => ways.controller(number, change),
+            Who::Controllers | Who::Leader => (0..CONTROLLERS).for_each(|number| ways.controller(number, &change)),
         }
+    }
+
+    /// Who the leader is. When nobody is, all controllers are meant.
+    async fn resolved(&self, who: Who) -> Who {
+        if who != Who::Leader {
+            return who;
+        }
+        let lease = self.cluster.berths().get_opt(LEADER).await.ok().flatten();
+        let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+        let number = holder.and_then(|holder| holder.strip_prefix("controller-")?.parse().ok());
+        number.map_or(Who::Controllers, Who::Controller)
     }
 
     /// Cordons or uncordons nodes, as an admin does with kubectl.
@@ -260,6 +375,38 @@ impl Injector<'_> {
 
     async fn uid(&self, host: &SimHost) -> Result<Option<String>> {
         Ok(self.cluster.nodes().get_opt(host.name()).await?.and_then(|node| node.metadata.uid))
+    }
+}
+
+/// A webhook that nobody answers for, which has to see what controllers write of berths.
+fn broken_webhook() -> Result<ValidatingWebhookConfiguration> {
+    let of_controllers = "request.userInfo.username == 'system:serviceaccount:berth-system:berth-controller'";
+    let berths = format!("'{}' in object.metadata.?labels.orValue({{}})", berth_api::keys::LABEL_POOL);
+    let object = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": WEBHOOK },
+        "webhooks": [{
+            "name": WEBHOOK, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+            // Nobody listens on the discard port.
+            "clientConfig": { "url": "https://127.0.0.1:9/" }, "timeoutSeconds": 1,
+            "rules": [{
+                "apiGroups": ["coordination.k8s.io"], "apiVersions": ["v1"], "resources": ["leases"],
+                "operations": ["CREATE", "UPDATE"],
+            }],
+            "matchConditions": [
+                { "name": "controllers", "expression": of_controllers },
+                { "name": "berths", "expression": berths },
+            ],
+        }],
+    });
+    Ok(serde_json::from_value(object)?)
+}
+
+/// Two faults may break the same webhook at a time.
+fn if_there(error: kube::Error) -> Result<ValidatingWebhookConfiguration, kube::Error> {
+    match error {
+        kube::Error::Api(status) if status.code == 409 => Ok(ValidatingWebhookConfiguration::default()),
+        error => Err(error),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
 
-use super::inject::POOL;
+use super::inject::{POOL, SPARE};
 use crate::audit::{AuditLog, Record};
 use crate::cluster::Cluster;
 use crate::hosts::{HostChange, HostEvent};
@@ -90,7 +90,7 @@ impl Judge {
             self.boots.insert(event.host.clone(), event.clone());
         }
         let excused: Vec<_> = cluster.excused().into_iter().filter(|(_, at)| *at >= self.since).collect();
-        let capacity = BTreeMap::from([(POOL.to_owned(), most)]);
+        let capacity = BTreeMap::from([(POOL.to_owned(), most), (SPARE.to_owned(), 1)]);
         let truth = Truth { hosts: &hosts, audit: &records, excused: &excused, capacity, lag };
         let (violations, licensed) = (truth.violations(), truth.licensed_reboots());
         self.kept = last_writes(&records);

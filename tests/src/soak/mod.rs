@@ -6,7 +6,9 @@
 pub mod fault;
 pub mod inject;
 pub mod judge;
+pub mod known;
 pub mod plan;
 pub mod random;
 pub mod run;
+pub mod scene;
 pub mod state;

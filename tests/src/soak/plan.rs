@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::fault::{Fault, Kind, Rescue, Vanish, Who, seconds};
 use super::random::Random;
+use super::scene::Scene;
 
 /// How many nodes may be unavailable in a rollout, unless an admin edits that.
 pub const CAPACITY: usize = 3;
@@ -37,6 +38,8 @@ pub struct Plan {
     pub cordoned: (Vec<usize>, Option<Duration>),
     /// In order of time.
     pub faults: Vec<Timed>,
+    /// What waits for its moment.
+    pub scene: Option<Scene>,
 }
 
 /// The seed of one rollout of a run.
@@ -45,7 +48,7 @@ pub fn seed_of(run: u64, rollout: u64) -> u64 {
 }
 
 /// How often each kind of fault is drawn, in parts of the sum.
-const WEIGHTS: [(Kind, u64); 18] = [
+const WEIGHTS: [(Kind, u64); 22] = [
     (Kind::KillAgent, 20),
     (Kind::SecondAgent, 4),
     (Kind::RestartBus, 4),
@@ -64,6 +67,10 @@ const WEIGHTS: [(Kind, u64); 18] = [
     (Kind::LostReboot, 8),
     (Kind::PowerCut, 4),
     (Kind::Vanish, 7),
+    (Kind::Move, 5),
+    (Kind::BadImage, 4),
+    (Kind::FailFinalization, 4),
+    (Kind::RefuseBerths, 4),
 ];
 
 impl Plan {
@@ -73,35 +80,48 @@ impl Plan {
         let seed = seed_of(run, rollout);
         let mut draw = Draw { random: Random::new(seed), nodes, patience, hurt: BTreeSet::new() };
         let cordoned = draw.cordoned();
-        let count = draw.random.within(2..=6);
-        let mut faults: Vec<Timed> = (0..count).filter_map(|_| draw.timed()).collect();
+        let scene = (!draw.random.once_in(3)).then(|| draw.scene());
+        let (scene, besides) = scene.unzip();
+        draw.hurt.extend(scene.as_ref().map(|scene| scene.node));
+        let besides = besides.unwrap_or_default().into_iter().map(|fault| Timed { at: Duration::ZERO, fault });
+        let count = draw.random.within(if scene.is_some() { 0..=4 } else { 2..=6 });
+        let mut faults: Vec<Timed> = besides.chain((0..count).filter_map(|_| draw.timed())).collect();
         faults.sort_by_key(|timed| timed.at);
-        Self { rollout, seed, cordoned, faults }
+        Self { rollout, seed, cordoned, faults, scene }
     }
 
     /// The plan without any fault.
     pub fn quiet(run: u64, rollout: u64) -> Self {
-        Self { rollout, seed: seed_of(run, rollout), cordoned: (vec![], None), faults: vec![] }
+        Self { rollout, seed: seed_of(run, rollout), cordoned: (vec![], None), faults: vec![], scene: None }
+    }
+
+    /// Everything that goes wrong, whenever it does.
+    pub fn all_faults(&self) -> impl Iterator<Item = &Fault> {
+        let of_scene = self.scene.iter().flat_map(|scene| scene.faults.iter().map(|(_, fault)| fault));
+        self.faults.iter().map(|timed| &timed.fault).chain(of_scene)
     }
 
     /// How late a request or a change may arrive because of these faults, and a little more.
     pub fn lag(&self) -> jiff::SignedDuration {
-        let delays = |timed: &Timed| {
-            matches!(
-                timed.fault,
-                Fault::Outage(..) | Fault::Stall(..) | Fault::Latency(..) | Fault::FreezeController(..)
-            )
+        let delays = |fault: &Fault| {
+            matches!(fault, Fault::Outage(..) | Fault::Stall(..) | Fault::Latency(..) | Fault::FreezeController(..))
         };
+        let is_slow = self.scene.as_ref().is_some_and(|scene| !scene.slow.is_empty());
         // Several of them may follow each other.
-        jiff::SignedDuration::from_secs(if self.faults.iter().any(delays) { 12 } else { 1 })
+        jiff::SignedDuration::from_secs(if is_slow || self.all_faults().any(delays) { 12 } else { 1 })
+    }
+
+    /// The nodes that are still in the other pool in the end.
+    pub fn moved_to_the_end(&self) -> BTreeSet<usize> {
+        self.all_faults().filter_map(|f| if let Fault::Move(node, None) = f { Some(*node) } else { None }).collect()
     }
 
     /// The nodes that are still cordoned in the end: cordoned by an admin before the rollout, and neither uncordoned by
     /// another one nor replaced by a new Node.
     pub fn cordoned_to_the_end(&self) -> Vec<usize> {
         let undone = |node: &usize| {
-            let undoes = |t: &Timed| matches!(t.fault, Fault::Cordon(n, _) | Fault::Vanish(n, ..) if n == *node);
-            self.faults.iter().any(undoes)
+            let undoes = |f: &Fault| matches!(f, Fault::Cordon(n, _) | Fault::Vanish(n, ..) if n == node);
+            self.all_faults().any(undoes)
         };
         match self.cordoned.1 {
             Some(_) => vec![],
@@ -110,20 +130,21 @@ impl Plan {
     }
 }
 
-struct Draw {
-    random: Random,
-    nodes: usize,
+/// What draws a plan.
+pub(super) struct Draw {
+    pub(super) random: Random,
+    pub(super) nodes: usize,
     patience: bool,
     /// Nodes that a violent fault strikes already.
     hurt: BTreeSet<usize>,
 }
 
 impl Draw {
-    fn node(&mut self) -> usize {
+    pub(super) fn node(&mut self) -> usize {
         self.random.index(self.nodes) + 1
     }
 
-    fn lasting(&mut self, range: std::ops::RangeInclusive<u64>) -> Duration {
+    pub(super) fn lasting(&mut self, range: std::ops::RangeInclusive<u64>) -> Duration {
         self.random.millis(range)
     }
 
@@ -134,7 +155,7 @@ impl Draw {
             return (vec![], None);
         }
         let stays = self.random.once_in(2);
-        let count = if stays { 1 } else { self.random.within(1..=5) };
+        let count = if stays { 1 } else { self.random.within(1..=6) };
         let nodes: BTreeSet<usize> = (0..count).map(|_| self.node()).collect();
         let until = (!stays).then(|| self.lasting(2_000..=5_000));
         (nodes.into_iter().collect(), until)
@@ -185,7 +206,17 @@ impl Draw {
                 let how = if self.random.once_in(2) { Vanish::PowerLoss } else { Vanish::Stopped };
                 Fault::Vanish(self.node(), how, self.lasting(200..=3_000))
             }
+            Kind::Move => Fault::Move(self.node(), self.stay()),
+            Kind::BadImage => Fault::BadImage(self.lasting(500..=3_000)),
+            Kind::FailFinalization => Fault::FailFinalization(self.node()),
+            Kind::RefuseBerths => Fault::RefuseBerths(self.lasting(300..=3_000)),
         }
+    }
+
+    /// How long a node stays in another pool; one in three stays there.
+    pub(super) fn stay(&mut self) -> Option<Duration> {
+        let lasts = self.lasting(300..=3_000);
+        (!self.random.once_in(3)).then_some(lasts)
     }
 
     fn controller(&mut self) -> usize {
@@ -193,9 +224,11 @@ impl Draw {
     }
 
     fn who(&mut self) -> Who {
-        match self.random.within(0..=3) {
-            0 | 1 => Who::Everybody,
-            2 => Who::Agent(self.node()),
+        match self.random.within(0..=7) {
+            0..=2 => Who::Everybody,
+            3 | 4 => Who::Agent(self.node()),
+            5 => Who::Controllers,
+            6 => Who::Leader,
             _ => Who::Controller(self.controller()),
         }
     }
@@ -223,8 +256,12 @@ impl fmt::Display for Plan {
         }
         let faults: Vec<_> = self.faults.iter().map(|t| format!("{} @{}", t.fault, seconds(&t.at))).collect();
         match faults.is_empty() {
-            true => f.write_str(" none"),
-            false => write!(f, " {}", faults.join(", ")),
+            true => f.write_str(" none")?,
+            false => write!(f, " {}", faults.join(", "))?,
+        }
+        match &self.scene {
+            Some(scene) => write!(f, "; {scene}"),
+            None => Ok(()),
         }
     }
 }
@@ -249,14 +286,14 @@ mod tests {
 
     #[test]
     fn every_kind_of_fault_comes_in_a_long_run() {
-        let kinds: BTreeSet<Kind> = plans(200).iter().flat_map(|p| &p.faults).map(|t| t.fault.kind()).collect();
+        let kinds: BTreeSet<Kind> = plans(200).iter().flat_map(|p| p.faults.iter().map(|t| t.fault.kind())).collect();
         assert_eq!(kinds.len(), WEIGHTS.len(), "{kinds:?}");
     }
 
     #[test]
     fn plans_keep_their_bounds() {
         for plan in plans(1000) {
-            assert!(plan.faults.len() <= 6 && plan.faults.is_sorted_by_key(|t| t.at));
+            assert!(plan.faults.len() <= 15 && plan.faults.is_sorted_by_key(|t| t.at));
             assert!(plan.faults.iter().all(|t| t.at <= Duration::from_millis(LAST_BEGIN)));
             let violent = plan.faults.iter().filter(|t| t.fault.kind().is_violent()).filter_map(|t| t.fault.node());
             let violent: Vec<_> = violent.collect();

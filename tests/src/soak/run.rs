@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use super::fault::{Fault, Rescue};
-use super::inject::{Injector, POOL};
+use super::inject::{Injector, LABEL_SPARE, POOL, SPARE};
 use super::judge::{Judge, Verdict};
 use super::plan::{CAPACITY, CONTROLLERS, Plan};
 use crate::cluster::{Cluster, ClusterOptions, Published};
@@ -82,7 +82,8 @@ impl Soak {
     /// When the harness could not do its part; what Berth does wrong is in the outcome.
     pub async fn rollout(&mut self, plan: &Plan) -> Result<Outcome> {
         let target = self.cluster.publish(&format!("{}.0.0", plan.rollout + 2)).await?;
-        let injector = Injector { cluster: &self.cluster, target: &target, other: &self.before };
+        let bad = self.bad_image(plan).await?;
+        let injector = Injector { cluster: &self.cluster, target: &target, other: &self.before, bad: bad.as_ref() };
         injector.cordon_all(&plan.cordoned.0, true).await?;
         self.judge.next(&self.cluster)?;
         let start = Instant::now();
@@ -106,8 +107,23 @@ impl Soak {
             (state, _) => state,
         };
         injector.cordon_all(&plan.cordoned.0, false).await?;
+        for node in plan.moved_to_the_end() {
+            injector.move_back(node).await?;
+        }
         self.before = target;
         Ok(Outcome { took, verdict, state })
+    }
+
+    /// The image under which no host gets Ready, if the plan has one.
+    async fn bad_image(&self, plan: &Plan) -> Result<Option<Published>> {
+        if !plan.all_faults().any(|fault| matches!(fault, Fault::BadImage(_))) {
+            return Ok(None);
+        }
+        let bad = self.cluster.publish(&format!("{}.6.6", plan.rollout + 2)).await?;
+        for host in &self.cluster.fleet.hosts {
+            host.settings(|s| s.never_ready.insert(bad.digest.to_string()));
+        }
+        Ok(Some(bad))
     }
 
     async fn ask_for(&self, target: &Published, plan: &Plan) -> Result<()> {
@@ -120,15 +136,27 @@ impl Soak {
         });
         if self.cluster.pools().get_opt(POOL).await?.is_none() {
             self.cluster.pool(POOL, &self.before.reference, json!({ "maxUnavailable": CAPACITY })).await?;
+            let others = json!({ "matchExpressions": [{ "key": LABEL_SPARE, "operator": "DoesNotExist" }] });
+            self.cluster.patch_pool(POOL, json!({ "nodeSelector": others })).await?;
+            let spare = json!({ LABEL_SPARE: "true" });
+            self.cluster.pool_of(SPARE, spare, &self.before.reference, json!({ "maxUnavailable": 1 })).await?;
         }
-        self.cluster.patch_pool(POOL, json!({ "image": { "ref": target.reference }, "rollout": rollout })).await
+        let mut of_spare = rollout.clone();
+        of_spare["maxUnavailable"] = json!(1);
+        for (pool, rollout) in [(SPARE, of_spare), (POOL, rollout)] {
+            let spec = json!({ "image": { "ref": target.reference }, "rollout": rollout });
+            self.cluster.patch_pool(pool, spec).await?;
+        }
+        Ok(())
     }
 
     /// I10: with the faults over, everything ends updated, given back and as the admins left it.
     async fn settle(&self, target: &Published, plan: &Plan) -> Result<()> {
         let token = json!({ "rollout": { "retryToken": format!("rollout-{}-again", plan.rollout) } });
-        self.cluster.patch_pool(POOL, token).await?;
-        let alone = plan.faults.iter().any(|t| matches!(t.fault, Fault::LostReboot(_, Rescue::Nothing, _)));
+        for pool in [POOL, SPARE] {
+            self.cluster.patch_pool(pool, token.clone()).await?;
+        }
+        let alone = plan.all_faults().any(|f| matches!(f, Fault::LostReboot(_, Rescue::Nothing, _)));
         let limit = if alone { NOTICED_WITHIN } else { SETTLED_WITHIN };
         let start = Instant::now();
         self.cluster.until_all_run(target, limit).await?;
@@ -159,8 +187,8 @@ impl Soak {
 
 /// The largest capacity that is in force at some time of a rollout.
 fn most(plan: &Plan) -> usize {
-    let edited = plan.faults.iter().map(|timed| match timed.fault {
-        Fault::Resize(first, second, _) => usize::try_from(first.max(second)).unwrap_or(0),
+    let edited = plan.all_faults().map(|fault| match fault {
+        Fault::Resize(first, second, _) => usize::try_from(*first.max(second)).unwrap_or(0),
         _ => 0,
     });
     edited.max().unwrap_or(0).max(CAPACITY)

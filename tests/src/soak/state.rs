@@ -66,8 +66,8 @@ impl State {
         self.rollouts += 1;
         self.seconds.push((seconds * 10.0).round() / 10.0);
         self.reboots += u64::try_from(licensed).unwrap_or(0);
-        for timed in &plan.faults {
-            *self.faults.entry(timed.fault.kind().name().to_owned()).or_default() += 1;
+        for fault in plan.all_faults() {
+            *self.faults.entry(fault.kind().name().to_owned()).or_default() += 1;
         }
         let cordoned = u64::try_from(plan.cordoned.0.len()).unwrap_or(0);
         if cordoned > 0 {

@@ -30,6 +30,7 @@ impl Truth<'_> {
         let mut wrong = vec![];
         for seen in ordered {
             let pool = seen.berth.pool.as_str();
+            wrong.extend(second_berth(&now, seen));
             let before = now.insert(seen.berth.name(), seen).map(|s| &s.berth.state);
             let Some(k) = published(&totals, pool, seen.version) else {
                 continue;
@@ -161,6 +162,21 @@ impl Truth<'_> {
             r.verb == "delete" && r.target() == "nodes" && Some(r.name.as_str()) == name && r.received <= seen.at
         })
     }
+}
+
+/// A node works under one berth at a time, whichever pools it belonged to: its second one says which it took besides.
+fn second_berth(now: &BTreeMap<String, &Seen>, seen: &Seen) -> Option<String> {
+    let taken = seen.berth.holding().filter(|h| h.phase == HoldPhase::Taken)?;
+    let other = now
+        .values()
+        .find(|s| s.berth.name() != seen.berth.name() && s.berth.holding().is_some_and(|h| h.uid == taken.uid))?;
+    Some(format!(
+        "I1: {} took {} at {} and holds {} already",
+        taken.node,
+        seen.berth.name(),
+        seen.at,
+        other.berth.name()
+    ))
 }
 
 /// The pool that a Node belongs to at a place in the order.

@@ -66,6 +66,7 @@ impl World {
             namespace: String::new(),
             name: name.to_owned(),
             code: 200,
+            message: String::new(),
             uri: String::new(),
             request: Some(request),
             response: Some(response),
@@ -125,7 +126,7 @@ impl World {
     }
 
     fn judged(&self) -> Vec<String> {
-        let capacity = [("workers".to_owned(), 1)].into();
+        let capacity = [("workers".to_owned(), 1), ("spare".to_owned(), 1)].into();
         let lag = SignedDuration::ZERO;
         Truth { hosts: &self.hosts, audit: &self.audit, excused: &[], capacity, lag }.violations()
     }
@@ -323,6 +324,37 @@ fn capacity_is_what_was_published() {
     world.capacity(1);
     let taken = other.taken(&NodeName::from("n2"), &NodeUid::from("uid-n2"), None, BootId::from("x")).unwrap();
     world.berth(AGENT, taken).blamed("I1c", "while 1 of 1 were held");
+}
+
+#[test]
+fn a_node_holds_one_berth_at_a_time() {
+    let mut world = World::taken();
+    let other = Berth::new(PoolName::from("spare"), 0, 7);
+    world.berth(CONTROLLER, other).next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    world.next(AGENT, take).blamed("I1", "holds workers-0 already");
+    // One after the other is how nodes move between pools.
+    let mut world = World::given_back();
+    world.ready("b2").berth(CONTROLLER, Berth::new(PoolName::from("spare"), 0, 7));
+    world.next(CONTROLLER, |b| b.offered(offer("n1", 3)).unwrap());
+    let (node, uid) = (NodeName::from("n1"), NodeUid::from("uid-n1"));
+    world.next(AGENT, |b| b.taken(&node, &uid, Some(digest(2)), BootId::from("b2")).unwrap());
+    assert_eq!(world.judged(), Vec::<String>::new());
+}
+
+#[test]
+fn what_the_policies_had_to_stop_is_a_violation() {
+    let refused = |program: &str, code: u16| {
+        let mut world = World::given_back();
+        world.next(program, Berth::clone);
+        let last = world.audit.last_mut().unwrap();
+        (last.code, last.message) = (code, "only the controller opens a berth".to_owned());
+        world
+    };
+    refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
+    refused(CONTROLLER, 403).blamed("Policy", "the controller wrote workers-0");
+    // Somebody was faster; and what others try is their affair.
+    assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());
+    assert_eq!(refused(ADMIN, 422).judged(), Vec::<String>::new());
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! Which rollout finds which deliberate bug, so that the judge can be shown to work without looking for it for hours.
+
+use berth_api::seeded::Bug;
+
+/// The seed of these rollouts.
+pub const SEED: u64 = 1;
+
+/// Whether the soak can find a bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// The rollout with this number did, with the seed [`SEED`]. Some are races: it may take more than one try.
+    FoundBy(u64),
+    /// No fault of the soak brings it to light, and why.
+    OutOfReach(&'static str),
+}
+
+/// What is known of a bug.
+pub fn known(bug: Bug) -> Known {
+    use Known::{FoundBy, OutOfReach};
+    match bug {
+        Bug::SkipBerth | Bug::NoBootIdCheck | Bug::ReleaseBeforeProof | Bug::GiveBackNotSticky | Bug::OwnFlagOnly => {
+            FoundBy(0)
+        }
+        // The policies refuse what it writes, and so the rollout never ends.
+        Bug::ReleaseToOpen => FoundBy(117),
+        Bug::NoCas => FoundBy(69),
+        Bug::ReleaseAfterCommit => FoundBy(1),
+        Bug::UncordonAlways => FoundBy(17),
+        Bug::NoHeldLimit => FoundBy(73),
+        Bug::NoUidCheck => FoundBy(310),
+        Bug::ShrinkAtOnce => FoundBy(55),
+        Bug::ReopenBeforeRecorded => FoundBy(41),
+        Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
+        Bug::NoEpochStamp => {
+            OutOfReach("what a deposed leader writes late loses: the new one has changed that berth first")
+        }
+        Bug::OfferForAnotherDigest => OutOfReach("only the agent knows which of two desired digests it had read"),
+        Bug::RetryFailedDigest => {
+            OutOfReach("no controller offers a berth to a node that says that the digest failed there")
+        }
+        Bug::SearchInNewPoolOnly => OutOfReach("no controller moves a node to another pool while it holds a berth"),
+    }
+}
+
+/// The bug of that name.
+pub fn named(name: &str) -> Option<Bug> {
+    Bug::ALL.iter().copied().find(|bug| bug.name() == name)
+}

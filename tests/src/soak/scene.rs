@@ -1,0 +1,201 @@
+//! Faults that wait for their moment: what happens by chance once in a thousand rollouts, made to happen often.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Result;
+use berth_api::berth::{Berth, BerthState, HoldPhase, lease};
+use futures::TryStreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::runtime::watcher;
+
+use super::fault::{Fault, Rescue, Vanish, Who, seconds};
+use super::plan::{CAPACITY, Draw};
+
+/// A moment in the turn of a node, as its berth shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// A berth is offered to it.
+    Offered,
+    /// It has taken it.
+    Taken,
+    /// It is about to reboot.
+    Committed,
+    /// It has begun to give it back.
+    Releasing,
+    /// It has given it back.
+    Released,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Offered => "is offered a berth",
+            Self::Taken => "has taken its berth",
+            Self::Committed => "is committed",
+            Self::Releasing => "gives back",
+            Self::Released => "has given back",
+        })
+    }
+}
+
+impl Moment {
+    /// All of them but the last, which is not the node's any more.
+    const OF_TURN: [Self; 4] = [Self::Offered, Self::Taken, Self::Committed, Self::Releasing];
+
+    /// Whether the berth shows that moment of the node's turn. `begun`: whether the turn had been seen before.
+    fn is(self, berth: &Berth, node: &str, begun: bool) -> bool {
+        match &berth.state {
+            BerthState::Offered(offer) => self == Self::Offered && offer.node.as_str() == node,
+            BerthState::Held(h) if h.node.as_str() == node => match h.phase {
+                HoldPhase::Taken => self == Self::Taken,
+                HoldPhase::Committed => self == Self::Committed,
+                HoldPhase::Releasing(_) => self == Self::Releasing,
+            },
+            BerthState::Held(_) => false,
+            BerthState::Closed(closed) => {
+                self == Self::Released && begun && closed.last_node.as_ref().is_some_and(|n| n.as_str() == node)
+            }
+        }
+    }
+}
+
+/// What waits for a moment of one node, and comes then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scene {
+    /// Number of the node, from 1.
+    pub node: usize,
+    /// The moment.
+    pub moment: Moment,
+    /// Whose way to the API server is how much longer, from the begin of the rollout until the scene is over: so that
+    /// the moment lasts.
+    pub slow: Vec<(Who, Duration)>,
+    /// What comes, and how long after the moment.
+    pub faults: Vec<(Duration, Fault)>,
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "when node{} {}:", self.node, self.moment)?;
+        for (who, latency) in &self.slow {
+            write!(f, " ({who} {} ms slower before)", latency.as_millis())?;
+        }
+        let faults: Vec<_> = self.faults.iter().map(|(at, fault)| format!(" {fault} +{}", seconds(at))).collect();
+        f.write_str(&faults.join(","))
+    }
+}
+
+/// Waits until the moment of the node comes. It may never come; the caller has a deadline.
+///
+/// # Errors
+/// Never for long: a watch that breaks is begun again.
+pub(super) async fn comes(berths: Api<Lease>, node: &str, moment: Moment) -> Result<()> {
+    let mut begun = false;
+    let mut events = std::pin::pin!(watcher(berths, watcher::Config::default()));
+    loop {
+        let lease = match events.try_next().await {
+            Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => lease,
+            Ok(_) => continue,
+            Err(error) => {
+                tracing::debug!(%error, "soak: the watch of berths begins anew");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        // The leader's own Lease is none.
+        let Ok(berth) = lease::read(&lease) else { continue };
+        if moment.is(&berth, node, begun) {
+            return Ok(());
+        }
+        begun |= berth.node().is_some_and(|(name, _)| name.as_str() == node);
+    }
+}
+
+impl Draw {
+    /// A scene for a node, and what goes wrong besides from the begin.
+    pub(super) fn scene(&mut self) -> (Scene, Vec<Fault>) {
+        let node = self.node();
+        let moment = Moment::OF_TURN[self.random.index(Moment::OF_TURN.len())];
+        let soon = self.lasting(0..=150);
+        let one = |fault| vec![(soon, fault)];
+        let plain = |moment, faults| (Scene { node, moment, slow: vec![], faults }, vec![]);
+        match self.random.within(1..=11) {
+            1 => (self.gate_closes(node), vec![]),
+            2 => (self.capacity_shrinks(node), vec![]),
+            3 => (self.node_is_replaced(node), vec![]),
+            4 => self.gate_closes_over_a_lost_reboot(node),
+            5 => (self.leader_is_late(node), vec![]),
+            11 => self.shrinks_below_what_is_held(node),
+            6 => plain(moment, one(Fault::KillAgent(node))),
+            7 => plain(moment, one(Fault::Move(node, self.stay()))),
+            8 => plain(moment, one(Fault::PowerCut(node))),
+            9 => {
+                let retarget = Fault::Retarget(self.lasting(300..=2_000));
+                plain(moment, vec![(Duration::ZERO, Fault::KillAgent(node)), (soon, retarget)])
+            }
+            _ => plain(moment, one(Fault::Outage(Who::Leader, self.lasting(300..=5_000)))),
+        }
+    }
+
+    /// The node takes what is withdrawn at that very moment.
+    fn gate_closes(&mut self, node: usize) -> Scene {
+        let slow = vec![(Who::Agent(node), self.lasting(150..=400))];
+        let lasts = self.lasting(300..=1_500);
+        let fault = match self.random.within(1..=3) {
+            1 => Fault::Pause(lasts),
+            2 => Fault::Resize(1, self.random.within(1..=4), lasts),
+            _ => Fault::Retarget(lasts),
+        };
+        Scene { node, moment: Moment::Offered, slow, faults: vec![(Duration::ZERO, fault)] }
+    }
+
+    /// The node takes what a smaller capacity has no room for, and what no controller could withdraw.
+    fn capacity_shrinks(&mut self, node: usize) -> Scene {
+        let slow = vec![(Who::Agent(node), self.lasting(100..=250))];
+        let refuse = Fault::RefuseBerths(self.lasting(2_000..=3_000));
+        let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
+        let faults = vec![(Duration::ZERO, refuse), (Duration::from_millis(100), shrink)];
+        Scene { node, moment: Moment::Offered, slow, faults }
+    }
+
+    /// More nodes hold a berth than may, while others wait that are unavailable already and would come first.
+    fn shrinks_below_what_is_held(&mut self, node: usize) -> (Scene, Vec<Fault>) {
+        let lasts = self.lasting(700..=1_500);
+        let fault = Fault::Resize(5, 1, lasts);
+        let scene = Scene { node, moment: Moment::Offered, slow: vec![], faults: vec![(Duration::ZERO, fault)] };
+        let lasts = self.lasting(3_000..=5_000);
+        let others = (1..=self.nodes).filter(|other| *other != node).take(8);
+        let cordons = others.chain([node]).map(|other| Fault::Cordon(other, lasts));
+        (scene, cordons.collect())
+    }
+
+    /// Another Node comes under the holder's name before a controller can see it.
+    fn node_is_replaced(&mut self, node: usize) -> Scene {
+        let moment = if self.random.once_in(2) { Moment::Taken } else { Moment::Committed };
+        let how = if self.random.once_in(2) { Vanish::PowerLoss } else { Vanish::Stopped };
+        let blind = Fault::Outage(Who::Controllers, self.lasting(2_500..=5_000));
+        let vanish = Fault::Vanish(node, how, self.lasting(100..=1_000));
+        Scene { node, moment, slow: vec![], faults: vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)] }
+    }
+
+    /// A revoke finds a berth that is committed, and stays so for a while.
+    fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
+        let lasts = self.lasting(300..=1_500);
+        let fault = if self.random.once_in(3) { Fault::Retarget(lasts) } else { Fault::Pause(lasts) };
+        let rescue = if self.random.once_in(2) { Rescue::AgentKill } else { Rescue::Reboot };
+        let lost = Fault::LostReboot(node, rescue, self.lasting(1_000..=2_500));
+        let scene = Scene { node, moment: Moment::Committed, slow: vec![], faults: vec![(Duration::ZERO, fault)] };
+        (scene, vec![lost])
+    }
+
+    /// What a leader has sent arrives when another one has taken its place, and the capacity is another.
+    fn leader_is_late(&mut self, node: usize) -> Scene {
+        let latency = self.lasting(100..=300);
+        let stall = Fault::Stall(Who::Leader, self.lasting(4_000..=5_000));
+        let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
+        let slow = vec![(Who::Controllers, latency)];
+        let faults = vec![(self.lasting(0..=600), stall), (Duration::from_millis(700), shrink)];
+        Scene { node, moment: Moment::Released, slow, faults }
+    }
+}
