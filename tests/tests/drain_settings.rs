@@ -21,7 +21,9 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn drain_settings() -> Result<()> {
-    let cluster = Cluster::start(ClusterOptions { hosts: 4, ..ClusterOptions::default() }).await?;
+    // One of them has a name that is no value of a label.
+    let names = vec![format!("node1.{}.{}.example.com", "a".repeat(60), "b".repeat(60))];
+    let cluster = Cluster::start(ClusterOptions { hosts: 4, names, ..ClusterOptions::default() }).await?;
     let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
     let settings = part("settings", 1..=1).await?;
     let hold = part("hold", 2..=3).await?;

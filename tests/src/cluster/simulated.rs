@@ -32,6 +32,8 @@ const REPOSITORY: &str = "os";
 pub struct ClusterOptions {
     /// How many hosts.
     pub hosts: usize,
+    /// The names of the first of them; the others are `node` and a number.
+    pub names: Vec<String>,
     /// What they are like.
     pub settings: Settings,
     /// More environment of the agents, such as the name of a seeded bug.
@@ -54,6 +56,7 @@ impl Default for ClusterOptions {
     fn default() -> Self {
         Self {
             hosts: 3,
+            names: vec![],
             settings: Settings::default(),
             agent_env: vec![],
             agent_args: vec![],
@@ -100,7 +103,9 @@ impl Cluster {
         let catalog = Catalog::default();
         let first = publish(&registry, &catalog, "1.0.0").await?;
         let mut configs = vec![];
-        let names: Vec<_> = (1..=options.hosts).map(|n| format!("node{n}")).collect();
+        let names: Vec<_> = (1..=options.hosts)
+            .map(|n| options.names.get(n - 1).cloned().unwrap_or_else(|| format!("node{n}")))
+            .collect();
         let ways = match options.proxied_controllers {
             0 => Ways::default(),
             controllers => Ways::start(&control_plane, &names, controllers).await?,
