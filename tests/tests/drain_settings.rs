@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use berth_api::node::DrainBlocker;
 use berth_tests::audit::AuditLog;
-use berth_tests::cluster::{Cluster, ClusterOptions, Part, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, Part, Published, together};
 use berth_tests::hosts::HostChange;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(60);
@@ -23,17 +23,21 @@ const LONG: Duration = Duration::from_secs(60);
 async fn drain_settings() -> Result<()> {
     // One of them has a name that is no value of a label.
     let names = vec![format!("node1.{}.{}.example.com", "a".repeat(60), "b".repeat(60))];
-    let cluster = Cluster::start(ClusterOptions { hosts: 4, names, ..ClusterOptions::default() }).await?;
+    let cluster = Cluster::start(ClusterOptions { hosts: 6, names, ..ClusterOptions::default() }).await?;
     let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
     let settings = part("settings", 1..=1).await?;
     let hold = part("hold", 2..=3).await?;
     let force = part("force", 4..=4).await?;
+    let disabled = part("disabled", 5..=5).await?;
+    let selected = part("selected", 6..=6).await?;
     together(
         &cluster,
         vec![
             ("the_settings_come_from_the_pool", Box::pin(the_settings_come_from_the_pool(&settings))),
             ("hold_waits_for_somebody_to_help", Box::pin(hold_waits_for_somebody_to_help(&hold))),
             ("force_deletes_what_is_left", Box::pin(force_deletes_what_is_left(&force))),
+            ("without_a_drain_the_pods_stay", Box::pin(without_a_drain_the_pods_stay(&disabled))),
+            ("who_is_selected_is_deleted", Box::pin(who_is_selected_is_deleted(&selected))),
         ],
     )
     .await
@@ -122,12 +126,11 @@ async fn the_settings_come_from_the_pool(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The pool's drain is to take at most two seconds.
-async fn pool(part: &Part<'_>, on_timeout: &str) -> Result<berth_tests::cluster::Published> {
+/// Rolls the next image out, and drains like that.
+async fn roll_with(part: &Part<'_>, drain: Value) -> Result<Published> {
     let v2 = part.publish("2.0.0").await?;
     part.pool(&v2, json!({ "maxUnavailable": 1, "paused": true })).await?;
-    let drain = json!({ "drain": { "timeout": "2s", "onTimeout": on_timeout } });
-    part.cluster.patch_pool(&part.name, drain).await?;
+    part.cluster.patch_pool(&part.name, json!({ "drain": drain })).await?;
     part.roll_once_staged(&v2, json!({ "maxUnavailable": 1 })).await?;
     Ok(v2)
 }
@@ -154,7 +157,7 @@ async fn hold_waits_for_somebody_to_help(part: &Part<'_>) -> Result<()> {
     managed_pod(part, "moves", n1).await?;
     managed_pod(part, "kept", n1).await?;
     protect(part, "kept").await?;
-    let v2 = pool(part, "Hold").await?;
+    let v2 = roll_with(part, json!({ "timeout": "2s", "onTimeout": "Hold" })).await?;
     until_in_the_way(part, n1, "default/kept", "disruption budget kept").await?;
     part.until("what may go is gone", SOON, || async { Ok(pods(part).get_opt("moves").await?.is_none()) }).await?;
     let held = "default/kept: ";
@@ -191,7 +194,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     managed_pod(part, "guarded", node).await?;
     protect(part, "guarded").await?;
-    let v2 = pool(part, "Force").await?;
+    let v2 = roll_with(part, json!({ "timeout": "2s", "onTimeout": "Force" })).await?;
     until_in_the_way(part, node, "default/guarded", "disruption budget guarded").await?;
     ensure!(part.boots(1) == 1, "nothing reboots over a drain");
     part.until_all_run(&v2, LONG).await?;
@@ -208,5 +211,50 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     let status = part.bootc_node(node).await?.status.unwrap_or_default();
     let turn = status.last_turn;
     ensure!(turn.is_none() && part.boots(1) == 2, "one turn was enough: {turn:?}");
+    Ok(())
+}
+
+/// The UID of a pod that nobody has asked to leave.
+async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
+    let found = pods(part).get_opt(pod).await?.filter(|p| p.metadata.deletion_timestamp.is_none());
+    Ok(found.and_then(|p| p.metadata.uid))
+}
+
+/// A cluster of a single node: its pods have nowhere to go.
+async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
+    let (node, pods) = (part.node(1), ["plain", "shy"]);
+    bare_pod(part, pods[0], node).await?;
+    managed_pod(part, pods[1], node).await?;
+    protect(part, pods[1]).await?;
+    let before = [uid_of(part, pods[0]).await?, uid_of(part, pods[1]).await?];
+    let v2 = roll_with(part, json!({ "enabled": false })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    for pod in pods {
+        ensure!(asked(part, pod)?.is_empty(), "nobody was asked to leave: {pod}: {:?}", asked(part, pod)?);
+    }
+    let after = [uid_of(part, pods[0]).await?, uid_of(part, pods[1]).await?];
+    ensure!(before == after && before.iter().all(Option::is_some), "they are still there: {before:?}, {after:?}");
+    let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
+    let cordons = audit.writes().filter(|r| r.name == node && r.unschedulable() == Some(true));
+    let cordoned = cordons.map(|r| r.received).min().context("it was cordoned all the same")?;
+    ensure!(cordoned < down(part, 1)? && !part.is_cordoned(node).await?, "before the reboot, and not after");
+    Ok(())
+}
+
+/// Who is not selected stays, whatever it is; who is, is deleted without asking its budget.
+async fn who_is_selected_is_deleted(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    bare_pod(part, "left", node).await?;
+    managed_pod(part, "chosen", node).await?;
+    protect(part, "chosen").await?;
+    let before = uid_of(part, "left").await?;
+    let selector = json!({ "matchLabels": { "app": "chosen" } });
+    let v2 = roll_with(part, json!({ "podSelector": selector, "disableEviction": true })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    ensure!(pods(part).get_opt("chosen").await?.is_none(), "it was deleted");
+    let asked = [asked(part, "chosen")?, asked(part, "left")?];
+    ensure!(asked[0].iter().all(|(_, how, well)| *how == "delete" && *well), "at once, not evicted: {asked:?}");
+    ensure!(!asked[0].is_empty() && asked[1].is_empty(), "and the other one was not asked: {asked:?}");
+    ensure!(before.is_some() && uid_of(part, "left").await? == before, "it stays");
     Ok(())
 }

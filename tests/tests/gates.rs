@@ -10,14 +10,15 @@ use berth_api::berth::{BerthState, Outcome};
 use berth_api::condition;
 use berth_api::fleet::BootcFleet;
 use berth_api::pool::WaveState;
-use berth_api::windows::{Opening, Schedule, WindowSpec};
-use berth_tests::audit::AuditLog;
 use berth_tests::cluster::{Cluster, ClusterOptions, Part, together};
 use berth_tests::hosts::HostChange;
-use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
+use jiff::SignedDuration;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+
+#[path = "gates/windows.rs"]
+mod windows;
 
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(80);
@@ -34,7 +35,7 @@ fn options(hosts: usize) -> ClusterOptions {
 
 #[tokio::test]
 async fn gates() -> Result<()> {
-    let cluster = Cluster::start(options(23)).await?;
+    let cluster = Cluster::start(options(25)).await?;
     let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
     let pause = part("pause", 1..=3).await?;
     let window = part("window", 4..=4).await?;
@@ -46,19 +47,21 @@ async fn gates() -> Result<()> {
     let budget = part("budget", 18..=21).await?;
     let splay = part("splay", 22..=22).await?;
     let short = part("short", 23..=23).await?;
+    let halt = part("halt", 24..=25).await?;
     together(
         &cluster,
         vec![
             ("a_paused_pool_takes_back_and_goes_on", Box::pin(a_paused_pool_takes_back_and_goes_on(&pause))),
-            ("a_window_opens", Box::pin(a_window_opens(&window))),
-            ("a_window_shuts_over_a_drain", Box::pin(a_window_shuts_over_a_drain(&shutting))),
-            ("a_window_that_means_nothing", Box::pin(a_window_that_means_nothing(&invalid))),
-            ("a_host_without_the_time", Box::pin(a_host_without_the_time(&clock))),
+            ("a_window_opens", Box::pin(windows::a_window_opens(&window))),
+            ("a_window_shuts_over_a_drain", Box::pin(windows::a_window_shuts_over_a_drain(&shutting))),
+            ("a_window_that_means_nothing", Box::pin(windows::a_window_that_means_nothing(&invalid))),
+            ("a_host_without_the_time", Box::pin(windows::a_host_without_the_time(&clock))),
             ("wave_after_wave", Box::pin(wave_after_wave(&waves))),
             ("zone_beside_zone", Box::pin(zone_beside_zone(&zones))),
             ("an_image_that_fails_halts", Box::pin(an_image_that_fails_halts(&budget))),
-            ("a_splay_delays_the_start", Box::pin(a_splay_delays_the_start(&splay))),
-            ("a_window_that_is_too_short", Box::pin(a_window_that_is_too_short(&short))),
+            ("a_halt_takes_back_from_who_drains", Box::pin(a_halt_takes_back_from_who_drains(&halt))),
+            ("a_splay_delays_the_start", Box::pin(windows::a_splay_delays_the_start(&splay))),
+            ("a_window_that_is_too_short", Box::pin(windows::a_window_that_is_too_short(&short))),
         ],
     )
     .await
@@ -71,7 +74,8 @@ async fn fleet() -> Result<()> {
     let part = Part::new(&cluster, "fleet", 1..=2).await?;
     together(&cluster, vec![("a_paused_fleet_takes_back_and_goes_on", Box::pin(paused_fleet(&part)))]).await?;
     let part = Part::new(&cluster, "kernel", 3..=3).await?;
-    together(&cluster, vec![("the_clock_of_the_controller", Box::pin(the_clock_of_the_controller(&part)))]).await
+    together(&cluster, vec![("the_clock_of_the_controller", Box::pin(windows::the_clock_of_the_controller(&part)))])
+        .await
 }
 
 /// Everyone who must hold no berth any more: the last one ended so, its Node is schedulable, its host was not rebooted.
@@ -161,225 +165,6 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
     part.until_says("Paused", "False", "NotPaused", "", SOON).await
 }
 
-async fn a_window_opens(part: &Part<'_>) -> Result<()> {
-    let node = part.node(1);
-    let now = Timestamp::now().to_zoned(TimeZone::UTC);
-    let far = format!("{} {} * * *", now.minute(), (now.hour() + 12) % 24);
-    let v2 = part.publish("2.0.0").await?;
-    part.block(node).await?;
-    part.pool(&v2, json!({ "windows": [{ "schedule": far, "duration": "1h" }] })).await?;
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_held(&[node], "OutsideWindows", "reboots may start at", SOON).await?;
-    part.until_says("WindowOpen", "False", "OutsideWindows", "reboots may start at", SOON).await?;
-    part.until_says("Progressing", "False", "OutsideWindows", "", SOON).await?;
-    ensure!(part.holders().await?.is_empty() && part.boots(1) == 1, "nobody goes outside the window");
-    let now = Timestamp::now().to_zoned(TimeZone::UTC);
-    let open = format!("{} {} * * *", now.minute(), now.hour());
-    part.rollout(json!({ "windows": [{ "schedule": open, "duration": "1h" }] })).await?;
-    part.until_hold(&[node], SOON).await?;
-    let holding = part.holdings().await?.pop().context("it holds a berth")?;
-    let left = holding.open_until.context("until when it may reboot")?.duration_since(Timestamp::now());
-    let hour = SignedDuration::from_mins(58)..=SignedDuration::from_mins(60);
-    ensure!(hour.contains(&left), "the window is open for an hour, not {left:?}");
-    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
-    part.unblock(node).await?;
-    part.until_all_run(&v2, LONG).await
-}
-
-async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
-    let node = part.node(1);
-    part.block(node).await?;
-    let v2 = part.roll_to("2.0.0", json!({ "paused": true })).await?;
-    part.until_held(&[node], "Paused", "", SOON).await?;
-    part.until_phase(node, "Waiting", SOON).await?;
-    let (from, to) = (Timestamp::now() + 6.seconds(), Timestamp::now() + 16.seconds());
-    part.rollout(json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] })).await?;
-    part.until_phase(node, "Draining", SOON).await?;
-    let until = part.holdings().await?.pop().and_then(|h| h.open_until);
-    ensure!(until.is_some_and(|t| t <= from), "it may reboot before the exclusion only: {until:?}");
-    until_taken_back(part, 1, Outcome::Revoked).await?;
-    ensure!(Timestamp::now() >= from, "not before the exclusion begins");
-    part.until_held(&[node], "Excluded", "an exclusion is in force", SOON).await?;
-    part.until_says("WindowOpen", "False", "Excluded", "an exclusion is in force", SOON).await?;
-    // Nothing holds up the drain any more, and still the host waits for the end of the exclusion.
-    part.unblock(node).await?;
-    part.until_all_run(&v2, LONG).await?;
-    let events = part.cluster.log.events();
-    let mut downs = events.iter().filter(|e| e.host == node && matches!(e.change, HostChange::Down));
-    let down = downs.next().context("it rebooted")?.at;
-    ensure!(down >= to && downs.next().is_none(), "it went down once, at {down}, and not before {to}");
-    Ok(())
-}
-
-async fn a_window_that_means_nothing(part: &Part<'_>) -> Result<()> {
-    let node = part.node(1);
-    let window = |schedule: &str, zone: &str| json!([{ "schedule": schedule, "duration": "8h", "timeZone": zone }]);
-    let v2 = part.roll_to("2.0.0", json!({ "windows": window("* * * * *", "Mars/Olympus") })).await?;
-    part.until_says("WindowOpen", "False", "InvalidWindow", "Mars/Olympus", SOON).await?;
-    part.until_held(&[node], "InvalidWindow", "Mars/Olympus", SOON).await?;
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says("Progressing", "False", "InvalidWindow", "windows[0]", SOON).await?;
-    part.rollout(json!({ "windows": window("0 0 31 2 *", "UTC") })).await?;
-    part.until_says("WindowOpen", "False", "InvalidWindow", "0 0 31 2 *", SOON).await?;
-    part.until_held(&[node], "InvalidWindow", "0 0 31 2 *", SOON).await?;
-    ensure!(part.boots(1) == 1, "nobody goes meanwhile");
-    part.rollout(json!({ "windows": window("* * * * *", "Europe/Berlin") })).await?;
-    part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
-    part.until_all_run(&v2, LONG).await
-}
-
-async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
-    let (bad, mute) = (part.node(1), part.node(2));
-    part.host(1).settings(|s| s.clock_synchronized = Some(false));
-    part.host(2).settings(|s| s.clock_synchronized = None);
-    // What they said before may be believed for a while.
-    part.host(1).kill_agent();
-    part.host(2).kill_agent();
-    let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
-    let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 3, "windows": always })).await?;
-    part.until_run(&v2, &[3], SOON).await?;
-    part.until_held(&[bad, mute], "ClockNotSynchronized", "clock", SOON).await?;
-    part.until_says("Progressing", "False", "Waiting", "clock is not synchronised", SOON).await?;
-    let said = part.bootc_node(bad).await?.status.and_then(|s| s.clock_synchronized);
-    ensure!(said == Some(false), "the agent says so: {said:?}");
-    ensure!([1, 2].iter().all(|n| part.boots(*n) == 1), "and nobody of them goes");
-    for n in [1, 2] {
-        part.host(n).settings(|s| s.clock_synchronized = Some(true));
-    }
-    part.until_all_run(&v2, LONG).await
-}
-
-/// Whether the kernel says that somebody keeps this machine's clock, as the controller takes it.
-fn clock_is_kept() -> Result<bool> {
-    let mut answer = rtime_clock::adjtime::Timex::new();
-    rtime_clock::adjtime::adjtimex(&mut answer).context("the kernel does not say how exact the clock is")?;
-    Ok(answer.0.maxerror < 16_000_000)
-}
-
-async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
-    let (node, kept) = (part.node(1), clock_is_kept()?);
-    println!("the clock of this machine is {}", if kept { "kept: windows are judged" } else { "kept by nobody" });
-    let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
-    let v2 = part.roll_to("2.0.0", json!({ "windows": always })).await?;
-    if kept {
-        part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
-        return part.until_all_run(&v2, LONG).await;
-    }
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says("WindowOpen", "False", "ClockNotSynchronized", "the controller's clock", SOON).await?;
-    part.until_says("Progressing", "False", "ClockNotSynchronized", "--trust-clock", SOON).await?;
-    part.until_held(&[node], "ClockNotSynchronized", "the controller's clock", SOON).await?;
-    // An exclusion cannot be judged either.
-    let far = Timestamp::now() + 1000.hours();
-    let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
-    part.rollout(json!({ "windows": null, "exclusions": exclusion })).await?;
-    part.until("the spec is looked at", SOON, || async {
-        let pool = part.cluster.pools().get(&part.name).await?;
-        Ok(pool.status.unwrap_or_default().observed_generation == pool.metadata.generation)
-    })
-    .await?;
-    part.until_says("WindowOpen", "False", "ClockNotSynchronized", "the controller's clock", SOON).await?;
-    ensure!(part.ever(0)? == ["closed:new"], "nobody was offered a berth: {:?}", part.ever(0)?);
-    ensure!(part.boots(1) == 1, "and nobody goes");
-    // Without either nothing depends on a clock.
-    part.rollout(json!({ "exclusions": null })).await?;
-    part.until_all_run(&v2, LONG).await?;
-    part.until_says("WindowOpen", "True", "AlwaysOpen", "", SOON).await
-}
-
-fn whole_minute(t: Timestamp) -> Timestamp {
-    t - SignedDuration::from_secs(t.as_second() % 60) - SignedDuration::from_nanos(t.subsec_nanosecond().into())
-}
-
-/// When a window that began at some time in the last minutes takes effect for a pool, delayed by its share of a splay.
-fn delayed(pool: &str, schedule: &str, splay: u64, now: Timestamp) -> Result<Option<Timestamp>> {
-    let window = WindowSpec {
-        schedule,
-        duration: Duration::from_secs(168 * 3600),
-        time_zone: "UTC",
-        splay: Duration::from_secs(splay),
-    };
-    Ok(match Schedule::parse(&[window], &[])?.at(now, pool) {
-        Opening::Open { .. } => None,
-        Opening::Closed { next, .. } => next,
-    })
-}
-
-async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
-    const WHOLE: u64 = 600_000;
-    let (node, v2) = (part.node(1), part.publish("2.0.0").await?);
-    part.pool(&v2, json!({ "paused": true })).await?;
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_held(&[node], "Paused", "", SOON).await?;
-    // A start whose share is neither very small nor the whole, and a splay of which that share ends in ten seconds.
-    let now = Timestamp::now();
-    let of_start = |minutes: i64| {
-        let start = whole_minute(now - minutes.minutes()).to_zoned(TimeZone::UTC);
-        let schedule = format!("{} {} {} {} *", start.minute(), start.hour(), start.day(), start.month());
-        let opens = delayed(&part.name, &schedule, WHOLE, now).ok().flatten()?;
-        let share = opens.duration_since(start.timestamp()).as_secs_f64() / WHOLE as f64;
-        let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 10.0;
-        (0.1..0.9).contains(&share).then(|| (start.timestamp(), schedule, (wanted / share) as u64))
-    };
-    let (start, schedule, splay) = (1..60).find_map(of_start).context("no start has such a share")?;
-    let opens = delayed(&part.name, &schedule, splay, now)?.context("it is delayed")?;
-    let ahead = opens.duration_since(now);
-    ensure!((8..12).contains(&ahead.as_secs()), "it opens in ten seconds, not in {ahead:?}");
-    ensure!(delayed(&part.name, &schedule, 0, now)?.is_none(), "without a splay it would be open since {start}");
-    let window = json!({ "schedule": schedule, "duration": "168h", "splay": format!("{splay}s") });
-    part.rollout(json!({ "paused": false, "windows": [window] })).await?;
-    let words = format!("reboots may start at {opens}");
-    part.until_says("WindowOpen", "False", "OutsideWindows", &words, SOON).await?;
-    part.until_held(&[node], "OutsideWindows", &words, SOON).await?;
-    part.until_all_run(&v2, LONG).await?;
-    let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
-    let berth = format!("{}-0", part.name);
-    let of_berth = audit.writes().filter(|r| r.target() == "leases" && r.name == berth);
-    let offered = of_berth.filter(|r| r.holder().is_some_and(|h| !h.starts_with("closed:")));
-    let first = offered.map(|r| r.received).min().context("it was offered")?;
-    ensure!(first >= opens, "nobody was offered a berth before {opens}: {first}");
-    Ok(())
-}
-
-async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
-    let node = part.node(1);
-    // How long a turn takes here is measured.
-    part.host(1).settings(|s| s.reboot_time = Duration::from_secs(8));
-    let v2 = part.roll_to("2.0.0", json!({})).await?;
-    part.until_all_run(&v2, LONG).await?;
-    part.until("the reboot is measured", SOON, || async {
-        Ok(part.status().await?.phase_durations.reboot_seconds.is_some_and(|s| s >= 8))
-    })
-    .await?;
-    part.host(1).settings(|s| s.reboot_time = Duration::from_secs(1));
-    let v3 = part.roll_to("3.0.0", json!({ "paused": true })).await?;
-    part.until("the next image is staged", SOON, || async { Ok(part.status().await?.nodes.staged == 1) }).await?;
-    // Open for eight more seconds today, and for three in a year.
-    let now = Timestamp::now().to_zoned(TimeZone::UTC);
-    let schedule = format!("{} {} {} {} *", now.minute(), now.hour(), now.day(), now.month());
-    let next = whole_minute((&now + 1.year()).timestamp());
-    let closes = now.timestamp() + 8.seconds();
-    let rollout = json!({
-        "paused": false,
-        "windows": [{ "schedule": schedule, "duration": "1h" }],
-        "exclusions": [{ "from": closes, "to": closes + 1.hour() }, { "from": next + 3.seconds(), "to": next + 1.hour() }],
-    });
-    part.rollout(rollout).await?;
-    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
-    part.until_held(&[node], "WindowTooShort", "would outlast this one", SOON).await?;
-    part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON).await?;
-    let words = "the longest window lasts 3s, and a drain and a reboot take";
-    part.until_says("WindowOpen", "False", "WindowTooShort", words, SOON).await?;
-    part.until_says("Progressing", "False", "WindowTooShort", "write a longer one", SOON).await?;
-    part.until_held(&[node], "WindowTooShort", words, SOON).await?;
-    ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "nobody goes");
-    let offers = part.ever(0)?.into_iter().filter(|holder| holder.starts_with("offered:")).count();
-    ensure!(offers == 1, "nobody was offered a berth but for the first image: {:?}", part.ever(0)?);
-    part.rollout(json!({ "windows": [{ "schedule": schedule, "duration": "2h" }], "exclusions": null })).await?;
-    part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
-    part.until_all_run(&v3, LONG).await
-}
-
 async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     const SOAK: SignedDuration = SignedDuration::from_secs(6);
     let nodes @ [w1, w2, canary, last] = [1, 2, 3, 4].map(|n| part.node(n));
@@ -394,12 +179,12 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     part.until_held(&[w1, w2, last], "WaveWaiting", "wave first is proven", SOON).await?;
     part.unblock(canary).await?;
     part.until_held(&[w1, w2, last], "WaveSoaking", "wave first has soaked", SOON).await?;
-    let states = part.status().await?.waves.into_iter().map(|w| (w.name, w.state)).collect::<Vec<_>>();
-    let is = |name: &str, state| states.contains(&(name.to_owned(), state));
-    ensure!(
-        is("first", WaveState::Soaking) && is("rest", WaveState::Waiting),
-        "the pool says how far it is: {states:?}"
-    );
+    part.until("the pool says how far it is", SOON, || async {
+        let waves = part.status().await?.waves;
+        let is = |name: &str, state| waves.iter().any(|w| w.name == name && w.state == state);
+        Ok(is("first", WaveState::Soaking) && is("rest", WaveState::Waiting))
+    })
+    .await?;
     part.until_run(&v2, &[1], SOON).await?;
     part.until_held(&[last], "WaveWaiting", "wave rest is proven", SOON).await?;
     part.until_hold(&[w2], SOON).await?;
@@ -480,4 +265,25 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     let bad = failed(part, &v2.digest).await?;
     ensure!(bad.is_empty(), "it has not failed any more: {bad:?}");
     part.until_says("RolloutHalted", "False", "AsExpected", "", SOON).await
+}
+
+async fn a_halt_takes_back_from_who_drains(part: &Part<'_>) -> Result<()> {
+    let (n1, n2) = (part.node(1), part.node(2));
+    part.block(n2).await?;
+    let v2 = part.publish("2.0.0").await?;
+    part.host(1).settings(|s| s.never_ready = [v2.digest.to_string()].into());
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 2, "maxFailures": 1 })).await?;
+    part.until_phase(n1, "Proving", SOON).await?;
+    part.until_phase(n2, "Draining", SOON).await?;
+    part.until_hold(&[n1, n2], SOON).await?;
+    // Its admin gives the first one up: it has failed.
+    part.label(n1, "berth.dev/exclude", Some("")).await?;
+    part.until_says("RolloutHalted", "True", "TooManyFailures", n1, SOON).await?;
+    until_taken_back(part, 2, Outcome::Revoked).await?;
+    part.until_held(&[n2], "RolloutHalted", n1, SOON).await?;
+    part.unblock(n2).await?;
+    part.rollout(json!({ "retryToken": "mended" })).await?;
+    part.until_run(&v2, &[2], LONG).await?;
+    ensure!(part.boots(1) == 2 && part.boots(2) == 2, "each of them rebooted once");
+    Ok(())
 }
