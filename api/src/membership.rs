@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::core::{Selector, SelectorExt};
 
 /// A pool, as far as membership is concerned.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PoolSelector {
     /// Its name.
     pub name: PoolName,
@@ -17,7 +17,7 @@ pub struct PoolSelector {
 }
 
 /// Which nodes a pool selects.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Rule {
     /// Those that match.
     Select(Selector),
@@ -77,7 +77,9 @@ impl Conflict {
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     /// The pool of each node that has one.
-    pub pool_of: BTreeMap<NodeName, PoolName>,
+    pools: BTreeMap<NodeName, PoolName>,
+    /// The same by pool: whoever looks at every pool does not look at every node each time.
+    members: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,
     /// Nodes that carry the label `berth.dev/exclude`, and the pool that each would belong to.
@@ -85,9 +87,24 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// Makes a node a member of a pool, and of no other.
+    pub fn join(&mut self, node: NodeName, pool: PoolName) {
+        let before = self.pools.insert(node.clone(), pool.clone());
+        if let Some(members) = before.and_then(|before| self.members.get_mut(&before)) {
+            members.remove(&node);
+        }
+        self.members.entry(pool).or_default().insert(node);
+    }
+
+    /// The pool of a node.
+    pub fn pool_of(&self, node: &NodeName) -> Option<&PoolName> {
+        self.pools.get(node)
+    }
+
     /// The members of a pool, by name.
-    pub fn members<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a NodeName> {
-        self.pool_of.iter().filter(move |(_, p)| *p == pool).map(|(n, _)| n)
+    pub fn members(&self, pool: &PoolName) -> impl ExactSizeIterator<Item = &NodeName> {
+        static NOBODY: BTreeSet<NodeName> = BTreeSet::new();
+        self.members.get(pool).unwrap_or(&NOBODY).iter()
     }
 
     /// The conflicts that concern a pool.
@@ -132,7 +149,7 @@ pub fn membership<'a>(pools: &[PoolSelector], nodes: impl IntoIterator<Item = La
             }
         };
         if let Some(pool) = pool {
-            result.pool_of.insert(node.clone(), pool.clone());
+            result.join(node.clone(), pool.clone());
         }
     }
     result
@@ -157,17 +174,28 @@ mod tests {
     #[test]
     fn one_pool_takes_what_it_selects() {
         let pools = [pool("a", "role", "worker")];
-        let of = |labels: &[(&str, &str)]| decide(&pools, labels, None).pool_of;
+        let of = |labels: &[(&str, &str)]| decide(&pools, labels, None).pools;
         assert_eq!(of(&[("role", "worker")])[&"n1".into()], "a".into());
         assert!(of(&[("role", "infra")]).is_empty());
         assert!(of(&[]).is_empty());
     }
 
     #[test]
+    fn a_node_is_a_member_of_one_pool() {
+        let (mut all, [a, b]) = (Membership::default(), ["a", "b"].map(PoolName::from));
+        for (node, pool) in [("n2", &a), ("n1", &a), ("n2", &b), ("n1", &a)] {
+            all.join(node.into(), pool.clone());
+        }
+        let of = |pool| all.members(pool).map(NodeName::as_str).collect::<Vec<_>>();
+        assert_eq!((of(&a), of(&b), of(&"c".into())), (vec!["n1"], vec!["n2"], vec![]));
+        assert_eq!(all.pool_of(&"n2".into()), Some(&b));
+    }
+
+    #[test]
     fn an_empty_selector_takes_all() {
         let all =
             PoolSelector { name: "all".into(), rule: Rule::Select(selector(Some(&LabelSelector::default())).unwrap()) };
-        assert_eq!(decide(&[all], &[], None).pool_of.len(), 1);
+        assert_eq!(decide(&[all], &[], None).pools.len(), 1);
     }
 
     #[test]
@@ -178,7 +206,7 @@ mod tests {
         for (current, expected) in [(None, None), (Some("b"), Some("b")), (Some("c"), None)] {
             let result = decide(&pools, both, current);
             let expected = expected.map(PoolName::from);
-            assert_eq!(result.pool_of.get(&node), expected.as_ref(), "{current:?}");
+            assert_eq!(result.pool_of(&node), expected.as_ref(), "{current:?}");
             assert_eq!(result.conflicts[&node].stays_in, expected);
             assert_eq!(result.conflicts_of(&"a".into()).count(), 1);
             assert_eq!(result.conflicts_of(&"b".into()).count(), 1);
@@ -190,17 +218,17 @@ mod tests {
     fn a_pool_that_makes_no_sense_keeps_its_nodes_and_gets_no_more() {
         let keep = PoolSelector { name: "a".into(), rule: Rule::Keep };
         let pools = [keep, pool("b", "x", "1")];
-        assert_eq!(decide(&pools, &[], Some("a")).pool_of.len(), 1);
-        assert!(decide(&pools, &[], None).pool_of.is_empty());
+        assert_eq!(decide(&pools, &[], Some("a")).pools.len(), 1);
+        assert!(decide(&pools, &[], None).pools.is_empty());
         let both = decide(&pools, &[("x", "1")], Some("a"));
-        assert_eq!(both.pool_of[&"n1".into()], "a".into());
+        assert_eq!(both.pools[&"n1".into()], "a".into());
         assert_eq!(both.conflicts.len(), 1);
     }
 
     #[test]
     fn a_pool_that_goes_releases_its_nodes() {
         let nothing = PoolSelector { name: "a".into(), rule: Rule::Nothing };
-        assert!(decide(&[nothing], &[], Some("a")).pool_of.is_empty());
+        assert!(decide(&[nothing], &[], Some("a")).pools.is_empty());
     }
 
     #[test]
@@ -208,7 +236,7 @@ mod tests {
         let pools = [pool("a", "x", "1"), pool("b", "y", "1")];
         let labels: &[(&str, &str)] = &[("x", "1"), ("y", "1"), (keys::LABEL_EXCLUDE, "")];
         let result = decide(&pools, labels, Some("b"));
-        assert!(result.pool_of.is_empty() && result.conflicts.is_empty());
+        assert!(result.pools.is_empty() && result.conflicts.is_empty());
         assert_eq!(result.excluded[&"n1".into()], "b".into());
     }
 

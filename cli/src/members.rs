@@ -111,7 +111,7 @@ impl<'a> Roster<'a> {
 
     fn of_pool(&self, membership: &Membership, pool: &str) -> Vec<Member<'a>> {
         let pool = PoolName::from(pool);
-        let belongs = |node: &&Node| membership.pool_of.get(&NodeName::new(node.name_any())) == Some(&pool);
+        let belongs = |node: &&Node| membership.pool_of(&NodeName::new(node.name_any())) == Some(&pool);
         let mut members: Vec<_> = self.snapshot.nodes.iter().filter(belongs).map(|node| self.member(node)).collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));
         members

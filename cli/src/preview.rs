@@ -111,7 +111,7 @@ fn outsiders(snapshot: &Snapshot, roster: &Roster<'_>, pool: &str) -> Vec<Previe
     let mut rows = Vec::new();
     for node in &snapshot.nodes {
         let node_name = NodeName::new(node.name_any());
-        let stays = roster.membership.pool_of.get(&node_name) == Some(&name);
+        let stays = roster.membership.pool_of(&node_name) == Some(&name);
         let found = roster.membership.conflicts.get(&node_name).filter(|c| !stays && c.pools.contains(&name));
         if let (Some(found), Some(member)) = (found, roster.node(&node.name_any())) {
             rows.push(outsider(&member, "conflict", found.message()));

@@ -1,5 +1,6 @@
-//! How long the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, and making the facts
-//! that it is decided from. No I/O; the objects are as the API server would show them in the middle of a rollout.
+//! How long the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, making the facts that it
+//! is decided from, and what there is to publish, which is nothing. No I/O; the objects are as the API server would show
+//! them in the middle of a rollout.
 //!
 //! Prints one JSON line for each figure, with every run in milliseconds. `cargo run --release -p berth-controller --example plan`
 
@@ -10,10 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use berth_api::berth::{Berth, Offer, lease};
+use berth_api::membership::Membership;
 use berth_api::{BootId, Digest, NodeName, NodeUid};
-use berth_controller::facts::{self, Pool, Shared};
-use berth_controller::memory::{Alike, Offers, Soaks};
+use berth_controller::belonging::Belonging;
+use berth_controller::facts::{self, Occupied, Pool, Shared};
+use berth_controller::memory::{Alike, Leaves, Offers, Soaks};
 use berth_controller::plan::{self, PoolFacts};
+use berth_controller::publish::{self, HostWrite};
 use berth_controller::store::{Entry, Objects, Snapshot};
 use berth_controller::view::{HostView, LeaseView, NodeView, PoolView};
 use jiff::Timestamp;
@@ -66,16 +70,17 @@ impl World {
         for n in 0..nodes {
             let name = node_name(n);
             let pool = pool_name(n % pools);
-            world.snapshot.nodes.insert(name.clone(), entry(node(n, &pool)?));
-            world.snapshot.hosts.insert(name.clone(), entry(host(n, &pool, (n / pools).is_multiple_of(2))?));
+            Arc::make_mut(&mut world.snapshot.nodes).insert(name.clone(), entry(node(n, &pool)?));
+            Arc::make_mut(&mut world.snapshot.hosts)
+                .insert(name.clone(), entry(host(n, &pool, (n / pools).is_multiple_of(2))?));
             world.heard.insert(NodeName::new(name));
         }
         for p in 0..pools {
             let berths = nodes / pools / 10;
-            world.snapshot.pools.insert(pool_name(p), entry(pool(&pool_name(p), berths)?));
+            Arc::make_mut(&mut world.snapshot.pools).insert(pool_name(p), entry(pool(&pool_name(p), berths)?));
             for index in 0..berths {
                 let view = berth(&pool_name(p), index, p + pools * (2 * index + 1))?;
-                world.snapshot.leases.insert(view.name().to_owned(), entry(view.clone()));
+                Arc::make_mut(&mut world.snapshot.leases).insert(view.name().to_owned(), entry(view.clone()));
                 world.leases.push(view);
             }
         }
@@ -85,12 +90,12 @@ impl World {
     fn measure(&self, name: &str) {
         let objects: &Objects<PoolView> = &self.snapshot.pools;
         let pools = Pool::readable(objects);
-        let (mut belonging, mut making, mut planning) = (vec![], vec![], vec![]);
+        let (mut belonging, mut making, mut planning, mut publishing) = (vec![], vec![], vec![], vec![]);
         let (gone, in_doubt, alone, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
         let (offers, soaks, alike) = (Offers::default(), Soaks::default(), Alike::default());
-        let mut offered = 0;
+        let (mut offered, mut published) = (0, 0);
         for _ in 0..RUNS {
-            let membership = time(&mut belonging, || facts::membership(&self.snapshot));
+            let membership = time(&mut belonging, || Belonging::default().of(&self.snapshot));
             let occupied = facts::occupied(&self.leases);
             let shared = Shared {
                 snapshot: &self.snapshot,
@@ -112,10 +117,30 @@ impl World {
             let now = Timestamp::now();
             let plans: Vec<_> = time(&mut planning, || all.iter().map(|one| plan::plan(one, now)).collect());
             offered = plans.iter().map(|plan| plan.writes.len()).sum();
+            published = time(&mut publishing, || self.publish(&pools, &membership, &occupied)).len();
         }
-        for (what, runs) in [("plan", planning), ("facts", making), ("membership", belonging)] {
-            println!("{}", json!({ "name": format!("{what}, {name}"), "milliseconds": runs, "writes": offered }));
+        let all = [("plan", planning), ("facts", making), ("membership", belonging), ("publish", publishing)];
+        for (what, runs) in all {
+            let writes = if what == "publish" { published } else { offered };
+            println!("{}", json!({ "name": format!("{what}, {name}"), "milliseconds": runs, "writes": writes }));
         }
+    }
+
+    fn publish(&self, pools: &[Pool], membership: &Membership, occupied: &Occupied) -> Vec<HostWrite> {
+        publish::publish(&publish::Facts {
+            nodes: &self.snapshot.nodes,
+            hosts: &self.snapshot.hosts,
+            membership,
+            terms: &facts::terms(pools, membership, &BTreeSet::new()),
+            occupied: &occupied.by_uid,
+            unclear: &occupied.unclear,
+            overdue: &BTreeSet::new(),
+            confirmed_gone: &BTreeSet::new(),
+            heard: &self.heard,
+            leaves: &Leaves::default(),
+            fleet_paused: false,
+            holds: &BTreeMap::new(),
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use crate::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::publish::{Terms, desired_digest, made_for};
 use crate::store::{Objects, Snapshot};
 use crate::view::{HostView, LeaseView, NodeView, PoolView, Report};
-use berth_api::membership::{self, Membership, PoolSelector, Rule};
+use berth_api::membership::{self, Membership};
 use berth_api::waves::{self, Waves};
 
 /// A pool as this pass sees it.
@@ -122,44 +122,11 @@ fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }
 
-/// Who belongs where.
-pub fn membership(snapshot: &Snapshot) -> Membership {
-    let selectors: Vec<PoolSelector> = snapshot
-        .pools
-        .values()
-        .map(|entry| PoolSelector { name: entry.view.name.clone(), rule: rule(&entry.view) })
-        .collect();
-    let pools: BTreeMap<&str, PoolName> = snapshot
-        .hosts
-        .iter()
-        .filter_map(|(name, host)| {
-            let pool = &host.view.spec()?.pool_name;
-            (!pool.is_empty()).then(|| (name.as_str(), PoolName::from(pool.as_str())))
-        })
-        .collect();
-    let nodes = snapshot.nodes.values().map(|entry| {
-        let node = entry.view.as_ref();
-        (&node.name, &node.labels, pools.get(node.name.as_str()))
-    });
-    membership::membership(&selectors, nodes)
-}
-
-fn rule(pool: &PoolView) -> Rule {
-    match &pool.object {
-        Ok(object) if object.metadata.deletion_timestamp.is_some() => Rule::Nothing,
-        Ok(object) => match membership::selector(object.spec.node_selector.as_ref()) {
-            Ok(selector) => Rule::Select(selector),
-            Err(_) => Rule::Keep,
-        },
-        Err(_) => Rule::Keep,
-    }
-}
-
 /// What each pool says about its members. `resolving`: the pools whose first resolution is under way.
 pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
     let one = |pool: &Pool| {
         let spec = &pool.object.as_ref()?.spec;
-        let members = membership.members(&pool.name).count();
+        let members = membership.members(&pool.name).len();
         Some(Terms {
             target: pool.target().cloned(),
             unresolved: pool.unresolved(),
@@ -211,11 +178,11 @@ pub fn occupied(leases: &[LeaseView]) -> Occupied {
 /// Names and UIDs of Nodes that something of ours refers to and that the watch does not show: to be confirmed by a
 /// live read before anything is done about it.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
-    let there: BTreeSet<&NodeUid> = snapshot.nodes.values().map(|n| &n.view.uid).collect();
-    let hosts =
-        snapshot.hosts.iter().filter_map(|(name, host)| Some((made_for(&host.view)?, NodeName::from(name.as_str()))));
-    let holders = occupied.names.iter().map(|(u, n)| (u.clone(), n.clone()));
-    hosts.chain(holders).filter(|(uid, _)| !there.contains(uid)).collect()
+    let is_there = |uid: &str, name: &str| snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid);
+    let hosts = snapshot.hosts.iter().filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
+    let holders = occupied.names.iter().map(|(uid, name)| (uid.as_str(), name.as_str()));
+    let missing = hosts.chain(holders).filter(|(uid, name)| !is_there(uid, name));
+    missing.map(|(uid, name)| (uid.into(), name.into())).collect()
 }
 
 /// What the plan of one pool's berths depends on, besides what is the same for all pools.

@@ -7,6 +7,7 @@
 pub mod aggregate;
 pub mod api;
 pub mod backoff;
+pub mod belonging;
 pub mod cli;
 pub mod clock;
 pub mod events;

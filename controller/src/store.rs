@@ -45,7 +45,8 @@ pub type Objects<V> = BTreeMap<String, Entry<V>>;
 
 #[derive(Debug)]
 struct Table<V> {
-    current: Objects<V>,
+    /// Shared with the snapshots: it is copied when it changes while one is looked at.
+    current: Arc<Objects<V>>,
     /// Filled while a list is under way, and then takes the place of `current`.
     listed: Option<Objects<V>>,
     ready: bool,
@@ -53,7 +54,7 @@ struct Table<V> {
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        Self { current: BTreeMap::new(), listed: None, ready: false }
+        Self { current: Arc::default(), listed: None, ready: false }
     }
 }
 
@@ -81,17 +82,17 @@ impl<V: View> Table<V> {
                 false
             }
             Event::InitDone => {
-                self.current = self.listed.take().unwrap_or_default();
+                self.current = Arc::new(self.listed.take().unwrap_or_default());
                 self.ready = true;
                 true
             }
             Event::Apply((name, version, view)) => {
                 let entry = self.entry(&name, version, view, now);
                 let view = entry.view.clone();
-                let old = self.current.insert(name, entry);
+                let old = Arc::make_mut(&mut self.current).insert(name, entry);
                 old.is_none_or(|old| view.differs(&old.view))
             }
-            Event::Delete((name, _, _)) => self.current.remove(&name).is_some(),
+            Event::Delete((name, _, _)) => Arc::make_mut(&mut self.current).remove(&name).is_some(),
         }
     }
 }
@@ -109,13 +110,13 @@ struct Tables {
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// BootcNodePools.
-    pub pools: Objects<PoolView>,
+    pub pools: Arc<Objects<PoolView>>,
     /// BootcNodes.
-    pub hosts: Objects<HostView>,
+    pub hosts: Arc<Objects<HostView>>,
     /// Nodes.
-    pub nodes: Objects<NodeView>,
+    pub nodes: Arc<Objects<NodeView>>,
     /// Berths.
-    pub leases: Objects<LeaseView>,
+    pub leases: Arc<Objects<LeaseView>>,
     /// The BootcFleet that counts, when there is one.
     pub fleet: Option<Entry<FleetView>>,
 }

@@ -22,7 +22,7 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
     let excluded = is_excluded(member.node);
     let of = if excluded { &roster.without_label } else { &roster.membership };
-    let pool = of.pool_of.get(&NodeName::from(node)).and_then(|name| snapshot.pool(name.as_str()));
+    let pool = of.pool_of(&NodeName::from(node)).and_then(|name| snapshot.pool(name.as_str()));
     let claims = Claims::of(snapshot, &member);
     let key = keys::LABEL_EXCLUDE;
     let mut plan = Plan::default();
@@ -122,7 +122,7 @@ pub fn include(snapshot: &Snapshot, node: &str) -> Result<Plan, NoPlan> {
     let name = NodeName::from(node);
     let head = format!("Include node {node}: takes the label {} off it.", keys::LABEL_EXCLUDE);
     let mut plan = Plan { head, changes: vec![Change::label(&member, false)], ..Plan::default() };
-    let pool = roster.without_label.pool_of.get(&name).and_then(|pool| snapshot.pool(pool.as_str()));
+    let pool = roster.without_label.pool_of(&name).and_then(|pool| snapshot.pool(pool.as_str()));
     match (pool, roster.without_label.conflicts.get(&name)) {
         (_, Some(conflict)) => plan.warnings.push(conflict.message()),
         (None, None) => plan.facts.push("No pool selects it: nothing is asked of it.".to_owned()),

@@ -81,16 +81,16 @@ struct Draft<'a> {
 }
 
 /// The UID of the Node that a BootcNode was made for.
-pub fn made_for(host: &HostView) -> Option<NodeUid> {
+pub fn made_for(host: &HostView) -> Option<&str> {
     let published = host.spec().map(|s| s.node_uid.as_str());
     let uid = published.filter(|uid| !uid.is_empty());
-    uid.or(host.owner.as_deref()).map(NodeUid::from)
+    uid.or(host.owner.as_deref())
 }
 
 /// Whether a BootcNode was made for another Node than the one that now has its name.
 pub fn is_stale(host: &HostView, node: Option<&NodeView>) -> bool {
     match (made_for(host), node) {
-        (Some(uid), Some(node)) => uid != node.uid,
+        (Some(uid), Some(node)) => uid != node.uid.as_str(),
         (_, None) => true,
         (None, Some(_)) => false,
     }
@@ -104,23 +104,20 @@ pub fn is_leaving(host: &HostView) -> bool {
 /// Decides every write to a BootcNode that is due.
 pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
     let mut writes = vec![];
-    let mut drafts: BTreeMap<Option<PoolName>, Vec<Draft<'_>>> = BTreeMap::new();
+    let mut drafts: BTreeMap<Option<&PoolName>, Vec<Draft<'_>>> = BTreeMap::new();
+    let mut forms = Forms::default();
     for (name, entry) in facts.hosts {
-        let node = facts.nodes.get(name).map(|n| n.view.as_ref());
-        if let Some(write) = farewell(facts, name, &entry.view, node) {
-            writes.push(write);
-        }
+        writes.extend(farewell(facts, name, &entry.view));
     }
     for entry in facts.nodes.values() {
         let node = entry.view.as_ref();
         let host = facts.hosts.get(node.name.as_str()).map(|h| h.view.as_ref());
-        if let Some(draft) = draft(facts, node, host) {
-            let pool = (!draft.spec.pool_name.is_empty()).then(|| PoolName::from(draft.spec.pool_name.as_str()));
+        if let Some((pool, draft)) = draft(facts, node, host, &mut forms) {
             drafts.entry(pool).or_default().push(draft);
         }
     }
     for (pool, mut drafts) in drafts {
-        if let Some(terms) = pool.and_then(|p| facts.terms.get(&p)) {
+        if let Some(terms) = pool.and_then(|p| facts.terms.get(p)) {
             staging::allow(facts, terms, &mut drafts);
         }
         writes.extend(drafts.into_iter().filter_map(|draft| due(facts, bounded(draft))));
@@ -129,10 +126,15 @@ pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
 }
 
 /// Deletes a BootcNode whose node is released or gone, or takes our finalizer off it.
-fn farewell(facts: &Facts<'_>, name: &str, host: &HostView, node: Option<&NodeView>) -> Option<HostWrite> {
-    let gone = is_stale(host, node) && made_for(host).is_some_and(|uid| facts.confirmed_gone.contains(&uid));
+fn farewell(facts: &Facts<'_>, name: &str, host: &HostView) -> Option<HostWrite> {
+    if !is_leaving(host) && facts.confirmed_gone.is_empty() {
+        return None;
+    }
+    let node = facts.nodes.get(name).map(|n| n.view.as_ref());
+    let gone =
+        is_stale(host, node) && made_for(host).is_some_and(|uid| facts.confirmed_gone.contains(&NodeUid::from(uid)));
     if !gone {
-        let wanted = facts.membership.pool_of.contains_key(&NodeName::from(name))
+        let wanted = facts.membership.pool_of(&NodeName::from(name)).is_some()
             || facts.membership.conflicts.contains_key(&NodeName::from(name));
         let overdue = facts.overdue.contains(&host.uid);
         let settled = is_leaving(host) && (host.released() || overdue);
@@ -158,12 +160,21 @@ fn farewell(facts: &Facts<'_>, name: &str, host: &HostView, node: Option<&NodeVi
 /// Whether the node holds a berth, is offered one, or is named by a Lease that cannot be read.
 fn occupied(facts: &Facts<'_>, name: &str, host: &HostView) -> bool {
     facts.unclear.contains(NodeName::from(name).label().as_ref())
-        || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&uid))
+        || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
 }
 
-/// What the node's BootcNode should say, before staging is allowed to some. `None`: nothing is to be changed.
-fn draft<'a>(facts: &Facts<'a>, node: &'a NodeView, host: Option<&'a HostView>) -> Option<Draft<'a>> {
-    let pool = facts.membership.pool_of.get(&node.name);
+/// What is published to every node of one architecture in a pool alike.
+type Forms<'a> = BTreeMap<(&'a PoolName, &'a str), BootcNodeSpec>;
+
+/// The pool that the node's BootcNode should name, if any, and what it should say before staging is allowed to some.
+/// `None`: nothing is to be changed.
+fn draft<'a>(
+    facts: &Facts<'a>,
+    node: &'a NodeView,
+    host: Option<&'a HostView>,
+    forms: &mut Forms<'a>,
+) -> Option<(Option<&'a PoolName>, Draft<'a>)> {
+    let pool = facts.membership.pool_of(&node.name);
     let conflict = facts.membership.conflicts.get(&node.name);
     let old = match host {
         Some(host) if is_stale(host, Some(node)) => return None,
@@ -191,24 +202,26 @@ fn draft<'a>(facts: &Facts<'a>, node: &'a NodeView, host: Option<&'a HostView>) 
         };
         let node_uid = node.uid.to_string();
         let spec = BootcNodeSpec { node_uid, hold, ..BootcNodeSpec::default() };
-        return Some(Draft { node, host, spec, label });
+        return Some((None, Draft { node, host, spec, label }));
     };
     let terms = facts.terms.get(pool)?;
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
     let waits = || facts.holds.get(pool).and_then(|holds| holds.get(&node.name)).cloned();
-    let spec = member_spec(node, pool, terms, hold.or_else(waits));
-    Some(Draft { node, host, spec, label: Some(pool.to_string()) })
+    let form = forms.entry((pool, &node.architecture)).or_insert_with(|| form(pool, terms, &node.architecture));
+    let mut spec = BootcNodeSpec { node_uid: node.uid.to_string(), ..form.clone() };
+    spec.hold = hold.or_else(waits).or(spec.hold);
+    Some((Some(pool), Draft { node, host, spec, label: Some(pool.to_string()) }))
 }
 
-fn member_spec(node: &NodeView, pool: &PoolName, terms: &Terms, hold: Option<Hold>) -> BootcNodeSpec {
-    let image = desired_image(terms, &node.architecture);
-    let hold = hold.or_else(|| image.as_ref().err().cloned());
+fn form(pool: &PoolName, terms: &Terms, architecture: &str) -> BootcNodeSpec {
+    let image = desired_image(terms, architecture);
+    let hold = image.as_ref().err().cloned();
     let seconds = |d: Duration| format!("{}s", d.as_secs());
     BootcNodeSpec {
         pool_name: pool.to_string(),
-        node_uid: node.uid.to_string(),
+        node_uid: String::new(),
         image: image.ok(),
         staging: Staging::Held,
         hold,
@@ -262,25 +275,29 @@ fn bounded(mut draft: Draft<'_>) -> Draft<'_> {
 
 /// The write that brings the BootcNode to the draft, when one is needed.
 fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
-    let name = draft.node.name.to_string();
+    let name = draft.node.name.as_str();
     let Some(host) = draft.host else {
+        let name = name.to_owned();
         return Some(HostWrite::Create { name, spec: draft.spec, label: draft.label });
     };
-    let before = Box::new(host.spec()?.clone());
+    let before = host.spec()?;
     let finalizer = host.finalizers.iter().any(|f| f == keys::FINALIZER_NODE);
-    let same = host.spec() == Some(&draft.spec)
+    let same = *before == draft.spec
         && host.pool_label == draft.label
         && (host.deleting || (finalizer && host.owner.as_deref() == Some(draft.node.uid.as_str())));
-    let version = facts.hosts.get(&name).map(|h| h.version.clone());
+    if same {
+        return None;
+    }
+    let version = facts.hosts.get(name).map(|h| h.version.clone());
     let mut finalizers = host.finalizers.clone();
     if !finalizer && !host.deleting {
         finalizers.push(keys::FINALIZER_NODE.to_owned());
     }
-    (!same).then(|| HostWrite::Update {
-        name,
+    Some(HostWrite::Update {
+        name: name.to_owned(),
         uid: host.uid.clone(),
         version: version.unwrap_or_default(),
-        before,
+        before: Box::new(before.clone()),
         spec: draft.spec,
         label: draft.label,
         finalizers,

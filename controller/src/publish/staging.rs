@@ -76,12 +76,12 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     let old = draft.host.and_then(|h| h.spec());
     let published = old.and_then(|old| old.image.as_ref()).is_some_and(|image| image.digest == *digest);
     let has_leave = published && old.is_some_and(|old| old.staging == Staging::Allowed);
-    let name = &draft.node.name;
-    let heard = draft.host.is_none() || facts.heard.contains(name);
     let report = draft.host.and_then(|h| h.report());
     if report.is_some_and(|r| r.staged.as_ref() == Some(digest) || r.booted.as_ref() == Some(digest)) {
         return Some(Standing::Done);
     }
+    let name = &draft.node.name;
+    let heard = draft.host.is_none() || facts.heard.contains(name);
     // It may pull a former digest still, until it has reported on this one; with leave it then goes on to this one.
     // Also one whose Node is not Ready, as long as its agent speaks: the pull goes on.
     let phase = report.and_then(|r| r.phase);

@@ -67,7 +67,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
     };
     let mut membership = Membership::default();
     for name in names {
-        membership.pool_of.insert((*name).into(), "a".into());
+        membership.join((*name).into(), "a".into());
     }
     World {
         nodes: names.iter().map(|n| ((*n).to_owned(), entry(node(n)))).collect(),
@@ -392,12 +392,12 @@ fn a_node_that_holds_a_berth_is_not_moved() {
     let mut world = world(&["n1"], 1);
     world.step();
     world.occupied.insert(NodeUid::from("uid-n1"), ["a".into()].into());
-    world.membership.pool_of.insert("n1".into(), "b".into());
+    world.membership.join("n1".into(), "b".into());
     assert!(world.step().is_empty());
-    world.membership.pool_of.clear();
+    world.membership = Membership::default();
     assert!(world.step().is_empty());
     world.occupied.clear();
-    world.membership.pool_of.insert("n1".into(), "b".into());
+    world.membership.join("n1".into(), "b".into());
     world.step();
     assert_eq!(world.spec("n1").pool_name, "b");
     assert_eq!(world.spec("n1").image.as_ref().unwrap().digest, digest(2));
@@ -418,7 +418,7 @@ fn a_node_that_leaves_is_released_by_its_agent() {
     let mut world = world(&["n1"], 1);
     world.step();
     world.report("n1", |r| r.phase = Some(Phase::Released));
-    world.membership.pool_of.clear();
+    world.membership = Membership::default();
     world.step();
     let spec = world.spec("n1");
     assert!(spec.pool_name.is_empty() && spec.image.is_none());
@@ -435,7 +435,7 @@ fn a_node_that_leaves_is_released_by_its_agent() {
 fn a_node_that_does_not_answer_is_let_go_in_the_end_unless_it_holds() {
     let mut world = world(&["n1"], 1);
     world.step();
-    world.membership.pool_of.clear();
+    world.membership = Membership::default();
     world.step();
     world.overdue.insert("host-n1".into());
     world.occupied.insert(NodeUid::from("uid-n1"), ["a".into()].into());
@@ -477,7 +477,7 @@ fn a_node_that_is_gone_is_cleaned_up() {
     let mut world = world(&["n1"], 1);
     world.step();
     world.nodes.clear();
-    world.membership.pool_of.clear();
+    world.membership = Membership::default();
     assert!(world.step().is_empty(), "not before a live read");
     world.gone.insert("uid-n1".into());
     world.step();
@@ -493,7 +493,7 @@ fn a_conflict_is_named_on_the_node() {
         pools: vec!["a".into(), "b".into()],
         stays_in: stays_in.map(Into::into),
     };
-    world.membership.pool_of.clear();
+    world.membership = Membership::default();
     world.membership.conflicts.insert("n1".into(), conflict(None));
     world.step();
     let spec = world.spec("n1");
@@ -502,7 +502,7 @@ fn a_conflict_is_named_on_the_node() {
     world.report("n1", |r| r.phase = Some(Phase::Released));
     assert!(world.step().is_empty(), "it stays, to say why");
     world.membership.conflicts.clear();
-    world.membership.pool_of.insert("n1".into(), "a".into());
+    world.membership.join("n1".into(), "a".into());
     world.step();
     assert!(world.spec("n1").hold.is_none() && world.spec("n1").image.is_some());
     world.membership.conflicts.insert("n1".into(), conflict(Some("a")));

@@ -1,5 +1,6 @@
 //! Phase 6, client required: keeping the berths.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ use crate::leader::Lost;
 use crate::plan::{BerthWrite, Plan, Wait, Why, plan};
 
 impl Reconciler {
-    /// Plans from what the watches know; if that asks for anything, reads all berths anew and plans again.
+    /// Plans from what the watches know; if that asks for anything, reads all berths anew, and plans again unless they are
+    /// what was planned from.
     pub(super) async fn berths(&mut self, pass: &mut Pass) -> Result<(), Lost> {
         self.gates(pass);
         self.plans(pass);
@@ -34,13 +36,17 @@ impl Reconciler {
         if !asks {
             return Ok(());
         }
+        let known = pass.leases.clone();
         if !self.live_leases(pass).await? {
             // Nothing is given away, and no smaller capacity is told, from what may be stale.
             pass.plans.clear();
             return Ok(());
         }
+        let servers = (pass.alone.clone(), pass.servers.clone());
         self.look_at_servers(pass);
-        self.plans(pass);
+        if pass.leases != known || (&pass.alone, &pass.servers) != (&servers.0, &servers.1) {
+            self.plans(pass);
+        }
         for pool in pass.pools.clone() {
             let writes = pass.plans.get(&pool.name).map(|plan| plan.writes.clone());
             self.execute(pass, &pool, writes.unwrap_or_default()).await?;
@@ -91,7 +97,8 @@ impl Reconciler {
     fn plans(&mut self, pass: &mut Pass) {
         let berths = pass.leases.iter().filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
         self.offers.see(berths, pass.now);
-        let uids: BTreeSet<&NodeUid> = pass.snapshot.nodes.values().map(|n| &n.view.uid).collect();
+        let uids =
+            LazyCell::new(|| -> BTreeSet<&NodeUid> { pass.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
         self.offers.keep(|uid| uids.contains(uid));
         let shared = self.shared(pass);
         let mut alone = pass.alone.clone();

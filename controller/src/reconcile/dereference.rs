@@ -2,6 +2,7 @@
 //! a watch and would be acted on is looked up on the server first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use berth_api::pool::BootcNodePool;
@@ -15,7 +16,6 @@ use crate::facts::{self, Pool};
 use crate::leader::Lost;
 use crate::store::Snapshot;
 use crate::view::LeaseView;
-use berth_api::membership::Membership;
 
 impl Reconciler {
     pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<Pass, Lost> {
@@ -30,7 +30,7 @@ impl Reconciler {
             .collect();
         let mut pass = Pass {
             pools: Pool::readable(&snapshot.pools),
-            membership: Membership::default(),
+            membership: Arc::default(),
             leases,
             live: false,
             occupied,
@@ -60,7 +60,7 @@ impl Reconciler {
                 tracing::warn!(pool = %entry.view.name, %error, "pool cannot be read; it is left as it is");
             }
         }
-        for (name, entry) in &pass.snapshot.hosts {
+        for (name, entry) in pass.snapshot.hosts.iter() {
             if let Err(error) = &entry.view.content {
                 tracing::warn!(node = %name, %error, "BootcNode cannot be read; it is left as it is");
             }

@@ -1,5 +1,6 @@
 //! Phase 5, client required: publishing to the nodes.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
 use berth_api::node::{BootcNode, BootcNodeSpec};
@@ -17,7 +18,8 @@ const CONCURRENCY: usize = 16;
 impl Reconciler {
     pub(super) async fn publish(&mut self, pass: &mut Pass) -> Result<(), Lost> {
         self.leaves.see(&pass.snapshot.hosts, pass.now);
-        let uids: BTreeSet<&str> = pass.snapshot.hosts.values().map(|h| h.view.uid.as_str()).collect();
+        let uids =
+            LazyCell::new(|| -> BTreeSet<&str> { pass.snapshot.hosts.values().map(|h| h.view.uid.as_str()).collect() });
         self.alike.keep(|uid| uids.contains(uid));
         let mut writes = self.host_writes(pass);
         // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.

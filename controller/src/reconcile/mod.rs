@@ -5,6 +5,7 @@
 //! be written is tried again, later and later, while everything else goes on. Only lost leadership ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::node::Hold;
@@ -13,7 +14,8 @@ use jiff::Timestamp;
 
 use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
-use crate::facts::{self, Occupied, Pool, Shared};
+use crate::belonging::Belonging;
+use crate::facts::{Occupied, Pool, Shared};
 use crate::gates::{Gates, Keeper};
 use crate::leader::Lost;
 use crate::memory::{Alike, Leaves, Offers, Soaks};
@@ -35,8 +37,9 @@ mod timeouts;
 
 pub use outside::Outside;
 
-/// Changes that arrive together are dealt with together.
-const DEBOUNCE: Duration = Duration::from_millis(25);
+/// After a pass, the next one waits for as long as that took, and no longer than this: what arrives meanwhile is dealt with
+/// together, and whoever reports most leaves half of the time to others.
+const REST: Duration = Duration::from_millis(25);
 /// A pass is made at least this often: offers lapse and holders become overdue without anything changing.
 const TICK: Duration = Duration::from_secs(10);
 /// After a conflict the watch needs a moment to show what the object says now.
@@ -66,6 +69,8 @@ pub struct Reconciler {
     reported: BTreeMap<PoolName, Instant>,
     /// The open offers, and who let some lapse.
     offers: Offers,
+    /// Who belongs to which pool.
+    belonging: Belonging,
     /// The gates of all pools.
     gates: Keeper,
     /// How long waves have been soaking.
@@ -89,7 +94,7 @@ pub struct Reconciler {
 struct Pass {
     snapshot: Snapshot,
     pools: Vec<Pool>,
-    membership: Membership,
+    membership: Arc<Membership>,
     leases: Vec<LeaseView>,
     /// The Leases were read from the server in this very pass, so that they contain all writes of ours.
     live: bool,
@@ -125,6 +130,7 @@ impl Reconciler {
             asked: BTreeMap::new(),
             reported: BTreeMap::new(),
             offers: Offers::default(),
+            belonging: Belonging::default(),
             gates: Keeper::default(),
             soaks: Soaks::default(),
             holds: BTreeMap::new(),
@@ -141,13 +147,13 @@ impl Reconciler {
     /// Makes passes until leadership is lost.
     pub async fn run(mut self) -> Lost {
         let mut quiet = false;
-        let mut last = Instant::now();
+        let mut rested = Instant::now();
         loop {
             let now = Instant::now();
             let wait = self.due.map_or(TICK, |due| due.saturating_duration_since(now).min(TICK));
             let _ = tokio::time::timeout(wait, self.store.changed()).await;
             // The first of a burst is answered at once, the rest of it together.
-            tokio::time::sleep(DEBOUNCE.saturating_sub(last.elapsed())).await;
+            tokio::time::sleep_until(rested.into()).await;
             // What woke us meanwhile is part of the snapshot that follows.
             let _ = tokio::time::timeout(Duration::ZERO, self.store.changed()).await;
             let Some(snapshot) = self.store.snapshot() else {
@@ -157,10 +163,11 @@ impl Reconciler {
                 quiet = true;
                 continue;
             };
+            let began = Instant::now();
             if let Err(lost) = self.pass(snapshot).await {
                 return lost;
             }
-            last = Instant::now();
+            rested = Instant::now() + began.elapsed().min(REST);
         }
     }
 
@@ -192,7 +199,7 @@ impl Reconciler {
 
     /// Phase 2, pure: who belongs to which pool.
     fn membership(&mut self, pass: &mut Pass) {
-        pass.membership = facts::membership(&pass.snapshot);
+        pass.membership = self.belonging.of(&pass.snapshot);
         let mut asked = BTreeMap::new();
         for host in pass.snapshot.hosts.values() {
             if publish::is_leaving(&host.view) {

@@ -1,9 +1,11 @@
 //! Phases 3, 7 and 8, client required: the pools' finalizers, their status, and their end.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use berth_api::berth::Holding;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
-use berth_api::{NodeName, keys};
+use berth_api::{NodeName, NodeUid, keys};
 use serde_json::json;
 
 use super::{Pass, Reconciler};
@@ -94,9 +96,10 @@ impl Reconciler {
     ) -> Option<BootcNodePoolStatus> {
         // Without a plan the berths were not read: better an old status than a wrong one.
         let plan = self.plan_of(pass, pool)?;
-        let members: Vec<MemberView<'_>> =
-            pass.membership.members(&pool.name).filter_map(|name| member(pass, name)).collect();
-        let away = away(pass, pool);
+        let holdings = holdings(pass);
+        let member = |name: &NodeName| member(pass, &holdings, name);
+        let members: Vec<MemberView<'_>> = pass.membership.members(&pool.name).filter_map(member).collect();
+        let away: Vec<MemberView<'_>> = strangers(pass, pool).filter_map(member).collect();
         let resolution = pass.resolutions.get(&pool.name).cloned().unwrap_or_default();
         let unreadable = pass
             .leases
@@ -152,25 +155,26 @@ impl Reconciler {
     }
 }
 
-fn member<'a>(pass: &'a Pass, name: &NodeName) -> Option<MemberView<'a>> {
+/// Who holds what, by UID; of two berths of one node, the first.
+fn holdings(pass: &Pass) -> BTreeMap<&NodeUid, &Holding> {
+    let holdings = pass.leases.iter().rev().filter_map(|lease| lease.berth.as_ref().ok()?.holding());
+    holdings.map(|holding| (&holding.uid, holding)).collect()
+}
+
+fn member<'a>(pass: &'a Pass, holdings: &BTreeMap<&NodeUid, &'a Holding>, name: &NodeName) -> Option<MemberView<'a>> {
     let node = pass.snapshot.nodes.get(name.as_str())?.view.as_ref();
-    let entry = pass.snapshot.hosts.get(name.as_str());
-    let held = pass.leases.iter().find_map(|lease| {
-        let holding = lease.berth.as_ref().ok()?.holding()?;
-        (holding.uid == node.uid).then_some(holding)
-    });
+    let host = pass.snapshot.hosts.get(name.as_str()).map(|entry| entry.view.as_ref());
+    let holding = holdings.get(&node.uid).copied();
     let overdue = pass.timed_out.contains(&node.uid);
-    let host = entry.map(|e| e.view.as_ref());
     let heard = pass.heard.contains(name);
-    Some(MemberView { node, host, holding: held, overdue, heard })
+    Some(MemberView { node, host, holding, overdue, heard })
 }
 
 /// The holders of the pool's berths that are not its members any more.
-fn away<'a>(pass: &'a Pass, pool: &Pool) -> Vec<MemberView<'a>> {
+fn strangers<'a>(pass: &'a Pass, pool: &'a Pool) -> impl Iterator<Item = &'a NodeName> {
     let berths = pass.leases.iter().filter(|l| l.pool == pool.name);
     let holders = berths.filter_map(|l| Some(&l.berth.as_ref().ok()?.holding()?.node));
-    let strangers = holders.filter(|name| pass.membership.pool_of.get(*name) != Some(&pool.name));
-    strangers.filter_map(|name| member(pass, name)).collect()
+    holders.filter(|name| pass.membership.pool_of(name) != Some(&pool.name))
 }
 
 /// Whether something changes that others act on or wait for, not just counts and messages.
