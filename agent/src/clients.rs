@@ -135,7 +135,7 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
     // The audit log then tells the agent's requests from those of the kubelet whose credentials it borrows.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
     config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
-    Client::try_from(config).context("cannot make a client of the API server")
+    berth_api::client::client(config).context("cannot make a client of the API server")
 }
 
 /// Where a file of the agent's own view really is. One under the host's root is found as the host would find it;

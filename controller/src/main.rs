@@ -15,8 +15,8 @@ use berth_controller::reconcile::{Outside, Reconciler};
 use berth_controller::resolve::{RegistryConfig, Resolver};
 use berth_controller::store::Store;
 use clap::Parser;
+use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -89,7 +89,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     let timing = cli.timing().map_err(anyhow::Error::msg)?;
     let registries = registries(&cli)?;
     let config = config(&cli).await?;
-    let client = Client::try_from(api::settled(config.clone(), api::SILENCE))?;
+    let client = berth_api::client::client(api::settled(config.clone(), api::SILENCE))?;
     let metrics = serve_metrics(&cli).await?;
     let identity = identity(&cli);
     let mut terminate = signal(SignalKind::terminate())?;
