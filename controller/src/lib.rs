@@ -16,6 +16,7 @@ pub mod gates;
 pub mod leader;
 pub mod memory;
 pub mod metrics;
+pub mod news;
 pub mod overdue;
 pub mod plan;
 pub mod publish;

@@ -19,8 +19,8 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::sync::Notify;
 
+use crate::news::{Board, News};
 use crate::view::{FleetView, HostView, LeaseView, NodeView, PoolView, View};
 
 /// One object as it is known.
@@ -69,30 +69,30 @@ impl<V: View> Table<V> {
         Entry { view: Arc::new(view), version, heard }
     }
 
-    /// Takes one event in, and says whether a plan could now look different.
-    fn take(&mut self, event: Event<(String, String, V)>, now: Instant) -> bool {
+    /// Takes one event in, and says how soon that is to be looked at, if a plan could now look different.
+    fn take(&mut self, event: Event<(String, String, V)>, now: Instant) -> Option<News> {
         match event {
             Event::Init => {
                 self.listed = Some(BTreeMap::new());
-                false
+                None
             }
             Event::InitApply((name, version, view)) => {
                 let entry = self.entry(&name, version, view, now);
                 self.listed.get_or_insert_default().insert(name, entry);
-                false
+                None
             }
             Event::InitDone => {
                 self.current = Arc::new(self.listed.take().unwrap_or_default());
                 self.ready = true;
-                true
+                Some(News::Soon)
             }
             Event::Apply((name, version, view)) => {
                 let entry = self.entry(&name, version, view, now);
                 let view = entry.view.clone();
                 let old = Arc::make_mut(&mut self.current).insert(name, entry);
-                old.is_none_or(|old| view.differs(&old.view))
+                old.map_or(Some(News::Soon), |old| view.news(&old.view))
             }
-            Event::Delete((name, _, _)) => Arc::make_mut(&mut self.current).remove(&name).is_some(),
+            Event::Delete((name, _, _)) => Arc::make_mut(&mut self.current).remove(&name).map(|_| News::Soon),
         }
     }
 }
@@ -132,7 +132,7 @@ impl Snapshot {
 #[derive(Debug, Clone, Default)]
 pub struct Store {
     tables: Arc<Mutex<Tables>>,
-    changed: Arc<Notify>,
+    news: Arc<Board>,
 }
 
 impl Store {
@@ -211,9 +211,9 @@ impl Store {
                     continue;
                 }
             };
-            let mut tables = self.lock();
-            if table(&mut tables).take(event, Instant::now()) {
-                self.changed.notify_one();
+            let news = table(&mut self.lock()).take(event, Instant::now());
+            if let Some(news) = news {
+                self.news.tell(news);
             }
         }
     }
@@ -225,12 +225,12 @@ impl Store {
 
     /// Asks for another pass.
     pub fn wake(&self) {
-        self.changed.notify_one();
+        self.news.tell(News::Soon);
     }
 
-    /// Waits until something that matters has changed.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// What has changed since the last snapshot.
+    pub fn news(&self) -> &Board {
+        &self.news
     }
 
     /// The kinds whose first list has not arrived yet.
@@ -248,8 +248,10 @@ impl Store {
         .collect()
     }
 
-    /// A snapshot, once every watch has listed its objects.
+    /// A snapshot, once every watch has listed its objects. No news is left.
     pub fn snapshot(&self) -> Option<Snapshot> {
+        // First, so that what changes meanwhile is looked at again.
+        self.news.clear();
         if !self.missing().is_empty() {
             return None;
         }
@@ -301,11 +303,20 @@ mod tests {
     fn a_list_replaces_all_at_once() {
         let now = Instant::now();
         let mut table = Table::default();
-        assert!(table.take(Event::Apply(event("x", 0)), now));
-        assert!(!table.take(Event::Init, now));
+        assert!(table.take(Event::Apply(event("x", 0)), now).is_some());
+        assert!(table.take(Event::Init, now).is_none());
         assert!(!table.ready && table.current.len() == 1);
-        assert!(table.take(Event::InitDone, now));
+        assert!(table.take(Event::InitDone, now).is_some());
         assert!(table.ready && table.current.is_empty());
+    }
+
+    #[test]
+    fn what_was_looked_at_is_no_news_even_if_it_was_too_early() {
+        let store = Store::default();
+        store.wake();
+        assert!(store.news().latest().is_some());
+        assert!(store.snapshot().is_none());
+        assert!(store.news().latest().is_none());
     }
 
     #[test]
@@ -314,9 +325,9 @@ mod tests {
         let later = t0 + Duration::from_secs(60);
         let mut table = Table::default();
         table.take(Event::Apply(event("x", 0)), t0);
-        assert!(!table.take(Event::Apply(event("x", 1)), later));
+        assert!(table.take(Event::Apply(event("x", 1)), later).is_none());
         assert_eq!(table.current["a"].heard, later);
-        assert!(table.take(Event::Apply(event("y", 1)), later + Duration::from_secs(9)));
+        assert!(table.take(Event::Apply(event("y", 1)), later + Duration::from_secs(9)).is_some());
         assert_eq!(table.current["a"].heard, later, "our own write is no sign of life");
         table.take(Event::Init, later);
         table.take(Event::InitApply(event("y", 1)), later + Duration::from_secs(99));

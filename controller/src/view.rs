@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::berth::{self, Berth};
+use berth_api::berth::{self, Berth, BerthState};
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, Phase};
 use berth_api::pool::BootcNodePool;
@@ -15,10 +15,17 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DeserializeGuard;
 
+use crate::news::News;
+
 /// A projection, and how two of them differ.
 pub trait View {
     /// Whether a plan made from `other` could look different.
     fn differs(&self, other: &Self) -> bool;
+
+    /// How soon that is to be looked at, if it does.
+    fn news(&self, other: &Self) -> Option<News> {
+        self.differs(other).then_some(News::Soon)
+    }
 
     /// Whether somebody other than the controller has spoken in between: an agent's report or renewal.
     fn spoken(&self, other: &Self) -> bool {
@@ -206,6 +213,13 @@ impl View for HostView {
 impl View for LeaseView {
     fn differs(&self, other: &Self) -> bool {
         self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
+    }
+
+    /// For a berth that is given back the next node waits, and all those behind it. What else happens to a berth is counted.
+    fn news(&self, other: &Self) -> Option<News> {
+        let is_closed = |view: &Self| view.berth.as_ref().is_ok_and(|b| matches!(b.state, BerthState::Closed(_)));
+        let given_back = is_closed(self) && !is_closed(other);
+        self.differs(other).then_some(if given_back { News::Now } else { News::Later })
     }
 
     /// What the controller writes to a held berth, and that it writes, says nothing about the holder.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use berth_api::node::Hold;
 use berth_api::{NodeName, NodeUid, PoolName};
 use jiff::Timestamp;
+use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
@@ -19,6 +20,7 @@ use crate::facts::{Occupied, Pool, Shared};
 use crate::gates::{Gates, Keeper};
 use crate::leader::Lost;
 use crate::memory::{Alike, Leaves, Offers, Soaks};
+use crate::news::News;
 use crate::overdue::Overdue;
 use crate::plan::Plan;
 use crate::publish;
@@ -149,13 +151,7 @@ impl Reconciler {
         let mut quiet = false;
         let mut rested = Instant::now();
         loop {
-            let now = Instant::now();
-            let wait = self.due.map_or(TICK, |due| due.saturating_duration_since(now).min(TICK));
-            let _ = tokio::time::timeout(wait, self.store.changed()).await;
-            // The first of a burst is answered at once, the rest of it together.
-            tokio::time::sleep_until(rested.into()).await;
-            // What woke us meanwhile is part of the snapshot that follows.
-            let _ = tokio::time::timeout(Duration::ZERO, self.store.changed()).await;
+            self.rest(rested).await;
             let Some(snapshot) = self.store.snapshot() else {
                 if !quiet {
                     tracing::info!(missing = ?self.store.missing(), "waiting for the first lists");
@@ -169,6 +165,17 @@ impl Reconciler {
             }
             rested = Instant::now() + began.elapsed().min(REST);
         }
+    }
+
+    /// Waits until something has changed or is due, and then, unless somebody waits for it, for more of it.
+    async fn rest(&self, rested: Instant) {
+        let wait = self.due.map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK));
+        let news = self.store.news();
+        let _ = timeout(wait, news.wait(News::Later)).await;
+        if news.latest() == Some(News::Later) {
+            let _ = timeout(REST, news.wait(News::Soon)).await;
+        }
+        let _ = timeout(rested.saturating_duration_since(Instant::now()), news.wait(News::Now)).await;
     }
 
     /// Asks for another pass no later than that.

@@ -1,0 +1,113 @@
+//! That something has changed, and how soon that is to be looked at.
+
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+
+/// How soon a change is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// Together with others: nobody waits for it.
+    Later,
+    /// As soon as the last pass is rested from.
+    Soon,
+    /// At once.
+    Now,
+}
+
+/// What has changed since somebody last looked: the most urgent of it.
+#[derive(Debug, Default)]
+pub struct Board {
+    latest: Mutex<Option<News>>,
+    changed: Notify,
+}
+
+impl Board {
+    /// Something has changed.
+    pub fn tell(&self, news: News) {
+        let mut latest = self.lock();
+        *latest = (*latest).max(Some(news));
+        self.changed.notify_one();
+    }
+
+    /// What has changed since [`Self::clear`].
+    pub fn latest(&self) -> Option<News> {
+        *self.lock()
+    }
+
+    /// Waits for something that is as urgent as that. One at a time may wait.
+    pub async fn wait(&self, news: News) {
+        while self.latest() < Some(news) {
+            self.changed.notified().await;
+        }
+    }
+
+    /// All of it is looked at now.
+    pub fn clear(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<News>> {
+        self.latest.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use berth_api::BootId;
+    use berth_api::berth::{Berth, Offer, Outcome, lease};
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::view::{LeaseView, View};
+
+    #[test]
+    fn what_is_given_back_is_looked_at_at_once() {
+        let at = Timestamp::from_second(1).unwrap();
+        let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: None };
+        let boot = || BootId::from("b");
+        let new = Berth::new("p".into(), 0, 1);
+        let offered = new.offered(offer).unwrap();
+        let taken = offered.taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
+        let releasing = taken.releasing(Outcome::Revoked, boot()).unwrap();
+        let closed = releasing.given_back().unwrap();
+        let view = |berth: &Berth| LeaseView::of(lease::create(berth, "ns", Duration::from_secs(1), at));
+        let states = [&new, &offered, &taken, &releasing, &closed, &closed.stamped(2)].map(view);
+        let news: Vec<_> = states.iter().zip(&states[1..]).map(|(old, new)| new.news(old)).collect();
+        use News::{Later, Now};
+        assert_eq!(news, [Later, Later, Later, Now, Later].map(Some));
+        assert_eq!(states[0].news(&states[0].clone()), None);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_hears_of_nothing_less() {
+        let board = Board::default();
+        let hears = async |news| tokio::time::timeout(Duration::ZERO, board.wait(news)).await.is_ok();
+        assert!(!hears(News::Later).await);
+        board.tell(News::Later);
+        assert!(hears(News::Later).await && !hears(News::Soon).await);
+        board.tell(News::Now);
+        board.tell(News::Soon);
+        assert!(hears(News::Now).await, "the most urgent counts");
+        board.clear();
+        assert!(!hears(News::Later).await);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_woken() {
+        let board = Arc::new(Board::default());
+        let waiting = tokio::spawn({
+            let board = board.clone();
+            async move { board.wait(News::Now).await }
+        });
+        for news in [News::Soon, News::Now] {
+            tokio::task::yield_now().await;
+            board.tell(news);
+        }
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
+    }
+}
