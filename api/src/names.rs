@@ -59,9 +59,9 @@ name!(
 const MAX_LABEL: usize = 63;
 
 impl NodeName {
-    /// The value that a label has for the node: its name where that fits. A Node's name may have 253 characters, a value of
-    /// a label 63: a longer name is cut off and ends in a hash of the whole. All programs must agree on it, so it never
-    /// changes. Two names may in theory share a value: whoever selects by it still compares the names.
+    /// The value that a label has for the node: its name where that fits. A Node's name may have 253 characters, a value
+    /// of a label 63: a longer name is cut off and ends in a hash of the whole. All programs must agree on it, so it
+    /// never changes. Two names may in theory share a value: whoever selects by it still compares the names.
     pub fn label(&self) -> Cow<'_, str> {
         let name = self.as_str();
         if name.len() <= MAX_LABEL {

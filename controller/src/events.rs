@@ -111,8 +111,8 @@ impl Events {
 struct Writer {
     client: Client,
     reporter: Reporter,
-    /// By message. A recorder takes a second event with the same reason about the same object for the first one that goes
-    /// on, and keeps the first one's note: nobody would learn of the second node whose berth was closed.
+    /// By message. A recorder takes a second event with the same reason about the same object for the first one that
+    /// goes on, and keeps the first one's note: nobody would learn of the second node whose berth was closed.
     recorders: BTreeMap<String, Recorder>,
 }
 

@@ -1,6 +1,6 @@
-//! What a pool says about drains, from its spec to the agents and back into the status: the settings, and what becomes of
-//! a drain that takes too long. The control plane, the controller and the agents are real, the hosts are simulated. All
-//! scenarios share one cluster, each on hosts of its own.
+//! What a pool says about drains, from its spec to the agents and back into the status: the settings, and what becomes
+//! of a drain that takes too long. The control plane, the controller and the agents are real, the hosts are simulated.
+//! All scenarios share one cluster, each on hosts of its own.
 
 use std::time::Duration;
 
@@ -142,8 +142,8 @@ fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     Ok(down.context("it never went down")?.at)
 }
 
-/// When the agents asked the API server to take a pod off its node, how, and whether it did. The kubelet's own words, once
-/// a pod has ended, are not among these.
+/// When the agents asked the API server to take a pod off its node, how, and whether it did. The kubelet's own words,
+/// once a pod has ended, are not among these.
 fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, bool)>> {
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let of_pod = audit.records().iter().filter(|r| r.resource == "pods" && r.name == pod);

@@ -214,7 +214,10 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
     let rollout = json!({
         "paused": false,
         "windows": [{ "schedule": schedule, "duration": "1h" }],
-        "exclusions": [{ "from": closes, "to": closes + 1.hour() }, { "from": next + 3.seconds(), "to": next + 1.hour() }],
+        "exclusions": [
+            { "from": closes, "to": closes + 1.hour() },
+            { "from": next + 3.seconds(), "to": next + 1.hour() },
+        ],
     });
     part.rollout(rollout).await?;
     part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
