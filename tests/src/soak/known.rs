@@ -18,11 +18,9 @@ pub enum Known {
 pub fn known(bug: Bug) -> Known {
     use Known::{FoundBy, OutOfReach};
     match bug {
-        Bug::SkipBerth | Bug::NoBootIdCheck | Bug::ReleaseBeforeProof | Bug::GiveBackNotSticky | Bug::OwnFlagOnly => {
-            FoundBy(0)
-        }
-        // The policies refuse what it writes, and so the rollout never ends.
-        Bug::ReleaseToOpen => FoundBy(117),
+        Bug::SkipBerth | Bug::NoBootIdCheck | Bug::ReleaseBeforeProof | Bug::ReleaseToOpen => FoundBy(117),
+        Bug::GiveBackNotSticky => FoundBy(7534),
+        Bug::OwnFlagOnly => FoundBy(723),
         Bug::NoCas => FoundBy(69),
         Bug::ReleaseAfterCommit => FoundBy(1),
         Bug::UncordonAlways => FoundBy(17),
