@@ -89,6 +89,17 @@ async fn a_percentage_follows_the_members(part: &Part<'_>) -> Result<()> {
         part.label(part.node(n), "berth.dev/exclude", None).await?;
     }
     until_total(part, 3).await?;
+    // A number that nobody could use up costs no more Leases than there are members.
+    let most = async |most: serde_json::Value| {
+        part.cluster.patch_pool(&part.name, json!({ "rollout": { "maxUnavailable": most } })).await
+    };
+    most(json!(100_000)).await?;
+    part.until("a berth for each of six members", SOON, || async {
+        Ok(part.status().await?.berths.total == 100_000 && part.berths().await?.len() == 6)
+    })
+    .await?;
+    most(json!("50%")).await?;
+    until_total(part, 3).await?;
     part.leave(part.host(6)).await?;
     until_total(part, 2).await?;
     part.rollout(json!({ "paused": false })).await?;
