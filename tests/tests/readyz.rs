@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use berth_controller::news::News;
 use berth_controller::readyz::{Answers, Readyz, alone};
 use berth_controller::store::Store;
 use berth_controller::view::NodeView;
@@ -118,7 +119,7 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     let mut server = plane.another_apiserver(port.number())?;
     let took = until(&readyz, "both answer", |a| !is_alone(a)).await?;
     println!("a second API server is seen after {took:?}");
-    tokio::time::timeout(LONG, store.changed()).await.context("nobody was woken")?;
+    tokio::time::timeout(LONG, store.news().wait(News::Later)).await.context("nobody was woken")?;
 
     server.stop(Duration::from_secs(5));
     let took = until(&readyz, "the second is missed", is_alone).await?;

@@ -233,19 +233,25 @@ impl Truth<'_> {
         (!fits).then(|| change.wrong("I2", &format!("it took {target}, and {lately:?} was published")))
     }
 
-    /// I2: the UID in the berth is that of the Node.
+    /// I2: the UID in the berth is that of the Node: of the one that is there, or of one that was there when the write was
+    /// sent.
     fn of_another_node(&self, change: &Change<'_>, holding: &Holding) -> Option<String> {
         let nodes = writes(self.audit, "nodes");
-        let created = nodes.iter().rfind(|(version, record, object)| {
-            *version < change.after.version
-                && record.verb == "create"
-                && name_of(record, object) == holding.node.as_str()
-                && record.at + self.lag < change.after.received
-        });
-        let (_, _, node) = created?;
-        let uid = text(node, "/metadata/uid")?;
-        (uid != holding.uid.as_str())
-            .then(|| change.wrong("I2", &format!("the Node has the UID {uid}, not {}", holding.uid)))
+        let created: Vec<_> = nodes
+            .iter()
+            .filter(|(version, record, object)| {
+                *version < change.after.version
+                    && record.verb == "create"
+                    && name_of(record, object) == holding.node.as_str()
+            })
+            .collect();
+        let settled = created.iter().rposition(|(_, record, _)| record.at + self.lag < change.after.received)?;
+        let mut uids = created.iter().skip(settled).filter_map(|(_, _, node)| text(node, "/metadata/uid"));
+        if uids.clone().any(|uid| uid == holding.uid.as_str()) {
+            return None;
+        }
+        let uid = uids.next_back()?;
+        Some(change.wrong("I2", &format!("the Node has the UID {uid}, not {}", holding.uid)))
     }
 
     fn by_controller(&self, change: &Change<'_>) -> Vec<String> {

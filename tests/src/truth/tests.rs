@@ -126,8 +126,11 @@ impl World {
     }
 
     fn judged(&self) -> Vec<String> {
+        self.judged_with(SignedDuration::ZERO)
+    }
+
+    fn judged_with(&self, lag: SignedDuration) -> Vec<String> {
         let capacity = [("workers".to_owned(), 1), ("spare".to_owned(), 1)].into();
-        let lag = SignedDuration::ZERO;
         Truth { hosts: &self.hosts, audit: &self.audit, excused: &[], capacity, lag }.violations()
     }
 
@@ -270,6 +273,14 @@ fn a_licence_is_for_one_uid() {
     let anew = json!({ "metadata": { "name": "n1", "uid": "another" }, "spec": {} });
     world.write(ADMIN, "create", "nodes", "", json!({}), anew);
     world.next(AGENT, |b| b.committed(BootId::from("b1")).unwrap()).blamed("I2", "has the UID another");
+    // A Node that has just been made is as good as one that has long been there.
+    let mut world = World::default();
+    let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
+    world.write(ADMIN, "create", "nodes", "", json!({}), former);
+    world.now += 60;
+    world.up("b1", 1).ready("b1").capacity(1).node(ADMIN, "create", "n1", false, false);
+    world.berth(CONTROLLER, new(0)).next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap()).next(AGENT, take);
+    assert_eq!(world.judged_with(SignedDuration::from_secs(30)), Vec::<String>::new());
 }
 
 #[test]
