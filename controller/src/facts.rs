@@ -1,5 +1,6 @@
 //! From what the watches know to what the pure functions need. Pure.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -178,7 +179,11 @@ pub fn occupied(leases: &[LeaseView]) -> Occupied {
 /// Names and UIDs of Nodes that something of ours refers to and that the watch does not show: to be confirmed by a
 /// live read before anything is done about it.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
-    let is_there = |uid: &str, name: &str| snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid);
+    // A reference that has the wrong name says nothing of the Node of that UID.
+    let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });
+    let is_there = |uid: &str, name: &str| {
+        snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid) || of_any.contains(uid)
+    };
     let hosts = snapshot.hosts.iter().filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
     let holders = occupied.names.iter().map(|(uid, name)| (uid.as_str(), name.as_str()));
     let missing = hosts.chain(holders).filter(|(uid, name)| !is_there(uid, name));
@@ -341,6 +346,7 @@ mod tests {
     use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
 
     use super::*;
+    use crate::store::Entry;
 
     fn pool(reference: &str, resolved: Option<&str>) -> Pool {
         let image = PoolImage { reference: Some(reference.to_owned()) };
@@ -354,6 +360,22 @@ mod tests {
         });
         object.status = Some(BootcNodePoolStatus { target, ..Default::default() });
         Pool { name: "a".into(), object: Some(object), deleting: false, bad_selector: None }
+    }
+
+    #[test]
+    fn a_node_is_missing_when_no_node_has_its_uid() {
+        let mut snapshot = Snapshot::default();
+        let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
+        let entry =
+            Entry { view: std::sync::Arc::new(NodeView::of(&node)), version: "1".to_owned(), heard: Instant::now() };
+        std::sync::Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry);
+        let missing = |uid: &str, name: &str| {
+            let names = [(NodeUid::from(uid), NodeName::from(name))].into();
+            !missing_nodes(&snapshot, &Occupied { names, ..Occupied::default() }).is_empty()
+        };
+        assert!(!missing("u1", "n1"));
+        assert!(!missing("u1", "n2"), "somebody wrote the wrong name");
+        assert!(missing("u2", "n1"), "another Node came under that name");
     }
 
     #[test]

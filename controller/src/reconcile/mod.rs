@@ -42,6 +42,8 @@ pub use outside::Outside;
 /// After a pass, the next one waits for as long as that took, and no longer than this: what arrives meanwhile is dealt with
 /// together, and whoever reports most leaves half of the time to others.
 const REST: Duration = Duration::from_millis(25);
+/// It waits for this at least, unless somebody waits for it: each pass may ask the API server for something.
+const LEAST_REST: Duration = Duration::from_millis(10);
 /// A pass is made at least this often: offers lapse and holders become overdue without anything changing.
 const TICK: Duration = Duration::from_secs(10);
 /// After a conflict the watch needs a moment to show what the object says now.
@@ -163,17 +165,17 @@ impl Reconciler {
             if let Err(lost) = self.pass(snapshot).await {
                 return lost;
             }
-            rested = Instant::now() + began.elapsed().min(REST);
+            rested = Instant::now() + began.elapsed().clamp(LEAST_REST, REST);
         }
     }
 
     /// Waits until something has changed or is due, and then, unless somebody waits for it, for more of it.
     async fn rest(&self, rested: Instant) {
-        let wait = self.due.map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK));
+        let wait = || self.due.map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK));
         let news = self.store.news();
-        let _ = timeout(wait, news.wait(News::Later)).await;
+        let _ = timeout(wait(), news.wait(News::Later)).await;
         if news.latest() == Some(News::Later) {
-            let _ = timeout(REST, news.wait(News::Soon)).await;
+            let _ = timeout(wait().min(REST), news.wait(News::Soon)).await;
         }
         let _ = timeout(rested.saturating_duration_since(Instant::now()), news.wait(News::Now)).await;
     }
