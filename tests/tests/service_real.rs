@@ -181,9 +181,10 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
         Ok(now["ActiveState"] == "active" && now["NRestarts"] == "1" && now["MainPID"] != hung)
     };
     cluster.until("systemd restarts the service", SOON, restarted).await?;
-    // An agent with nothing to do gives a sign of life less often than that.
+    // An agent with nothing to do gives a sign of life less often than that, and a service that runs keeps its watchdog.
     host.exec(&["rm", &drop_in]).await?;
     host.exec(&["systemctl", "daemon-reload"]).await?;
+    host.exec(&["systemctl", "restart", UNIT]).await?;
     let journal = host.journal(UNIT).await?;
     ensure!(journal.contains("Watchdog timeout"), "by the watchdog: {journal}");
     until_fed(cluster, host).await?;

@@ -1,6 +1,7 @@
 //! The protocol of the berth, write by write: who may turn what into what (design, section 3), and what must be true of
 //! the host when it does.
 
+use berth_api::BootId;
 use berth_api::berth::{BerthState, Closed, ClosedReason, HoldPhase, Holding, Outcome};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,6 +16,8 @@ struct Change<'a> {
     lease: &'a str,
     before: &'a Seen,
     after: &'a Seen,
+    /// The boot under which the berth was taken that is held before, if that is on record.
+    taken_under: Option<&'a BootId>,
 }
 
 impl Change<'_> {
@@ -44,12 +47,16 @@ impl Truth<'_> {
     pub(super) fn broken_protocol(&self, history: &History) -> Vec<String> {
         let mut wrong = vec![];
         for (lease, states) in history {
+            let mut taken_under = None;
             for pair in states.windows(2) {
                 let [before, after] = pair else { continue };
+                if matches!((&before.berth.state, &after.berth.state), (BerthState::Offered(_), BerthState::Held(_))) {
+                    taken_under = after.berth.holding().map(|h| &h.boot_id);
+                }
                 if after.after_gap {
                     continue;
                 }
-                let change = Change { lease, before, after };
+                let change = Change { lease, before, after, taken_under };
                 if after.berth.epoch < before.berth.epoch {
                     wrong.push(change.wrong("Fence", "the epoch went back"));
                 }
@@ -112,11 +119,13 @@ impl Truth<'_> {
                 wrong.extend(self.not_running(change, before.boot_id.as_str()));
             }
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Releasing(outcome)) => {
-                if before.phase == HoldPhase::Committed && same_boot {
+                // Licensed anew under this boot, which came after the first commit: then it is to be proven as any other.
+                let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
+                if before.phase == HoldPhase::Committed && same_boot && !anew {
                     wrong.push(change.wrong("I5", "it gave a committed berth back under the same boot"));
                 }
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
-                if !same_boot && *outcome != Outcome::Failed {
+                if (!same_boot || anew) && *outcome != Outcome::Failed {
                     wrong.extend(self.unproven(change, after));
                 }
             }

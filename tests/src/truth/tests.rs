@@ -228,6 +228,22 @@ fn a_berth_is_given_back_only_when_it_is_proven() {
 }
 
 #[test]
+fn a_boot_that_was_licensed_anew_is_proven_as_any_other() {
+    let change_of_mind = || {
+        let mut world = World::rebooted();
+        world.next(AGENT, |b| b.relicensed(digest(1), BootId::from("b2")).unwrap());
+        world.next(AGENT, |b| b.relicensed(digest(2), BootId::from("b2")).unwrap());
+        world
+    };
+    let release = |b: &Berth| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap();
+    let mut world = change_of_mind();
+    world.next(AGENT, release).blamed("I5", "not Ready");
+    let mut world = change_of_mind();
+    world.ready("b2").next(AGENT, release);
+    assert_eq!(world.judged(), Vec::<String>::new());
+}
+
+#[test]
 fn a_commit_is_taken_back_only_under_its_boot() {
     World::committed().next(AGENT, |b| b.uncommitted().unwrap()).host(HostChange::Down);
     let mut world = World::rebooted();
