@@ -18,6 +18,8 @@ struct Change<'a> {
     after: &'a Seen,
     /// The boot under which the berth was taken that is held before, if that is on record.
     taken_under: Option<&'a BootId>,
+    /// The write since which it is being given back: a new leader may have stamped it meanwhile.
+    releasing_since: Option<u64>,
 }
 
 impl Change<'_> {
@@ -42,21 +44,30 @@ fn shown(state: &BerthState) -> String {
     }
 }
 
+fn is_releasing(seen: &Seen) -> bool {
+    seen.berth.holding().is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))
+}
+
 impl Truth<'_> {
     /// Every write of a berth by Berth is one that the protocol has.
     pub(super) fn broken_protocol(&self, history: &History) -> Vec<String> {
         let mut wrong = vec![];
         for (lease, states) in history {
-            let mut taken_under = None;
+            let (mut taken_under, mut releasing_since) = (None, None);
             for pair in states.windows(2) {
                 let [before, after] = pair else { continue };
                 if matches!((&before.berth.state, &after.berth.state), (BerthState::Offered(_), BerthState::Held(_))) {
                     taken_under = after.berth.holding().map(|h| &h.boot_id);
                 }
+                if is_releasing(before) {
+                    releasing_since = releasing_since.or(Some(before.version));
+                } else {
+                    releasing_since = None;
+                }
                 if after.after_gap {
                     continue;
                 }
-                let change = Change { lease, before, after, taken_under };
+                let change = Change { lease, before, after, taken_under, releasing_since };
                 if after.berth.epoch < before.berth.epoch {
                     wrong.push(change.wrong("Fence", "the epoch went back"));
                 }
@@ -201,8 +212,9 @@ impl Truth<'_> {
     /// I4: between Releasing and closed, the agent wrote its Node, and no cordon of ours was left.
     fn unrestored(&self, change: &Change<'_>, holding: &Holding) -> Vec<String> {
         let nodes = writes(self.audit, "nodes");
+        let since = change.releasing_since.unwrap_or(change.before.version);
         let mut between = nodes.iter().filter(|(version, record, _)| {
-            (change.before.version..change.after.version).contains(version)
+            (since..change.after.version).contains(version)
                 && record.program() == "berth-agent"
                 && record.name == holding.node.as_str()
         });

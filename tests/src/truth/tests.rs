@@ -262,6 +262,11 @@ fn a_release_writes_the_node_first() {
         .node(AGENT, "patch", "n1", true, true)
         .next(AGENT, |b| b.given_back().unwrap())
         .blamed("I4", "its cordon in place");
+    // A new leader stamped it meanwhile.
+    let mut world = World::releasing();
+    world.node(AGENT, "patch", "n1", false, false).next(CONTROLLER, |b| b.stamped(8));
+    world.next(AGENT, |b| b.given_back().unwrap());
+    assert_eq!(world.judged(), Vec::<String>::new());
     let mut world = World::taken();
     let closed = |b: &Berth| b.releasing(Outcome::Revoked, BootId::from("b1")).unwrap().given_back().unwrap();
     world.next(AGENT, closed).blamed("I4", "without Releasing");
