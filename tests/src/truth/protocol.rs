@@ -218,7 +218,9 @@ impl Truth<'_> {
                 && record.program() == "berth-agent"
                 && record.name == holding.node.as_str()
         });
+        let lost = |r: &Record| is_doubtful(r) && r.target() == "nodes" && r.name == holding.node.as_str();
         match between.next_back() {
+            None if self.audit.iter().any(lost) => vec![],
             None => vec![change.wrong("I4", "it gave back without writing its Node")],
             Some((_, _, node)) if super::our_cordon(node) => {
                 vec![change.wrong("I4", "it gave back with its cordon in place")]
