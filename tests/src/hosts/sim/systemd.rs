@@ -1,8 +1,11 @@
 //! `org.freedesktop.systemd1` on the bus of a simulated host.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use futures::StreamExt;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 use zbus::fdo::DBusProxy;
 use zbus::message::Header;
 use zbus::object_server::ResponseDispatchNotifier;
@@ -18,6 +21,8 @@ const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
 /// The version that the simulated systemd says.
 const VERSION: &str = "257";
+/// A caller that has not heard of its job by then never will.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// What `ListUnitsByNames` answers for one unit.
 type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
@@ -168,6 +173,14 @@ impl Manager {
         let spec = Transient::parse(properties)?;
         let client = caller(&header)?;
         let job = self.units.enqueue(&name, &spec, &client)?;
+        // A job that is queued is run, also when the bus goes away before the caller hears of it.
+        let (told, heard) = oneshot::channel::<()>();
+        let (units, unit) = (self.units.clone(), name.clone());
+        tokio::spawn(async move {
+            let _ = timeout(TOLD_WITHIN, heard).await;
+            let teller = units.clone();
+            units.run(&unit, job, spec, move |notices| async move { tell(&teller, notices).await });
+        });
         publish(conn.object_server(), &self.units, &name).await?;
         self.drop_if_gone(conn, &client).await?;
         let (response, sent) = ResponseDispatchNotifier::new(job_path(Some(job)));
@@ -176,8 +189,7 @@ impl Manager {
             tell(&units, vec![Notice::JobNew(job, name.clone()), Notice::Changed(name.clone())]).await;
             // The caller hears of the job before it hears of its end.
             sent.await;
-            let teller = units.clone();
-            units.run(&name, job, spec, move |notices| async move { tell(&teller, notices).await });
+            let _ = told.send(());
         });
         Ok(response)
     }
