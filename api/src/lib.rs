@@ -22,6 +22,7 @@ pub mod pool;
 pub mod quantity;
 pub mod seeded;
 mod selector;
+pub mod text;
 pub mod waves;
 #[cfg(feature = "windows")]
 pub mod windows;

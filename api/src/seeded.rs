@@ -14,6 +14,11 @@ macro_rules! bugs {
             /// Every bug there is.
             pub const ALL: &[Bug] = &[$(Bug::$variant),+];
 
+            /// The bug of that name.
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|bug| bug.name() == name)
+            }
+
             /// Its name, as `BERTH_SEEDED_BUG` says it.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
@@ -72,10 +77,7 @@ mod awake {
     static FROM_ENVIRONMENT: OnceLock<Option<Bug>> = OnceLock::new();
 
     pub fn is(bug: Bug) -> bool {
-        let named = FROM_ENVIRONMENT.get_or_init(|| {
-            let name = std::env::var("BERTH_SEEDED_BUG").ok()?;
-            Bug::ALL.iter().copied().find(|b| b.name() == name)
-        });
+        let named = FROM_ENVIRONMENT.get_or_init(|| Bug::named(&std::env::var("BERTH_SEEDED_BUG").ok()?));
         *named == Some(bug) || WOKEN.load(Ordering::Relaxed) == bug as u32 + 1
     }
 

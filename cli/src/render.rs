@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use berth_api::pool::{DigestFailures, WaveState};
+use berth_api::text::names;
 use jiff::Timestamp;
 
 use crate::Snapshot;
@@ -98,12 +99,9 @@ fn excluded_text(view: &PoolView) -> Option<String> {
 }
 
 fn failure_text(failures: &DigestFailures, view: &PoolView) -> String {
-    let (count, nodes) = (failures.count as usize, failures.nodes.join(", "));
-    let more = match count.saturating_sub(failures.nodes.len()) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{} failed on {nodes}{more} ({count}; the rollout halts at {})", short(&failures.digest), view.max_failures)
+    let count = failures.count as usize;
+    let nodes = names(&failures.nodes, count);
+    format!("{} failed on {nodes} ({count}; the rollout halts at {})", short(&failures.digest), view.max_failures)
 }
 
 fn resolved(view: &PoolView) -> String {

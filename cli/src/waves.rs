@@ -6,6 +6,7 @@ use berth_api::condition;
 use berth_api::keys;
 use berth_api::node::Phase;
 use berth_api::pool::{BootcNodePool, Target, WaveState};
+use berth_api::text;
 use berth_api::waves::Waves;
 use kube::ResourceExt;
 
@@ -68,13 +69,9 @@ impl Holdup {
 
     /// `wave canary is not proven: n3 (the image has no manifest for arm64) and 4 more`.
     pub(crate) fn words(&self, waves: &Waves) -> Option<String> {
-        let named: Vec<_> = self.unproven.iter().take(NAMED).map(String::as_str).collect();
-        let more = match self.unproven.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let named = text::names(self.unproven.iter().take(NAMED), self.unproven.len());
         let name = waves.name(self.wave);
-        (!named.is_empty()).then(|| format!("wave {name} is not proven: {}{more}", named.join(", ")))
+        (!self.unproven.is_empty()).then(|| format!("wave {name} is not proven: {named}"))
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::Digest;
 use berth_api::condition;
 use berth_api::pool::BootcNodePool;
+use berth_api::text::names;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -90,12 +91,7 @@ fn words(pool: &BootcNodePool, digest: &Digest, (nodes, count): &(BTreeSet<Strin
         Some(version) => format!("{} ({})", clean(&version), short(digest)),
         None => short(digest),
     };
-    let list: Vec<_> = nodes.iter().map(String::as_str).collect();
-    let more = match count.saturating_sub(nodes.len()) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let list = format!("{}{more}", list.join(", "));
+    let list = names(nodes, *count);
     match wanted {
         true => format!("{name} is tried again on {list}."),
         false => format!("{name}, which the pool does not ask for now, may be tried again on {list}."),

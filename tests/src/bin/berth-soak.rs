@@ -65,7 +65,7 @@ async fn soak(arguments: &Arguments) -> Result<bool> {
     match &arguments.bug {
         Some(all) if all == "all" => find_all().await,
         Some(name) => {
-            let bug = known::named(name).with_context(|| format!("there is no deliberate bug {name}"))?;
+            let bug = Bug::named(name).with_context(|| format!("there is no deliberate bug {name}"))?;
             match (known::known(bug), arguments.seed) {
                 (Known::FoundBy(rollout), None) => find(bug, rollout).await,
                 _ => go_on(arguments).await,

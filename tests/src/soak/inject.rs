@@ -86,13 +86,13 @@ impl Injector<'_> {
 
     /// Waits for the moment of a scene, and makes it happen. A moment that does not come is none.
     async fn play(&self, scene: &Scene) -> Result<()> {
-        let slow = |on: bool| async move {
+        let slow = |on: bool| {
             for (who, latency) in &scene.slow {
                 let latency = if on { *latency } else { Duration::ZERO };
-                self.change_weather(*who, |weather| weather.latency = latency).await;
+                self.change_weather(*who, |weather| weather.latency = latency);
             }
         };
-        slow(true).await;
+        slow(true);
         let host = self.host(scene.node);
         let comes = scene::comes(self.cluster.berths(), host.name(), scene.moment);
         let runs_target = async {
@@ -117,12 +117,12 @@ impl Injector<'_> {
             };
             let aftermath = async {
                 sleep(scene.faults.iter().map(|(after, _)| *after).max().unwrap_or_default() + AFTERMATH).await;
-                slow(false).await;
+                slow(false);
                 Ok(())
             };
             tokio::try_join!(try_join_all(scene.faults.iter().map(strike)), aftermath)?;
         }
-        slow(false).await;
+        slow(false);
         Ok(())
     }
 
@@ -266,14 +266,15 @@ impl Injector<'_> {
     async fn weather(&self, who: Who, lasts: Duration, change: impl Fn(&mut Weather, bool)) {
         // Whoever leads when it begins is meant when it ends, too.
         let who = self.resolved(who).await;
-        self.change_weather(who, |w| change(w, true)).await;
+        self.change_weather(who, |w| change(w, true));
         sleep(lasts).await;
-        self.change_weather(who, |w| change(w, false)).await;
+        self.change_weather(who, |w| change(w, false));
     }
 
-    async fn change_weather(&self, who: Who, change: impl Fn(&mut Weather)) {
+    /// Whoever leads must be [`resolved`](Self::resolved) by then, or all controllers are meant.
+    fn change_weather(&self, who: Who, change: impl Fn(&mut Weather)) {
         let ways = &self.cluster.ways;
-        match self.resolved(who).await {
+        match who {
             Who::Everybody => ways.everybody(change),
             Who::Agent(node) => ways.node(self.host(node).name(), change),
             Who::Agents => self.cluster.fleet.hosts.iter().for_each(|host| ways.node(host.name(), &change)),

@@ -39,8 +39,3 @@ pub fn known(bug: Bug) -> Known {
         Bug::SearchInNewPoolOnly => OutOfReach("no controller moves a node to another pool while it holds a berth"),
     }
 }
-
-/// The bug of that name.
-pub fn named(name: &str) -> Option<Bug> {
-    Bug::ALL.iter().copied().find(|bug| bug.name() == name)
-}

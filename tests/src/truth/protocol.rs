@@ -59,11 +59,7 @@ impl Truth<'_> {
                 if matches!((&before.berth.state, &after.berth.state), (BerthState::Offered(_), BerthState::Held(_))) {
                     taken_under = after.berth.holding().map(|h| &h.boot_id);
                 }
-                if is_releasing(before) {
-                    releasing_since = releasing_since.or(Some(before.version));
-                } else {
-                    releasing_since = None;
-                }
+                releasing_since = is_releasing(before).then(|| releasing_since.unwrap_or(before.version));
                 if after.after_gap {
                     continue;
                 }
