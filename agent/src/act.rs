@@ -42,7 +42,10 @@ impl Agent {
             }
             Step::CancelPull(digest) => {
                 self.forget_os();
-                self.host.cancel_pull(&digest).await.with_context(|| format!("cannot stop the pull of {digest}"))
+                self.host
+                    .cancel_pull(&digest)
+                    .await
+                    .with_context(|| format!("cannot stop the pull of {digest}"))
             }
             Step::Lock | Step::Unlock | Step::Unstage => self.change_staged(step).await,
             Step::Reboot => self.reboot_host().await,
@@ -103,7 +106,10 @@ impl Agent {
         if let Err(error) = &result {
             tracing::debug!(error = format!("{error:#}"), "reading the berths again");
             // A conflict means that somebody else wrote: decide anew from what is there.
-            self.berths.refresh().await.context("cannot list the berths of this node")?;
+            self.berths
+                .refresh()
+                .await
+                .context("cannot list the berths of this node")?;
         }
         result
     }
@@ -113,9 +119,10 @@ impl Agent {
         self.finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
         self.os = match self.host.bootc_version().await {
             BootcVersion::Missing => unusable("BootcMissing", "the host has no /usr/bin/bootc"),
-            BootcVersion::TooOld(v) => {
-                unusable("BootcTooOld", &format!("bootc {v} is too old; 1.12.1 or newer is needed"))
-            }
+            BootcVersion::TooOld(v) => unusable(
+                "BootcTooOld",
+                &format!("bootc {v} is too old; 1.12.1 or newer is needed"),
+            ),
             BootcVersion::Failed(message) => unusable("BootcFailed", &message),
             BootcVersion::Version(version) => {
                 self.bootc_version = Some(version);
@@ -150,8 +157,14 @@ impl Agent {
     }
 
     async fn read_node(&mut self) -> Result<()> {
-        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
-        let node = cordon::read(client, self.node.as_str()).await.context("cannot read the Node")?;
+        let client = self
+            .kubelet
+            .get()
+            .await
+            .context("cannot use the kubelet's credentials")?;
+        let node = cordon::read(client, self.node.as_str())
+            .await
+            .context("cannot read the Node")?;
         self.cluster_node = node.map_or(ClusterNode::Gone, ClusterNode::Is);
         Ok(())
     }
@@ -189,17 +202,29 @@ impl Agent {
             left: pool.timeout().saturating_sub(elapsed),
             now: Timestamp::now(),
         };
-        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
+        let client = self
+            .kubelet
+            .get()
+            .await
+            .context("cannot use the kubelet's credentials")?;
         let drain = self.drain.get_or_insert_with(Drain::default);
         match drain.pass(client, &given).await.context("cannot drain the node")? {
             DrainProgress::Done { left_behind } => {
-                self.drained = DrainFacts { done: true, left_behind, ..DrainFacts::default() };
+                self.drained = DrainFacts {
+                    done: true,
+                    left_behind,
+                    ..DrainFacts::default()
+                };
                 self.next_pass = None;
                 // Between here and the commit everything is read once more.
                 self.fresh = false;
             }
             DrainProgress::Waiting { blockers, next } => {
-                self.drained = DrainFacts { done: false, blockers, ..DrainFacts::default() };
+                self.drained = DrainFacts {
+                    done: false,
+                    blockers,
+                    ..DrainFacts::default()
+                };
                 self.next_pass = Some(Instant::now() + next);
             }
         }
@@ -209,29 +234,43 @@ impl Agent {
 
     /// Settings that make no sense are in the way like a pod: nothing is moved, and it is said why.
     fn cannot_drain(&mut self, error: &anyhow::Error) {
-        let since = self.drained.blockers.first().map_or_else(|| Time::from(Timestamp::now()), |b| b.since.clone());
+        let since = self
+            .drained
+            .blockers
+            .first()
+            .map_or_else(|| Time::from(Timestamp::now()), |b| b.since.clone());
         let reason = one_line(&format!("{error:#}; nothing is moved until it is corrected"));
         let blocker = DrainBlocker {
             pod: "drain.podSelector".to_owned(),
             reason: reason.chars().take(MAX_BLOCKER_REASON).collect(),
             since,
         };
-        self.drained = DrainFacts { blockers: vec![blocker], ..DrainFacts::default() };
+        self.drained = DrainFacts {
+            blockers: vec![blocker],
+            ..DrainFacts::default()
+        };
         self.next_pass = Some(Instant::now() + SETTINGS_AGAIN);
         self.cluster_node = ClusterNode::Unread;
     }
 
     async fn store(&mut self, berth: Berth) -> Result<()> {
-        let state = berth.holding().map_or_else(|| "Closed".to_owned(), |h| format!("{:?}", h.phase));
+        let state = berth
+            .holding()
+            .map_or_else(|| "Closed".to_owned(), |h| format!("{:?}", h.phase));
         self.fenced = false;
-        self.berths.put(&berth).await.with_context(|| format!("cannot write berth {}", berth.name()))?;
+        self.berths
+            .put(&berth)
+            .await
+            .with_context(|| format!("cannot write berth {}", berth.name()))?;
         self.fenced = true;
         tracing::info!(berth = berth.name(), state, "berth");
         Ok(())
     }
 
     async fn take(&mut self, berth: &Berth) -> Result<()> {
-        let Some(node) = self.cluster_node.get() else { return Ok(()) };
+        let Some(node) = self.cluster_node.get() else {
+            return Ok(());
+        };
         let taken = berth.taken(&self.node, &node.uid, self.os.booted().cloned(), self.host.boot_id()?)?;
         self.begin_turn();
         self.turn_since = Some(Instant::now());
@@ -260,7 +299,9 @@ impl Agent {
             self.past.goes_on(holding, digest, &boot_id, Timestamp::now());
             // Where what was proven last runs, nothing but the memory says so.
             match self.os.booted() == holding.from.as_ref() {
-                true => self.save_memory().context("cannot go on without the agent's memory on the host")?,
+                true => self
+                    .save_memory()
+                    .context("cannot go on without the agent's memory on the host")?,
                 false => self.remember(),
             }
         }
@@ -284,25 +325,41 @@ impl Agent {
     }
 
     async fn cordon(&mut self, berth: &Berth) -> Result<()> {
-        let Some(node) = self.cluster_node.get() else { return Ok(()) };
+        let Some(node) = self.cluster_node.get() else {
+            return Ok(());
+        };
         // Whatever was drained before: pods may have come while the Node was schedulable.
         self.drain = None;
         self.drained = DrainFacts::default();
         self.next_pass = None;
         // Where nothing is drained, everything is read once more between here and the commit.
         self.fresh = false;
-        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
-        cordon::cordon(client, self.node.as_str(), node, &berth.name()).await.context("cannot cordon the Node")?;
+        let client = self
+            .kubelet
+            .get()
+            .await
+            .context("cannot use the kubelet's credentials")?;
+        cordon::cordon(client, self.node.as_str(), node, &berth.name())
+            .await
+            .context("cannot cordon the Node")?;
         tracing::info!(berth = berth.name(), "cordoned");
         Ok(())
     }
 
     async fn restore(&mut self) -> Result<()> {
-        let Some(node) = self.cluster_node.get() else { return Ok(()) };
-        let client = self.kubelet.get().await.context("cannot use the kubelet's credentials")?;
+        let Some(node) = self.cluster_node.get() else {
+            return Ok(());
+        };
+        let client = self
+            .kubelet
+            .get()
+            .await
+            .context("cannot use the kubelet's credentials")?;
         // The mark has a new value each time: the same value would not move the resourceVersion.
         let mark = Timestamp::now().to_string();
-        cordon::restore(client, self.node.as_str(), node, &mark).await.context("cannot restore the Node")?;
+        cordon::restore(client, self.node.as_str(), node, &mark)
+            .await
+            .context("cannot restore the Node")?;
         self.restored = true;
         tracing::info!("restored the Node");
         Ok(())
@@ -319,12 +376,18 @@ impl Agent {
             self.store(berth.given_back()?).await?;
         }
         self.begin_turn();
-        self.berths.refresh().await.context("cannot list the berths of this node")
+        self.berths
+            .refresh()
+            .await
+            .context("cannot list the berths of this node")
     }
 
     /// A cordon of ours that no berth covers, as the API server's own storage has it.
     async fn uncordon(&mut self) -> Result<()> {
-        self.berths.refresh().await.context("cannot list the berths of this node")?;
+        self.berths
+            .refresh()
+            .await
+            .context("cannot list the berths of this node")?;
         match self.in_turn() {
             true => Ok(()),
             false => self.restore().await,
@@ -333,7 +396,10 @@ impl Agent {
 }
 
 fn unusable(reason: &'static str, message: &str) -> Os {
-    Os::Unusable { reason, message: message.to_owned() }
+    Os::Unusable {
+        reason,
+        message: message.to_owned(),
+    }
 }
 
 fn os(status: BootcStatus) -> Os {
@@ -346,8 +412,10 @@ fn os(status: BootcStatus) -> Os {
             "LayeredHost",
             "the booted deployment has packages layered by rpm-ostree, which an update would drop; run `rpm-ostree reset` on the host first",
         ),
-        BootcStatus::Host(host) => {
-            Os::Bootc(Box::new(Deployments { booted: host.booted, staged: host.staged, rollback: host.rollback }))
-        }
+        BootcStatus::Host(host) => Os::Bootc(Box::new(Deployments {
+            booted: host.booted,
+            staged: host.staged,
+            rollback: host.rollback,
+        })),
     }
 }

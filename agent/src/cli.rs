@@ -79,7 +79,12 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
     /// What is logged: a level, or directives such as info,berth_agent=debug.
-    #[arg(long, env = "BERTH_LOG", value_name = "FILTER", default_value = "info,kube_client=off")]
+    #[arg(
+        long,
+        env = "BERTH_LOG",
+        value_name = "FILTER",
+        default_value = "info,kube_client=off"
+    )]
     pub log_level: String,
 }
 

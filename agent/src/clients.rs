@@ -113,7 +113,10 @@ pub async fn agent_client(
 fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     let token = directory.join("token");
     if !token.exists() {
-        bail!("{} does not exist: outside a pod, give the agent its own --kubeconfig", token.display());
+        bail!(
+            "{} does not exist: outside a pod, give the agent its own --kubeconfig",
+            token.display()
+        );
     }
     let mut config = Config::new(server.cluster_url);
     config.tls_server_name = server.tls_server_name;
@@ -134,7 +137,9 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
     config.read_timeout = Some(READ_TIMEOUT);
     // The audit log then tells the agent's requests from those of the kubelet whose credentials it borrows.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
-    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
+    config
+        .headers
+        .push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
     berth_api::client::client(config).context("cannot make a client of the API server")
 }
 
@@ -181,8 +186,9 @@ async fn kubelet_config(root: &HostRoot, path: &Path) -> anyhow::Result<KubeletC
         place(&mut user.token_file)?;
     }
     let options = KubeConfigOptions::default();
-    let config =
-        Config::from_custom_kubeconfig(file, &options).await.with_context(|| format!("cannot use {}", named()))?;
+    let config = Config::from_custom_kubeconfig(file, &options)
+        .await
+        .with_context(|| format!("cannot use {}", named()))?;
     Ok(KubeletConfig { config, files })
 }
 
@@ -215,7 +221,11 @@ struct Made {
 impl KubeletClient {
     /// Nothing is read yet: a node may start its agent before its kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path) -> Self {
-        Self { path: path.to_path_buf(), root: HostRoot::new(host_root), made: None }
+        Self {
+            path: path.to_path_buf(),
+            root: HostRoot::new(host_root),
+            made: None,
+        }
     }
 
     /// The client, with the credentials that the kubelet has now.
@@ -242,13 +252,19 @@ impl KubeletClient {
 
     async fn make(&self) -> anyhow::Result<Made> {
         let KubeletConfig { config, files } = kubelet_config(&self.root, &self.path).await?;
-        Ok(Made { prints: prints(&self.root, &files), client: build(config)?, files })
+        Ok(Made {
+            prints: prints(&self.root, &files),
+            client: build(config)?,
+            files,
+        })
     }
 }
 
 impl fmt::Debug for KubeletClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubeletClient").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("KubeletClient")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -319,7 +335,10 @@ current-context: x
         let config = service_account(server(), &scratch).unwrap();
         assert_eq!(config.cluster_url.to_string(), "https://192.0.2.1:6443/");
         assert_eq!(config.root_cert_file, Some(scratch.join("ca.crt")));
-        assert!(config.root_cert.is_some(), "the system's certificates are not asked for");
+        assert!(
+            config.root_cert.is_some(),
+            "the system's certificates are not asked for"
+        );
         fs::remove_dir_all(&scratch).unwrap();
     }
 }

@@ -32,14 +32,28 @@ impl Agent {
     pub(crate) async fn gather(&mut self, object: &Option<BootcNode>) -> Result<Facts> {
         let desired = desired(object.as_ref());
         self.recall(object.as_ref(), &desired);
-        let shutting_down = self.host.shutting_down().await.context("cannot ask logind whether the host goes down")?;
+        let shutting_down = self
+            .host
+            .shutting_down()
+            .await
+            .context("cannot ask logind whether the host goes down")?;
         // A bus that is going away answers no more questions, and none matter now.
-        let pull = if shutting_down { None } else { self.look_at_pull(&desired).await? };
+        let pull = if shutting_down {
+            None
+        } else {
+            self.look_at_pull(&desired).await?
+        };
         let at_stake = !shutting_down && (self.os.staged().is_some() || self.in_turn());
         let (inhibitors, shutdown_scheduled) = match at_stake {
             true => (
-                self.host.inhibitors().await.context("cannot list logind's inhibitors")?,
-                self.host.shutdown_scheduled().await.context("cannot ask logind for a scheduled shutdown")?,
+                self.host
+                    .inhibitors()
+                    .await
+                    .context("cannot list logind's inhibitors")?,
+                self.host
+                    .shutdown_scheduled()
+                    .await
+                    .context("cannot ask logind for a scheduled shutdown")?,
             ),
             false => (vec![], false),
         };
@@ -77,7 +91,11 @@ impl Agent {
             // A process is never older than the boot that it runs in.
             proving_for: self.status.in_phase(Phase::Proving).max(self.started.elapsed()),
             past: self.past.clone(),
-            trouble: self.failing.as_ref().map(|(_, t)| t.clone()).filter(|t| t.attempts >= TELL_AFTER),
+            trouble: self
+                .failing
+                .as_ref()
+                .map(|(_, t)| t.clone())
+                .filter(|t| t.attempts >= TELL_AFTER),
         })
     }
 
@@ -89,14 +107,21 @@ impl Agent {
 
     /// Whether a berth of this node, offered or held, says until when a reboot may start.
     fn is_under_window(&self) -> bool {
-        let until = |b: &Berth| b.offer().map_or_else(|| b.holding().and_then(|h| h.open_until), |o| o.open_until);
-        self.berths.berths().is_some_and(|berths| berths.iter().any(|b| until(b).is_some()))
+        let until = |b: &Berth| {
+            b.offer()
+                .map_or_else(|| b.holding().and_then(|h| h.open_until), |o| o.open_until)
+        };
+        self.berths
+            .berths()
+            .is_some_and(|berths| berths.iter().any(|b| until(b).is_some()))
     }
 
     /// That a target ran is known before anything is decided about it, and for good (I5).
     fn note_what_runs(&mut self) {
         let berths = self.berths.berths().unwrap_or_default();
-        let Some(holding) = berths.iter().find_map(|b| b.holding()) else { return };
+        let Some(holding) = berths.iter().find_map(|b| b.holding()) else {
+            return;
+        };
         if self.past.runs(holding, self.os.booted()) {
             self.remember();
         }
@@ -104,7 +129,10 @@ impl Agent {
 
     fn reboot(&self) -> Reboot {
         match (&self.reboot_blocked, self.reboot_asked) {
-            (Some((why, since)), _) => Reboot::Blocked { why: why.clone(), ago: since.elapsed() },
+            (Some((why, since)), _) => Reboot::Blocked {
+                why: why.clone(),
+                ago: since.elapsed(),
+            },
             (None, Some(at)) => Reboot::Asked(at.elapsed()),
             (None, None) => Reboot::NotAsked,
         }
@@ -135,7 +163,11 @@ impl Agent {
             self.past.desire(digest);
             if self.os.booted() == Some(digest) && !self.in_turn() {
                 self.past.proven(digest);
-            } else if self.os.staged().is_some_and(|s| s.locked && s.digest.as_ref() == Some(digest)) {
+            } else if self
+                .os
+                .staged()
+                .is_some_and(|s| s.locked && s.digest.as_ref() == Some(digest))
+            {
                 self.past.succeeded(digest);
             }
         }
@@ -143,14 +175,22 @@ impl Agent {
 
     /// The running pull, if any; the end of one is dealt with here.
     async fn look_at_pull(&mut self, desired: &Desired) -> Result<Option<PullFacts>> {
-        let Some(pull) = self.host.find_pull(desired.digest()).await.context("cannot look for a running pull")? else {
+        let Some(pull) = self
+            .host
+            .find_pull(desired.digest())
+            .await
+            .context("cannot look for a running pull")?
+        else {
             return Ok(None);
         };
         match pull.state {
             PullState::Running => {
                 self.os = Os::Unknown;
                 self.fresh = false;
-                Ok(Some(PullFacts { progress: self.host.pull_progress(), digest: pull.digest }))
+                Ok(Some(PullFacts {
+                    progress: self.host.pull_progress(),
+                    digest: pull.digest,
+                }))
             }
             PullState::Succeeded => {
                 tracing::info!(digest = %pull.digest, "pull ended");
@@ -172,7 +212,8 @@ impl Agent {
         let failure = crate::host::failure::classify(message);
         tracing::warn!(%digest, reason = failure.reason, message, "pull failed");
         let jitter = self.jitter.fraction();
-        self.past.host_failed(failure.reason, message, digest, failure.retry, Timestamp::now(), jitter);
+        self.past
+            .host_failed(failure.reason, message, digest, failure.retry, Timestamp::now(), jitter);
         self.remember();
     }
 

@@ -15,7 +15,10 @@ impl Jitter {
     pub fn new(node: &NodeName) -> Self {
         // FNV over the name: nodes that start in the same instant still differ.
         let clock = Timestamp::now().as_nanosecond() as u64;
-        let seed = node.as_str().bytes().fold(clock, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        let seed = node
+            .as_str()
+            .bytes()
+            .fold(clock, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         Self(seed | 1)
     }
 
@@ -43,7 +46,10 @@ impl Reconnect {
 
     /// For a watch that has not broken yet.
     pub fn new(jitter: Jitter) -> Self {
-        Self { jitter, next: Self::FIRST }
+        Self {
+            jitter,
+            next: Self::FIRST,
+        }
     }
 }
 

@@ -33,7 +33,10 @@ fn main() -> ExitCode {
 
 fn log(args: &Args) {
     let filter = tracing_subscriber::EnvFilter::try_new(&args.log_level).unwrap_or_else(|_| "info".into());
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false);
     match args.log_format {
         LogFormat::Human => builder.with_target(false).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
@@ -47,20 +50,34 @@ async fn start(args: Args) -> Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     };
     let mut stop = std::pin::pin!(stop);
-    tracing::info!(node = args.node_name, version = env!("CARGO_PKG_VERSION"), "berth-agent starts");
+    tracing::info!(
+        node = args.node_name,
+        version = env!("CARGO_PKG_VERSION"),
+        "berth-agent starts"
+    );
     let setup = async {
         clients::install_crypto()?;
         let root = HostRoot::new(&args.host_root);
         // Ready means that this process does what it is for, be it to wait for another agent to end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        let host = Host::connect(args.bus.as_deref(), root).await.context("cannot reach the host's system bus")?;
+        let host = Host::connect(args.bus.as_deref(), root)
+            .await
+            .context("cannot reach the host's system bus")?;
         host.claim().await.context("cannot claim the host")?;
         let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
         let client = own_client(&args).await;
         let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
         let (namespace, trust_clock) = (args.namespace.clone(), args.trust_clock);
-        anyhow::Ok(Agent::new(Setup { node, host, client, kubelet, namespace, heartbeat, trust_clock }))
+        anyhow::Ok(Agent::new(Setup {
+            node,
+            host,
+            client,
+            kubelet,
+            namespace,
+            heartbeat,
+            trust_clock,
+        }))
     };
     let agent = tokio::select! {
         () = &mut stop => return Ok(()),

@@ -22,7 +22,9 @@ const LONGEST_REBOOT: Duration = Duration::from_secs(24 * 3600);
 
 /// Whole seconds, rounded up: what is planned with them must not be too short.
 fn seconds(time: Duration) -> u32 {
-    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).saturating_add(u32::from(time.subsec_nanos() > 0))
+    u32::try_from(time.as_secs())
+        .unwrap_or(u32::MAX)
+        .saturating_add(u32::from(time.subsec_nanos() > 0))
 }
 
 /// Doubles from `first` with each attempt, up to `most`.
@@ -83,7 +85,10 @@ impl Past {
             Outcome::Failed => (Duration::ZERO, Duration::ZERO),
         };
         let word = outcome.as_str();
-        let before = self.last_turn.as_ref().filter(|t| t.digest == *digest && t.outcome == word);
+        let before = self
+            .last_turn
+            .as_ref()
+            .filter(|t| t.digest == *digest && t.outcome == word);
         let attempts = before.map_or(0, |t| t.attempts).saturating_add(1);
         self.last_turn = Some(Turn {
             outcome: word.to_owned(),
@@ -102,7 +107,10 @@ impl Past {
 
     /// How often a reboot did not apply this digest.
     pub fn times_not_applied(&self, digest: &Digest) -> u32 {
-        self.not_applied.as_ref().filter(|(d, _)| d == digest).map_or(0, |(_, times)| *times)
+        self.not_applied
+            .as_ref()
+            .filter(|(d, _)| d == digest)
+            .map_or(0, |(_, times)| *times)
     }
 
     /// A berth is about to be taken: nothing of an earlier turn has to do with this one. Answers whether there was
@@ -142,7 +150,9 @@ impl Past {
 
     /// The target is proven: that is how long the reboot took, unless the clock was set meanwhile.
     pub fn turn_proven(&mut self, now: Timestamp) {
-        let Some(committed) = self.times.committed.take() else { return };
+        let Some(committed) = self.times.committed.take() else {
+            return;
+        };
         match Duration::try_from(now.duration_since(committed)) {
             Ok(took) if took <= LONGEST_REBOOT => self.times.reboot_seconds = Some(seconds(took)),
             _ => {}
@@ -152,7 +162,9 @@ impl Past {
     /// A retry token that was not seen before: what has failed here may be tried again, once. Answers whether it was
     /// one.
     pub fn retry(&mut self, token: Option<&str>) -> bool {
-        let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else { return false };
+        let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
+            return false;
+        };
         self.retry_token = Some(token.to_owned());
         self.failed_digests.clear();
         self.failure = None;
@@ -246,7 +258,10 @@ mod tests {
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             // What happens in between does not make it forget.
             past.turn_ended(Outcome::Revoked, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
-            assert_eq!((past.times_not_applied(&digest(1)), past.times_not_applied(&digest(2))), (turn, 0));
+            assert_eq!(
+                (past.times_not_applied(&digest(1)), past.times_not_applied(&digest(2))),
+                (turn, 0)
+            );
         }
         assert!(past.failed_digests.is_empty(), "the berth says when it is enough");
         past.turn_ended(Outcome::Failed, "again", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
@@ -277,13 +292,20 @@ mod tests {
         assert!(past.runs(&holding("b1"), Some(&digest(2))));
         assert!(!past.runs(&holding("b1"), Some(&digest(2))), "it is known");
         past.goes_on(&holding("b1"), &digest(3), &boot, Timestamp::UNIX_EPOCH);
-        assert_eq!((&past.tried, &past.unproven_boot, &past.not_applied), (&None, &Some(boot.clone()), &None));
+        assert_eq!(
+            (&past.tried, &past.unproven_boot, &past.not_applied),
+            (&None, &Some(boot.clone()), &None)
+        );
 
         let mut past = Past::default();
         for _ in 0..3 {
             past.goes_on(&holding("b1"), &digest(2), &boot, Timestamp::UNIX_EPOCH);
         }
-        assert_eq!(past.times_not_applied(&digest(2)), 1, "a write that is tried again is one try");
+        assert_eq!(
+            past.times_not_applied(&digest(2)),
+            1,
+            "a write that is tried again is one try"
+        );
         past.goes_on(&holding("b2"), &digest(2), &BootId::from("b3"), Timestamp::UNIX_EPOCH);
         assert_eq!(past.times_not_applied(&digest(2)), 2);
         assert!(past.turn_begins() && !past.turn_begins());
@@ -296,11 +318,18 @@ mod tests {
         let mut past = Past::default();
         past.turn_commits(Duration::from_millis(1_200), at(1_000));
         past.turn_proven(at(1_090));
-        assert_eq!((past.times.drain_seconds, past.times.reboot_seconds), (Some(2), Some(90)));
+        assert_eq!(
+            (past.times.drain_seconds, past.times.reboot_seconds),
+            (Some(2), Some(90))
+        );
         for odd in [at(10), at(1_000_000_000)] {
             past.turn_commits(Duration::ZERO, at(1_000));
             past.turn_proven(odd);
-            assert_eq!((past.times.drain_seconds, past.times.reboot_seconds), (Some(0), Some(90)), "{odd}");
+            assert_eq!(
+                (past.times.drain_seconds, past.times.reboot_seconds),
+                (Some(0), Some(90)),
+                "{odd}"
+            );
         }
         past.turn_proven(at(1_001));
         assert_eq!(past.times.reboot_seconds, Some(90), "nothing was committed");
@@ -309,7 +338,10 @@ mod tests {
     #[test]
     fn a_retry_token_forgets_failures_once() {
         let failed = || {
-            let mut past = Past { retry_token: Some("one".into()), ..Past::default() };
+            let mut past = Past {
+                retry_token: Some("one".into()),
+                ..Past::default()
+            };
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.host_failed("RegistryUnavailable", "", &digest(1), true, Timestamp::UNIX_EPOCH, 0.0);
@@ -319,8 +351,14 @@ mod tests {
         for (token, retried) in [(None, false), (Some("one"), false), (Some("two"), true)] {
             let mut past = failed();
             assert_eq!(past.retry(token), retried);
-            assert_eq!((past.failed_digests.is_empty(), past.tried.is_none()), (retried, retried));
-            assert_eq!(past.failure.is_none() && past.last_turn.is_none() && past.not_applied.is_none(), retried);
+            assert_eq!(
+                (past.failed_digests.is_empty(), past.tried.is_none()),
+                (retried, retried)
+            );
+            assert_eq!(
+                past.failure.is_none() && past.last_turn.is_none() && past.not_applied.is_none(),
+                retried
+            );
             assert!(!past.retry(token), "once");
         }
     }
@@ -333,10 +371,16 @@ mod tests {
             reboot_seconds: Some(40),
             ..BootcNodeStatus::default()
         };
-        for (host, object, adopted) in
-            [(None, None, true), (None, Some("a"), true), (Some("b"), Some("a"), false), (Some("b"), Some("b"), true)]
-        {
-            let mut past = Past { retry_token: host.map(str::to_owned), ..Past::default() };
+        for (host, object, adopted) in [
+            (None, None, true),
+            (None, Some("a"), true),
+            (Some("b"), Some("a"), false),
+            (Some("b"), Some("b"), true),
+        ] {
+            let mut past = Past {
+                retry_token: host.map(str::to_owned),
+                ..Past::default()
+            };
             past.adopt(&status(object));
             assert_eq!(!past.failed_digests.is_empty(), adopted, "{host:?} {object:?}");
             assert_eq!(past.retry_token.as_deref(), host.or(object));

@@ -36,7 +36,11 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
     let known = facts.host.os.deployments();
     let mut status = BootcNodeStatus {
         observed_generation: subject.generation,
-        node_uid: facts.cluster_node.get().map(|n| n.uid.to_string()).or_else(|| before.node_uid.clone()),
+        node_uid: facts
+            .cluster_node
+            .get()
+            .map(|n| n.uid.to_string())
+            .or_else(|| before.node_uid.clone()),
         boot_id: Some(facts.host.boot_id.to_string()),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
@@ -44,7 +48,9 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
         // While a pull holds the lock nothing is known to be staged: better nothing than what was.
         staged: known.and_then(|d| d.staged.clone()),
-        rollback: known.map(|d| d.rollback.clone()).unwrap_or_else(|| before.rollback.clone()),
+        rollback: known
+            .map(|d| d.rollback.clone())
+            .unwrap_or_else(|| before.rollback.clone()),
         phase: Some(phase),
         phase_start_time,
         progress: facts.host.pull.as_ref().and_then(|p| p.progress),
@@ -68,7 +74,12 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
 }
 
 fn holding(facts: &Facts) -> Option<&Holding> {
-    facts.berths.iter().flatten().filter_map(|b| b.holding()).find(|h| h.node == facts.node)
+    facts
+        .berths
+        .iter()
+        .flatten()
+        .filter_map(|b| b.holding())
+        .find(|h| h.node == facts.node)
 }
 
 /// Where the node is, in one word.
@@ -96,13 +107,21 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
 /// Committed for this very boot, with its image staged: a reboot is on its way.
 fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
     let os = facts.host.os.deployments();
-    let is_gone = |d: &Deployments| d.staged.as_ref().is_none_or(|s| s.digest.as_ref() != Some(&holding.target));
+    let is_gone = |d: &Deployments| {
+        d.staged
+            .as_ref()
+            .is_none_or(|s| s.digest.as_ref() != Some(&holding.target))
+    };
     holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !os.is_some_and(is_gone)
 }
 
 fn staged(facts: &Facts) -> bool {
     let desired = facts.desired.digest();
-    facts.host.os.staged().is_some_and(|s| s.locked && s.digest.is_some() && s.digest.as_ref() == desired)
+    facts
+        .host
+        .os
+        .staged()
+        .is_some_and(|s| s.locked && s.digest.is_some() && s.digest.as_ref() == desired)
 }
 
 type Verdicts = Vec<(&'static str, Verdict)>;
@@ -118,9 +137,14 @@ fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Ste
 fn update_conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdicts {
     let Some(desired) = facts.desired.digest() else {
         let why = Verdict::unknown("NothingDesired", "no image is published for this node");
-        return [types::UPDATED, types::IMAGE_PULLED, types::STAGED, types::UPDATE_PREPARED]
-            .map(|t| (t, why.clone()))
-            .into();
+        return [
+            types::UPDATED,
+            types::IMAGE_PULLED,
+            types::STAGED,
+            types::UPDATE_PREPARED,
+        ]
+        .map(|t| (t, why.clone()))
+        .into();
     };
     let runs = facts.host.os.booted() == Some(desired);
     let updated = match (runs, phase) {
@@ -162,25 +186,46 @@ fn waiting_for(
     let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
     match (step, holding) {
         (Step::Wait(Why::Revoked, _), Some(holding)) => {
-            return Some(("Revoked".into(), format!("the berth is not licensed anew meanwhile: {}", gate(holding))));
+            return Some((
+                "Revoked".into(),
+                format!("the berth is not licensed anew meanwhile: {}", gate(holding)),
+            ));
         }
         (Step::Wait(Why::WindowClosed, _), Some(holding)) => {
-            return Some(("WindowClosed".into(), closed_window(facts, holding.open_until).unwrap_or_default()));
+            return Some((
+                "WindowClosed".into(),
+                closed_window(facts, holding.open_until).unwrap_or_default(),
+            ));
         }
         (Step::Wait(Why::Inhibited, _), Some(_)) => {
             let asked = "a reboot was asked for in vain, and is tried again".to_owned();
-            return Some(("Inhibited".into(), if is_inhibited(facts) { inhibited(facts) } else { asked }));
+            return Some((
+                "Inhibited".into(),
+                if is_inhibited(facts) { inhibited(facts) } else { asked },
+            ));
         }
         (Step::Wait(Why::Excluded, _), _) => {
-            return Some(("Excluded".into(), "the Node is excluded; remove its label berth.dev/exclude".to_owned()));
+            return Some((
+                "Excluded".into(),
+                "the Node is excluded; remove its label berth.dev/exclude".to_owned(),
+            ));
         }
         _ => {}
     }
-    let Desired::Member(member) = &facts.desired else { return None };
-    let hold = member.hold.as_ref().filter(|_| matches!(phase, Phase::Pending | Phase::Waiting))?;
+    let Desired::Member(member) = &facts.desired else {
+        return None;
+    };
+    let hold = member
+        .hold
+        .as_ref()
+        .filter(|_| matches!(phase, Phase::Pending | Phase::Waiting))?;
     let is_word = hold.reason.starts_with(|c: char| c.is_ascii_alphabetic())
         && hold.reason.chars().all(|c| c.is_ascii_alphanumeric());
-    let reason = if is_word { Cow::Owned(hold.reason.clone()) } else { "Held".into() };
+    let reason = if is_word {
+        Cow::Owned(hold.reason.clone())
+    } else {
+        "Held".into()
+    };
     Some((reason, hold.message.clone()))
 }
 
@@ -199,7 +244,11 @@ fn prepared(facts: &Facts, desired: &Digest, holding: Option<&Holding>, runs: bo
         return Verdict::no("Inhibited", inhibited(facts));
     }
     if facts.past.turn_backoff(desired, facts.now).is_some() {
-        let message = facts.past.last_turn.as_ref().map(|t| format!("{}: {}", t.outcome, t.message));
+        let message = facts
+            .past
+            .last_turn
+            .as_ref()
+            .map(|t| format!("{}: {}", t.outcome, t.message));
         return Verdict::no("BackingOff", message.unwrap_or_default());
     }
     match step {
@@ -246,7 +295,12 @@ fn drained(facts: &Facts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no("DrainTimeout", message);
     }
-    let left: Vec<_> = facts.drain.left_behind.iter().map(|b| format!("{}: {}", b.pod, b.reason)).collect();
+    let left: Vec<_> = facts
+        .drain
+        .left_behind
+        .iter()
+        .map(|b| format!("{}: {}", b.pod, b.reason))
+        .collect();
     match facts.drain.done && !left.is_empty() {
         true => Verdict::yes("LeftBehind", format!("drained but for {}", left.join("; "))),
         false => as_is(facts.drain.done || committed),
@@ -273,7 +327,12 @@ fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
         }
         _ => as_is(runs),
     };
-    let rest = [types::UPDATE_EXECUTED, types::REBOOTED_NODE, types::APPLIED_OS_IMAGE, types::RESUMED];
+    let rest = [
+        types::UPDATE_EXECUTED,
+        types::REBOOTED_NODE,
+        types::APPLIED_OS_IMAGE,
+        types::RESUMED,
+    ];
     let mut list: Verdicts = rest.map(|t| (t, as_is(runs))).into();
     list.push((types::CORDONED, as_is(cordoned)));
     list.push((types::DRAINED, drained));
@@ -284,7 +343,11 @@ fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
 
 /// The last turn, when it was for what is desired now and ended badly.
 fn failed_turn(facts: &Facts) -> Option<&Turn> {
-    facts.past.last_turn.as_ref().filter(|t| Some(&t.digest) == facts.desired.digest())
+    facts
+        .past
+        .last_turn
+        .as_ref()
+        .filter(|t| Some(&t.digest) == facts.desired.digest())
 }
 
 /// Whether a person should look, and at what.
@@ -295,14 +358,24 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
-        return Verdict::yes(trouble.reason, format!("{} (tried {attempts} times or more)", trouble.message));
+        return Verdict::yes(
+            trouble.reason,
+            format!("{} (tried {attempts} times or more)", trouble.message),
+        );
     }
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)
         && facts.host.os.booted() != Some(desired)
     {
-        let message = facts.past.last_turn.as_ref().map(|t| format!(": {} ({} times)", t.message, t.attempts));
-        let message = format!("{desired} failed here and is not tried again{}", message.unwrap_or_default());
+        let message = facts
+            .past
+            .last_turn
+            .as_ref()
+            .map(|t| format!(": {} ({} times)", t.message, t.attempts));
+        let message = format!(
+            "{desired} failed here and is not tried again{}",
+            message.unwrap_or_default()
+        );
         return Verdict::yes("DigestFailed", message);
     }
     if matches!(step, Step::Wait(Why::ForeignBerth, _)) {
@@ -329,7 +402,10 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(turn) = failed_turn(facts) {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
-        return Verdict::yes(Outcome::from_word(&turn.outcome).map_or("TurnFailed", Outcome::as_str), message);
+        return Verdict::yes(
+            Outcome::from_word(&turn.outcome).map_or("TurnFailed", Outcome::as_str),
+            message,
+        );
     }
     if !facts.host.rivals.is_empty() {
         let rivals = facts.host.rivals.join(", ");

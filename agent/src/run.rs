@@ -218,7 +218,10 @@ impl Agent {
             }
             next => {
                 let kind = std::mem::discriminant(&next);
-                if !matches!(next, Step::Lock | Step::Unlock | Step::Unstage | Step::LookAtHost | Step::ReadNode) {
+                if !matches!(
+                    next,
+                    Step::Lock | Step::Unlock | Step::Unstage | Step::LookAtHost | Step::ReadNode
+                ) {
                     self.changed = None;
                 }
                 let done = self.act(next.clone()).await;
@@ -247,7 +250,10 @@ impl Agent {
             self.cluster_node = ClusterNode::Unread;
         }
         if due || self.berths.berths().is_none() {
-            self.berths.refresh().await.context("cannot list the berths of this node")?;
+            self.berths
+                .refresh()
+                .await
+                .context("cannot list the berths of this node")?;
         }
         self.berths.catch_up();
         if matches!(self.os, Os::Unusable { .. }) && self.looked.elapsed() >= HOST_AGAIN {
@@ -258,7 +264,9 @@ impl Agent {
 
     /// Whether this node holds a berth.
     pub(crate) fn in_turn(&self) -> bool {
-        self.berths.berths().is_some_and(|b| b.iter().any(|b| b.holding().is_some()))
+        self.berths
+            .berths()
+            .is_some_and(|b| b.iter().any(|b| b.holding().is_some()))
     }
 
     /// Who holds a berth acts on nothing that it did not just read.
@@ -280,7 +288,10 @@ impl Agent {
         let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
         let status: BootcNodeStatus = report(facts, &subject, self.status.known());
         if let Err(error) = self.status.write(status, progress).await {
-            tracing::warn!(error = format!("{error:#}"), "cannot write the BootcNode's status; trying again");
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "cannot write the BootcNode's status; trying again"
+            );
         }
     }
 
@@ -296,7 +307,8 @@ impl Agent {
             message => message.to_owned(),
         };
         let jitter = self.jitter.fraction();
-        self.past.turn_ended(outcome, &message, digest, Timestamp::now(), jitter);
+        self.past
+            .turn_ended(outcome, &message, digest, Timestamp::now(), jitter);
         if outcome == Outcome::Updated {
             self.past.succeeded(digest);
         }
@@ -337,7 +349,9 @@ impl Agent {
             _ => {}
         }
         let heartbeat = self.heartbeat.saturating_sub(self.last_heartbeat.elapsed());
-        wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(heartbeat.max(Duration::from_millis(10)))
+        wait.unwrap_or(LONGEST_WAIT)
+            .min(LONGEST_WAIT)
+            .min(heartbeat.max(Duration::from_millis(10)))
     }
 
     /// Before it goes on from a boot that is not proven, a holder may have to wait for days. What was drained before
@@ -351,14 +365,25 @@ impl Agent {
     /// Counts failures of the same step, whatever succeeded in between on the way to it.
     fn count_failure(&mut self, step: &Step, error: &anyhow::Error) {
         let kind = std::mem::discriminant(step);
-        let before = self.failing.as_ref().filter(|(k, _)| *k == kind).map_or(0, |(_, t)| t.attempts);
+        let before = self
+            .failing
+            .as_ref()
+            .filter(|(k, _)| *k == kind)
+            .map_or(0, |(_, t)| t.attempts);
         let attempts = before.saturating_add(1);
         let message = format!("{error:#}");
         if *step == Step::Unlock && attempts >= GIVE_UP_AFTER {
             // The turn ends here, with the image locked, rather than never.
             self.reboot_is_blocked(format!("the staged image cannot be unlocked: {message}"));
         }
-        self.failing = Some((kind, Trouble { reason: reason(error), message, attempts }));
+        self.failing = Some((
+            kind,
+            Trouble {
+                reason: reason(error),
+                message,
+                attempts,
+            },
+        ));
     }
 
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
@@ -470,13 +495,20 @@ mod tests {
     async fn a_drain_is_forgotten_while_a_gate_is_closed_and_kept_while_pods_leave() {
         let scratch = std::env::temp_dir().join(format!("berth-run-{}", std::process::id()));
         let mut agent = agent(&scratch).await;
-        for (why, forgotten) in
-            [(Why::Revoked, true), (Why::WindowClosed, true), (Why::Inhibited, true), (Why::Draining, false)]
-        {
+        for (why, forgotten) in [
+            (Why::Revoked, true),
+            (Why::WindowClosed, true),
+            (Why::Inhibited, true),
+            (Why::Draining, false),
+        ] {
             agent.drained.done = true;
             agent.turn_since = Some(Instant::now());
             agent.rest(why, None);
-            assert_eq!((agent.drained.done, agent.turn_since.is_some()), (!forgotten, !forgotten), "{why:?}");
+            assert_eq!(
+                (agent.drained.done, agent.turn_since.is_some()),
+                (!forgotten, !forgotten),
+                "{why:?}"
+            );
         }
         std::fs::remove_dir_all(&scratch).unwrap();
     }

@@ -144,8 +144,13 @@ impl StatusWriter {
         match self.progress {
             Some((at, _)) if at.elapsed() < interval => status.progress = self.known.progress,
             before => {
-                let rate = before.map_or(0, |(at, bytes)| rate(progress.bytes.saturating_sub(bytes), at.elapsed()));
-                *progress = Progress { bytes_per_second: rate, ..*progress };
+                let rate = before.map_or(0, |(at, bytes)| {
+                    rate(progress.bytes.saturating_sub(bytes), at.elapsed())
+                });
+                *progress = Progress {
+                    bytes_per_second: rate,
+                    ..*progress
+                };
                 self.progress = Some((Instant::now(), progress.bytes));
             }
         }
@@ -155,13 +160,18 @@ impl StatusWriter {
 /// A status without what the controller says in it. Who applies a condition owns it from then on: an agent that took
 /// this one over would say for ever after that its node does not come back.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
-    status.conditions.retain(|condition| condition.type_ != REBOOT_TIMED_OUT);
+    status
+        .conditions
+        .retain(|condition| condition.type_ != REBOOT_TIMED_OUT);
     status
 }
 
 /// How long the phase of a status has lasted, by the clock that wrote it; nothing longer than a day is believed.
 fn lasted(status: &BootcNodeStatus, now: Timestamp) -> Duration {
-    let since = status.phase_start_time.as_ref().and_then(|t| Duration::try_from(now.duration_since(t.0)).ok());
+    let since = status
+        .phase_start_time
+        .as_ref()
+        .and_then(|t| Duration::try_from(now.duration_since(t.0)).ok());
     since.unwrap_or_default().min(Duration::from_secs(24 * 3600))
 }
 
@@ -199,6 +209,10 @@ mod tests {
         assert!(writer.in_phase(Phase::Waiting) >= hour && writer.in_phase(Phase::Draining).is_zero());
         // The watch tells of a write that this process takes for lost.
         writer.adopt(&object("2", Phase::Draining, SignedDuration::ZERO));
-        assert!(writer.in_phase(Phase::Draining) < hour, "{:?}", writer.in_phase(Phase::Draining));
+        assert!(
+            writer.in_phase(Phase::Draining) < hour,
+            "{:?}",
+            writer.in_phase(Phase::Draining)
+        );
     }
 }

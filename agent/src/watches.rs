@@ -99,7 +99,13 @@ impl Berths {
     /// A store that knows nothing yet.
     pub fn new(client: Client, namespace: &str, node: &NodeName) -> Self {
         let selector = format!("{}={}", keys::LABEL_NODE, node.label());
-        Self { api: Api::namespaced(client, namespace), selector, jitter: Jitter::new(node), known: None, feed: None }
+        Self {
+            api: Api::namespaced(client, namespace),
+            selector,
+            jitter: Jitter::new(node),
+            known: None,
+            feed: None,
+        }
     }
 
     /// Reads the Leases now, from the API server's own storage.
@@ -161,7 +167,9 @@ impl Berths {
     pub fn berths(&self) -> Option<Vec<Berth>> {
         let known = self.known.as_ref()?;
         let read = known.values().filter_map(|l| {
-            lease::read(l).inspect_err(|error| tracing::warn!(%error, "a Lease with our label is unreadable")).ok()
+            lease::read(l)
+                .inspect_err(|error| tracing::warn!(%error, "a Lease with our label is unreadable"))
+                .ok()
         });
         Some(read.collect())
     }

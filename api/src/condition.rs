@@ -77,17 +77,29 @@ pub struct Verdict {
 impl Verdict {
     /// True, with a reason.
     pub fn yes(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { status: Some(true), reason: reason.into(), message: message.into() }
+        Self {
+            status: Some(true),
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     /// False, with a reason.
     pub fn no(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { status: Some(false), reason: reason.into(), message: message.into() }
+        Self {
+            status: Some(false),
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     /// Unknown, with a reason. Never means failed.
     pub fn unknown(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
-        Self { status: None, reason: reason.into(), message: message.into() }
+        Self {
+            status: None,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 }
 

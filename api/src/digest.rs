@@ -50,7 +50,10 @@ impl FromStr for Digest {
             let [high, low] = pair else {
                 return Err(error());
             };
-            *byte = nibble(*high).zip(nibble(*low)).map(|(h, l)| h << 4 | l).ok_or_else(error)?;
+            *byte = nibble(*high)
+                .zip(nibble(*low))
+                .map(|(h, l)| h << 4 | l)
+                .ok_or_else(error)?;
         }
         Ok(Self(bytes))
     }
@@ -119,8 +122,14 @@ mod tests {
     fn refuses_what_is_almost_a_digest() {
         let good = format!("sha256:{}", "a".repeat(64));
         assert!(good.parse::<Digest>().is_ok());
-        for bad in [&good[..70], &good.to_uppercase(), &good.replace("256", "512"), "", "sha256:", &format!("{good} ")]
-        {
+        for bad in [
+            &good[..70],
+            &good.to_uppercase(),
+            &good.replace("256", "512"),
+            "",
+            "sha256:",
+            &format!("{good} "),
+        ] {
             assert!(bad.parse::<Digest>().is_err(), "{bad}");
         }
     }

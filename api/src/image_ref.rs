@@ -100,7 +100,9 @@ fn is_tag(tag: &str) -> bool {
     !tag.is_empty()
         && tag.len() <= 128
         && tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-        && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && tag
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 impl FromStr for ImageRef {
@@ -112,7 +114,10 @@ impl FromStr for ImageRef {
             return Err(ImageRefError::Malformed(shown()));
         }
         let (name, digest) = match text.split_once('@') {
-            Some((name, digest)) => (name, Some(digest.parse().map_err(|_| ImageRefError::BadDigest(shown()))?)),
+            Some((name, digest)) => (
+                name,
+                Some(digest.parse().map_err(|_| ImageRefError::BadDigest(shown()))?),
+            ),
             None => (text, None),
         };
         let (registry, rest) = name.split_once('/').ok_or_else(|| ImageRefError::NoRegistry(shown()))?;

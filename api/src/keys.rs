@@ -23,7 +23,10 @@ pub const LABEL_NODE: &str = "berth.dev/node";
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
 /// Labels that mark a control plane node, put there by the cluster's installer.
-pub const LABELS_CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+pub const LABELS_CONTROL_PLANE: [&str; 2] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+];
 
 /// Annotation on a Node, written in the same patch as `spec.unschedulable`: our cordon and what was before it.
 pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";

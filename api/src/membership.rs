@@ -46,7 +46,9 @@ fn well_formed(requirement: &LabelSelectorRequirement) -> Result<(), String> {
         ("In" | "NotIn", 1..) | ("Exists" | "DoesNotExist", 0) => Ok(()),
         ("In" | "NotIn", 0) => Err(format!("{operator} for {key} needs values")),
         ("Exists" | "DoesNotExist", _) => Err(format!("{operator} for {key} takes no values")),
-        _ => Err(format!("{operator:?} for {key} is no operator; write In, NotIn, Exists or DoesNotExist")),
+        _ => Err(format!(
+            "{operator:?} for {key} is no operator; write In, NotIn, Exists or DoesNotExist"
+        )),
     }
 }
 
@@ -69,7 +71,10 @@ impl Conflict {
             Some(pool) => format!("the node stays in {pool}"),
             None => "the node joins none of them".to_owned(),
         };
-        format!("selected by more than one pool: {}; {fate} until only one selects it", pools.join(", "))
+        format!(
+            "selected by more than one pool: {}; {fate} until only one selects it",
+            pools.join(", ")
+        )
     }
 }
 
@@ -160,9 +165,14 @@ mod tests {
     use super::*;
 
     fn pool(name: &str, key: &str, value: &str) -> PoolSelector {
-        let labels =
-            LabelSelector { match_labels: Some([(key.to_owned(), value.to_owned())].into()), match_expressions: None };
-        PoolSelector { name: name.into(), rule: Rule::Select(selector(Some(&labels)).unwrap()) }
+        let labels = LabelSelector {
+            match_labels: Some([(key.to_owned(), value.to_owned())].into()),
+            match_expressions: None,
+        };
+        PoolSelector {
+            name: name.into(),
+            rule: Rule::Select(selector(Some(&labels)).unwrap()),
+        }
     }
 
     fn decide(pools: &[PoolSelector], labels: &[(&str, &str)], current: Option<&str>) -> Membership {
@@ -193,8 +203,10 @@ mod tests {
 
     #[test]
     fn an_empty_selector_takes_all() {
-        let all =
-            PoolSelector { name: "all".into(), rule: Rule::Select(selector(Some(&LabelSelector::default())).unwrap()) };
+        let all = PoolSelector {
+            name: "all".into(),
+            rule: Rule::Select(selector(Some(&LabelSelector::default())).unwrap()),
+        };
         assert_eq!(decide(&[all], &[], None).pools.len(), 1);
     }
 
@@ -216,7 +228,10 @@ mod tests {
 
     #[test]
     fn a_pool_that_makes_no_sense_keeps_its_nodes_and_gets_no_more() {
-        let keep = PoolSelector { name: "a".into(), rule: Rule::Keep };
+        let keep = PoolSelector {
+            name: "a".into(),
+            rule: Rule::Keep,
+        };
         let pools = [keep, pool("b", "x", "1")];
         assert_eq!(decide(&pools, &[], Some("a")).pools.len(), 1);
         assert!(decide(&pools, &[], None).pools.is_empty());
@@ -227,7 +242,10 @@ mod tests {
 
     #[test]
     fn a_pool_that_goes_releases_its_nodes() {
-        let nothing = PoolSelector { name: "a".into(), rule: Rule::Nothing };
+        let nothing = PoolSelector {
+            name: "a".into(),
+            rule: Rule::Nothing,
+        };
         assert!(decide(&[nothing], &[], Some("a")).pools.is_empty());
     }
 
@@ -248,13 +266,20 @@ mod tests {
                 operator: operator.into(),
                 values: values.map(|v| v.iter().map(|s| (*s).to_owned()).collect()),
             };
-            selector(Some(&LabelSelector { match_labels: None, match_expressions: Some(vec![requirement]) }))
+            selector(Some(&LabelSelector {
+                match_labels: None,
+                match_expressions: Some(vec![requirement]),
+            }))
         };
         assert!(with("In", Some(&["a"])).is_ok());
         assert!(with("Exists", None).is_ok());
         assert!(with("DoesNotExist", Some(&[])).is_ok());
-        for bad in [with("In", None), with("NotIn", Some(&[])), with("Exists", Some(&["a"])), with("Gt", Some(&["1"]))]
-        {
+        for bad in [
+            with("In", None),
+            with("NotIn", Some(&[])),
+            with("Exists", Some(&["a"])),
+            with("Gt", Some(&["1"])),
+        ] {
             assert!(bad.is_err(), "{bad:?}");
         }
         assert!(selector(None).is_err());

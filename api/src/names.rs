@@ -68,9 +68,9 @@ impl NodeName {
             return Cow::Borrowed(name);
         }
         // FNV-1a: small, and the same in every version of every program.
-        let hash = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         let hash = format!("-{hash:016x}");
         let start: String = name.chars().take(MAX_LABEL - hash.len()).collect();
         Cow::Owned(start + &hash)

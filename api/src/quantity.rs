@@ -102,7 +102,18 @@ mod tests {
     fn reads_numbers_and_percentages() {
         assert_eq!(read("3"), Ok(Quantity::Nodes(3)));
         assert_eq!(read("\"25%\""), Ok(Quantity::Percent(25)));
-        for bad in ["0", "-1", "\"0%\"", "\"150%\"", "\"two\"", "\"3\"", "\"\"", "\"+5%\"", "1.5", "99999999999"] {
+        for bad in [
+            "0",
+            "-1",
+            "\"0%\"",
+            "\"150%\"",
+            "\"two\"",
+            "\"3\"",
+            "\"\"",
+            "\"+5%\"",
+            "1.5",
+            "99999999999",
+        ] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

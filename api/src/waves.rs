@@ -31,9 +31,17 @@ impl Waves {
     /// Those of a pool whose spec names these.
     pub fn of(named: &[Wave]) -> Self {
         // One that means nothing selects nothing: its nodes come later, not earlier.
-        let selector = |w: &Wave| (membership::selector(w.node_selector.as_ref()).ok(), w.include_control_plane);
+        let selector = |w: &Wave| {
+            (
+                membership::selector(w.node_selector.as_ref()).ok(),
+                w.include_control_plane,
+            )
+        };
         let names = named.iter().map(|wave| wave.name.as_str()).chain([REST, CONTROL_PLANE]);
-        Self { selectors: named.iter().map(selector).collect(), names: names.map(str::to_owned).collect() }
+        Self {
+            selectors: named.iter().map(selector).collect(),
+            names: names.map(str::to_owned).collect(),
+        }
     }
 
     /// The number of the wave of a node with these labels: the first one that selects it.

@@ -97,7 +97,9 @@ async fn carry_out(
         return Ok(Outcome::Done(text));
     }
     // On its way before the question, and before anything is done.
-    std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush())?;
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .and_then(|()| std::io::stdout().flush())?;
     if !consent.yes && admin::ask(&mut std::io::stdin().lock(), &mut std::io::stderr())? == Answer::No {
         return Ok(Outcome::Declined);
     }
@@ -144,14 +146,19 @@ fn width() -> usize {
 async fn client(cluster: &Cluster) -> Result<Client> {
     // kube's own choice of a TLS provider would panic if a second one were ever compiled in.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let options = KubeConfigOptions { context: cluster.context.clone(), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions {
+        context: cluster.context.clone(),
+        ..KubeConfigOptions::default()
+    };
     let config = match (&cluster.kubeconfig, &cluster.context) {
         (Some(file), _) => {
             let file = Kubeconfig::read_from(file)?;
             Config::from_custom_kubeconfig(file, &options).await?
         }
         (None, Some(_)) => Config::from_kubeconfig(&options).await?,
-        (None, None) => Config::infer().await.context("no cluster to ask; name one with --kubeconfig")?,
+        (None, None) => Config::infer()
+            .await
+            .context("no cluster to ask; name one with --kubeconfig")?,
     };
     Ok(Client::try_from(config)?)
 }

@@ -77,7 +77,11 @@ pub(crate) struct Roster<'a> {
 
 impl<'a> Roster<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
-        let bootc: BTreeMap<_, _> = snapshot.bootc_nodes.iter().map(|node| (node.name_any(), node)).collect();
+        let bootc: BTreeMap<_, _> = snapshot
+            .bootc_nodes
+            .iter()
+            .map(|node| (node.name_any(), node))
+            .collect();
         let pools: Vec<_> = snapshot.pools.iter().map(rule).collect();
         let decide = |excluded: bool| {
             let nodes: Vec<_> = snapshot
@@ -85,18 +89,26 @@ impl<'a> Roster<'a> {
                 .iter()
                 .filter(|node| is_excluded(node) == excluded)
                 .map(|node| {
-                    let current = bootc.get(&node.name_any()).map(|b| PoolName::new(b.spec.pool_name.clone()));
+                    let current = bootc
+                        .get(&node.name_any())
+                        .map(|b| PoolName::new(b.spec.pool_name.clone()));
                     let mut labels = node.labels().clone();
                     labels.remove(keys::LABEL_EXCLUDE);
                     (NodeName::new(node.name_any()), labels, current)
                 })
                 .collect();
-            let labelled =
-                nodes.iter().map(|(name, labels, current)| -> Labelled<'_> { (name, labels, current.as_ref()) });
+            let labelled = nodes
+                .iter()
+                .map(|(name, labels, current)| -> Labelled<'_> { (name, labels, current.as_ref()) });
             membership::membership(&pools, labelled)
         };
         let (membership, without_label) = (decide(false), decide(true));
-        Self { snapshot, bootc, membership, without_label }
+        Self {
+            snapshot,
+            bootc,
+            membership,
+            without_label,
+        }
     }
 
     /// The node of that name.
@@ -106,13 +118,23 @@ impl<'a> Roster<'a> {
     }
 
     fn member(&self, node: &'a Node) -> Member<'a> {
-        Member { name: node.name_any(), node, bootc: self.bootc.get(&node.name_any()).copied() }
+        Member {
+            name: node.name_any(),
+            node,
+            bootc: self.bootc.get(&node.name_any()).copied(),
+        }
     }
 
     fn of_pool(&self, membership: &Membership, pool: &str) -> Vec<Member<'a>> {
         let pool = PoolName::from(pool);
         let belongs = |node: &&Node| membership.pool_of(&NodeName::new(node.name_any())) == Some(&pool);
-        let mut members: Vec<_> = self.snapshot.nodes.iter().filter(belongs).map(|node| self.member(node)).collect();
+        let mut members: Vec<_> = self
+            .snapshot
+            .nodes
+            .iter()
+            .filter(belongs)
+            .map(|node| self.member(node))
+            .collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));
         members
     }
@@ -134,5 +156,8 @@ fn rule(pool: &BootcNodePool) -> PoolSelector {
         Ok(selector) => Rule::Select(selector),
         Err(_) => Rule::Keep,
     };
-    PoolSelector { name: PoolName::new(pool.name_any()), rule }
+    PoolSelector {
+        name: PoolName::new(pool.name_any()),
+        rule,
+    }
 }

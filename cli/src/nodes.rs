@@ -13,8 +13,12 @@ use crate::text::{age, clean, short, until};
 const SILENT: i64 = 15 * 60;
 
 pub(crate) fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> bool) -> Vec<NodeRow> {
-    let mut rows: Vec<_> =
-        snapshot.bootc_nodes.iter().filter(|node| of(&node.spec.pool_name)).map(|node| row(node, now)).collect();
+    let mut rows: Vec<_> = snapshot
+        .bootc_nodes
+        .iter()
+        .filter(|node| of(&node.spec.pool_name))
+        .map(|node| row(node, now))
+        .collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     rows
 }
@@ -97,9 +101,16 @@ fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String
 fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String {
     let desired = node.spec.image.as_ref().map(|image| &image.digest);
     let waits = matches!(status.phase, Some(Phase::Pending | Phase::Waiting));
-    if let Some(turn) = status.last_turn.as_ref().filter(|t| waits && Some(&t.digest) == desired) {
+    if let Some(turn) = status
+        .last_turn
+        .as_ref()
+        .filter(|t| waits && Some(&t.digest) == desired)
+    {
         let again = until(turn.next_try_time.0, now);
-        return format!("last turn: {}: {} (turn {}, next {again})", turn.outcome, turn.message, turn.attempts);
+        return format!(
+            "last turn: {}: {} (turn {}, next {again})",
+            turn.outcome, turn.message, turn.attempts
+        );
     }
     if status.phase == Some(Phase::Pending) && node.spec.staging == Staging::Held {
         return "waits for its turn to pull".to_owned();

@@ -29,12 +29,19 @@ impl Occupancy {
             }
         }
         let name = pool.name_any();
-        for lease in snapshot.leases.iter().filter(|l| l.labels().get(keys::LABEL_POOL) == Some(&name)) {
+        for lease in snapshot
+            .leases
+            .iter()
+            .filter(|l| l.labels().get(keys::LABEL_POOL) == Some(&name))
+        {
             if let Some((node, why)) = user(lease) {
                 users.insert(node, why);
             }
         }
-        Self { capacity: pool.spec.capacity(members.len()), users }
+        Self {
+            capacity: pool.spec.capacity(members.len()),
+            users,
+        }
     }
 
     pub(crate) fn free(&self) -> usize {

@@ -64,12 +64,20 @@ pub struct PreviewRow {
 /// The pools that the snapshot shows, by name.
 pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
     let roster = Roster::of(snapshot);
-    snapshot.shown().into_iter().map(|pool| preview(snapshot, pool, &roster, now)).collect()
+    snapshot
+        .shown()
+        .into_iter()
+        .map(|pool| preview(snapshot, pool, &roster, now))
+        .collect()
 }
 
 fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolPreview {
     let name = pool.name_any();
-    let (waves, members, target) = (Waves::of(&pool.spec.rollout().waves), roster.members(&name), target(pool));
+    let (waves, members, target) = (
+        Waves::of(&pool.spec.rollout().waves),
+        roster.members(&name),
+        target(pool),
+    );
     let occupancy = Occupancy::of(snapshot, pool, &members);
     let holdup = Holdup::of(pool, &waves, &members, target);
     let total = members.len();
@@ -80,7 +88,9 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
         let conflict = roster.membership.conflicts.get(&NodeName::new(m.name.clone()));
         let mut row = going_row(m, pool, target, conflict, now);
         row.wave = Some(waves.name(wave).to_owned());
-        let blocker = holdup.as_ref().filter(|h| h.keeps(wave) && m.bootc.is_none_or(|b| b.spec.hold.is_none()));
+        let blocker = holdup
+            .as_ref()
+            .filter(|h| h.keeps(wave) && m.bootc.is_none_or(|b| b.spec.hold.is_none()));
         row.blocks.extend(blocker.map(|h| h.waits.clone()));
         row
     };
@@ -112,13 +122,21 @@ fn outsiders(snapshot: &Snapshot, roster: &Roster<'_>, pool: &str) -> Vec<Previe
     for node in &snapshot.nodes {
         let node_name = NodeName::new(node.name_any());
         let stays = roster.membership.pool_of(&node_name) == Some(&name);
-        let found = roster.membership.conflicts.get(&node_name).filter(|c| !stays && c.pools.contains(&name));
+        let found = roster
+            .membership
+            .conflicts
+            .get(&node_name)
+            .filter(|c| !stays && c.pools.contains(&name));
         if let (Some(found), Some(member)) = (found, roster.node(&node.name_any())) {
             rows.push(outsider(&member, "conflict", found.message()));
         }
     }
     for member in roster.excluded(pool) {
-        let how = format!("label {}; kubectl berth include {} takes it off", keys::LABEL_EXCLUDE, member.name);
+        let how = format!(
+            "label {}; kubectl berth include {} takes it off",
+            keys::LABEL_EXCLUDE,
+            member.name
+        );
         rows.push(outsider(&member, "excluded", how));
     }
     rows
@@ -140,7 +158,11 @@ fn words(target: &Target) -> String {
 /// The controller's order: unavailable nodes first, then those whose last turn did not end badly, then by name.
 fn order(member: &Member<'_>) -> (bool, bool, String) {
     let status = member.status();
-    (member.unavailable().is_none(), status.last_turn.is_some(), member.name.clone())
+    (
+        member.unavailable().is_none(),
+        status.last_turn.is_some(),
+        member.name.clone(),
+    )
 }
 
 /// What blocks all of it, or uses up its capacity.
@@ -153,7 +175,10 @@ fn pool_blocks(pool: &BootcNodePool, occupancy: &Occupancy, target: Option<&Targ
     };
     if target.is_none() {
         let why = said(condition::pool::IMAGE_RESOLVED, "False").map_or_else(String::new, |why| format!(": {why}"));
-        blocks.push(format!("{} is not resolved to a digest yet{why}", clean(pool.spec.image_ref())));
+        blocks.push(format!(
+            "{} is not resolved to a digest yet{why}",
+            clean(pool.spec.image_ref())
+        ));
     }
     if pool.spec.paused() {
         blocks.push("paused: images are staged, but nothing reboots until rollout.paused is false".to_owned());
@@ -162,7 +187,12 @@ fn pool_blocks(pool: &BootcNodePool, occupancy: &Occupancy, target: Option<&Targ
     }
     blocks.extend(said(condition::pool::ROLLOUT_HALTED, "True").map(|why| format!("halted: {why}")));
     blocks.extend(said(condition::pool::WINDOW_OPEN, "False").map(|why| format!("no window is open: {why}")));
-    blocks.extend(occupancy.users.values().map(|why| format!("{why}, which uses up capacity")));
+    blocks.extend(
+        occupancy
+            .users
+            .values()
+            .map(|why| format!("{why}, which uses up capacity")),
+    );
     blocks
 }
 
@@ -215,7 +245,10 @@ fn unresolved(pool: &BootcNodePool) -> String {
 }
 
 fn state(status: &BootcNodeStatus, wanted: Option<&Digest>) -> String {
-    let staged = status.staged.as_ref().filter(|s| s.digest.is_some() && s.digest.as_ref() == wanted);
+    let staged = status
+        .staged
+        .as_ref()
+        .filter(|s| s.digest.is_some() && s.digest.as_ref() == wanted);
     match (staged, status.phase) {
         (_, Some(phase @ (Phase::Draining | Phase::Rebooting | Phase::Proving | Phase::Releasing))) => {
             phase.as_str().to_lowercase()
@@ -245,7 +278,11 @@ fn blocks(
     if bootc.status.is_none() {
         blocks.push("no word from an agent yet".to_owned());
     }
-    if member.node.uid().is_some_and(|uid| !bootc.spec.node_uid.is_empty() && uid != bootc.spec.node_uid) {
+    if member
+        .node
+        .uid()
+        .is_some_and(|uid| !bootc.spec.node_uid.is_empty() && uid != bootc.spec.node_uid)
+    {
         blocks.push("its BootcNode is of an older Node of that name".to_owned());
     }
     let digest = member.wanted(target);
@@ -262,9 +299,16 @@ fn blocks(
     if let Some(hold) = &bootc.spec.hold {
         blocks.push(format!("{}: {}", hold.reason, clean(&hold.message)));
     }
-    let turn = status.last_turn.as_ref().filter(|t| Some(&t.digest) == digest && t.next_try_time.0 > now);
+    let turn = status
+        .last_turn
+        .as_ref()
+        .filter(|t| Some(&t.digest) == digest && t.next_try_time.0 > now);
     if let Some(turn) = turn {
-        blocks.push(format!("last turn: {}, next {}", turn.outcome, until(turn.next_try_time.0, now)));
+        blocks.push(format!(
+            "last turn: {}, next {}",
+            turn.outcome,
+            until(turn.next_try_time.0, now)
+        ));
     }
     blocks
 }
@@ -289,7 +333,10 @@ pub fn render_preview(snapshot: &Snapshot, now: Timestamp, width: usize) -> Stri
 }
 
 fn text(preview: &PoolPreview, width: usize) -> String {
-    let target = preview.target.as_ref().map_or_else(String::new, |target| format!(" = {target}"));
+    let target = preview
+        .target
+        .as_ref()
+        .map_or_else(String::new, |target| format!(" = {target}"));
     let mut lines = vec![format!("Pool {}  {}{target}", preview.name, preview.image)];
     let going = preview.members - preview.up_to_date;
     lines.push(format!(
@@ -304,7 +351,14 @@ fn text(preview: &PoolPreview, width: usize) -> String {
             .iter()
             .map(|n| {
                 let wave = n.wave.clone().unwrap_or_default();
-                vec![n.name.clone(), wave, n.from.clone(), n.to.clone(), n.state.clone(), n.blocks.join("; ")]
+                vec![
+                    n.name.clone(),
+                    wave,
+                    n.from.clone(),
+                    n.to.clone(),
+                    n.state.clone(),
+                    n.blocks.join("; "),
+                ]
             })
             .collect();
         out += &columns(&["NAME", "WAVE", "FROM", "TO", "STATE", "BLOCKED BY"], &rows, width);

@@ -101,7 +101,11 @@ fn excluded_text(view: &PoolView) -> Option<String> {
 fn failure_text(failures: &DigestFailures, view: &PoolView) -> String {
     let count = failures.count as usize;
     let nodes = names(&failures.nodes, count);
-    format!("{} failed on {nodes} ({count}; the rollout halts at {})", short(&failures.digest), view.max_failures)
+    format!(
+        "{} failed on {nodes} ({count}; the rollout halts at {})",
+        short(&failures.digest),
+        view.max_failures
+    )
 }
 
 fn resolved(view: &PoolView) -> String {
@@ -117,12 +121,20 @@ fn berths_text(berths: &Berths) -> String {
         true => String::new(),
         false => format!(" ({})", names.join(", ")),
     };
-    let mut text = format!("{} of {} berths held{}", berths.held.len(), berths.total, named(&berths.held));
+    let mut text = format!(
+        "{} of {} berths held{}",
+        berths.held.len(),
+        berths.total,
+        named(&berths.held)
+    );
     if !berths.offered.is_empty() {
         let _ = write!(text, ", {} offered{}", berths.offered.len(), named(&berths.offered));
     }
     for closed in &berths.closed {
-        let node = closed.last_node.as_ref().map_or_else(String::new, |node| format!(" ({node})"));
+        let node = closed
+            .last_node
+            .as_ref()
+            .map_or_else(String::new, |node| format!(" ({node})"));
         let _ = write!(text, ", {} closed:{}{node}", closed.berth, closed.reason);
     }
     text

@@ -63,7 +63,8 @@ impl Snapshot {
             Err(error) => this.notes.push(format!("the berths are as last reported: {error}")),
         }
         // The controller's own lease lies beside the berths.
-        this.leases.retain(|lease| lease.labels().contains_key(keys::LABEL_POOL));
+        this.leases
+            .retain(|lease| lease.labels().contains_key(keys::LABEL_POOL));
         let nodes = Api::all(client.clone());
         if scope != Scope::Status {
             this.nodes = list(&nodes, None).await.context("reading the Nodes")?;
@@ -84,8 +85,11 @@ impl Snapshot {
     /// The pools to show, by name.
     pub(crate) fn shown(&self) -> Vec<&BootcNodePool> {
         let only = self.only.as_deref();
-        let mut shown: Vec<_> =
-            self.pools.iter().filter(|pool| only.is_none_or(|name| pool.name_any() == name)).collect();
+        let mut shown: Vec<_> = self
+            .pools
+            .iter()
+            .filter(|pool| only.is_none_or(|name| pool.name_any() == name))
+            .collect();
         shown.sort_by_key(|pool| pool.name_any());
         shown
     }

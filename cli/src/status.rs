@@ -177,11 +177,19 @@ impl From<&Condition> for Warning {
 
 /// All pools that the snapshot shows, by name, and behind them the nodes that left theirs, or whose pool is gone.
 pub fn views(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolView> {
-    let mut views: Vec<_> = snapshot.shown().into_iter().map(|pool| pool_view(snapshot, pool, now)).collect();
+    let mut views: Vec<_> = snapshot
+        .shown()
+        .into_iter()
+        .map(|pool| pool_view(snapshot, pool, now))
+        .collect();
     let pools: BTreeSet<String> = snapshot.pools.iter().map(|pool| pool.name_any()).collect();
     let leaving = rows(snapshot, now, |pool| !pools.contains(pool));
     if snapshot.only.is_none() && !leaving.is_empty() {
-        views.push(PoolView { total: leaving.len(), nodes: leaving, ..PoolView::default() });
+        views.push(PoolView {
+            total: leaving.len(),
+            nodes: leaving,
+            ..PoolView::default()
+        });
     }
     views
 }
@@ -217,7 +225,11 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, now: Timestamp) -> PoolV
 
 fn wave_view(pool: &BootcNodePool, wave: &WaveStatus) -> WaveView {
     let rollout = pool.spec.rollout();
-    let own = rollout.waves.iter().find(|w| w.name == wave.name).and_then(|w| w.soak_time.as_deref());
+    let own = rollout
+        .waves
+        .iter()
+        .find(|w| w.name == wave.name)
+        .and_then(|w| w.soak_time.as_deref());
     let soak = duration::parse_or(own.or(rollout.soak_time.as_deref()), Duration::ZERO);
     WaveView {
         name: clean(&wave.name),
@@ -233,7 +245,12 @@ fn wave_view(pool: &BootcNodePool, wave: &WaveStatus) -> WaveView {
 fn failures(status: &BootcNodePoolStatus) -> Vec<DigestFailures> {
     let platforms = status.target.iter().flat_map(|t| &t.platforms);
     let asked: BTreeSet<_> = platforms.map(|p| &p.digest).collect();
-    status.failures.iter().filter(|f| asked.contains(&f.digest)).cloned().collect()
+    status
+        .failures
+        .iter()
+        .filter(|f| asked.contains(&f.digest))
+        .cloned()
+        .collect()
 }
 
 /// A closed berth that a person may ask about.
@@ -241,14 +258,21 @@ fn remarkable(berth: String, closed: &Closed) -> Option<ClosedBerth> {
     use ClosedReason::{Admin, Excluded, Failed, Gone};
     let remarkable = matches!(closed.reason, Admin | Excluded | Failed | Gone);
     let last_node = closed.last_node.as_ref().map(ToString::to_string);
-    remarkable.then(|| ClosedBerth { berth, reason: closed.reason.as_str().to_owned(), last_node })
+    remarkable.then(|| ClosedBerth {
+        berth,
+        reason: closed.reason.as_str().to_owned(),
+        last_node,
+    })
 }
 
 /// The Leases are the truth; what the controller last counted stands in where they cannot be read.
 fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
     let counts = pool.status.as_ref().map(|s| s.berths.clone());
     let counts = counts.unwrap_or_default();
-    let mut berths = Berths { total: counts.total as usize, ..Berths::default() };
+    let mut berths = Berths {
+        total: counts.total as usize,
+        ..Berths::default()
+    };
     let name = pool.name_any();
     let of_pool = |lease: &&_| ResourceExt::labels(*lease).get(keys::LABEL_POOL) == Some(&name);
     for lease in snapshot.leases.iter().filter(of_pool) {

@@ -36,16 +36,19 @@ impl Holdup {
         target: Option<&Target>,
     ) -> Option<Self> {
         let status = pool.status.iter().flat_map(|s| &s.waves);
-        let soaking: BTreeSet<&str> =
-            status.filter(|wave| wave.state == WaveState::Soaking).map(|wave| wave.name.as_str()).collect();
+        let soaking: BTreeSet<&str> = status
+            .filter(|wave| wave.state == WaveState::Soaking)
+            .map(|wave| wave.name.as_str())
+            .collect();
         let mut used: BTreeMap<usize, Vec<(bool, String)>> = BTreeMap::new();
         for member in members {
             let of_wave = used.entry(waves.number(member.node.labels())).or_default();
             of_wave.extend(unproven(member, target).map(|(help, why)| (!help, format!("{} ({why})", member.name))));
         }
         let last = *used.keys().next_back()?;
-        let (wave, mut unproven) =
-            used.into_iter().find(|(wave, left)| !left.is_empty() || soaking.contains(waves.name(*wave)))?;
+        let (wave, mut unproven) = used
+            .into_iter()
+            .find(|(wave, left)| !left.is_empty() || soaking.contains(waves.name(*wave)))?;
         unproven.sort();
         let name = waves.name(wave);
         let waits = match unproven.is_empty() {
@@ -54,7 +57,12 @@ impl Holdup {
         };
         let stuck = unproven.first().is_some_and(|(goes_on, _)| !goes_on);
         let unproven = unproven.into_iter().map(|(_, who)| who).collect();
-        (wave < last).then_some(Self { wave, waits, unproven, stuck })
+        (wave < last).then_some(Self {
+            wave,
+            waits,
+            unproven,
+            stuck,
+        })
     }
 
     /// Whether a member of that wave waits.
@@ -76,7 +84,10 @@ impl Holdup {
 }
 
 fn is_turn(phase: Phase) -> bool {
-    matches!(phase, Phase::Draining | Phase::Rebooting | Phase::Proving | Phase::Releasing)
+    matches!(
+        phase,
+        Phase::Draining | Phase::Rebooting | Phase::Proving | Phase::Releasing
+    )
 }
 
 /// Why a member keeps the later waves waiting, and whether somebody should look at it.

@@ -6,21 +6,36 @@ use anyhow::{Result, ensure};
 
 fn berth(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubectl-berth"));
-    command.args(arguments).args(["--kubeconfig", "/nonexistent/kubeconfig"]).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .args(["--kubeconfig", "/nonexistent/kubeconfig"])
+        .stdin(Stdio::null());
     let Output { status, stdout, stderr } = command.output()?;
-    ensure!(stdout.is_empty(), "nothing goes to standard output: {}", String::from_utf8_lossy(&stdout));
+    ensure!(
+        stdout.is_empty(),
+        "nothing goes to standard output: {}",
+        String::from_utf8_lossy(&stdout)
+    );
     Ok((status.code(), String::from_utf8_lossy(&stderr).into_owned()))
 }
 
-const WORDS: [&[&str]; 5] =
-    [&["exclude", "n3"], &["exclude", "n3", "--undo"], &["include", "n3"], &["release", "n3"], &["retry", "workers"]];
+const WORDS: [&[&str]; 5] = [
+    &["exclude", "n3"],
+    &["exclude", "n3", "--undo"],
+    &["include", "n3"],
+    &["release", "n3"],
+    &["retry", "workers"],
+];
 
 #[test]
 fn without_a_terminal_every_word_needs_a_yes() -> Result<()> {
     for words in WORDS {
         let (code, error) = berth(words)?;
         ensure!(code == Some(2), "{words:?}: {code:?} {error}");
-        ensure!(error.contains("--yes") && error.contains("--dry-run"), "{words:?} says how to go on: {error}");
+        ensure!(
+            error.contains("--yes") && error.contains("--dry-run"),
+            "{words:?} says how to go on: {error}"
+        );
     }
     Ok(())
 }
@@ -41,7 +56,10 @@ fn with_a_yes_or_a_dry_run_the_cluster_is_asked() -> Result<()> {
 fn yes_and_a_dry_run_exclude_each_other() -> Result<()> {
     for words in WORDS {
         let (code, error) = berth(&[words, &["--yes", "--dry-run"]].concat())?;
-        ensure!(code == Some(2) && error.contains("--dry-run"), "{words:?}: {code:?} {error}");
+        ensure!(
+            code == Some(2) && error.contains("--dry-run"),
+            "{words:?}: {code:?} {error}"
+        );
     }
     Ok(())
 }

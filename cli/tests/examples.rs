@@ -64,7 +64,9 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     let changes = plan.changes.iter().map(|change| match change {
         Change::Label { node, uid, excluded } => format!("Node {node} {uid}: excluded {excluded}\n"),
         Change::Retry { pool, uid, token } => format!("BootcNodePool {pool} {uid}: retryToken {token}\n"),
-        Change::Close { lease, closed, note, .. } => {
+        Change::Close {
+            lease, closed, note, ..
+        } => {
             let mut lease = lease.clone();
             berth_api::berth::lease::write(closed, &mut lease, now);
             format!("{}event: {note}\n", serde_saphyr::to_string(&lease).unwrap())
@@ -102,7 +104,10 @@ fn every_example_prints_what_it_should() {
         }
         let expected = fs::read_to_string(&output).unwrap_or_default();
         if printed != expected {
-            wrong.push(format!("--- {} should print\n{expected}\n--- but prints\n{printed}", input.display()));
+            wrong.push(format!(
+                "--- {} should print\n{expected}\n--- but prints\n{printed}",
+                input.display()
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

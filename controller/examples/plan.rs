@@ -60,13 +60,21 @@ fn pool_name(n: usize) -> String {
 }
 
 fn entry<V>(view: V) -> Entry<V> {
-    Entry { view: Arc::new(view), version: "1".to_owned(), heard: Instant::now() }
+    Entry {
+        view: Arc::new(view),
+        version: "1".to_owned(),
+        heard: Instant::now(),
+    }
 }
 
 impl World {
     /// Every second node runs the target, the others have it staged; a tenth may be unavailable at a time.
     fn of(nodes: usize, pools: usize) -> Result<Self> {
-        let mut world = Self { snapshot: Snapshot::default(), leases: vec![], heard: BTreeSet::new() };
+        let mut world = Self {
+            snapshot: Snapshot::default(),
+            leases: vec![],
+            heard: BTreeSet::new(),
+        };
         for n in 0..nodes {
             let name = node_name(n);
             let pool = pool_name(n % pools);
@@ -119,10 +127,18 @@ impl World {
             offered = plans.iter().map(|plan| plan.writes.len()).sum();
             published = time(&mut publishing, || self.publish(&pools, &membership, &occupied)).len();
         }
-        let all = [("plan", planning), ("facts", making), ("membership", belonging), ("publish", publishing)];
+        let all = [
+            ("plan", planning),
+            ("facts", making),
+            ("membership", belonging),
+            ("publish", publishing),
+        ];
         for (what, runs) in all {
             let writes = if what == "publish" { published } else { offered };
-            println!("{}", json!({ "name": format!("{what}, {name}"), "milliseconds": runs, "writes": writes }));
+            println!(
+                "{}",
+                json!({ "name": format!("{what}, {name}"), "milliseconds": runs, "writes": writes })
+            );
         }
     }
 
@@ -221,7 +237,12 @@ fn pool(name: &str, berths: usize) -> Result<PoolView> {
 fn berth(pool: &str, index: usize, node: usize) -> Result<LeaseView> {
     let (name, uid) = (NodeName::new(node_name(node)), NodeUid::new(uid(node)));
     let now = Timestamp::now();
-    let offer = Offer { node: name.clone(), uid: uid.clone(), target: digest(2)?, open_until: None };
+    let offer = Offer {
+        node: name.clone(),
+        uid: uid.clone(),
+        target: digest(2)?,
+        open_until: None,
+    };
     let closed = Berth::new(pool.into(), u32::try_from(index)?, EPOCH);
     let offered = closed.offered(offer)?;
     let taken = offered.taken(&name, &uid, Some(digest(1)?), BootId::from("b"))?;
@@ -231,5 +252,10 @@ fn berth(pool: &str, index: usize, node: usize) -> Result<LeaseView> {
         2 => taken,
         _ => taken.committed(BootId::from("b"))?,
     };
-    Ok(LeaseView::of(lease::create(&berth, "berth-system", Duration::from_secs(900), now)))
+    Ok(LeaseView::of(lease::create(
+        &berth,
+        "berth-system",
+        Duration::from_secs(900),
+        now,
+    )))
 }

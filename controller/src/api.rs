@@ -32,7 +32,9 @@ pub fn settled(mut config: Config, silence: Duration) -> Config {
     config.reset_reader_on_write = true;
     // The audit log then names the program, beside its user.
     let agent = concat!("berth-controller/", env!("CARGO_PKG_VERSION"));
-    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
+    config
+        .headers
+        .push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
     config
 }
 
@@ -92,7 +94,11 @@ async fn within<T>(deadline: Duration, request: impl Future<Output = kube::Resul
 impl Kube {
     /// The API server for a leader.
     pub fn new(client: Client, namespace: &str, leadership: Leadership) -> Self {
-        Self { client, namespace: namespace.to_owned(), leadership }
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            leadership,
+        }
     }
 
     /// The namespace of the berths.
@@ -174,7 +180,8 @@ impl Kube {
     where
         K: Clone + DeserializeOwned + Serialize + Debug,
     {
-        self.write(api.replace_status(name, &PostParams::default(), object)).await
+        self.write(api.replace_status(name, &PostParams::default(), object))
+            .await
     }
 
     /// Server-side apply of fields of a status that are ours alone. The body names the object's UID, so that nothing is
@@ -198,7 +205,8 @@ impl Kube {
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        self.write(api.patch(name, &PatchParams::default(), &Patch::Merge(body))).await
+        self.write(api.patch(name, &PatchParams::default(), &Patch::Merge(body)))
+            .await
     }
 
     /// DELETE of the object with that UID, and, if given, at that resourceVersion.
@@ -215,8 +223,10 @@ impl Kube {
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let params =
-            DeleteParams { preconditions: Some(Preconditions { uid, resource_version }), ..DeleteParams::default() };
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid, resource_version }),
+            ..DeleteParams::default()
+        };
         self.write(api.delete(name, &params)).await.map(drop)
     }
 }
@@ -234,7 +244,11 @@ mod tests {
     #[test]
     fn an_idle_watch_is_not_cut() {
         // The server ends a watch after 290 s unless told otherwise, and its reader waits 5 s more.
-        assert_eq!(watcher::Config::default().timeout, None, "the library's default of 290 s holds");
+        assert_eq!(
+            watcher::Config::default().timeout,
+            None,
+            "the library's default of 290 s holds"
+        );
         assert!(SILENCE > Duration::from_secs(295));
         let config = settled(Config::new("http://127.0.0.1:1".parse().unwrap()), SILENCE);
         assert!(config.reset_reader_on_write && !config.default_retry);

@@ -29,16 +29,27 @@ struct Known {
 impl Belonging {
     /// Who belongs where now.
     pub fn of(&mut self, snapshot: &Snapshot) -> Arc<Membership> {
-        let pool = |pool: &PoolView| PoolSelector { name: pool.name.clone(), rule: rule(pool) };
+        let pool = |pool: &PoolView| PoolSelector {
+            name: pool.name.clone(),
+            rule: rule(pool),
+        };
         let pools: Vec<PoolSelector> = snapshot.pools.values().map(|entry| pool(&entry.view)).collect();
         let same = pools == self.pools
             && snapshot.nodes.len() == self.nodes.len()
-            && nodes(snapshot).zip(&self.nodes).all(|((node, current), known)| known.is(node, current));
+            && nodes(snapshot)
+                .zip(&self.nodes)
+                .all(|((node, current), known)| known.is(node, current));
         if !same {
             let nodes = nodes(snapshot);
-            let known = nodes.map(|(node, pool)| Known { node: node.clone(), current: pool.map(PoolName::from) });
+            let known = nodes.map(|(node, pool)| Known {
+                node: node.clone(),
+                current: pool.map(PoolName::from),
+            });
             (self.pools, self.nodes) = (pools, known.collect());
-            let nodes = self.nodes.iter().map(|known| (&known.node.name, &known.node.labels, known.current.as_ref()));
+            let nodes = self
+                .nodes
+                .iter()
+                .map(|known| (&known.node.name, &known.node.labels, known.current.as_ref()));
             self.membership = Arc::new(membership::membership(&self.pools, nodes));
         }
         self.membership.clone()
@@ -56,7 +67,10 @@ impl Known {
 fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>)> {
     snapshot.nodes.iter().map(|(name, entry)| {
         let spec = snapshot.hosts.get(name).and_then(|host| host.view.spec());
-        (&entry.view, spec.map(|spec| spec.pool_name.as_str()).filter(|pool| !pool.is_empty()))
+        (
+            &entry.view,
+            spec.map(|spec| spec.pool_name.as_str()).filter(|pool| !pool.is_empty()),
+        )
     })
 }
 
@@ -82,7 +96,11 @@ mod tests {
     use crate::view::HostView;
 
     fn entry<V>(view: V) -> Entry<V> {
-        Entry { view: Arc::new(view), version: "1".to_owned(), heard: Instant::now() }
+        Entry {
+            view: Arc::new(view),
+            version: "1".to_owned(),
+            heard: Instant::now(),
+        }
     }
 
     fn node(world: &mut Snapshot, name: &str, role: &str, ready: &str) {
@@ -90,8 +108,10 @@ mod tests {
             "metadata": { "name": name, "labels": { "role": role } },
             "status": { "conditions": [{ "type": "Ready", "status": ready }] },
         });
-        Arc::make_mut(&mut world.nodes)
-            .insert(name.to_owned(), entry(NodeView::of(&serde_json::from_value(object).unwrap())));
+        Arc::make_mut(&mut world.nodes).insert(
+            name.to_owned(),
+            entry(NodeView::of(&serde_json::from_value(object).unwrap())),
+        );
     }
 
     fn pool(world: &mut Snapshot, name: &str, role: &str, updated: u32) {
@@ -100,8 +120,10 @@ mod tests {
             "spec": { "nodeSelector": { "matchLabels": { "role": role } }, "image": { "ref": "r.example/os:1" } },
             "status": { "nodes": { "updated": updated } },
         });
-        Arc::make_mut(&mut world.pools)
-            .insert(name.to_owned(), entry(PoolView::of(serde_json::from_value(object).unwrap())));
+        Arc::make_mut(&mut world.pools).insert(
+            name.to_owned(),
+            entry(PoolView::of(serde_json::from_value(object).unwrap())),
+        );
     }
 
     fn host(world: &mut Snapshot, name: &str, pool: &str) {
@@ -109,8 +131,10 @@ mod tests {
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode", "metadata": { "name": name },
             "spec": { "poolName": pool },
         });
-        Arc::make_mut(&mut world.hosts)
-            .insert(name.to_owned(), entry(HostView::of(serde_json::from_value(object).unwrap())));
+        Arc::make_mut(&mut world.hosts).insert(
+            name.to_owned(),
+            entry(HostView::of(serde_json::from_value(object).unwrap())),
+        );
     }
 
     #[test]
@@ -136,7 +160,15 @@ mod tests {
         assert_eq!(look(&|w| pool(w, "b", "infra", 0)), anew(""), "another pool");
         assert_eq!(look(&|w| host(w, "n1", "b")), anew("b"), "its BootcNode says so");
         assert_eq!(look(&|w| Arc::make_mut(&mut w.hosts).clear()), anew(""), "and is gone");
-        assert_eq!(look(&|w| drop(Arc::make_mut(&mut w.pools).remove("b"))), anew("a"), "so is a pool");
-        assert_eq!(look(&|w| drop(Arc::make_mut(&mut w.nodes).remove("n1"))), anew(""), "and the node");
+        assert_eq!(
+            look(&|w| drop(Arc::make_mut(&mut w.pools).remove("b"))),
+            anew("a"),
+            "so is a pool"
+        );
+        assert_eq!(
+            look(&|w| drop(Arc::make_mut(&mut w.nodes).remove("n1"))),
+            anew(""),
+            "and the node"
+        );
     }
 }

@@ -77,7 +77,12 @@ pub struct Cli {
     pub log_format: LogFormat,
 
     /// What is logged: error, warn, info, debug, trace, or a filter such as info,kube=debug.
-    #[arg(long, value_name = "FILTER", env = "BERTH_LOG", default_value = "info,kube_client=off")]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "BERTH_LOG",
+        default_value = "info,kube_client=off"
+    )]
     pub log_level: String,
 
     /// A registry (HOST:PORT) that is spoken to without TLS. Give it once for each.
@@ -160,7 +165,10 @@ impl Cli {
 
     /// What the reconciler needs to know.
     pub fn settings(&self) -> Settings {
-        Settings { agent_silence: self.agent_silence, release_deadline: self.release_deadline }
+        Settings {
+            agent_silence: self.agent_silence,
+            release_deadline: self.release_deadline,
+        }
     }
 }
 

@@ -77,12 +77,18 @@ mod tests {
     #[test]
     fn an_answer_holds_for_a_while_and_trust_for_ever() {
         let start = Instant::now();
-        let mut clock = Clock { trusted: false, known: Some((start, true)) };
+        let mut clock = Clock {
+            trusted: false,
+            known: Some((start, true)),
+        };
         assert!(clock.is_synchronized(start + Duration::from_secs(9)));
         assert_eq!(clock.known, Some((start, true)), "not asked again");
         clock.is_synchronized(start + Duration::from_secs(10));
         assert_eq!(clock.known.map(|(at, _)| at), Some(start + Duration::from_secs(10)));
-        clock = Clock { trusted: true, known: Some((start, false)) };
+        clock = Clock {
+            trusted: true,
+            known: Some((start, false)),
+        };
         assert!(clock.is_synchronized(start));
     }
 

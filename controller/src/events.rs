@@ -39,17 +39,31 @@ impl Note {
     /// A node holds a berth and does not come back.
     pub fn reboot_timed_out(name: &str, uid: &str, message: String) -> Self {
         let about = reference::<BootcNode>(name, Some(uid.to_owned()));
-        Self { warning: true, reason: "RebootTimedOut", action: "Report", message, about }
+        Self {
+            warning: true,
+            reason: "RebootTimedOut",
+            action: "Report",
+            message,
+            about,
+        }
     }
 
     /// So many nodes failed that no other one is tried.
     pub fn halted(pool: &BootcNodePool, message: String) -> Self {
-        Self { warning: true, reason: "RolloutHalted", action: "Halt", message, about: pool.object_ref(&()) }
+        Self {
+            warning: true,
+            reason: "RolloutHalted",
+            action: "Halt",
+            message,
+            about: pool.object_ref(&()),
+        }
     }
 
     /// A berth was closed although its holder has not given it back; `None` for any other write.
     pub fn closed(pool: &BootcNodePool, before: Option<&Berth>, after: &Berth) -> Option<Self> {
-        let BerthState::Closed(closed) = &after.state else { return None };
+        let BerthState::Closed(closed) = &after.state else {
+            return None;
+        };
         let (reason, warning, why) = match closed.reason {
             ClosedReason::Gone => ("BerthGone", false, "its Node is gone"),
             ClosedReason::Excluded => ("BerthExcluded", true, "its Node is excluded and not Ready"),
@@ -57,8 +71,17 @@ impl Note {
         };
         let holder = before?.holding()?;
         let berth = after.name();
-        let message = format!("berth {berth} of node {} is closed without having been given back: {why}", holder.node);
-        Some(Self { warning, reason, action: "Close", message, about: pool.object_ref(&()) })
+        let message = format!(
+            "berth {berth} of node {} is closed without having been given back: {why}",
+            holder.node
+        );
+        Some(Self {
+            warning,
+            reason,
+            action: "Close",
+            message,
+            about: pool.object_ref(&()),
+        })
     }
 
     fn event(&self) -> Event {
@@ -67,7 +90,11 @@ impl Note {
             end -= 1;
         }
         Event {
-            type_: if self.warning { EventType::Warning } else { EventType::Normal },
+            type_: if self.warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
             reason: self.reason.to_owned(),
             note: self.message.get(..end).map(str::to_owned),
             action: self.action.to_owned(),
@@ -95,8 +122,18 @@ impl Events {
     pub fn start(client: Client, identity: &str) -> Self {
         let (sender, notes) = mpsc::channel(QUEUE);
         let controller = format!("{}/controller", keys::GROUP);
-        let reporter = Reporter { controller, instance: Some(identity.to_owned()) };
-        tokio::spawn(Writer { client, reporter, recorders: BTreeMap::new() }.write(notes));
+        let reporter = Reporter {
+            controller,
+            instance: Some(identity.to_owned()),
+        };
+        tokio::spawn(
+            Writer {
+                client,
+                reporter,
+                recorders: BTreeMap::new(),
+            }
+            .write(notes),
+        );
         Self(sender)
     }
 
@@ -150,13 +187,25 @@ mod tests {
     fn only_berths_that_were_taken_away_are_told_of() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: None };
+        let offer = Offer {
+            node: "n1".into(),
+            uid: "u".into(),
+            target,
+            open_until: None,
+        };
         let offered = Berth::new("p".into(), 0, 1).offered(offer).unwrap();
         let held = offered.taken(&"n1".into(), &"u".into(), None, "b".into()).unwrap();
         let gone = held.ended(ClosedReason::Gone).unwrap();
         let note = Note::closed(&pool, Some(&held), &gone).unwrap();
-        assert_eq!((note.reason, note.about.kind.as_deref()), ("BerthGone", Some("BootcNodePool")));
-        assert!(note.message.contains("n1") && note.message.contains("p-0"), "{}", note.message);
+        assert_eq!(
+            (note.reason, note.about.kind.as_deref()),
+            ("BerthGone", Some("BootcNodePool"))
+        );
+        assert!(
+            note.message.contains("n1") && note.message.contains("p-0"),
+            "{}",
+            note.message
+        );
         let excluded = Note::closed(&pool, Some(&held), &held.ended(ClosedReason::Excluded).unwrap()).unwrap();
         assert!(excluded.warning && excluded.reason == "BerthExcluded");
         assert_eq!(

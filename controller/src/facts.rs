@@ -49,7 +49,12 @@ impl Pool {
 
     /// A pool that only its berths still name.
     pub fn orphaned(name: PoolName) -> Pool {
-        Pool { name, object: None, deleting: true, bad_selector: None }
+        Pool {
+            name,
+            object: None,
+            deleting: true,
+            bad_selector: None,
+        }
     }
 
     /// The target in force.
@@ -61,7 +66,8 @@ impl Pool {
     /// wanted, and what is wanted instead is not known yet.
     pub fn unresolved(&self) -> bool {
         let reference = self.object.as_ref().map(|o| o.spec.image_ref());
-        self.target().is_some_and(|target| Some(target.image.as_str()) != reference)
+        self.target()
+            .is_some_and(|target| Some(target.image.as_str()) != reference)
     }
 
     /// The pool's capacity for so many members.
@@ -97,19 +103,27 @@ impl Pool {
     pub fn estimate(&self) -> Estimate {
         let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
         let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
-        Estimate { drain: seconds(medians.drain_seconds), reboot: seconds(medians.reboot_seconds) }
+        Estimate {
+            drain: seconds(medians.drain_seconds),
+            reboot: seconds(medians.reboot_seconds),
+        }
     }
 
     /// The waves of the spec, and those that it does not name.
     fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
         let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
         let soak = |text: Option<&str>| duration::parse_or(text.or(rollout.soak_time.as_deref()), Duration::ZERO);
-        let named = rollout.waves.iter().map(|w| (w.name.clone(), soak(w.soak_time.as_deref())));
+        let named = rollout
+            .waves
+            .iter()
+            .map(|w| (w.name.clone(), soak(w.soak_time.as_deref())));
         let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), soak(None)));
         let told = self.status().map(|s| s.waves.as_slice()).unwrap_or_default();
         let wave = |(name, soak): (String, Duration)| {
             let told = told.iter().find(|w| w.name == name).map_or(0, |w| w.soaked_seconds);
-            let seen = self.target().map(|target| soaks.soaked(&self.name, &target.digest, &name));
+            let seen = self
+                .target()
+                .map(|target| soaks.soaked(&self.name, &target.digest, &name));
             let soaked = seen.unwrap_or_default().max(Duration::from_secs(told));
             Wave { name, soak, soaked }
         };
@@ -139,7 +153,10 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             progress_interval: spec.progress_interval(),
         })
     };
-    pools.iter().filter_map(|pool| Some((pool.name.clone(), one(pool)?))).collect()
+    pools
+        .iter()
+        .filter_map(|pool| Some((pool.name.clone(), one(pool)?)))
+        .collect()
 }
 
 /// Which nodes have something to do with berths.
@@ -184,7 +201,10 @@ pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeU
     let is_there = |uid: &str, name: &str| {
         snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid) || of_any.contains(uid)
     };
-    let hosts = snapshot.hosts.iter().filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
+    let hosts = snapshot
+        .hosts
+        .iter()
+        .filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
     let holders = occupied.names.iter().map(|(uid, name)| (uid.as_str(), name.as_str()));
     let missing = hosts.chain(holders).filter(|(uid, name)| !is_there(uid, name));
     missing.map(|(uid, name)| (uid.into(), name.into())).collect()
@@ -230,7 +250,10 @@ impl Shared<'_> {
         let capacity = pool.capacity(names.len());
         let waves = pool.object.as_ref().map(|o| o.spec.rollout().waves).unwrap_or_default();
         let waves = Waves::of(&waves);
-        let members: Vec<Member> = names.into_iter().filter_map(|name| self.member(pool, name, &waves)).collect();
+        let members: Vec<Member> = names
+            .into_iter()
+            .filter_map(|name| self.member(pool, name, &waves))
+            .collect();
         let gates = self.gates.get(&pool.name);
         let berths: Vec<SeenBerth> = self
             .leases
@@ -247,7 +270,10 @@ impl Shared<'_> {
         let named = || berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
         let uids = members.iter().map(|m| &m.uid).chain(named().map(|(_, uid)| uid));
         let elsewhere = uids.filter(|uid| self.is_elsewhere(uid, &pool.name)).cloned().collect();
-        let lost = named().filter(|(node, uid)| self.is_lost(node, uid)).map(|(_, uid)| uid.clone()).collect();
+        let lost = named()
+            .filter(|(node, uid)| self.is_lost(node, uid))
+            .map(|(_, uid)| uid.clone())
+            .collect();
         PoolFacts {
             pool: pool.name.clone(),
             epoch: self.epoch,
@@ -269,12 +295,20 @@ impl Shared<'_> {
 
     /// Whether the node has a berth or an offer of another pool.
     fn is_elsewhere(&self, uid: &NodeUid, pool: &PoolName) -> bool {
-        self.occupied.by_uid.get(uid).is_some_and(|pools| pools.iter().any(|p| p != pool))
+        self.occupied
+            .by_uid
+            .get(uid)
+            .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
     /// Whether the Node is excluded and not Ready.
     fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
-        let node = self.snapshot.nodes.get(node.as_str()).map(|n| n.view.as_ref()).filter(|n| n.uid == *uid);
+        let node = self
+            .snapshot
+            .nodes
+            .get(node.as_str())
+            .map(|n| n.view.as_ref())
+            .filter(|n| n.uid == *uid);
         node.is_some_and(|n| !n.ready && n.labels.contains_key(keys::LABEL_EXCLUDE))
     }
 
@@ -283,12 +317,18 @@ impl Shared<'_> {
         let host = self.snapshot.hosts.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
         member.observed = host.is_some_and(|h| {
-            let first = h.view.generation.map(|generation| self.alike.first(&h.view.uid, generation));
+            let first = h
+                .view
+                .generation
+                .map(|generation| self.alike.first(&h.view.uid, generation));
             first.is_some_and(|first| h.view.observed_since(first))
         });
         member.wave = waves.number(&node.labels);
         member.alone = self.alone.contains(&node.uid);
-        member.lapses = member.desired.as_ref().map_or(0, |desired| self.offers.lapses(&member.uid, desired));
+        member.lapses = member
+            .desired
+            .as_ref()
+            .map_or(0, |desired| self.offers.lapses(&member.uid, desired));
         Some(member)
     }
 }
@@ -306,7 +346,10 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
     let asked = pool.object.as_ref().map(|o| &o.spec);
     // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
-    let zone = asked.and_then(|s| node.labels.get(s.zone_key())).cloned().unwrap_or_default();
+    let zone = asked
+        .and_then(|s| node.labels.get(s.zone_key()))
+        .cloned()
+        .unwrap_or_default();
     let expected = pool.estimate();
     Some(Member {
         name: node.name.clone(),
@@ -322,7 +365,10 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         staged: report.staged.clone().filter(|_| report.locked),
         booted: report.booted.clone(),
         failed: if retried { vec![] } else { report.failed.clone() },
-        last_turn: report.last_turn.as_ref().map(|turn| (turn.digest.clone(), turn.attempts)),
+        last_turn: report
+            .last_turn
+            .as_ref()
+            .map(|turn| (turn.digest.clone(), turn.attempts)),
         lapses: 0,
         heard,
         wave: 0,
@@ -349,8 +395,16 @@ mod tests {
     use crate::store::Entry;
 
     fn pool(reference: &str, resolved: Option<&str>) -> Pool {
-        let image = PoolImage { reference: Some(reference.to_owned()) };
-        let mut object = BootcNodePool::new("a", BootcNodePoolSpec { image: Some(image), ..Default::default() });
+        let image = PoolImage {
+            reference: Some(reference.to_owned()),
+        };
+        let mut object = BootcNodePool::new(
+            "a",
+            BootcNodePoolSpec {
+                image: Some(image),
+                ..Default::default()
+            },
+        );
         let target = resolved.map(|image| Target {
             image: image.to_owned(),
             digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
@@ -358,20 +412,38 @@ mod tests {
             platforms: vec![],
             publish_time: None,
         });
-        object.status = Some(BootcNodePoolStatus { target, ..Default::default() });
-        Pool { name: "a".into(), object: Some(object), deleting: false, bad_selector: None }
+        object.status = Some(BootcNodePoolStatus {
+            target,
+            ..Default::default()
+        });
+        Pool {
+            name: "a".into(),
+            object: Some(object),
+            deleting: false,
+            bad_selector: None,
+        }
     }
 
     #[test]
     fn a_node_is_missing_when_no_node_has_its_uid() {
         let mut snapshot = Snapshot::default();
         let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
-        let entry =
-            Entry { view: std::sync::Arc::new(NodeView::of(&node)), version: "1".to_owned(), heard: Instant::now() };
+        let entry = Entry {
+            view: std::sync::Arc::new(NodeView::of(&node)),
+            version: "1".to_owned(),
+            heard: Instant::now(),
+        };
         std::sync::Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry);
         let missing = |uid: &str, name: &str| {
             let names = [(NodeUid::from(uid), NodeName::from(name))].into();
-            !missing_nodes(&snapshot, &Occupied { names, ..Occupied::default() }).is_empty()
+            !missing_nodes(
+                &snapshot,
+                &Occupied {
+                    names,
+                    ..Occupied::default()
+                },
+            )
+            .is_empty()
         };
         assert!(!missing("u1", "n1"));
         assert!(!missing("u1", "n2"), "somebody wrote the wrong name");
@@ -384,11 +456,18 @@ mod tests {
         let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
         let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
             let object = pool.object.as_mut().unwrap();
-            let rollout = berth_api::pool::Rollout { retry_token: asked.map(str::to_owned), ..Default::default() };
+            let rollout = berth_api::pool::Rollout {
+                retry_token: asked.map(str::to_owned),
+                ..Default::default()
+            };
             object.spec.rollout = Some(rollout);
             let status = object.status.as_mut().unwrap();
             status.retry_token = obeyed.map(str::to_owned);
-            status.failures = vec![DigestFailures { digest: failed.clone(), nodes: vec!["n1".into()], count: 1 }];
+            status.failures = vec![DigestFailures {
+                digest: failed.clone(),
+                nodes: vec!["n1".into()],
+                count: 1,
+            }];
             pool.failures().contains_key(&failed)
         };
         assert!(remembers(None, None) && remembers(Some("a"), Some("a")) && remembers(None, Some("a")));

@@ -71,9 +71,22 @@ impl Keeper {
         if let Some(judged) = self.0.get(inputs.pool).filter(same) {
             return judged.gates.clone();
         }
-        let Inputs { fleet_paused, clock_synchronized, needed, now, .. } = inputs;
+        let Inputs {
+            fleet_paused,
+            clock_synchronized,
+            needed,
+            now,
+            ..
+        } = inputs;
         let gates = gates(inputs);
-        let judged = Judged { rollout, fleet_paused, clock_synchronized, needed, at: now, gates: gates.clone() };
+        let judged = Judged {
+            rollout,
+            fleet_paused,
+            clock_synchronized,
+            needed,
+            at: now,
+            gates: gates.clone(),
+        };
         self.0.insert(inputs.pool.clone(), judged);
         gates
     }
@@ -92,7 +105,12 @@ pub fn gates(inputs: Inputs<'_>) -> Gates {
 }
 
 fn pause(inputs: Inputs<'_>) -> Option<Gate> {
-    let gate = |reason, message: &str| Some(Gate { reason, message: message.to_owned() });
+    let gate = |reason, message: &str| {
+        Some(Gate {
+            reason,
+            message: message.to_owned(),
+        })
+    };
     if inputs.spec.paused() {
         return gate("Paused", "rollout.paused is true: no node is offered a berth");
     }
@@ -113,7 +131,10 @@ fn window(inputs: Inputs<'_>) -> Gates {
         window: Verdict::yes(reason, message),
     };
     let closed = |reason, message: String, changes| Gates {
-        gate: Some(Gate { reason, message: message.clone() }),
+        gate: Some(Gate {
+            reason,
+            message: message.clone(),
+        }),
         closes: None,
         changes,
         window: Verdict::no(reason, message),
@@ -144,8 +165,9 @@ fn window(inputs: Inputs<'_>) -> Gates {
                 Why::Outside => "outside all windows",
                 Why::Excluded => "an exclusion is in force",
             };
-            let next_words =
-                next.map_or("no window is ahead".to_owned(), |next| format!("reboots may start at {next}"));
+            let next_words = next.map_or("no window is ahead".to_owned(), |next| {
+                format!("reboots may start at {next}")
+            });
             let longest = schedule.longest(inputs.now, salt);
             if let Some(longest) = longest.filter(|longest| *longest <= inputs.needed) {
                 let message = format!(
@@ -179,7 +201,10 @@ fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
             schedule: &window.schedule,
             duration: field("duration", &window.duration)?,
             time_zone: window.time_zone.as_deref().unwrap_or("UTC"),
-            splay: window.splay.as_deref().map_or(Ok(Duration::ZERO), |text| field("splay", text))?,
+            splay: window
+                .splay
+                .as_deref()
+                .map_or(Ok(Duration::ZERO), |text| field("splay", text))?,
         });
     }
     let exclusions: Vec<_> = rollout.exclusions.iter().map(|e| (e.from.0, e.to.0)).collect();
@@ -204,11 +229,17 @@ mod tests {
             time_zone: Some("Europe/Berlin".into()),
             splay: None,
         };
-        Rollout { windows: vec![window], ..Rollout::default() }
+        Rollout {
+            windows: vec![window],
+            ..Rollout::default()
+        }
     }
 
     fn look(rollout: Rollout, now: &str, change: impl FnOnce(&mut Inputs<'_>)) -> Gates {
-        let spec = BootcNodePoolSpec { rollout: Some(rollout), ..BootcNodePoolSpec::default() };
+        let spec = BootcNodePoolSpec {
+            rollout: Some(rollout),
+            ..BootcNodePoolSpec::default()
+        };
         let pool = PoolName::from("p");
         let mut inputs = Inputs {
             pool: &pool,
@@ -228,7 +259,9 @@ mod tests {
 
     #[test]
     fn nothing_said_is_open_and_compares_no_clock() {
-        let gates = look(Rollout::default(), "2026-11-20T12:00:00Z", |i| i.clock_synchronized = false);
+        let gates = look(Rollout::default(), "2026-11-20T12:00:00Z", |i| {
+            i.clock_synchronized = false
+        });
         assert_eq!((reason(&gates), gates.closes, gates.changes), ("", None, None));
     }
 
@@ -238,21 +271,34 @@ mod tests {
         let before = look(rollout(), "2026-11-20T20:59:59Z", |_| ());
         assert_eq!(reason(&before), "OutsideWindows");
         assert_eq!(before.changes, Some(at("2026-11-20T21:00:00Z")));
-        assert!(before.window.message.contains("2026-11-20T21:00:00Z"), "{}", before.window.message);
+        assert!(
+            before.window.message.contains("2026-11-20T21:00:00Z"),
+            "{}",
+            before.window.message
+        );
         let open = look(rollout(), "2026-11-20T21:00:00Z", |_| ());
         assert_eq!((reason(&open), open.closes), ("", Some(at("2026-11-21T05:00:00Z"))));
-        assert_eq!(reason(&look(rollout(), "2026-11-21T05:00:00Z", |_| ())), "OutsideWindows");
+        assert_eq!(
+            reason(&look(rollout(), "2026-11-21T05:00:00Z", |_| ())),
+            "OutsideWindows"
+        );
     }
 
     #[test]
     fn an_exclusion_closes_what_a_window_opens() {
         let mut rollout = friday("0 22 * * 5", "8h");
-        let exclusion = Exclusion { from: Time(at("2026-11-20T22:00:00Z")), to: Time(at("2026-11-20T23:00:00Z")) };
+        let exclusion = Exclusion {
+            from: Time(at("2026-11-20T22:00:00Z")),
+            to: Time(at("2026-11-20T23:00:00Z")),
+        };
         rollout.exclusions = vec![exclusion];
         let open = look(rollout.clone(), "2026-11-20T21:30:00Z", |_| ());
         assert_eq!(open.closes, Some(at("2026-11-20T22:00:00Z")));
         let closed = look(rollout, "2026-11-20T22:30:00Z", |_| ());
-        assert_eq!((reason(&closed), closed.changes), ("Excluded", Some(at("2026-11-20T23:00:00Z"))));
+        assert_eq!(
+            (reason(&closed), closed.changes),
+            ("Excluded", Some(at("2026-11-20T23:00:00Z")))
+        );
     }
 
     #[test]
@@ -274,7 +320,10 @@ mod tests {
         let pool = PoolName::from("p");
         let mut keeper = Keeper::default();
         let mut reason_at = |rollout: Rollout, now: &str, needed: u64| {
-            let spec = BootcNodePoolSpec { rollout: Some(rollout), ..BootcNodePoolSpec::default() };
+            let spec = BootcNodePoolSpec {
+                rollout: Some(rollout),
+                ..BootcNodePoolSpec::default()
+            };
             let (needed, now) = (Duration::from_secs(needed), at(now));
             let gates = keeper.gates(Inputs {
                 pool: &pool,
@@ -289,10 +338,22 @@ mod tests {
         let rollout = || friday("0 22 * * 5", "8h");
         assert_eq!(reason_at(rollout(), "2026-11-20T20:59:59Z", 1), "OutsideWindows");
         assert_eq!(reason_at(rollout(), "2026-11-20T21:00:00Z", 1), "", "it opens");
-        assert_eq!(reason_at(rollout(), "2026-11-21T05:00:00Z", 1), "OutsideWindows", "it closes");
+        assert_eq!(
+            reason_at(rollout(), "2026-11-21T05:00:00Z", 1),
+            "OutsideWindows",
+            "it closes"
+        );
         assert_eq!(reason_at(rollout(), "2026-11-21T05:00:00Z", 8 * 3600), "WindowTooShort");
-        assert_eq!(reason_at(rollout(), "2026-11-20T22:00:00Z", 8 * 3600), "", "the clock was set back");
-        assert_eq!(reason_at(Rollout::default(), "2026-11-20T22:00:00Z", 1), "", "the admin changed it");
+        assert_eq!(
+            reason_at(rollout(), "2026-11-20T22:00:00Z", 8 * 3600),
+            "",
+            "the clock was set back"
+        );
+        assert_eq!(
+            reason_at(Rollout::default(), "2026-11-20T22:00:00Z", 1),
+            "",
+            "the admin changed it"
+        );
         assert_eq!(reason_at(friday("x", "8h"), "2026-11-20T22:00:00Z", 1), "InvalidWindow");
     }
 
@@ -303,6 +364,9 @@ mod tests {
         assert_eq!(reason(&fleet), "FleetPaused");
         rollout.paused = true;
         let both = look(rollout, "2026-11-20T22:00:00Z", |i| i.fleet_paused = true);
-        assert_eq!((reason(&both), both.window.reason.as_ref()), ("Paused", "InvalidWindow"));
+        assert_eq!(
+            (reason(&both), both.window.reason.as_ref()),
+            ("Paused", "InvalidWindow")
+        );
     }
 }

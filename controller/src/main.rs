@@ -39,7 +39,9 @@ async fn main() -> ExitCode {
 
 fn start_logging(cli: &Cli) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&cli.log_level).context("--log-level")?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match cli.log_format {
         LogFormat::Json => logs.json().flatten_event(true).init(),
         LogFormat::Human => logs.with_ansi(false).init(),
@@ -53,7 +55,9 @@ async fn config(cli: &Cli) -> anyhow::Result<Config> {
             let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("--kubeconfig {}", file.display()))?;
             Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
         }
-        None => Config::infer().await.context("no kubeconfig, and no service account of a pod")?,
+        None => Config::infer()
+            .await
+            .context("no kubeconfig, and no service account of a pod")?,
     })
 }
 

@@ -40,7 +40,9 @@ impl Offers {
 
     /// For how long an offer has been seen.
     pub fn age(&self, lease: &str, now: Instant) -> Duration {
-        self.open.get(lease).map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(*since))
+        self.open
+            .get(lease)
+            .map_or(Duration::ZERO, |(_, since)| now.saturating_duration_since(*since))
     }
 
     /// Notes that an offer was closed because its node did not take it.
@@ -51,7 +53,10 @@ impl Offers {
 
     /// How often the node let an offer of that digest lapse.
     pub fn lapses(&self, uid: &NodeUid, target: &Digest) -> u32 {
-        self.lapses.get(uid).filter(|(digest, _)| digest == target).map_or(0, |(_, lapses)| *lapses)
+        self.lapses
+            .get(uid)
+            .filter(|(digest, _)| digest == target)
+            .map_or(0, |(_, lapses)| *lapses)
     }
 
     /// Forgets the Nodes that are not among these.
@@ -94,7 +99,10 @@ impl Soaks {
 
     /// How long the wave has been seen to soak with that target, as of the last look.
     pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
-        let soak = self.0.get(&(pool.clone(), wave.to_owned())).filter(|soak| soak.target == *target);
+        let soak = self
+            .0
+            .get(&(pool.clone(), wave.to_owned()))
+            .filter(|soak| soak.target == *target);
         soak.map_or(Duration::ZERO, |soak| soak.before.saturating_add(soak.seen))
     }
 }
@@ -123,7 +131,10 @@ impl Alike {
 
     /// The first generation that asks for the same as this one, as far as this process knows.
     pub fn first(&self, uid: &str, generation: i64) -> i64 {
-        self.0.get(uid).filter(|(_, last)| *last == generation).map_or(generation, |(first, _)| *first)
+        self.0
+            .get(uid)
+            .filter(|(_, last)| *last == generation)
+            .map_or(generation, |(first, _)| *first)
     }
 
     /// Forgets the BootcNodes that are not among these.
@@ -163,7 +174,11 @@ impl Leaves {
                 self.0.remove(name);
                 continue;
             };
-            let new = || Leave { digest: digest.clone(), idle_since: None, unused: 0 };
+            let new = || Leave {
+                digest: digest.clone(),
+                idle_since: None,
+                unused: 0,
+            };
             let leave = self.0.entry(name.clone()).or_insert_with(new);
             if leave.digest != *digest {
                 *leave = new();
@@ -183,7 +198,10 @@ impl Leaves {
 
     /// How often the node did not use its leave to pull that digest.
     pub fn unused(&self, name: &str, digest: &Digest) -> u32 {
-        self.0.get(name).filter(|leave| leave.digest == *digest).map_or(0, |leave| leave.unused)
+        self.0
+            .get(name)
+            .filter(|leave| leave.digest == *digest)
+            .map_or(0, |leave| leave.unused)
     }
 }
 
@@ -211,7 +229,11 @@ mod tests {
             offers.see([("p-0", berth)].into_iter(), at(seconds));
             offers.age("p-0", at(seconds)).as_secs()
         };
-        assert_eq!([age(&first, 5), age(&first.stamped(2), 95)], [0, 90], "a fence is not another offer");
+        assert_eq!(
+            [age(&first, 5), age(&first.stamped(2), 95)],
+            [0, 90],
+            "a fence is not another offer"
+        );
         assert_eq!([age(&second, 96), age(&second, 100)], [0, 4]);
         assert_eq!([age(&closed, 101), age(&second, 102)], [0, 0]);
     }
@@ -221,11 +243,21 @@ mod tests {
         let (mut soaks, start) = (Soaks::default(), Instant::now());
         let pool = PoolName::from("p");
         let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
-        let wave = |state| WaveStatus { name: "canary".into(), total: 1, updated: 1, state, soaked_seconds: 30 };
+        let wave = |state| WaveStatus {
+            name: "canary".into(),
+            total: 1,
+            updated: 1,
+            state,
+            soaked_seconds: 30,
+        };
         let at = |seconds| start + Duration::from_secs(seconds);
         soaks.see(&pool, &digest(1), &[wave(WaveState::Soaking)], at(0));
         soaks.see(&pool, &digest(1), &[wave(WaveState::Done)], at(60));
-        assert_eq!(soaks.soaked(&pool, &digest(1), "canary").as_secs(), 90, "what a former leader has seen counts");
+        assert_eq!(
+            soaks.soaked(&pool, &digest(1), "canary").as_secs(),
+            90,
+            "what a former leader has seen counts"
+        );
         // The plan for another target is made before anything is seen of its waves.
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
         soaks.see(&pool, &digest(2), &[wave(WaveState::Active)], at(61));
@@ -238,7 +270,10 @@ mod tests {
         assert_eq!(alike.first("u", 3), 3);
         alike.wrote("u", 3, 4, true);
         alike.wrote("u", 4, 5, true);
-        assert_eq!([alike.first("u", 5), alike.first("u", 6), alike.first("v", 5)], [3, 6, 5]);
+        assert_eq!(
+            [alike.first("u", 5), alike.first("u", 6), alike.first("v", 5)],
+            [3, 6, 5]
+        );
         alike.wrote("u", 6, 7, true);
         assert_eq!(alike.first("u", 7), 6, "somebody else wrote in between");
         alike.wrote("u", 7, 8, false);
@@ -256,11 +291,20 @@ mod tests {
         offers.lapsed(&one);
         offers.lapsed(&offer("v", 1));
         let other = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
-        assert_eq!([offers.lapses(&one.uid, &one.target), offers.lapses(&one.uid, &other)], [2, 0]);
+        assert_eq!(
+            [offers.lapses(&one.uid, &one.target), offers.lapses(&one.uid, &other)],
+            [2, 0]
+        );
         let offered = Berth::new("p".into(), 0, 1).offered(one.clone()).unwrap();
         let taken = offered.taken(&one.node, &one.uid, None, "b".into()).unwrap();
         offers.see([("p-0", &taken)].into_iter(), Instant::now());
-        assert_eq!([offers.lapses(&one.uid, &one.target), offers.lapses(&"v".into(), &one.target)], [0, 1]);
+        assert_eq!(
+            [
+                offers.lapses(&one.uid, &one.target),
+                offers.lapses(&"v".into(), &one.target)
+            ],
+            [0, 1]
+        );
         offers.keep(|uid| uid.as_str() != "v");
         assert_eq!(offers.lapses(&"v".into(), &one.target), 0);
     }

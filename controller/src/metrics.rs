@@ -115,29 +115,51 @@ impl Metrics {
         let pool = || numbers.pool.clone();
         for (family, states) in [(&self.nodes, &numbers.nodes), (&self.berths, &numbers.berths)] {
             for (state, count) in states {
-                family.get_or_create(&InState { pool: pool(), state }).set((*count).into());
+                family
+                    .get_or_create(&InState { pool: pool(), state })
+                    .set((*count).into());
             }
         }
-        self.halted.get_or_create(&OfPool { pool: pool() }).set(numbers.halted.into());
+        self.halted
+            .get_or_create(&OfPool { pool: pool() })
+            .set(numbers.halted.into());
         if let Some(reason) = &numbers.gate {
-            self.gate_closed.get_or_create(&ForReason { pool: pool(), reason: reason.clone() }).set(1);
+            self.gate_closed
+                .get_or_create(&ForReason {
+                    pool: pool(),
+                    reason: reason.clone(),
+                })
+                .set(1);
         }
         let count = i64::try_from(numbers.timed_out.len()).unwrap_or(i64::MAX);
         self.timed_out.get_or_create(&OfPool { pool: pool() }).set(count);
         for node in &numbers.timed_out {
-            self.node_timed_out.get_or_create(&OfNode { pool: pool(), node: node.clone() }).set(1);
+            self.node_timed_out
+                .get_or_create(&OfNode {
+                    pool: pool(),
+                    node: node.clone(),
+                })
+                .set(1);
         }
     }
 
     fn registry(&self) -> Registry {
         let mut r = Registry::with_prefix("berth");
-        r.register("leader", "1 for the controller that leads, 0 for one that waits", self.leader.clone());
+        r.register(
+            "leader",
+            "1 for the controller that leads, 0 for one that waits",
+            self.leader.clone(),
+        );
         r.register("passes", "Passes over all pools", self.passes.clone());
         let help = "Requests to the API server that failed, other than by a conflict";
         r.register("write_errors", help, self.write_errors.clone());
         let help = "Members of a pool by state; a node is counted in each that is true of it, and in total";
         r.register("pool_nodes", help, self.nodes.clone());
-        r.register("pool_berths", "Berths of a pool by state; total is its capacity", self.berths.clone());
+        r.register(
+            "pool_berths",
+            "Berths of a pool by state; total is its capacity",
+            self.berths.clone(),
+        );
         let help = "1 when the image failed on so many nodes that no other one is tried";
         r.register("rollout_halted", help, self.halted.clone());
         let help = "1 while no berth of the pool is opened, for this reason";
@@ -167,7 +189,9 @@ pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
         // A machine without IPv6.
-        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.with_context(context),
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            .await
+            .with_context(context),
     }
 }
 
@@ -176,7 +200,9 @@ pub async fn serve(listener: TcpListener, metrics: Metrics) {
     let registry = Arc::new(metrics.registry());
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -189,7 +215,10 @@ pub async fn serve(listener: TcpListener, metrics: Metrics) {
         tokio::spawn(async move {
             let service = service_fn(|request| std::future::ready(answer(&registry, &request)));
             let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(DEADLINE).keep_alive(false);
+            server
+                .timer(TokioTimer::new())
+                .header_read_timeout(DEADLINE)
+                .keep_alive(false);
             let connection = server.serve_connection(TokioIo::new(stream), service);
             // Who is too slow, or goes away, has no metrics; that is nobody's trouble here.
             let _ = tokio::time::timeout(DEADLINE, connection).await;
@@ -237,7 +266,10 @@ mod tests {
         let metrics = Metrics::default();
         tokio::spawn(serve(listener, metrics.clone()));
         let page = get(address, "/metrics").await;
-        assert!(page.contains("berth_leader 0\n") && page.contains("berth_passes_total 0\n"), "{page}");
+        assert!(
+            page.contains("berth_leader 0\n") && page.contains("berth_passes_total 0\n"),
+            "{page}"
+        );
         metrics.leads();
         metrics.pass();
         metrics.error();
@@ -266,7 +298,10 @@ mod tests {
         ] {
             assert!(page.lines().any(|l| l == line), "no {line} in {page}");
         }
-        metrics.pools(&[PoolNumbers { pool: "workers".into(), ..PoolNumbers::default() }]);
+        metrics.pools(&[PoolNumbers {
+            pool: "workers".into(),
+            ..PoolNumbers::default()
+        }]);
         let page = get(address, "/metrics").await;
         assert!(!page.contains("n7") && !page.contains("Paused"), "{page}");
         assert!(page.contains("berth_reboot_timed_out{pool=\"workers\"} 0\n"), "{page}");
@@ -280,7 +315,10 @@ mod tests {
         let taken = format!(":{}", first.local_addr().unwrap().port());
         for bad in ["nonsense", ":x", "127.0.0.1", taken.as_str()] {
             let error = listen(bad).await.unwrap_err();
-            assert!(format!("{error:#}").starts_with(&format!("--metrics-address {bad}: ")), "{error:#}");
+            assert!(
+                format!("{error:#}").starts_with(&format!("--metrics-address {bad}: ")),
+                "{error:#}"
+            );
         }
     }
 }

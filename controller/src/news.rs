@@ -68,7 +68,12 @@ mod tests {
     fn what_is_given_back_is_looked_at_at_once() {
         let at = Timestamp::from_second(1).unwrap();
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: None };
+        let offer = Offer {
+            node: "n1".into(),
+            uid: "u".into(),
+            target,
+            open_until: None,
+        };
         let boot = || BootId::from("b");
         let new = Berth::new("p".into(), 0, 1);
         let offered = new.offered(offer).unwrap();
@@ -77,7 +82,11 @@ mod tests {
         let closed = releasing.given_back().unwrap();
         let view = |berth: &Berth| LeaseView::of(lease::create(berth, "ns", Duration::from_secs(1), at));
         let states = [&new, &offered, &taken, &releasing, &closed, &closed.stamped(2)].map(view);
-        let news: Vec<_> = states.iter().zip(&states[1..]).map(|(old, new)| new.news(old)).collect();
+        let news: Vec<_> = states
+            .iter()
+            .zip(&states[1..])
+            .map(|(old, new)| new.news(old))
+            .collect();
         use News::{Later, Now};
         assert_eq!(news, [Later, Later, Later, Now, Later].map(Some));
         assert_eq!(states[0].news(&states[0].clone()), None);
@@ -108,6 +117,9 @@ mod tests {
             tokio::task::yield_now().await;
             board.tell(news);
         }
-        tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(10), waiting)
+            .await
+            .unwrap()
+            .unwrap();
     }
 }

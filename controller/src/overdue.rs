@@ -24,7 +24,11 @@ impl Timeouts {
     /// signs of life.
     pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
         let reboots = *phase == HoldPhase::Committed || !ready;
-        if reboots { self.reboot } else { self.reboot.max(self.silence) }
+        if reboots {
+            self.reboot
+        } else {
+            self.reboot.max(self.silence)
+        }
     }
 
     /// Whether a holder that was last heard of so long ago should have been heard of.
@@ -114,14 +118,20 @@ mod tests {
     #[test]
     fn every_silent_holder_is_overdue_and_no_other() {
         let seconds = Duration::from_secs;
-        let timeouts = Timeouts { reboot: seconds(90), silence: seconds(900) };
+        let timeouts = Timeouts {
+            reboot: seconds(90),
+            silence: seconds(900),
+        };
         let releasing = HoldPhase::Releasing(Outcome::Updated);
         for phase in [HoldPhase::Taken, HoldPhase::Committed, releasing.clone()] {
             assert!(timeouts.passed(&phase, false, seconds(90)), "{phase:?}");
             assert!(!timeouts.passed(&phase, false, seconds(89)), "{phase:?}");
             assert!(timeouts.passed(&phase, true, seconds(900)), "{phase:?}");
         }
-        assert!(timeouts.passed(&HoldPhase::Committed, true, seconds(90)), "it should have gone down");
+        assert!(
+            timeouts.passed(&HoldPhase::Committed, true, seconds(90)),
+            "it should have gone down"
+        );
         assert!(!timeouts.passed(&HoldPhase::Taken, true, seconds(899)), "a long drain");
         assert!(!timeouts.passed(&releasing, true, seconds(899)));
     }
@@ -133,7 +143,9 @@ mod tests {
 
     fn host(said: bool) -> HostView {
         let object = serde_json::json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": []}});
-        let mut host = HostView::of(kube::core::DeserializeGuard(Ok(serde_json::from_value(object).unwrap())));
+        let mut host = HostView::of(kube::core::DeserializeGuard(
+            Ok(serde_json::from_value(object).unwrap()),
+        ));
         if let Ok(HostContent { reboot_timed_out, .. }) = &mut host.content {
             *reboot_timed_out = said;
         }
@@ -144,7 +156,10 @@ mod tests {
     fn who_is_given_up_is_so_until_heard_of_under_any_leader() {
         let (start, node) = (Instant::now(), node());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let timeouts = Timeouts { reboot: Duration::from_secs(90), silence: Duration::from_secs(900) };
+        let timeouts = Timeouts {
+            reboot: Duration::from_secs(90),
+            silence: Duration::from_secs(900),
+        };
         let judge = |overdue: &mut Overdue, said: bool, heard: u64, now: u64| {
             let host = host(said);
             let holder = Holder {

@@ -84,7 +84,12 @@ pub fn alone<'a>(
     }
     let others = || answers.servers.keys().filter(|s| !own.contains(&s.ip()));
     let counts = |s: &&SocketAddr| !going.contains(&s.ip()) && answers.is_ready(s, now);
-    let ready = |wanted: bool| others().filter(|s| placed.contains(&s.ip()) == wanted).filter(counts).count();
+    let ready = |wanted: bool| {
+        others()
+            .filter(|s| placed.contains(&s.ip()) == wanted)
+            .filter(counts)
+            .count()
+    };
     let (on_nodes, nowhere) = (ready(true), ready(false));
     if runs_one {
         return (others().next().is_some() || other_members) && on_nodes + nowhere == 0;
@@ -104,15 +109,23 @@ impl Readyz {
     /// Starts the one who asks, with the credentials of `config`. It asks nobody until told to.
     pub fn start(config: Config, client: Client, store: Store) -> Self {
         let (wanted, told) = watch::channel(false);
-        let this = Self { wanted: Arc::new(wanted), answers: Arc::default() };
-        let prober = Prober { config, slices: Api::namespaced(client, "default"), clients: BTreeMap::new() };
+        let this = Self {
+            wanted: Arc::new(wanted),
+            answers: Arc::default(),
+        };
+        let prober = Prober {
+            config,
+            slices: Api::namespaced(client, "default"),
+            clients: BTreeMap::new(),
+        };
         tokio::spawn(run(prober, told, this.answers.clone(), store));
         this
     }
 
     /// Says whether the answers are wanted from now on, and what they are.
     pub fn answers(&self, wanted: bool) -> Answers {
-        self.wanted.send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
+        self.wanted
+            .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
         lock(&self.answers).clone()
     }
 }
@@ -164,7 +177,10 @@ impl Prober {
             Ok(Ok(slices)) => {
                 let listed = servers(&slices.items).into_iter();
                 let last = |server| answers.servers.get(&server).copied().flatten();
-                answers = Answers { servers: listed.map(|server| (server, last(server))).collect(), listed: true };
+                answers = Answers {
+                    servers: listed.map(|server| (server, last(server))).collect(),
+                    listed: true,
+                };
             }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot list the API servers (EndpointSlices of default/kubernetes)")
@@ -197,7 +213,10 @@ fn servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
     let mut servers = BTreeSet::new();
     for slice in slices {
         let ports = slice.ports.iter().flatten();
-        let https = ports.clone().find(|p| p.name.as_deref() == Some("https")).or(ports.clone().next());
+        let https = ports
+            .clone()
+            .find(|p| p.name.as_deref() == Some("https"))
+            .or(ports.clone().next());
         let Some(port) = https.and_then(|p| u16::try_from(p.port?).ok()) else {
             continue;
         };
@@ -212,7 +231,10 @@ type Known = (Option<String>, Client);
 /// Asks a server whether it is ready; gives back how it was reached.
 async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (SocketAddr, Result<Known, String>) {
     let found = tokio::time::timeout(DEADLINE, first_name(config, server, known)).await;
-    (server, found.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs()))))
+    (
+        server,
+        found.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs()))),
+    )
 }
 
 /// Not every certificate has the server's address in it, and not every one has a name of the Service. It must be
@@ -226,7 +248,10 @@ async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -
         None => String::new(),
     };
     let own = config.tls_server_name.clone().map(Some);
-    let names = own.into_iter().chain([None]).chain(NAMES.map(|name| Some(name.to_owned())));
+    let names = own
+        .into_iter()
+        .chain([None])
+        .chain(NAMES.map(|name| Some(name.to_owned())));
     for name in names {
         let client = client(config, server, name.clone()).map_err(|e| e.to_string())?;
         match readyz(&client).await {
@@ -248,7 +273,9 @@ fn client(config: &Config, server: SocketAddr, name: Option<String>) -> anyhow::
 }
 
 async fn readyz(client: &Client) -> Result<(), kube::Error> {
-    let request = http::Request::get("/readyz").body(vec![]).map_err(kube::Error::HttpError)?;
+    let request = http::Request::get("/readyz")
+        .body(vec![])
+        .map_err(kube::Error::HttpError)?;
     client.request_text(request).await.map(drop)
 }
 
@@ -274,17 +301,30 @@ mod tests {
     /// Two control plane nodes, and a third node.
     fn cluster() -> Vec<NodeView> {
         let control = |name, address| node(name, address, &[CONTROL_PLANE]);
-        vec![control("a", "10.0.0.1"), control("b", "10.0.0.2"), node("c", "10.0.0.3", &[])]
+        vec![
+            control("a", "10.0.0.1"),
+            control("b", "10.0.0.2"),
+            node("c", "10.0.0.3", &[]),
+        ]
     }
 
     /// Servers, each with how many seconds ago it said that it is ready.
     fn judge(nodes: &[NodeView], servers: &[(&str, Option<u64>)]) -> Vec<bool> {
         let now = Instant::now() + Duration::from_secs(3600);
         let servers = servers.iter().map(|(server, age)| {
-            (server.parse().unwrap(), age.and_then(|age| now.checked_sub(Duration::from_secs(age))))
+            (
+                server.parse().unwrap(),
+                age.and_then(|age| now.checked_sub(Duration::from_secs(age))),
+            )
         });
-        let answers = Answers { listed: true, servers: servers.collect() };
-        nodes.iter().map(|node| alone(node, nodes.iter(), &answers, |_| false, now)).collect()
+        let answers = Answers {
+            listed: true,
+            servers: servers.collect(),
+        };
+        nodes
+            .iter()
+            .map(|node| alone(node, nodes.iter(), &answers, |_| false, now))
+            .collect()
     }
 
     const A: &str = "10.0.0.1:6443";
@@ -311,7 +351,10 @@ mod tests {
     fn a_server_on_a_node_that_is_about_to_go_down_does_not_count() {
         let (nodes, now) = (cluster(), Instant::now());
         let servers = [A, B].map(|server| (server.parse().unwrap(), Some(now)));
-        let answers = Answers { listed: true, servers: servers.into() };
+        let answers = Answers {
+            listed: true,
+            servers: servers.into(),
+        };
         let with = |busy: &str| alone(&nodes[0], nodes.iter(), &answers, |uid| uid.as_str() == busy, now);
         assert!(with("b") && !with("a") && !with("c"));
     }
@@ -329,7 +372,11 @@ mod tests {
         let (x, y) = ("192.0.2.1:6443", "192.0.2.2:6443");
         assert_eq!(judge(&cluster(), &[(x, Some(1)), (y, Some(1))]), [false, false, false]);
         assert_eq!(judge(&cluster(), &[(x, Some(1)), (y, None)]), [true, true, false]);
-        assert_eq!(judge(&cluster(), &[(x, Some(1))]), [false, false, false], "one address for all of them");
+        assert_eq!(
+            judge(&cluster(), &[(x, Some(1))]),
+            [false, false, false],
+            "one address for all of them"
+        );
         assert_eq!(judge(&cluster(), &[(A, Some(1)), (x, Some(1))]), [false, false, false]);
         assert_eq!(judge(&cluster(), &[(A, None), (x, Some(1))]), [false, true, false]);
     }
@@ -337,7 +384,13 @@ mod tests {
     #[test]
     fn nobody_goes_before_the_servers_are_known() {
         let nodes = cluster();
-        assert!(alone(&nodes[0], nodes.iter(), &Answers::default(), |_| false, Instant::now()));
+        assert!(alone(
+            &nodes[0],
+            nodes.iter(),
+            &Answers::default(),
+            |_| false,
+            Instant::now()
+        ));
     }
 
     #[test]
@@ -353,7 +406,10 @@ mod tests {
         };
         let slices = [
             slice("10.0.0.1", json!([{"name": "https", "port": 6443}])),
-            slice("fd00::1", json!([{"name": "other", "port": 1}, {"name": "https", "port": 443}])),
+            slice(
+                "fd00::1",
+                json!([{"name": "other", "port": 1}, {"name": "https", "port": 443}]),
+            ),
             slice("api.example.com", json!([{"name": "https", "port": 6443}])),
             slice("10.0.0.9", json!([])),
         ];

@@ -36,7 +36,11 @@ pub struct Entry<V> {
 
 impl<V> Clone for Entry<V> {
     fn clone(&self) -> Self {
-        Self { view: self.view.clone(), version: self.version.clone(), heard: self.heard }
+        Self {
+            view: self.view.clone(),
+            version: self.version.clone(),
+            heard: self.heard,
+        }
     }
 }
 
@@ -54,7 +58,11 @@ struct Table<V> {
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        Self { current: Arc::default(), listed: None, ready: false }
+        Self {
+            current: Arc::default(),
+            listed: None,
+            ready: false,
+        }
     }
 }
 
@@ -66,7 +74,11 @@ impl<V: View> Table<V> {
             Some(old) if !view.spoken(&old.view) => old.heard,
             _ => now,
         };
-        Entry { view: Arc::new(view), version, heard }
+        Entry {
+            view: Arc::new(view),
+            version,
+            heard,
+        }
     }
 
     /// Takes one event in, and says how soon that is to be looked at, if a plan could now look different.
@@ -327,7 +339,11 @@ mod tests {
         table.take(Event::Apply(event("x", 0)), t0);
         assert!(table.take(Event::Apply(event("x", 1)), later).is_none());
         assert_eq!(table.current["a"].heard, later);
-        assert!(table.take(Event::Apply(event("y", 1)), later + Duration::from_secs(9)).is_some());
+        assert!(
+            table
+                .take(Event::Apply(event("y", 1)), later + Duration::from_secs(9))
+                .is_some()
+        );
         assert_eq!(table.current["a"].heard, later, "our own write is no sign of life");
         table.take(Event::Init, later);
         table.take(Event::InitApply(event("y", 1)), later + Duration::from_secs(99));

@@ -217,9 +217,14 @@ impl View for LeaseView {
 
     /// For a berth that is given back the next node waits, and all those behind it. What else happens to a berth is counted.
     fn news(&self, other: &Self) -> Option<News> {
-        let is_closed = |view: &Self| view.berth.as_ref().is_ok_and(|b| matches!(b.state, BerthState::Closed(_)));
+        let is_closed = |view: &Self| {
+            view.berth
+                .as_ref()
+                .is_ok_and(|b| matches!(b.state, BerthState::Closed(_)))
+        };
         let given_back = is_closed(self) && !is_closed(other);
-        self.differs(other).then_some(if given_back { News::Now } else { News::Later })
+        self.differs(other)
+            .then_some(if given_back { News::Now } else { News::Later })
     }
 
     /// What the controller writes to a held berth, and that it writes, says nothing about the holder.
@@ -280,9 +285,15 @@ impl FleetView {
             Ok(mut fleet) => {
                 fleet.metadata.managed_fields = None;
                 fleet.metadata.annotations = None;
-                Self { paused: fleet.spec.paused, object: Ok(fleet) }
+                Self {
+                    paused: fleet.spec.paused,
+                    object: Ok(fleet),
+                }
             }
-            Err(invalid) => Self { paused: false, object: Err(condition::one_line(&invalid.error)) },
+            Err(invalid) => Self {
+                paused: false,
+                object: Err(condition::one_line(&invalid.error)),
+            },
         }
     }
 }
@@ -307,7 +318,10 @@ impl NodeView {
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or_default(),
             our_cordon: has_annotation(&node.metadata, keys::ANNOTATION_CORDON),
             architecture: info.map(|i| i.architecture.clone()).unwrap_or_default(),
-            addresses: addresses.filter(|a| a.type_ == "InternalIP").map(|a| a.address.clone()).collect(),
+            addresses: addresses
+                .filter(|a| a.type_ == "InternalIP")
+                .map(|a| a.address.clone())
+                .collect(),
         }
     }
 }
@@ -324,13 +338,22 @@ impl HostView {
                 let status = object.status.unwrap_or_default();
                 let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
                 let reboot_timed_out = condition::is_true(&status.conditions, condition::node::REBOOT_TIMED_OUT);
-                let content =
-                    HostContent { spec: object.spec, report: Report::of(status), heartbeat, reboot_timed_out };
+                let content = HostContent {
+                    spec: object.spec,
+                    report: Report::of(status),
+                    heartbeat,
+                    reboot_timed_out,
+                };
                 (object.metadata, Ok(content))
             }
             Err(invalid) => (invalid.metadata, Err(condition::one_line(&invalid.error))),
         };
-        let owner = metadata.owner_references.into_iter().flatten().find(|o| o.kind == "Node").map(|o| o.uid);
+        let owner = metadata
+            .owner_references
+            .into_iter()
+            .flatten()
+            .find(|o| o.kind == "Node")
+            .map(|o| o.uid);
         Self {
             uid: metadata.uid.unwrap_or_default(),
             generation: metadata.generation,
@@ -359,7 +382,8 @@ impl HostView {
 
     /// Whether the agent has reported on what is published now, from the Node that it was published for.
     pub fn observed(&self) -> bool {
-        self.generation.is_some_and(|generation| self.observed_since(generation))
+        self.generation
+            .is_some_and(|generation| self.observed_since(generation))
     }
 
     /// Whether the agent has reported on that generation or a later one, from the Node that it was published for.
@@ -394,7 +418,10 @@ impl Report {
             staged: status.staged.and_then(|d| d.digest),
             locked,
             phase: status.phase,
-            failure: status.failure.map(|f| Failing { digest: f.digest, attempts: f.attempts }),
+            failure: status.failure.map(|f| Failing {
+                digest: f.digest,
+                attempts: f.attempts,
+            }),
             last_turn: status.last_turn.map(|t| BadTurn {
                 outcome: t.outcome,
                 message: t.message,
@@ -438,7 +465,10 @@ impl PoolView {
         match object.0 {
             Ok(mut pool) => {
                 prune(&mut pool.metadata);
-                Self { name: PoolName::new(pool.metadata.name.clone().unwrap_or_default()), object: Ok(pool) }
+                Self {
+                    name: PoolName::new(pool.metadata.name.clone().unwrap_or_default()),
+                    object: Ok(pool),
+                }
             }
             Err(invalid) => Self {
                 name: PoolName::new(invalid.metadata.name.unwrap_or_default()),
@@ -474,7 +504,12 @@ mod tests {
     fn only_the_holder_speaks_for_itself_on_its_berth() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: Some(at(9)) };
+        let offer = Offer {
+            node: "n1".into(),
+            uid: "u".into(),
+            target,
+            open_until: Some(at(9)),
+        };
         let boot = || BootId::from("b");
         let offered = Berth::new("p".into(), 0, 1).offered(offer).unwrap();
         let taken = offered.taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
@@ -485,7 +520,11 @@ mod tests {
             LeaseView::of(lease)
         };
         let before = view(&taken, 1, "1");
-        let ours = [taken.clone(), taken.stamped(2), taken.revoked(Some("Paused".into())).unwrap()];
+        let ours = [
+            taken.clone(),
+            taken.stamped(2),
+            taken.revoked(Some("Paused".into())).unwrap(),
+        ];
         for berth in ours {
             assert!(!view(&berth, 1, "2").spoken(&before), "{berth:?}");
         }

@@ -35,18 +35,41 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
         gather(state, node);
         let decision = steps.next(state, node, world.split);
         let host = &mut state.nodes[node].host;
-        let Host { booted, previous, staged, locked, blocked, .. } = *host;
-        *host = Host { booted, previous, staged, locked, blocked, ..decision.host };
+        let Host {
+            booted,
+            previous,
+            staged,
+            locked,
+            blocked,
+            ..
+        } = *host;
+        *host = Host {
+            booted,
+            previous,
+            staged,
+            locked,
+            blocked,
+            ..decision.host
+        };
         match decision.act {
             Act::Look => look(state, node),
             Act::ReadNode => {
                 let here = &mut state.nodes[node];
-                here.agent.node = if here.object.there { Seen::Is(here.object, true) } else { Seen::Gone };
+                here.agent.node = if here.object.there {
+                    Seen::Is(here.object, true)
+                } else {
+                    Seen::Gone
+                };
             }
             _ => return decision,
         }
     }
-    Decision { act: Act::Refused, prepared: false, turn: 0, host: state.nodes[node].host }
+    Decision {
+        act: Act::Refused,
+        prepared: false,
+        turn: 0,
+        host: state.nodes[node].host,
+    }
 }
 
 fn gather(state: &mut State, node: usize) {
@@ -60,7 +83,11 @@ fn gather(state: &mut State, node: usize) {
 fn look(state: &mut State, node: usize) {
     let in_turn = state.held_by(node).is_some();
     let here = &mut state.nodes[node];
-    here.agent.os = Some(Os { booted: here.host.booted, staged: here.host.staged, locked: here.host.locked });
+    here.agent.os = Some(Os {
+        booted: here.host.booted,
+        staged: here.host.staged,
+        locked: here.host.locked,
+    });
     here.agent.fresh = true;
     if in_turn {
         here.agent.node = Seen::Unread;
@@ -188,7 +215,10 @@ fn change(state: &mut State, node: usize, act: Act) -> Option<Broken> {
 /// What the agent does before a berth is written, and after that went well.
 fn write(world: &World, mut state: State, node: usize, (put, slot, berth): (Put, u8, Berth), how: How) -> After {
     prepare(&mut state, node, put, slot, &berth);
-    let lease = Lease { is: berth, ..state.slots[usize::from(slot)] };
+    let lease = Lease {
+        is: berth,
+        ..state.slots[usize::from(slot)]
+    };
     let mut broken =
         judge::decided(&state, node, put, slot, &berth).or_else(|| judge::sent(&state, node, slot, &berth));
     match how {
@@ -225,7 +255,10 @@ fn prepare(state: &mut State, node: usize, put: Put, slot: u8, berth: &Berth) {
         (Put::Relicense, Some(held)) => {
             here.agent.reboot = Reboot::No;
             let Berth::Held(new) = berth else { return };
-            let before = Lease { epoch: 0, is: Berth::Held(held) };
+            let before = Lease {
+                epoch: 0,
+                is: Berth::Held(held),
+            };
             let before = rich::berth((0, 0), &before, rich::OWN_EPOCH);
             if let Some(holding) = before.as_ref().and_then(|b| b.holding()) {
                 past.goes_on(holding, &rich::digest(new.target), &rich::boot(0), rich::NOW);
@@ -248,7 +281,12 @@ fn prepare(state: &mut State, node: usize, put: Put, slot: u8, berth: &Berth) {
 }
 
 fn begin_turn(agent: &mut Agent) {
-    *agent = Agent { os: agent.os, fresh: agent.fresh, node: agent.node, ..Agent::default() };
+    *agent = Agent {
+        os: agent.os,
+        fresh: agent.fresh,
+        node: agent.node,
+        ..Agent::default()
+    };
 }
 
 /// An agent's PUT of a berth arrives.
@@ -273,7 +311,9 @@ fn patch(mut state: State, node: usize, act: Act, how: How) -> After {
         here.agent.drained = false;
         here.agent.fresh = false;
     }
-    let Seen::Is(seen, current) = here.agent.node else { return (state, None) };
+    let Seen::Is(seen, current) = here.agent.node else {
+        return (state, None);
+    };
     let (unschedulable, cordon) = match act {
         Act::Cordon => (true, recorded(&seen)),
         _ => (restored(&seen), Cordon::No),
@@ -285,7 +325,11 @@ fn patch(mut state: State, node: usize, act: Act, how: How) -> After {
         }
         (true, How::Late | How::Killed) => {
             let node = u8::try_from(node).unwrap_or(NONE);
-            state.air.push(Request::Node { node, unschedulable, cordon });
+            state.air.push(Request::Node {
+                node,
+                unschedulable,
+                cordon,
+            });
         }
         (false, _) => {}
     }
@@ -348,7 +392,11 @@ pub fn moves(
         paused.spend(Fault::StaleRead);
         push(decision.act, How::Done, true, (paused, None));
     }
-    let faults = [(How::Lost, Fault::LostReply), (How::Late, Fault::Late), (How::Killed, Fault::AgentCrash)];
+    let faults = [
+        (How::Lost, Fault::LostReply),
+        (How::Late, Fault::Late),
+        (How::Killed, Fault::AgentCrash),
+    ];
     for (how, fault) in faults {
         if is_request(decision.act) && state.may(fault) {
             let mut faulty = after.clone();
@@ -359,7 +407,17 @@ pub fn moves(
     if decision.act == Act::Reboot && state.may(Fault::Dropped) {
         let mut faulty = after.clone();
         faulty.spend(Fault::Dropped);
-        push(decision.act, How::Lost, false, act(world, faulty, node, decision, How::Lost));
+        push(
+            decision.act,
+            How::Lost,
+            false,
+            act(world, faulty, node, decision, How::Lost),
+        );
     }
-    push(decision.act, How::Done, false, act(world, after, node, decision, How::Done));
+    push(
+        decision.act,
+        How::Done,
+        false,
+        act(world, after, node, decision, How::Done),
+    );
 }

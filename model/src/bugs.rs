@@ -26,13 +26,36 @@ pub fn all() -> Vec<Seeded> {
 }
 
 fn seeded(bug: Bug) -> Seeded {
-    let small = World { nodes: 2, ..calm("", "") };
-    let with = |world: &World, faults: &[(Fault, u8)]| World { faults: faults.to_vec(), ..world.clone() };
-    let two = World { capacity: (2, 2), ..small.clone() };
-    let shrinks = World { capacity: (2, 1), nodes: 3, ..small.clone() };
-    let bad = World { images: &[2, 3], bad: 1 << 2, ..small.clone() };
-    let images = World { images: &[2, 3], ..small.clone() };
-    let pools = World { split: 1, ..small.clone() };
+    let small = World {
+        nodes: 2,
+        ..calm("", "")
+    };
+    let with = |world: &World, faults: &[(Fault, u8)]| World {
+        faults: faults.to_vec(),
+        ..world.clone()
+    };
+    let two = World {
+        capacity: (2, 2),
+        ..small.clone()
+    };
+    let shrinks = World {
+        capacity: (2, 1),
+        nodes: 3,
+        ..small.clone()
+    };
+    let bad = World {
+        images: &[2, 3],
+        bad: 1 << 2,
+        ..small.clone()
+    };
+    let images = World {
+        images: &[2, 3],
+        ..small.clone()
+    };
+    let pools = World {
+        split: 1,
+        ..small.clone()
+    };
     let (world, breaks) = match bug {
         Bug::SkipBerth => (with(&small, &[]), judge::I3_ARMED),
         Bug::NoCas => (with(&small, &[(Late, 1), (Pause, 1)]), judge::I1A_HOLDER),
@@ -47,11 +70,21 @@ fn seeded(bug: Bug) -> Seeded {
         Bug::GiveBackNotSticky => (with(&small, &[]), judge::I1A_CORDON),
         Bug::NoHeldLimit => (with(&shrinks, &[(Resize, 1), (Cordon, 1)]), judge::I1B_OPEN),
         Bug::OfferForAnotherDigest => (with(&images, &[(Edit, 1)]), judge::I2_TAKE),
-        Bug::SearchInNewPoolOnly => (with(&pools, &[(Move, 2), (Election, 1), (StaleWatch, 1)]), crate::fair::I10),
+        Bug::SearchInNewPoolOnly => (
+            with(&pools, &[(Move, 2), (Election, 1), (StaleWatch, 1)]),
+            crate::fair::I10,
+        ),
         Bug::RetryFailedDigest => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_FAILED),
         Bug::NoUidCheck => (with(&small, &[(Delete, 1)]), judge::I1A_CORDON),
         Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
         Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
     };
-    Seeded { bug, world: World { name: bug.name(), ..world }, breaks }
+    Seeded {
+        bug,
+        world: World {
+            name: bug.name(),
+            ..world
+        },
+        breaks,
+    }
 }

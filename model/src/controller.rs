@@ -13,7 +13,11 @@ use crate::world::{Broken, World, place, rename_write};
 
 /// What the watches show now.
 fn see(state: &State) -> Look {
-    Look { nodes: state.nodes, pools: state.pools, slots: state.slots }
+    Look {
+        nodes: state.nodes,
+        pools: state.pools,
+        slots: state.slots,
+    }
 }
 
 /// Whether no Node has that UID (any more).
@@ -28,7 +32,9 @@ fn publishes(world: &World, state: &State, look: &Look) -> Vec<Entry> {
     for node in 0..world.nodes {
         let here = &look.nodes[node];
         let number = node as u8;
-        let stale = here.spec.is_some_and(|s| !here.object.there || s.uid != here.object.uid);
+        let stale = here
+            .spec
+            .is_some_and(|s| !here.object.there || s.uid != here.object.uid);
         let spec = match here.spec {
             // Gone is what a live read says, too.
             Some(s) if stale && is_gone(&state.nodes, (number, s.uid)) => None,
@@ -38,7 +44,10 @@ fn publishes(world: &World, state: &State, look: &Look) -> Vec<Entry> {
         if spec != here.spec && !(spec.is_some_and(|s| s.pool == NONE) && here.spec.is_none()) {
             let now = &state.nodes[node];
             let current = now.spec == here.spec && now.status == here.status;
-            entries.push(Entry { write: Write::Publish { node: number, spec }, current });
+            entries.push(Entry {
+                write: Write::Publish { node: number, spec },
+                current,
+            });
         }
     }
     entries
@@ -58,8 +67,18 @@ fn draft(look: &Look, node: usize, old: Option<Spec>) -> Spec {
         return old;
     }
     match look.pools.get(usize::from(pool)) {
-        Some(terms) => Spec { pool, uid, image: terms.target, token: terms.token },
-        None => Spec { pool: NONE, uid, image: 0, token: 0 },
+        Some(terms) => Spec {
+            pool,
+            uid,
+            image: terms.target,
+            token: terms.token,
+        },
+        None => Spec {
+            pool: NONE,
+            uid,
+            image: 0,
+            token: 0,
+        },
     }
 }
 
@@ -98,7 +117,9 @@ fn view(world: &World, state: &State, who: usize, look: &Look, pool: u8, aged: b
             aged: aged && who.is_some(),
             // The watches do not show it, and a live read confirms that.
             gone: who.is_some_and(|w| shown && is_gone(&look.nodes, w) && is_gone(&state.nodes, w)),
-            lost: who.zip(seen).is_some_and(|(w, o)| o.there && o.uid == w.1 && o.excluded && !o.ready),
+            lost: who
+                .zip(seen)
+                .is_some_and(|(w, o)| o.there && o.uid == w.1 && o.excluded && !o.ready),
         };
     }
     view
@@ -187,7 +208,11 @@ fn decide(
             of_pool.iter_mut().for_each(|w| rename_write(w, back));
             let terms = &look.pools[usize::from(pool)];
             if planned.total != terms.published || failures != terms.failures {
-                of_pool.push(Write::Pool { pool, total: planned.total, failures });
+                of_pool.push(Write::Pool {
+                    pool,
+                    total: planned.total,
+                    failures,
+                });
             }
             writes.extend(of_pool.into_iter().map(WriteKey));
         }
@@ -240,7 +265,10 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
             Write::Pool { pool, .. } => look.pools[usize::from(*pool)] == state.pools[usize::from(*pool)],
             _ => true,
         };
-        let entry = |WriteKey(write): WriteKey| Entry { write, current: current(&write) };
+        let entry = |WriteKey(write): WriteKey| Entry {
+            write,
+            current: current(&write),
+        };
         next.controllers[who].queue = writes.into_iter().map(entry).map(|e| stamped(e, state, who)).collect();
         if broken.is_some() || stale || !next.controllers[who].queue.is_empty() {
             after.push((next, broken));
@@ -287,12 +315,17 @@ pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
     if !goes_on {
         // The pool's status is written all the same: it says what was read.
         let pool = of_pool(world, &entry.write);
-        controller.queue.retain(|e| matches!(e.write, Write::Pool { .. }) || of_pool(world, &e.write) != pool);
+        controller
+            .queue
+            .retain(|e| matches!(e.write, Write::Pool { .. }) || of_pool(world, &e.write) != pool);
     }
     if how == How::Killed {
         controller.epoch = 0;
         let epoch = next_epoch(&state);
-        state.controllers[who] = Controller { epoch, ..Controller::default() };
+        state.controllers[who] = Controller {
+            epoch,
+            ..Controller::default()
+        };
         state.leader = who as u8;
     }
     (state, broken)
@@ -353,7 +386,11 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
 
 /// The epoch of the next leader.
 pub fn next_epoch(state: &State) -> u8 {
-    let epochs = state.controllers.iter().map(|c| c.epoch).chain(state.slots.iter().map(|l| l.epoch));
+    let epochs = state
+        .controllers
+        .iter()
+        .map(|c| c.epoch)
+        .chain(state.slots.iter().map(|l| l.epoch));
     let highest = epochs.max().unwrap_or(0);
     highest + 1
 }
@@ -361,7 +398,10 @@ pub fn next_epoch(state: &State) -> u8 {
 /// The other controller is elected. The old one does not know it yet.
 pub fn elect(state: &mut State, who: usize) {
     let epoch = next_epoch(state);
-    state.controllers[who] = Controller { epoch, ..Controller::default() };
+    state.controllers[who] = Controller {
+        epoch,
+        ..Controller::default()
+    };
     state.leader = who as u8;
 }
 
@@ -371,7 +411,11 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
     let leads = usize::from(state.leader) == who;
     if let Some(first) = controller.queue.first() {
         let write = first.write;
-        let faults = [(How::Lost, Fault::LostReply), (How::Late, Fault::Late), (How::Killed, Fault::ControllerCrash)];
+        let faults = [
+            (How::Lost, Fault::LostReply),
+            (How::Late, Fault::Late),
+            (How::Killed, Fault::ControllerCrash),
+        ];
         for (how, fault) in faults {
             if state.may(fault) && first.current && (how != How::Killed || leads) {
                 let mut faulty = state.clone();
@@ -379,7 +423,10 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
                 push(Doing::Send(write, how), send(world, faulty, who, how));
             }
         }
-        push(Doing::Send(write, How::Done), send(world, state.clone(), who, How::Done));
+        push(
+            Doing::Send(write, How::Done),
+            send(world, state.clone(), who, How::Done),
+        );
     }
     for after in passes(world, state, who, false, plans, true) {
         push(Doing::Pass, after);

@@ -129,7 +129,14 @@ impl View {
                 Seen::Is(object, _) => Some(Some(object)),
             },
             // What the agent does not see, or sees only in what it has read.
-            host: Host { booted: 0, previous: 0, staged: 0, locked: false, blocked: false, ..here.host },
+            host: Host {
+                booted: 0,
+                previous: 0,
+                staged: 0,
+                locked: false,
+                blocked: false,
+                ..here.host
+            },
             berths,
             fenced: agent.fenced,
             restored: agent.restored,
@@ -167,7 +174,10 @@ impl Steps {
         let view = View::of(state, node, split);
         let decision = *self.known.entry(view).or_insert_with(|| decide(&view, split));
         match decision.act {
-            Act::Put(put, slot, berth) => Decision { act: Act::Put(put, slot, theirs(berth, node)), ..decision },
+            Act::Put(put, slot, berth) => Decision {
+                act: Act::Put(put, slot, theirs(berth, node)),
+                ..decision
+            },
             _ => decision,
         }
     }
@@ -178,7 +188,12 @@ fn decide(view: &View, split: usize) -> Decision {
     recall(&mut facts);
     let next = step(&facts);
     let act = act(&facts, &next, split);
-    let subject = Subject { generation: Some(1), step: &next, bootc_version: None, heartbeat: Time::from(rich::NOW) };
+    let subject = Subject {
+        generation: Some(1),
+        step: &next,
+        bootc_version: None,
+        heartbeat: Time::from(rich::NOW),
+    };
     let told = report(&facts, &subject, &BootcNodeStatus::default());
     Decision {
         act,
@@ -200,7 +215,12 @@ fn recall(facts: &mut Facts) {
         facts.past.desire(&digest);
         if facts.host.os.booted() == Some(&digest) && holding.is_none() {
             facts.past.proven(&digest);
-        } else if facts.host.os.staged().is_some_and(|s| s.locked && s.digest.as_ref() == Some(&digest)) {
+        } else if facts
+            .host
+            .os
+            .staged()
+            .is_some_and(|s| s.locked && s.digest.as_ref() == Some(&digest))
+        {
             facts.past.succeeded(&digest);
         }
     }
@@ -232,8 +252,16 @@ fn act(facts: &Facts, next: &Step, split: usize) -> Act {
         Step::Uncordon => Act::Uncordon,
         // As in the agent's own `take`: the UID of the Node that was read.
         Step::Take(b) => {
-            let uid = facts.cluster_node.get().map(|n| n.uid.clone()).unwrap_or_else(|| rich::uid(0, NONE));
-            put(Put::Take, b, b.taken(&facts.node, &uid, facts.host.os.booted().cloned(), boot()))
+            let uid = facts
+                .cluster_node
+                .get()
+                .map(|n| n.uid.clone())
+                .unwrap_or_else(|| rich::uid(0, NONE));
+            put(
+                Put::Take,
+                b,
+                b.taken(&facts.node, &uid, facts.host.os.booted().cloned(), boot()),
+            )
         }
         Step::Commit(b) => put(Put::Commit, b, b.committed(boot())),
         Step::Fence(b) => put(Put::Fence, b, Ok(b.clone())),
@@ -264,10 +292,18 @@ fn facts(view: &View, split: usize) -> Facts {
         restored: view.restored,
         drain: DrainFacts {
             done: view.drained,
-            elapsed: if view.late { Duration::from_secs(1 << 20) } else { Duration::ZERO },
+            elapsed: if view.late {
+                Duration::from_secs(1 << 20)
+            } else {
+                Duration::ZERO
+            },
             ..DrainFacts::default()
         },
-        proving_for: if view.overdue { Duration::from_secs(1 << 20) } else { Duration::ZERO },
+        proving_for: if view.overdue {
+            Duration::from_secs(1 << 20)
+        } else {
+            Duration::ZERO
+        },
         past: past(&view.host),
         trouble: None,
     }
@@ -296,8 +332,11 @@ fn desired(spec: Option<Spec>) -> Desired {
 }
 
 fn host(view: &View) -> HostFacts {
-    let deployment =
-        |image: Image, locked: bool| Deployment { digest: rich::some_digest(image), locked, ..Deployment::default() };
+    let deployment = |image: Image, locked: bool| Deployment {
+        digest: rich::some_digest(image),
+        locked,
+        ..Deployment::default()
+    };
     let os = view.os.map_or(HostOs::Unknown, |os| {
         HostOs::Bootc(Box::new(Deployments {
             booted: deployment(os.booted, false),
@@ -309,8 +348,15 @@ fn host(view: &View) -> HostFacts {
         boot_id: rich::boot(0),
         os,
         fresh: view.fresh,
-        pull: (view.host.pull != 0).then(|| PullFacts { digest: rich::digest(view.host.pull), progress: None }),
-        inhibitors: if view.host.inhibited { vec!["somebody".to_owned()] } else { vec![] },
+        pull: (view.host.pull != 0).then(|| PullFacts {
+            digest: rich::digest(view.host.pull),
+            progress: None,
+        }),
+        inhibitors: if view.host.inhibited {
+            vec!["somebody".to_owned()]
+        } else {
+            vec![]
+        },
         shutting_down: view.host.down,
         shutdown_scheduled: false,
         rivals: vec![],
@@ -320,15 +366,24 @@ fn host(view: &View) -> HostFacts {
             Reboot::Asked => HostReboot::Asked(Duration::ZERO),
             Reboot::Late => HostReboot::Asked(REBOOT_GRACE),
             Reboot::Long => HostReboot::Asked(REBOOT_GRACE + REBOOT_AGAIN),
-            Reboot::Blocked => HostReboot::Blocked { why: "refused".to_owned(), ago: Duration::ZERO },
-            Reboot::BlockedLong => HostReboot::Blocked { why: "refused".to_owned(), ago: REBOOT_AGAIN },
+            Reboot::Blocked => HostReboot::Blocked {
+                why: "refused".to_owned(),
+                ago: Duration::ZERO,
+            },
+            Reboot::BlockedLong => HostReboot::Blocked {
+                why: "refused".to_owned(),
+                ago: REBOOT_AGAIN,
+            },
         },
         clock_synchronized: Some(true),
     }
 }
 
 fn node(object: &Object) -> NodeFacts {
-    let record = |unschedulable| CordonRecord { berth: String::new(), unschedulable };
+    let record = |unschedulable| CordonRecord {
+        berth: String::new(),
+        unschedulable,
+    };
     NodeFacts {
         uid: rich::uid(0, object.uid),
         resource_version: String::new(),
@@ -380,9 +435,15 @@ pub fn remembered(host: Host, past: &Past) -> Host {
         pull_backoff: past.failure.is_some(),
         turn: past.last_turn.as_ref().map_or(0, |t| rich::image(Some(&t.digest))),
         backoff: past.last_turn.as_ref().is_some_and(|t| t.next_try_time.0 > rich::NOW),
-        failed: past.failed_digests.iter().fold(0, |bits, d| bits | 1 << rich::image(Some(d))),
+        failed: past
+            .failed_digests
+            .iter()
+            .fold(0, |bits, d| bits | 1 << rich::image(Some(d))),
         ours: rich::image(past.staged_by_us.as_ref()),
-        not_applied: past.not_applied.as_ref().map_or((0, 0), |(d, n)| (rich::image(Some(d)), (*n).min(9) as u8)),
+        not_applied: past
+            .not_applied
+            .as_ref()
+            .map_or((0, 0), |(d, n)| (rich::image(Some(d)), (*n).min(9) as u8)),
         tried: rich::image(past.tried.as_ref()),
         relicensed: past.unproven_boot == Some(rich::boot(0)),
         token: past.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),

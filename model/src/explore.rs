@@ -94,8 +94,12 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
     start.canonical(world.nodes);
     let first = hash::of(&start);
     search.visit(first, 0);
-    let mut workers: Vec<Worker> =
-        (0..limits.threads).map(|_| Worker { memo: Memo::default(), fair: Fair::default() }).collect();
+    let mut workers: Vec<Worker> = (0..limits.threads)
+        .map(|_| Worker {
+            memo: Memo::default(),
+            fair: Fair::default(),
+        })
+        .collect();
     let mut frontier = vec![start];
     let mut depth = 0;
     while !frontier.is_empty() && !search.stop.load(Ordering::Relaxed) {
@@ -142,7 +146,9 @@ impl Search<'_> {
                     let mut found = vec![];
                     while !self.stop.load(Ordering::Relaxed) {
                         let from = at.fetch_add(CHUNK, Ordering::Relaxed);
-                        let Some(chunk) = frontier.get(from..(from + CHUNK).min(frontier.len())) else { break };
+                        let Some(chunk) = frontier.get(from..(from + CHUNK).min(frontier.len())) else {
+                            break;
+                        };
                         if chunk.is_empty() {
                             break;
                         }
@@ -180,7 +186,10 @@ impl Search<'_> {
     /// A breach ends the search with its level; of those in one level the least is kept, so that each run finds the same.
     fn breach(&self, last: u64, broken: Broken, to: Option<State>) {
         let mut breach = self.breach.lock().unwrap_or_else(PoisonError::into_inner);
-        if breach.as_ref().is_none_or(|(key, other, _)| (broken, last) < (*other, *key)) {
+        if breach
+            .as_ref()
+            .is_none_or(|(key, other, _)| (broken, last) < (*other, *key))
+        {
             *breach = Some((last, broken, to));
         }
     }
@@ -189,7 +198,10 @@ impl Search<'_> {
     fn tell(&self, last: u64, broken: Broken, stuck: Option<State>) -> Found {
         let mut keys = vec![last];
         while let Some(key) = keys.last()
-            && let Some(from) = self.seen[*key as usize % SHARDS].lock().ok().and_then(|s| s.get(key).copied())
+            && let Some(from) = self.seen[*key as usize % SHARDS]
+                .lock()
+                .ok()
+                .and_then(|s| s.get(key).copied())
             && from != 0
         {
             keys.push(from);
@@ -206,16 +218,34 @@ impl Search<'_> {
                 (hash::of(&to) == *key).then_some((way.by, to, moved))
             });
             let Some((by, to, moved)) = on else { break };
-            history.push(Told { by, names, world: self.world }.to_string());
+            history.push(
+                Told {
+                    by,
+                    names,
+                    world: self.world,
+                }
+                .to_string(),
+            );
             names = renamed(names, moved);
             state = to;
         }
         if broken != I10
-            && let Some(way) = ways(self.world, &state, &mut memo).into_iter().find(|w| w.broken == Some(broken))
+            && let Some(way) = ways(self.world, &state, &mut memo)
+                .into_iter()
+                .find(|w| w.broken == Some(broken))
         {
-            history.push(Told { by: way.by, names, world: self.world }.to_string());
+            history.push(
+                Told {
+                    by: way.by,
+                    names,
+                    world: self.world,
+                }
+                .to_string(),
+            );
         }
-        let stuck = stuck.filter(|_| broken == I10).map_or_else(Vec::new, |s| picture(self.world, &s));
+        let stuck = stuck
+            .filter(|_| broken == I10)
+            .map_or_else(Vec::new, |s| picture(self.world, &s));
         Found { broken, history, stuck }
     }
 }

@@ -106,7 +106,11 @@ pub fn heal(world: &World, state: &mut State) {
 /// admin's word.
 fn retry(state: &mut State) {
     // Who asks while a failure is about to be recorded has to ask again.
-    if state.slots.iter().any(|l| matches!(l.is, Berth::Closed(c) if c.outcome == Some(Outcome::Failed))) {
+    if state
+        .slots
+        .iter()
+        .any(|l| matches!(l.is, Berth::Closed(c) if c.outcome == Some(Outcome::Failed)))
+    {
         return;
     }
     for number in 0..state.pools.len() {
@@ -143,7 +147,9 @@ fn lead(world: &World, state: &mut State, who: usize, memo: &mut Memo) {
         while !state.controllers[who].queue.is_empty() {
             *state = controller::send(world, std::mem::take(state), who, How::Done).0;
         }
-        if let Some((next, _)) = controller::passes(world, state, who, false, &mut memo.plans, false).into_iter().next()
+        if let Some((next, _)) = controller::passes(world, state, who, false, &mut memo.plans, false)
+            .into_iter()
+            .next()
         {
             *state = next;
         }
@@ -190,7 +196,10 @@ fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) {
 
 /// Every member runs what it should and is as it was before us, and no berth is open or held.
 pub fn is_updated(world: &World, state: &State) -> bool {
-    let rests = state.slots.iter().all(|l| matches!(l.is, Berth::Missing | Berth::Closed(_)));
+    let rests = state
+        .slots
+        .iter()
+        .all(|l| matches!(l.is, Berth::Missing | Berth::Closed(_)));
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
     let members = state.nodes.iter().take(world.nodes).all(|node| {
         let counts = node.object.there && !node.object.excluded && node.ghost.pool != NONE && !node.host.blocked;

@@ -15,7 +15,10 @@ pub struct Mix {
 
 impl Default for Mix {
     fn default() -> Self {
-        Self { one: 0x243f_6a88_85a3_08d3, two: 0x1319_8a2e_0370_7344 }
+        Self {
+            one: 0x243f_6a88_85a3_08d3,
+            two: 0x1319_8a2e_0370_7344,
+        }
     }
 }
 

@@ -46,7 +46,11 @@ pub const I8_RECORD: Broken = Broken("I8 a failure is on record before its berth
 
 fn holder(state: &State, node: usize) -> Option<&Held> {
     let uid = state.nodes[node].object.uid;
-    state.slots.iter().filter_map(Lease::held).find(|h| usize::from(h.node) == node && h.uid == uid)
+    state
+        .slots
+        .iter()
+        .filter_map(Lease::held)
+        .find(|h| usize::from(h.node) == node && h.uid == uid)
 }
 
 /// What must be true in every state.
@@ -216,7 +220,11 @@ pub fn controller_write(
 ) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
     match (before, &lease.is) {
-        (Berth::Held(old), Berth::Held(new)) => (Held { revoke: new.revoke, ..*old } != *new).then_some(I1A_HOLDER),
+        (Berth::Held(old), Berth::Held(new)) => (Held {
+            revoke: new.revoke,
+            ..*old
+        } != *new)
+            .then_some(I1A_HOLDER),
         (Berth::Held(old), Berth::Closed(_)) => {
             let object = &state.nodes[usize::from(old.node)].object;
             let gone = !object.there || object.uid != old.uid;
@@ -226,7 +234,11 @@ pub fn controller_write(
         (Berth::Closed(closed), Berth::Offered(o)) => {
             let failures = state.pools[usize::from(place(usize::from(slot), world.split).0)].failures;
             let failed = closed.outcome == Some(Outcome::Failed);
-            if failed && failures.get(usize::from(closed.target)).is_none_or(|n| n & (1 << closed.last) == 0) {
+            if failed
+                && failures
+                    .get(usize::from(closed.target))
+                    .is_none_or(|n| n & (1 << closed.last) == 0)
+            {
                 return Some(I8_RECORD);
             }
             // Who is a member may have changed since; whom it knew to be unavailable, the writer has said.
@@ -262,8 +274,9 @@ fn opened(
     worked_on.extend(everybody.iter().filter(|(n, _)| members & (1 << n) != 0));
     worked_on.sort_unstable();
     worked_on.dedup();
-    let down =
-        (0..NODES as u8).filter(|n| unavailable & (1 << n) != 0 && !worked_on.iter().any(|(w, _)| w == n)).count();
+    let down = (0..NODES as u8)
+        .filter(|n| unavailable & (1 << n) != 0 && !worked_on.iter().any(|(w, _)| w == n))
+        .count();
     let is_down = unavailable & (1 << node.0) != 0;
     let room = worked_on.len() < usize::from(limit) && (is_down || worked_on.len() + down < usize::from(limit));
     (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
@@ -279,7 +292,9 @@ pub fn plan(
 ) -> Option<Broken> {
     let mut slots = *slots;
     for write in writes {
-        let Write::Berth { slot, lease, offer } = write else { continue };
+        let Write::Berth { slot, lease, offer } = write else {
+            continue;
+        };
         if let (Berth::Offered(o), Some(_)) = (&lease.is, offer)
             && let Some(broken) = opened(world, &slots, pool, (o.node, o.uid), known)
         {

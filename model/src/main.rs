@@ -31,8 +31,11 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let limits =
-        Limits { states: options.states, time: Duration::from_secs(options.seconds), threads: options.threads };
+    let limits = Limits {
+        states: options.states,
+        time: Duration::from_secs(options.seconds),
+        threads: options.threads,
+    };
     let mut total = 0;
     let mut broken = 0;
     let all = worlds::all(options.deep);
@@ -44,8 +47,16 @@ fn main() -> ExitCode {
     }
     println!("{total} states in all worlds");
     // The deliberate bugs are found in worlds of their own; deeper is not needed.
-    let missed = if options.deep { 0 } else { seeded(limits, &options.world) };
-    if broken + missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let missed = if options.deep {
+        0
+    } else {
+        seeded(limits, &options.world)
+    };
+    if broken + missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Every deliberate bug must be found by its rule.

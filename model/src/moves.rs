@@ -47,18 +47,36 @@ pub struct Way {
 pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
     let mut ways = vec![];
     for node in 0..world.nodes {
-        agent::moves(world, state, node, &mut memo.steps, &mut |act, how, reads, (to, broken)| {
-            ways.push(Way { by: Move::Agent(node as u8, act, how, reads), to, broken });
-        });
+        agent::moves(
+            world,
+            state,
+            node,
+            &mut memo.steps,
+            &mut |act, how, reads, (to, broken)| {
+                ways.push(Way {
+                    by: Move::Agent(node as u8, act, how, reads),
+                    to,
+                    broken,
+                });
+            },
+        );
     }
     for who in 0..state.controllers.len() {
         controller::moves(world, state, who, &mut memo.plans, &mut |doing, (to, broken)| {
-            ways.push(Way { by: Move::Controller(who as u8, doing), to, broken });
+            ways.push(Way {
+                by: Move::Controller(who as u8, doing),
+                to,
+                broken,
+            });
         });
     }
     nature::events(world, state, &mut |node, event, to, broken| {
         let node = node.and_then(|n| u8::try_from(n).ok()).unwrap_or(NONE);
-        ways.push(Way { by: Move::Event(node, event), to, broken });
+        ways.push(Way {
+            by: Move::Event(node, event),
+            to,
+            broken,
+        });
     });
     for way in &mut ways {
         way.broken = way.broken.or_else(|| judge::state(world, &way.to));
@@ -68,15 +86,20 @@ pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
 
 /// A state for people, in a few lines.
 pub fn picture(world: &World, state: &State) -> Vec<String> {
-    let told = Told { by: Move::Event(NONE, Event::Created), names: [0, 1, 2], world };
+    let told = Told {
+        by: Move::Event(NONE, Event::Created),
+        names: [0, 1, 2],
+        world,
+    };
     let mut lines = vec![];
     for (number, node) in state.nodes.iter().enumerate().take(world.nodes) {
         let (object, host) = (&node.object, &node.host);
         let ready = if object.ready { "Ready" } else { "NotReady" };
         let cordon = if object.unschedulable { ", cordoned" } else { "" };
-        let wants = node
-            .spec
-            .map_or_else(|| "nothing".to_owned(), |s| format!("image {} in pool {}", s.image, rich::pool(s.pool)));
+        let wants = node.spec.map_or_else(
+            || "nothing".to_owned(),
+            |s| format!("image {} in pool {}", s.image, rich::pool(s.pool)),
+        );
         let lock = if host.locked { " locked" } else { "" };
         lines.push(format!(
             "{}: {ready}{cordon}, runs image {}, staged {}{lock}, should run {wants}, record {:?}",
@@ -105,7 +128,9 @@ pub struct Told<'a> {
 
 impl Told<'_> {
     fn name(&self, node: u8) -> String {
-        self.names.get(usize::from(node)).map_or_else(|| "nobody".to_owned(), |n| format!("n{}", n + 1))
+        self.names
+            .get(usize::from(node))
+            .map_or_else(|| "nobody".to_owned(), |n| format!("n{}", n + 1))
     }
 
     fn slot(&self, slot: u8) -> String {
@@ -131,7 +156,9 @@ impl Told<'_> {
     }
 
     fn act(&self, act: Act) -> String {
-        let Act::Put(put, slot, _) = act else { return format!("{act:?}") };
+        let Act::Put(put, slot, _) = act else {
+            return format!("{act:?}");
+        };
         let slot = self.slot(slot);
         match put {
             Put::Release(outcome) => format!("Release({slot}, {})", outcome.as_str()),
@@ -146,7 +173,12 @@ impl Told<'_> {
             }
             Write::Publish { node, spec: Some(s) } if s.pool == NONE => format!("{} may go", self.name(*node)),
             Write::Publish { node, spec: Some(s) } => {
-                format!("{} shall run image {} (pool {})", self.name(*node), s.image, rich::pool(s.pool))
+                format!(
+                    "{} shall run image {} (pool {})",
+                    self.name(*node),
+                    s.image,
+                    rich::pool(s.pool)
+                )
             }
             Write::Publish { node, spec: None } => format!("BootcNode of {} deleted", self.name(*node)),
             Write::Pool { pool, total, failures } => {
@@ -159,7 +191,12 @@ impl Told<'_> {
     fn event(&self, event: Event) -> String {
         match event {
             Event::Lands(Request::Berth { slot, lease, node }) => {
-                format!("late PUT of {} lands: {} {}", self.name(node), self.slot(slot), self.berth(&lease.is))
+                format!(
+                    "late PUT of {} lands: {} {}",
+                    self.name(node),
+                    self.slot(slot),
+                    self.berth(&lease.is)
+                )
             }
             Event::Lands(Request::Node { node, cordon, .. }) => {
                 format!("late PATCH of {} lands: cordon {cordon:?}", self.name(node))

@@ -115,9 +115,11 @@ pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
     let request = state.air.remove(at);
     match request {
         Request::Berth { slot, lease, node } => agent::land(world, state, usize::from(node), slot, lease),
-        Request::Node { node, unschedulable, cordon } => {
-            agent::land_patch(state, usize::from(node), unschedulable, cordon)
-        }
+        Request::Node {
+            node,
+            unschedulable,
+            cordon,
+        } => agent::land_patch(state, usize::from(node), unschedulable, cordon),
         Request::Controller(write) => controller::land(world, state, &write, None),
     }
 }
@@ -125,7 +127,11 @@ pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
 /// Creates the Node anew under its name.
 pub fn create(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
-    here.object = Object { there: true, uid: here.object.uid + 1, ..Object::default() };
+    here.object = Object {
+        there: true,
+        uid: here.object.uid + 1,
+        ..Object::default()
+    };
     here.ghost.admin = false;
     here.ghost.unproven = false;
     here.ghost.abandoned = false;
@@ -219,7 +225,9 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
         });
     }
     if host.down && host.staged != 0 && !host.locked {
-        fault(Fault::Finalize, Event::BootsUnfinalized, &|s| boot(s, node, true, false));
+        fault(Fault::Finalize, Event::BootsUnfinalized, &|s| {
+            boot(s, node, true, false)
+        });
     }
     // Not under a berth before the commit, nor while it gives back: who then boots a host by hand into what cannot be
     // proven has to release the berth by hand.
@@ -242,11 +250,17 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
             let here = &mut s.nodes[node];
             (here.agent, here.other) = (here.other, here.agent);
         });
-        fault(Fault::Inhibit, Event::Inhibits(!host.inhibited), &|s| s.nodes[node].host.inhibited = !host.inhibited);
+        fault(Fault::Inhibit, Event::Inhibits(!host.inhibited), &|s| {
+            s.nodes[node].host.inhibited = !host.inhibited
+        });
     }
-    fault(Fault::Block, Event::Blocks(!host.blocked), &|s| s.nodes[node].host.blocked = !host.blocked);
+    fault(Fault::Block, Event::Blocks(!host.blocked), &|s| {
+        s.nodes[node].host.blocked = !host.blocked
+    });
     if host.staged != 0 && host.locked && !host.down {
-        fault(Fault::Rival, Event::RivalUnlocks, &|s| s.nodes[node].host.locked = false);
+        fault(Fault::Rival, Event::RivalUnlocks, &|s| {
+            s.nodes[node].host.locked = false
+        });
     }
     if host.staged != 0 && !host.down {
         fault(Fault::Rival, Event::RivalRemoves, &|s| {
@@ -273,7 +287,9 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
         }
     };
     if object.ready && object.boot == 0 && is_well(world, state, node) {
-        fault(Fault::NotReady, Event::NotReady, &|s| s.nodes[node].object.ready = false);
+        fault(Fault::NotReady, Event::NotReady, &|s| {
+            s.nodes[node].object.ready = false
+        });
     }
     if object.cordon == Cordon::No {
         let to = !object.unschedulable;
@@ -313,7 +329,9 @@ fn of_admin(world: &World, state: &State, push: Push<'_>) {
         }
     };
     for image in world.images.iter().filter(|i| **i != pool.target) {
-        fault(Fault::Edit, Event::Edits(*image), &|s| s.pools.iter_mut().for_each(|p| p.target = *image));
+        fault(Fault::Edit, Event::Edits(*image), &|s| {
+            s.pools.iter_mut().for_each(|p| p.target = *image)
+        });
     }
     let (one, other) = world.capacity;
     let to = if pool.capacity == one { other } else { one };

@@ -130,37 +130,73 @@ fn make(world: &World, view: &View) -> Planned {
 fn read(world: &World, view: &View, plan: &Plan) -> Planned {
     let limit = view.capacity.min(view.published);
     let members = view.members.iter().enumerate();
-    let unavailable = members.clone().filter(|(_, m)| m.is_some_and(|m| !m.ready || m.unschedulable || m.ours));
+    let unavailable = members
+        .clone()
+        .filter(|(_, m)| m.is_some_and(|m| !m.ready || m.unschedulable || m.ours));
     let unavailable = unavailable.fold(0, |bits, (n, _)| bits | 1 << n);
     let write = |write: &BerthWrite| match write {
         BerthWrite::Create(berth) => {
-            let lease = Lease { epoch: 1, is: rich::small(berth) };
-            Write::Berth { slot: slot(berth, world.split), lease, offer: None }
+            let lease = Lease {
+                epoch: 1,
+                is: rich::small(berth),
+            };
+            Write::Berth {
+                slot: slot(berth, world.split),
+                lease,
+                offer: None,
+            }
         }
         BerthWrite::Update { berth, why, .. } => {
-            let lease = Lease { epoch: u8::from(berth.epoch == rich::OWN_EPOCH), is: rich::small(berth) };
+            let lease = Lease {
+                epoch: u8::from(berth.epoch == rich::OWN_EPOCH),
+                is: rich::small(berth),
+            };
             let offer = (*why == Why::Offer).then_some((unavailable, limit));
-            Write::Berth { slot: slot(berth, world.split), lease, offer }
+            Write::Berth {
+                slot: slot(berth, world.split),
+                lease,
+                offer,
+            }
         }
         BerthWrite::Delete { lease } => {
             let slot = (0..SLOTS).find(|s| name(*s, world.split) == *lease);
             let slot = slot.and_then(|s| u8::try_from(s).ok()).unwrap_or(NONE);
-            Write::Berth { slot, lease: Lease::default(), offer: None }
+            Write::Berth {
+                slot,
+                lease: Lease::default(),
+                offer: None,
+            }
         }
     };
     let writes: Vec<Write> = plan.writes.iter().map(write).collect();
     let slots = view.slots.map(|s| Lease { epoch: 0, is: s.is });
     let everybody: Vec<(u8, u8)> = view.elsewhere.into_iter().flatten().collect();
-    let bits = members.filter(|(_, m)| m.is_some()).fold(0, |bits, (n, _)| bits | 1 << n);
-    let broken = judge::plan(world, &slots, view.pool, &writes, (unavailable, limit, bits, &everybody));
-    Planned { writes, total: u8::try_from(plan.counts.total).unwrap_or(NONE), failures: recorded(plan), broken }
+    let bits = members
+        .filter(|(_, m)| m.is_some())
+        .fold(0, |bits, (n, _)| bits | 1 << n);
+    let broken = judge::plan(
+        world,
+        &slots,
+        view.pool,
+        &writes,
+        (unavailable, limit, bits, &everybody),
+    );
+    Planned {
+        writes,
+        total: u8::try_from(plan.counts.total).unwrap_or(NONE),
+        failures: recorded(plan),
+        broken,
+    }
 }
 
 fn recorded(plan: &Plan) -> [u8; 4] {
     let mut bits = [0; 4];
     for (digest, nodes) in &plan.failures {
         if let Some(bits) = bits.get_mut(usize::from(rich::image(Some(digest)))) {
-            *bits = nodes.iter().map(|n| rich::node(Some(n))).fold(0, |bits, n| bits | 1 << n);
+            *bits = nodes
+                .iter()
+                .map(|n| rich::node(Some(n)))
+                .fold(0, |bits, n| bits | 1 << n);
         }
     }
     bits
@@ -173,30 +209,59 @@ fn name(slot: usize, split: usize) -> String {
 
 fn facts(world: &World, view: &View) -> PoolFacts {
     let seen = |(at, one): (usize, &OneBerth)| {
-        let epoch = if one.stamped { rich::OWN_EPOCH } else { rich::OTHER_EPOCH };
+        let epoch = if one.stamped {
+            rich::OWN_EPOCH
+        } else {
+            rich::OTHER_EPOCH
+        };
         let place = place(at, world.split);
         let berth = rich::berth(place, &Lease { epoch: 0, is: one.is }, epoch)?;
         let age = if one.aged { OPEN_FOR } else { Duration::ZERO };
-        Some(SeenBerth { lease: name(at, world.split), berth: Ok(berth), in_doubt: one.doubt, age })
+        Some(SeenBerth {
+            lease: name(at, world.split),
+            berth: Ok(berth),
+            in_doubt: one.doubt,
+            age,
+        })
     };
     let whose = |which: fn(&OneBerth) -> bool| -> BTreeSet<NodeUid> {
         let slots = view.slots.iter().filter(|s| which(s));
-        slots.filter_map(|s| Lease { epoch: 0, is: s.is }.who()).map(|(n, uid)| rich::uid(n, uid)).collect()
+        slots
+            .filter_map(|s| Lease { epoch: 0, is: s.is }.who())
+            .map(|(n, uid)| rich::uid(n, uid))
+            .collect()
     };
     PoolFacts {
         pool: rich::pool(view.pool),
         epoch: rich::OWN_EPOCH,
         capacity: view.capacity.into(),
         published: view.published.into(),
-        gate: view.paused.then(|| Gate { reason: "Paused", message: String::new() }),
+        gate: view.paused.then(|| Gate {
+            reason: "Paused",
+            message: String::new(),
+        }),
         closes: None,
-        waves: vec![Wave { name: REST.to_owned(), soak: Duration::ZERO, soaked: Duration::ZERO }],
+        waves: vec![Wave {
+            name: REST.to_owned(),
+            soak: Duration::ZERO,
+            soaked: Duration::ZERO,
+        }],
         failures: failures(view),
         max_failures: world.max_failures,
         unresolved: false,
-        members: view.members.iter().enumerate().filter_map(|(n, m)| Some(member(n, m.as_ref()?))).collect(),
+        members: view
+            .members
+            .iter()
+            .enumerate()
+            .filter_map(|(n, m)| Some(member(n, m.as_ref()?)))
+            .collect(),
         berths: view.slots.iter().enumerate().filter_map(seen).collect(),
-        elsewhere: view.elsewhere.iter().flatten().map(|(n, uid)| rich::uid(*n, *uid)).collect(),
+        elsewhere: view
+            .elsewhere
+            .iter()
+            .flatten()
+            .map(|(n, uid)| rich::uid(*n, *uid))
+            .collect(),
         confirmed_gone: whose(|s| s.gone),
         lost: whose(|s| s.lost),
     }
@@ -205,7 +270,10 @@ fn facts(world: &World, view: &View) -> PoolFacts {
 fn failures(view: &View) -> Failures {
     let mut failures = Failures::new();
     for (image, bits) in (0..).zip(view.failures) {
-        let nodes: BTreeSet<NodeName> = (0..NODES as u8).filter(|n| bits & (1 << n) != 0).map(rich::name).collect();
+        let nodes: BTreeSet<NodeName> = (0..NODES as u8)
+            .filter(|n| bits & (1 << n) != 0)
+            .map(rich::name)
+            .collect();
         if !nodes.is_empty() {
             failures.insert(rich::digest(image), nodes);
         }
@@ -228,7 +296,10 @@ fn member(node: usize, one: &OneMember) -> Member {
         prepared: one.prepared,
         staged: rich::some_digest(one.staged),
         booted: rich::some_digest(one.booted),
-        failed: (1..4).filter(|i| one.failed & (1 << i) != 0).map(rich::digest).collect(),
+        failed: (1..4)
+            .filter(|i| one.failed & (1 << i) != 0)
+            .map(rich::digest)
+            .collect(),
         last_turn: (one.turn != 0).then(|| (rich::digest(one.turn), 1)),
         lapses: one.lapsed.into(),
         heard: true,
@@ -242,5 +313,10 @@ fn member(node: usize, one: &OneMember) -> Member {
 
 /// A closed berth that nobody used yet.
 pub fn closed() -> Berth {
-    Berth::Closed(Closed { reason: ClosedReason::Released, last: NONE, target: 0, outcome: None::<Outcome> })
+    Berth::Closed(Closed {
+        reason: ClosedReason::Released,
+        last: NONE,
+        target: 0,
+        outcome: None::<Outcome>,
+    })
 }

@@ -62,7 +62,8 @@ pub fn name(node: u8) -> NodeName {
 
 /// The number of a name.
 pub fn node(name: Option<&NodeName>) -> u8 {
-    name.and_then(|n| n.as_str().strip_prefix('n')?.parse().ok()).unwrap_or(NONE)
+    name.and_then(|n| n.as_str().strip_prefix('n')?.parse().ok())
+        .unwrap_or(NONE)
 }
 
 /// A Node's UID.
@@ -71,7 +72,10 @@ pub fn uid(node: u8, generation: u8) -> NodeUid {
 }
 
 fn generation(uid: &NodeUid) -> u8 {
-    uid.as_str().split_once('.').and_then(|(_, g)| g.parse().ok()).unwrap_or(NONE)
+    uid.as_str()
+        .split_once('.')
+        .and_then(|(_, g)| g.parse().ok())
+        .unwrap_or(NONE)
 }
 
 /// A boot ID.
@@ -119,7 +123,12 @@ pub fn berth(at: (u8, u8), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
             open_until: None,
         }),
     };
-    Some(berth::Berth { pool: pool(at.0), index: u32::from(at.1), epoch, state })
+    Some(berth::Berth {
+        pool: pool(at.0),
+        index: u32::from(at.1),
+        epoch,
+        state,
+    })
 }
 
 /// What a berth says, in the model's numbers. The epoch is not looked at.
@@ -134,15 +143,22 @@ pub fn small(berth: &berth::Berth) -> Berth {
             }
             .kept(),
         ),
-        BerthState::Offered(o) => {
-            Berth::Offered(Offer { node: node(Some(&o.node)), uid: generation(&o.uid), target: image(Some(&o.target)) })
-        }
+        BerthState::Offered(o) => Berth::Offered(Offer {
+            node: node(Some(&o.node)),
+            uid: generation(&o.uid),
+            target: image(Some(&o.target)),
+        }),
         BerthState::Held(h) => Berth::Held(Held {
             node: node(Some(&h.node)),
             uid: generation(&h.uid),
             target: image(Some(&h.target)),
             from: image(h.from.as_ref()),
-            boot: h.boot_id.as_str().strip_prefix('b').and_then(|b| b.parse().ok()).unwrap_or(NONE),
+            boot: h
+                .boot_id
+                .as_str()
+                .strip_prefix('b')
+                .and_then(|b| b.parse().ok())
+                .unwrap_or(NONE),
             phase: match h.phase {
                 HoldPhase::Taken => Phase::Taken,
                 HoldPhase::Committed => Phase::Committed,

@@ -98,9 +98,18 @@ impl Closed {
             _ => ClosedReason::Released,
         };
         match self.outcome {
-            Some(Outcome::Lapsed) => Self { reason, target: 0, ..self },
+            Some(Outcome::Lapsed) => Self {
+                reason,
+                target: 0,
+                ..self
+            },
             Some(Outcome::Failed) => Self { reason, ..self },
-            _ => Self { reason, last: NONE, target: 0, outcome: None },
+            _ => Self {
+                reason,
+                last: NONE,
+                target: 0,
+                outcome: None,
+            },
         }
     }
 }

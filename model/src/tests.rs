@@ -12,15 +12,30 @@ use crate::state::{Berth, Closed, Cordon, Held, Lease, NONE, Phase, Request, Sta
 use crate::world::World;
 use crate::{hash, worlds};
 
-const LIMITS: Limits = Limits { states: usize::MAX, time: Duration::from_secs(60), threads: 2 };
+const LIMITS: Limits = Limits {
+    states: usize::MAX,
+    time: Duration::from_secs(60),
+    threads: 2,
+};
 
 fn world(name: &str) -> World {
     worlds::all(false).into_iter().find(|w| w.name == name).unwrap()
 }
 
 fn held(node: u8, phase: Phase) -> Lease {
-    let held = Held { node, uid: 0, target: 2, from: 1, boot: 0, phase, revoke: 0 };
-    Lease { epoch: 1, is: Berth::Held(held) }
+    let held = Held {
+        node,
+        uid: 0,
+        target: 2,
+        from: 1,
+        boot: 0,
+        phase,
+        revoke: 0,
+    };
+    Lease {
+        epoch: 1,
+        is: Berth::Held(held),
+    }
 }
 
 /// Some states, a few moves from the start.
@@ -38,7 +53,10 @@ fn some(world: &World, moves: usize) -> Vec<State> {
 fn nothing_goes_wrong_where_nothing_can() {
     let outcome = explore(&world("calm"), LIMITS);
     assert!(outcome.found.is_none() && outcome.complete, "{:?}", outcome.found);
-    assert!(outcome.states > 100 && outcome.depth > 30, "three turns of a dozen moves each");
+    assert!(
+        outcome.states > 100 && outcome.depth > 30,
+        "three turns of a dozen moves each"
+    );
 }
 
 #[test]
@@ -89,8 +107,19 @@ fn the_judge_sees_what_breaks_a_rule_in_one_state() {
 fn what_has_changed_since_cannot_be_overwritten() {
     let calm = world("calm");
     let mut state = calm.start();
-    let late = Request::Berth { slot: 0, lease: held(0, Phase::Taken), node: 0 };
-    state.air = vec![late, Request::Node { node: 1, unschedulable: true, cordon: Cordon::OverSchedulable }];
+    let late = Request::Berth {
+        slot: 0,
+        lease: held(0, Phase::Taken),
+        node: 0,
+    };
+    state.air = vec![
+        late,
+        Request::Node {
+            node: 1,
+            unschedulable: true,
+            cordon: Cordon::OverSchedulable,
+        },
+    ];
     state.touch_slot(1);
     state.touch_node(0);
     assert_eq!(state.air.len(), 2);
@@ -123,12 +152,23 @@ fn boot_ids_are_only_ever_compared() {
     one.canonical(crash.nodes);
     other.canonical(crash.nodes);
     assert_eq!(one, other);
-    assert!(one.slots[0].held().is_some_and(|h| h.boot == 1), "an older boot than the one that runs");
+    assert!(
+        one.slots[0].held().is_some_and(|h| h.boot == 1),
+        "an older boot than the one that runs"
+    );
 }
 
 #[test]
 fn a_closed_berth_keeps_what_the_plan_looks_at() {
-    let closed = |reason, outcome| Closed { reason, last: 1, target: 2, outcome }.kept();
+    let closed = |reason, outcome| {
+        Closed {
+            reason,
+            last: 1,
+            target: 2,
+            outcome,
+        }
+        .kept()
+    };
     let nothing = closed(ClosedReason::Released, Some(Outcome::Updated));
     assert_eq!((nothing.last, nothing.target, nothing.outcome), (NONE, 0, None));
     assert_eq!(closed(ClosedReason::Withdrawn, None), nothing);

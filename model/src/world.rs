@@ -61,16 +61,29 @@ impl World {
             state.left[*fault as usize] += *times;
         }
         let target = self.images.first().copied().unwrap_or(1);
-        let pool = Pool { capacity: self.capacity.0, published: self.capacity.0, target, ..Pool::default() };
+        let pool = Pool {
+            capacity: self.capacity.0,
+            published: self.capacity.0,
+            target,
+            ..Pool::default()
+        };
         state.pools = [pool, Pool::default()];
         if self.split < SLOTS {
             let capacity = u8::try_from(SLOTS - self.split).unwrap_or(0);
-            state.pools[1] = Pool { capacity, published: capacity, target, ..Pool::default() };
+            state.pools[1] = Pool {
+                capacity,
+                published: capacity,
+                target,
+                ..Pool::default()
+            };
         }
         for (at, lease) in state.slots.iter_mut().enumerate() {
             let (pool, index) = place(at, self.split);
             if index < state.pools[usize::from(pool)].capacity {
-                *lease = Lease { epoch: 1, is: crate::planner::closed() };
+                *lease = Lease {
+                    epoch: 1,
+                    is: crate::planner::closed(),
+                };
             }
         }
         for node in state.nodes.iter_mut().take(self.nodes) {
@@ -79,7 +92,10 @@ impl World {
         for node in state.nodes.iter_mut().skip(self.nodes) {
             node.ghost.pool = NONE;
         }
-        state.controllers[0] = Controller { epoch: 1, ..Controller::default() };
+        state.controllers[0] = Controller {
+            epoch: 1,
+            ..Controller::default()
+        };
         state
     }
 
@@ -89,13 +105,26 @@ impl World {
         node.object.ready = true;
         node.host.booted = 1;
         node.ghost.ready = true;
-        node.spec = Some(crate::state::Spec { pool: 0, uid: 0, image: target, token: 0 });
-        node.status = crate::state::Status { booted: 1, ..node.status };
+        node.spec = Some(crate::state::Spec {
+            pool: 0,
+            uid: 0,
+            image: target,
+            token: 0,
+        });
+        node.status = crate::state::Status {
+            booted: 1,
+            ..node.status
+        };
         if self.staged {
             node.host.staged = target;
             node.host.locked = true;
             node.host.ours = target;
-            node.status = crate::state::Status { observed: true, prepared: true, staged: target, ..node.status };
+            node.status = crate::state::Status {
+                observed: true,
+                prepared: true,
+                staged: target,
+                ..node.status
+            };
         }
         node
     }
@@ -118,8 +147,13 @@ impl State {
 
     /// The holding of the node, whatever its UID.
     pub fn held_by(&self, node: usize) -> Option<(usize, &Held)> {
-        let held = self.slots.iter().enumerate().filter_map(|(slot, lease)| Some((slot, lease.held()?)));
-        held.filter(|(_, h)| usize::from(h.node) == node).min_by_key(|(_, h)| matches!(h.phase, Phase::Taken))
+        let held = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, lease)| Some((slot, lease.held()?)));
+        held.filter(|(_, h)| usize::from(h.node) == node)
+            .min_by_key(|(_, h)| matches!(h.phase, Phase::Taken))
     }
 
     /// The nodes that hold a berth of the pool, or of any (bits); with those that are offered one.
@@ -141,7 +175,8 @@ impl State {
     pub fn touch_slot(&mut self, slot: u8) {
         self.outdate(|write| matches!(write, Write::Berth { slot: s, .. } if *s == slot));
         if !Bug::NoCas.is_awake() {
-            self.air.retain(|r| !matches!(r, Request::Berth { slot: s, .. } if *s == slot));
+            self.air
+                .retain(|r| !matches!(r, Request::Berth { slot: s, .. } if *s == slot));
         }
     }
 
@@ -153,7 +188,8 @@ impl State {
                 *current = false;
             }
         }
-        self.air.retain(|r| !matches!(r, Request::Node { node: n, .. } if usize::from(*n) == node));
+        self.air
+            .retain(|r| !matches!(r, Request::Node { node: n, .. } if usize::from(*n) == node));
     }
 
     /// The BootcNode has changed.
@@ -172,7 +208,8 @@ impl State {
                 entry.current = false;
             }
         }
-        self.air.retain(|r| !matches!(r, Request::Controller(write) if which(write)));
+        self.air
+            .retain(|r| !matches!(r, Request::Controller(write) if which(write)));
     }
 
     /// A new boot begins: what was the running boot is an older one now.
@@ -257,8 +294,12 @@ impl State {
         }
         let bit = |bits: u8| bits & (1 << node) != 0;
         let of_controllers = self.controllers.each_ref().map(|c| {
-            let queue: Vec<(usize, bool)> =
-                c.queue.iter().enumerate().map(|(i, e)| (i, names(&e.write, node))).collect();
+            let queue: Vec<(usize, bool)> = c
+                .queue
+                .iter()
+                .enumerate()
+                .map(|(i, e)| (i, names(&e.write, node)))
+                .collect();
             (bit(c.lapsed), queue, c.look.as_ref().map(|look| look.nodes[node]))
         });
         let air: Vec<bool> = self.air.iter().map(|r| concerns(r, node)).collect();
@@ -320,7 +361,9 @@ fn concerns(request: &Request, node: usize) -> bool {
 
 /// Bits that stand for nodes, with the nodes' new numbers.
 pub fn rename_bits(bits: u8, to: [u8; NODES]) -> u8 {
-    (0..NODES).filter(|n| bits & (1 << n) != 0).fold(0, |new, n| new | 1 << to[n])
+    (0..NODES)
+        .filter(|n| bits & (1 << n) != 0)
+        .fold(0, |new, n| new | 1 << to[n])
 }
 
 /// A Lease, with the nodes' new numbers.

@@ -29,7 +29,10 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
 pub fn all(deep: bool) -> Vec<World> {
     let with = |world: World, faults: &[(Fault, u8)], more: &[(Fault, u8)]| {
         let more = if deep { more } else { &[] };
-        World { faults: faults.iter().chain(more).copied().collect(), ..world }
+        World {
+            faults: faults.iter().chain(more).copied().collect(),
+            ..world
+        }
     };
     let mut worlds = vec![with(calm("calm", "nothing goes wrong"), &[], &[])];
     worlds.extend(processes(&with));
@@ -43,7 +46,10 @@ type With<'a> = &'a dyn Fn(World, &[(Fault, u8)], &[(Fault, u8)]) -> World;
 /// Processes die, and the network loses and delays.
 fn processes(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
-    let two = |world: World| World { capacity: (2, 2), ..world };
+    let two = |world: World| World {
+        capacity: (2, 2),
+        ..world
+    };
     vec![
         with(
             calm("crash", "every process dies once, at any step"),
@@ -65,9 +71,16 @@ fn processes(with: With<'_>) -> Vec<World> {
             &[(LostReply, 1), (StaleRead, 1), (AgentCrash, 1)],
             &[(Late, 1), (StaleWatch, 1)],
         ),
-        with(two(calm("leaders", "two leaders, one of them deposed")), &[(Election, 1)], &[(Late, 1), (Cordon, 1)]),
         with(
-            pair(calm("watches", "leaders that plan from what their watches showed before")),
+            two(calm("leaders", "two leaders, one of them deposed")),
+            &[(Election, 1)],
+            &[(Late, 1), (Cordon, 1)],
+        ),
+        with(
+            pair(calm(
+                "watches",
+                "leaders that plan from what their watches showed before",
+            )),
             &[(Election, 1), (StaleWatch, 1), (Cordon, 1)],
             &[(Late, 1), (Election, 1)],
         ),
@@ -77,8 +90,14 @@ fn processes(with: With<'_>) -> Vec<World> {
 /// Admins change their minds.
 fn admins(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
-    let shrinks = |world: World| World { capacity: (2, 1), ..world };
-    let images = |world: World| World { images: &[2, 3], ..world };
+    let shrinks = |world: World| World {
+        capacity: (2, 1),
+        ..world
+    };
+    let images = |world: World| World {
+        images: &[2, 3],
+        ..world
+    };
     let pools = |world: World| World { split: 1, ..world };
     vec![
         with(
@@ -122,10 +141,17 @@ fn admins(with: With<'_>) -> Vec<World> {
 /// Hosts fail, and images.
 fn hosts(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
-    let bad = |world: World| World { images: &[2, 3], bad: 1 << 2, ..world };
+    let bad = |world: World| World {
+        images: &[2, 3],
+        bad: 1 << 2,
+        ..world
+    };
     vec![
         with(
-            pair(calm("host", "power, reboots that are refused or never begin, other updaters")),
+            pair(calm(
+                "host",
+                "power, reboots that are refused or never begin, other updaters",
+            )),
             &[(Power, 1), (Dropped, 1), (Rival, 1)],
             &[(Inhibit, 2), (Finalize, 1), (AgentCrash, 1)],
         ),
@@ -135,7 +161,10 @@ fn hosts(with: With<'_>) -> Vec<World> {
             &[(Power, 1)],
         ),
         with(
-            pair(bad(calm("bad", "an image under which no node gets Ready; the way forward from it"))),
+            pair(bad(calm(
+                "bad",
+                "an image under which no node gets Ready; the way forward from it",
+            ))),
             &[(Edit, 1), (AgentCrash, 1), (Inhibit, 1)],
             &[(Late, 1), (Rollback, 1), (Power, 1)],
         ),
@@ -154,7 +183,10 @@ fn hosts(with: With<'_>) -> Vec<World> {
             &[(AgentCrash, 1), (Rival, 1)],
         ),
         with(
-            World { keep_blocked: true, ..calm("drain", "a node that cannot be drained holds up no other") },
+            World {
+                keep_blocked: true,
+                ..calm("drain", "a node that cannot be drained holds up no other")
+            },
             &[(Block, 1), (AgentCrash, 1)],
             &[(Late, 1)],
         ),

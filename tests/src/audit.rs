@@ -78,7 +78,11 @@ impl Record {
 
     /// `spec.holderIdentity` of a logged Lease, as the server stored it.
     pub fn holder(&self) -> Option<&str> {
-        self.response.as_ref().or(self.request.as_ref())?.pointer("/spec/holderIdentity")?.as_str()
+        self.response
+            .as_ref()
+            .or(self.request.as_ref())?
+            .pointer("/spec/holderIdentity")?
+            .as_str()
     }
 
     /// `spec.unschedulable` of a logged Node, as the server stored it; false if absent.
@@ -103,7 +107,11 @@ pub struct AuditLog {
 impl AuditLog {
     /// Reads what is there. A log that is not there yet is empty.
     pub fn read(path: &Path) -> Result<Self> {
-        let mut this = Self { path: path.to_owned(), offset: 0, records: Vec::new() };
+        let mut this = Self {
+            path: path.to_owned(),
+            offset: 0,
+            records: Vec::new(),
+        };
         this.refresh()?;
         Ok(this)
     }
@@ -140,7 +148,9 @@ impl AuditLog {
 
     /// The writes that succeeded.
     pub fn writes(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter().filter(|record| record.is_write() && record.succeeded())
+        self.records
+            .iter()
+            .filter(|record| record.is_write() && record.succeeded())
     }
 
     /// The requests that were refused for lack of permission.

@@ -51,13 +51,23 @@ pub struct ImageSpec {
 impl ImageSpec {
     /// An OS image that bootc accepts by its labels.
     pub fn os(version: &str, layers: Vec<Layer>) -> Self {
-        let labels = [("containers.bootc", "1"), ("ostree.bootable", "true"), (VERSION_LABEL, version)];
-        Self { labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(), ..Self::plain(layers) }
+        let labels = [
+            ("containers.bootc", "1"),
+            ("ostree.bootable", "true"),
+            (VERSION_LABEL, version),
+        ];
+        Self {
+            labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            ..Self::plain(layers)
+        }
     }
 
     /// A container image with one static program in it.
     pub fn program(binary: &Path, arguments: &[&str]) -> Result<Self> {
-        let name = binary.file_name().and_then(|name| name.to_str()).context("a program without a name")?;
+        let name = binary
+            .file_name()
+            .and_then(|name| name.to_str())
+            .context("a program without a name")?;
         let content = std::fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
         let entry = Entry::executable(format!("usr/bin/{name}"), content);
         let mut image = Self::plain(vec![Layer::from_entries(&[entry], Compression::None)?]);
@@ -119,7 +129,13 @@ impl ImageSpec {
             "annotations": self.labels,
         });
         let manifest = Bytes::from(manifest.to_string());
-        Ok(Image { digest: digest(&manifest)?, config_digest: digest(&config)?, config, manifest, spec: self })
+        Ok(Image {
+            digest: digest(&manifest)?,
+            config_digest: digest(&config)?,
+            config,
+            manifest,
+            spec: self,
+        })
     }
 }
 
@@ -160,7 +176,9 @@ impl Image {
     pub fn tiny_os_for(version: &str, content: &[u8], architecture: &str) -> Result<Self> {
         let entry = Entry::file("usr/lib/berth-test".to_owned(), content.to_vec());
         let layer = Layer::from_entries(&[entry], Compression::Gzip)?;
-        ImageSpec::os(version, vec![layer]).for_platform(architecture, None).build()
+        ImageSpec::os(version, vec![layer])
+            .for_platform(architecture, None)
+            .build()
     }
 
     /// Writes an OCI layout in a tar file, as `ctr images import` and skopeo's `oci-archive:` take it.
@@ -226,12 +244,19 @@ impl Index {
             .collect();
         let manifest = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests});
         let manifest = Bytes::from(manifest.to_string());
-        Ok(Self { digest: digest(&manifest)?, manifest, images })
+        Ok(Self {
+            digest: digest(&manifest)?,
+            manifest,
+            images,
+        })
     }
 
     /// The smallest index of OS images for amd64 and arm64.
     pub fn tiny_os(version: &str, content: &[u8]) -> Result<Self> {
-        Self::new(vec![Image::tiny_os_for(version, content, "amd64")?, Image::tiny_os_for(version, content, "arm64")?])
+        Self::new(vec![
+            Image::tiny_os_for(version, content, "amd64")?,
+            Image::tiny_os_for(version, content, "arm64")?,
+        ])
     }
 
     /// The image of an architecture.

@@ -17,7 +17,10 @@ type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
 /// Takes over program, arguments, environment and working directory, not the standard streams.
 pub fn with_parent(command: &Command) -> Command {
     let mut wrapped = Command::new("setpriv");
-    wrapped.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program()).args(command.get_args());
+    wrapped
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(command.get_program())
+        .args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => wrapped.env(name, value),
@@ -54,7 +57,10 @@ pub fn spawn_lasting(command: Command) -> Result<Child> {
         .send((command, reply))
         .ok()
         .context("the spawner is gone")?;
-    answer.recv().context("the spawner did not answer")?.with_context(|| format!("starting {program}"))
+    answer
+        .recv()
+        .context("the spawner did not answer")?
+        .with_context(|| format!("starting {program}"))
 }
 
 /// A server with its output in a file. Killed when dropped.
@@ -74,9 +80,16 @@ impl Process {
             .open(log)
             .with_context(|| format!("opening {}", log.display()))?;
         let mut command = with_parent(command);
-        command.stdin(std::process::Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        command
+            .stdin(std::process::Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
         let child = spawn_lasting(command).with_context(|| format!("starting {name}"))?;
-        Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log: log.to_owned(),
+        })
     }
 
     /// Its process ID.

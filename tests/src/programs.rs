@@ -38,7 +38,10 @@ pub fn programs() -> Result<Programs> {
         return Ok(programs.clone());
     }
     let found = build(&["-p", "berth-agent", "-p", "berth-controller"])?;
-    let programs = Programs { agent: take(&found, "berth-agent")?, controller: take(&found, "berth-controller")? };
+    let programs = Programs {
+        agent: take(&found, "berth-agent")?,
+        controller: take(&found, "berth-controller")?,
+    };
     *built = Some(programs.clone());
     Ok(programs)
 }
@@ -65,7 +68,10 @@ pub fn shipped() -> Result<Programs> {
         let found = build(&["--release", "--target", "x86_64-unknown-linux-musl", "-p", name])?;
         take(&found, name)
     };
-    Ok(Programs { agent: one("berth-agent")?, controller: one("berth-controller")? })
+    Ok(Programs {
+        agent: one("berth-agent")?,
+        controller: one("berth-controller")?,
+    })
 }
 
 /// The controller's decisions without its I/O, as a program that measures them; built as the controller is shipped.
@@ -73,7 +79,18 @@ pub fn shipped() -> Result<Programs> {
 /// # Errors
 /// When it does not build.
 pub fn planner() -> Result<PathBuf> {
-    take(&build(&["--release", "--target", STATIC, "-p", "berth-controller", "--example", "plan"])?, "plan")
+    take(
+        &build(&[
+            "--release",
+            "--target",
+            STATIC,
+            "-p",
+            "berth-controller",
+            "--example",
+            "plan",
+        ])?,
+        "plan",
+    )
 }
 
 /// Makes [`programs`] give these from now on: for measurements.
@@ -93,11 +110,22 @@ pub fn seeded() -> Result<Programs> {
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
     let features = "berth-agent/seeded-bugs,berth-controller/seeded-bugs";
-    let args = ["-p", "berth-agent", "-p", "berth-controller", "--features", features, "--target-dir"];
+    let args = [
+        "-p",
+        "berth-agent",
+        "-p",
+        "berth-controller",
+        "--features",
+        features,
+        "--target-dir",
+    ];
     let mut args: Vec<OsString> = args.map(OsString::from).into();
     args.push(target.join("seeded").into_os_string());
     let found = build(&args)?;
-    let programs = Programs { agent: take(&found, "berth-agent")?, controller: take(&found, "berth-controller")? };
+    let programs = Programs {
+        agent: take(&found, "berth-agent")?,
+        controller: take(&found, "berth-controller")?,
+    };
     Ok(BUILT.get_or_init(|| programs).clone())
 }
 
@@ -127,18 +155,33 @@ pub fn static_agent() -> Result<PathBuf> {
 }
 
 fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
-    found.get(name).cloned().with_context(|| format!("cargo built no program {name}"))
+    found
+        .get(name)
+        .cloned()
+        .with_context(|| format!("cargo built no program {name}"))
 }
 
 fn build<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(workspace()).args(["build", "--quiet", "--message-format=json-render-diagnostics"]).args(args);
+    command
+        .current_dir(workspace())
+        .args(["build", "--quiet", "--message-format=json-render-diagnostics"])
+        .args(args);
     // What cargo tells a test of its own package would make build scripts that look at it run again, and everything
     // that depends on them be built again, each time.
-    let told = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
+    let told = [
+        "CARGO_MANIFEST_",
+        "CARGO_PKG_",
+        "CARGO_CRATE_",
+        "CARGO_BIN_",
+        "CARGO_PRIMARY_",
+    ];
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| told.iter().any(|prefix| name.starts_with(prefix))) {
+        if name
+            .to_str()
+            .is_some_and(|name| told.iter().any(|prefix| name.starts_with(prefix)))
+        {
             command.env_remove(name);
         }
     }

@@ -51,7 +51,12 @@ impl Proxy {
         let address = listener.local_addr().context("a proxy has no address")?;
         let (weather, seen) = watch::channel(Weather::default());
         let server = tokio::spawn(serve(listener, target, seen)).abort_handle();
-        Ok(Self { address, weather, server, _port: port })
+        Ok(Self {
+            address,
+            weather,
+            server,
+            _port: port,
+        })
     }
 
     /// Where it listens.
@@ -170,8 +175,17 @@ mod tests {
         proxy.weather(|w| w.latency = Duration::from_millis(50));
         let start = Instant::now();
         assert_eq!(ask(&mut stream, 3).await.unwrap(), 4);
-        assert!(start.elapsed() >= Duration::from_millis(100), "there and back: {:?}", start.elapsed());
-        proxy.weather(|w| *w = Weather { stalled: true, ..Weather::default() });
+        assert!(
+            start.elapsed() >= Duration::from_millis(100),
+            "there and back: {:?}",
+            start.elapsed()
+        );
+        proxy.weather(|w| {
+            *w = Weather {
+                stalled: true,
+                ..Weather::default()
+            }
+        });
         let silent = tokio::time::timeout(Duration::from_millis(100), ask(&mut stream, 5)).await;
         assert!(silent.is_err(), "nothing comes through");
         proxy.weather(|w| w.stalled = false);

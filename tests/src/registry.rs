@@ -114,7 +114,11 @@ impl Registry {
     }
 
     fn with_process<T>(&self, change: impl FnOnce(&mut Option<Process>) -> T) -> Result<T> {
-        let mut slot = self.process.lock().ok().context("a thread panicked while it held the registry")?;
+        let mut slot = self
+            .process
+            .lock()
+            .ok()
+            .context("a thread panicked while it held the registry")?;
         Ok(change(&mut slot))
     }
 }

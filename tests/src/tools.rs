@@ -73,8 +73,10 @@ struct GoModule {
     go_sum: &'static str,
 }
 
-const KUBERNETES: GoModule =
-    GoModule { go_mod: include_str!("../controlplane/go.mod"), go_sum: include_str!("../controlplane/go.sum") };
+const KUBERNETES: GoModule = GoModule {
+    go_mod: include_str!("../controlplane/go.mod"),
+    go_sum: include_str!("../controlplane/go.sum"),
+};
 
 const REGISTRY: GoModule = GoModule {
     go_mod: include_str!("../controlplane/registry/go.mod"),
@@ -129,7 +131,10 @@ impl Tools {
 
     /// The absolute path of a tool that was asked for.
     pub fn path(&self, tool: Tool) -> Result<&Path> {
-        self.paths.get(&tool).map(PathBuf::as_path).with_context(|| format!("{} was not asked for", tool.file_name()))
+        self.paths
+            .get(&tool)
+            .map(PathBuf::as_path)
+            .with_context(|| format!("{} was not asked for", tool.file_name()))
     }
 
     /// Every tool with its path.
@@ -140,7 +145,11 @@ impl Tools {
 
 /// The harness's cache: `$XDG_CACHE_HOME/berth`, else `~/.cache/berth`. Made if it is not there.
 pub fn cache_dir() -> Result<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     let base = absolute("XDG_CACHE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".cache")))
         .context("neither XDG_CACHE_HOME nor HOME names a directory for the cache")?;
@@ -152,7 +161,10 @@ pub fn cache_dir() -> Result<PathBuf> {
 /// The directory that `KUBEBUILDER_ASSETS` names, if it has all of these.
 fn assets(wanted: &[Tool]) -> Option<PathBuf> {
     let directory = fs::canonicalize(std::env::var_os("KUBEBUILDER_ASSETS")?).ok()?;
-    wanted.iter().all(|tool| directory.join(tool.file_name()).is_file()).then_some(directory)
+    wanted
+        .iter()
+        .all(|tool| directory.join(tool.file_name()).is_file())
+        .then_some(directory)
 }
 
 /// The tool from the cache; built there first if need be.
@@ -178,7 +190,10 @@ fn cached(tool: Tool) -> Result<PathBuf> {
     // Two test processes must not both build it; the second finds it when the lock is free.
     let lock = File::create(directory.join(".lock"))?;
     if lock.try_lock().is_err() {
-        eprintln!("berth-tools: waiting for another process that builds {name}", name = tool.file_name());
+        eprintln!(
+            "berth-tools: waiting for another process that builds {name}",
+            name = tool.file_name()
+        );
         lock.lock().context("waiting for the build lock")?;
     }
     if !path.is_file() {
@@ -280,7 +295,11 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 ///
 /// As root on Debian and its relatives what is missing gets installed; elsewhere the error says what to run.
 pub fn ensure_packages(packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
+    let missing: Vec<&str> = packages
+        .iter()
+        .copied()
+        .filter(|package| !is_installed(package))
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -343,7 +362,10 @@ mod tests {
     #[test]
     fn versions_come_from_go_mod() {
         assert_eq!(KUBERNETES.version("k8s.io/kubernetes").unwrap(), "1.36.3");
-        assert_eq!(REGISTRY.version("github.com/distribution/distribution/v3").unwrap(), "3.0.0");
+        assert_eq!(
+            REGISTRY.version("github.com/distribution/distribution/v3").unwrap(),
+            "3.0.0"
+        );
         assert!(KUBERNETES.version("example.com/none").is_err());
     }
 

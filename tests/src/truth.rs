@@ -61,14 +61,19 @@ impl Truth<'_> {
         };
         self.audit.iter().filter(by_policy).map(|r| {
             let who = r.node_claim.as_deref().unwrap_or("the controller");
-            format!("Policy: {who} wrote {} at {}, and was refused: {}", r.name, r.received, r.message)
+            format!(
+                "Policy: {who} wrote {} at {}, and was refused: {}",
+                r.name, r.received, r.message
+            )
         })
     }
 
     /// How many reboots had a licence: a test that saw none has proven nothing.
     pub fn licensed_reboots(&self) -> usize {
         let history = history(self.audit);
-        self.downs().filter(|(host, at, boot)| licence(&history, host, *at, boot).is_some()).count()
+        self.downs()
+            .filter(|(host, at, boot)| licence(&history, host, *at, boot).is_some())
+            .count()
     }
 
     /// Each time a host went down: host, when, and the boot ID that ended.
@@ -79,15 +84,19 @@ impl Truth<'_> {
                 boots.insert(&event.host, boot_id.clone());
                 None
             }
-            HostChange::Down => {
-                Some((event.host.as_str(), event.at, boots.get(event.host.as_str()).cloned().unwrap_or_default()))
-            }
+            HostChange::Down => Some((
+                event.host.as_str(),
+                event.at,
+                boots.get(event.host.as_str()).cloned().unwrap_or_default(),
+            )),
             _ => None,
         })
     }
 
     fn is_excused(&self, host: &str, at: Timestamp) -> bool {
-        self.excused.iter().any(|(h, from)| h == host && *from <= at && at <= *from + EXCUSED_FOR)
+        self.excused
+            .iter()
+            .any(|(h, from)| h == host && *from <= at && at <= *from + EXCUSED_FOR)
     }
 
     /// I2 and I3: a host goes down only under a commit for its boot, and boots only what that commit names; a host
@@ -108,7 +117,9 @@ impl Truth<'_> {
                     }
                 }
                 None if !self.is_excused(host, at) => {
-                    wrong.push(format!("I2: {host} went down at {at} under boot {boot} without a committed berth"));
+                    wrong.push(format!(
+                        "I2: {host} went down at {at} under boot {boot} without a committed berth"
+                    ));
                 }
                 None if after.is_some() && after != before => {
                     wrong.push(format!("I3: {host} was rebooted by the test at {at} and came back with another image: {after:?} in place of {before:?}"));
@@ -121,10 +132,14 @@ impl Truth<'_> {
 
     /// The digest that the host booted last before, or first after, a time.
     fn booted(&self, host: &str, at: Timestamp, after: bool) -> Option<String> {
-        let mut ups = self.hosts.iter().filter(|e| e.host == host).filter_map(|e| match &e.change {
-            HostChange::Up { digest, .. } => Some((e.at, digest.clone())),
-            _ => None,
-        });
+        let mut ups = self
+            .hosts
+            .iter()
+            .filter(|e| e.host == host)
+            .filter_map(|e| match &e.change {
+                HostChange::Up { digest, .. } => Some((e.at, digest.clone())),
+                _ => None,
+            });
         match after {
             true => ups.find(|(when, _)| *when > at).map(|(_, d)| d),
             false => ups.rfind(|(when, _)| *when < at).map(|(_, d)| d),
@@ -144,7 +159,10 @@ impl Truth<'_> {
                     continue;
                 };
                 if let Some(holding) = now.berth.holding() {
-                    holders.entry(now.berth.pool.to_string()).or_default().insert(holding.uid.to_string());
+                    holders
+                        .entry(now.berth.pool.to_string())
+                        .or_default()
+                        .insert(holding.uid.to_string());
                 }
             }
             for (pool, who) in holders {

@@ -41,16 +41,31 @@ async fn berth(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
     let program = tokio::task::spawn_blocking(programs::kubectl).await??;
     let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
     let mut command = Command::new(program);
-    command.args(arguments).arg("--kubeconfig").arg(&config.path).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(SOON, command.output()).await.context("kubectl berth does not end")??;
+    command
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(&config.path)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(SOON, command.output())
+        .await
+        .context("kubectl berth does not end")??;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) })
+    Ok(Said {
+        code: output.status.code(),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    })
 }
 
 async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
     // Built beforehand: no scenario waits for a compiler.
     tokio::task::spawn_blocking(programs::kubectl).await??;
-    let cluster = Cluster::start(ClusterOptions { hosts, ..ClusterOptions::default() }).await?;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts,
+        ..ClusterOptions::default()
+    })
+    .await?;
     Ok((cluster, Instant::now()))
 }
 
@@ -61,7 +76,9 @@ fn ended(name: &str, cluster: &Cluster, start: Instant, by_hand: Option<&str>) -
         Some(host) => {
             let violations = cluster.violations()?;
             let known = format!("I3: {host} was rebooted by the test");
-            let [one] = violations.as_slice() else { bail!("only what was done by hand is wrong: {violations:#?}") };
+            let [one] = violations.as_slice() else {
+                bail!("only what was done by hand is wrong: {violations:#?}")
+            };
             ensure!(one.starts_with(&known), "only what was done by hand is wrong: {one}");
         }
     }
@@ -101,7 +118,10 @@ fn others<'a>(cluster: &'a Cluster, than: &SimHost) -> Vec<&'a SimHost> {
 async fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
     let ready = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" });
     let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
-    cluster.nodes().patch_status(node, &PatchParams::default(), &patch).await?;
+    cluster
+        .nodes()
+        .patch_status(node, &PatchParams::default(), &patch)
+        .await?;
     Ok(())
 }
 
@@ -110,7 +130,11 @@ async fn until_ready(cluster: &Cluster, host: &SimHost) -> Result<()> {
     cluster
         .until(&format!("{} is Ready", host.name()), SOON, || async {
             let status = cluster.nodes().get(host.name()).await?.status.unwrap_or_default();
-            let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+            let ready = status
+                .conditions
+                .iter()
+                .flatten()
+                .any(|c| c.type_ == "Ready" && c.status == "True");
             Ok(ready && status.node_info.map(|info| info.boot_id) == host.facts().boot_id)
         })
         .await
@@ -122,7 +146,13 @@ async fn is_excluded(cluster: &Cluster, node: &str) -> Result<bool> {
 }
 
 async fn is_cordoned(cluster: &Cluster, node: &str) -> Result<bool> {
-    Ok(cluster.nodes().get(node).await?.spec.and_then(|s| s.unschedulable).unwrap_or(false))
+    Ok(cluster
+        .nodes()
+        .get(node)
+        .await?
+        .spec
+        .and_then(|s| s.unschedulable)
+        .unwrap_or(false))
 }
 
 /// The `holderIdentity` of the pool's only berth.
@@ -134,7 +164,10 @@ async fn identity(cluster: &Cluster) -> Result<String> {
 /// Whether the pool's status has it that the image failed on the node.
 async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result<bool> {
     let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
-    Ok(status.failures.iter().any(|f| f.digest == image.digest && f.nodes.iter().any(|n| n == node)))
+    Ok(status
+        .failures
+        .iter()
+        .any(|f| f.digest == image.digest && f.nodes.iter().any(|n| n == node)))
 }
 
 #[tokio::test]
@@ -153,25 +186,47 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     let refused = berth(&cluster, &["exclude", name]).await?;
     ensure!(refused.code == Some(2) && refused.err.contains("--yes"), "{refused:?}");
     let counts = format!("counts as failed on {name}");
-    let texts = ["It holds berth workers-0", "The Node is NotReady: the controller closes the berth", &counts];
+    let texts = [
+        "It holds berth workers-0",
+        "The Node is NotReady: the controller closes the berth",
+        &counts,
+    ];
     berth(&cluster, &["exclude", name, "--dry-run"]).await?.well(&texts)?;
     ensure!(!is_excluded(&cluster, name).await?, "a dry run changes nothing");
     ensure!(identity(&cluster).await? == name, "a lost node keeps its berth");
     // With it, the others go on.
-    berth(&cluster, &["exclude", name, "--yes"]).await?.well(&texts)?.well(&[&format!("Node {name} is excluded.")])?;
+    berth(&cluster, &["exclude", name, "--yes"])
+        .await?
+        .well(&texts)?
+        .well(&[&format!("Node {name} is excluded.")])?;
     ensure!(is_excluded(&cluster, name).await?, "the label is there");
     let rest = others(&cluster, lost);
-    cluster.until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name)).await?;
+    cluster
+        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
+        .await?;
     cluster.until_run(&v2, &rest, LONG).await?;
-    berth(&cluster, &["status"]).await?.well(&[&format!("excluded: {name}"), "2 of 2 updated"])?;
-    berth(&cluster, &["exclude", name, "--yes"]).await?.well(&["excluded already; nothing to do"])?;
+    berth(&cluster, &["status"])
+        .await?
+        .well(&[&format!("excluded: {name}"), "2 of 2 updated"])?;
+    berth(&cluster, &["exclude", name, "--yes"])
+        .await?
+        .well(&["excluded already; nothing to do"])?;
     // It comes back, with the image that it ran before, and is a member again: once more only by an admin's word.
     lost.power_on().await?;
     until_ready(&cluster, lost).await?;
-    cluster.until("it is uncordoned", SOON, || async { Ok(!is_cordoned(&cluster, name).await?) }).await?;
+    cluster
+        .until("it is uncordoned", SOON, || async {
+            Ok(!is_cordoned(&cluster, name).await?)
+        })
+        .await?;
     let again = berth(&cluster, &["include", name, "--yes"]).await?;
-    again.well(&["3 nodes instead of 2", "is not tried again before kubectl berth retry workers"])?;
-    berth(&cluster, &["retry", "workers", "--yes"]).await?.well(&[&format!("is tried again on {name}")])?;
+    again.well(&[
+        "3 nodes instead of 2",
+        "is not tried again before kubectl berth retry workers",
+    ])?;
+    berth(&cluster, &["retry", "workers", "--yes"])
+        .await?
+        .well(&[&format!("is tried again on {name}")])?;
     cluster.until_all_run(&v2, LONG).await?;
     ended("a_lost_node_is_excluded_and_comes_back", &cluster, start, None)
 }
@@ -195,7 +250,11 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     stuck.stop_agent().await;
     stuck.stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
     stuck.reboot_now().await?;
-    ensure!(stuck.facts().version == "9.0.0", "it runs the third image: {:?}", stuck.facts());
+    ensure!(
+        stuck.facts().version == "9.0.0",
+        "it runs the third image: {:?}",
+        stuck.facts()
+    );
     stuck.start_agent();
     cluster
         .until("its agent reports the third image", SOON, || async {
@@ -204,20 +263,46 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
         })
         .await?;
     until_ready(&cluster, stuck).await?;
-    ensure!(identity(&cluster).await? == name, "nobody can prove it: it keeps its berth");
+    ensure!(
+        identity(&cluster).await? == name,
+        "nobody can prove it: it keeps its berth"
+    );
     let counts = format!("counts as failed on {name}");
-    let texts = ["closes berth workers-0 as closed:admin", "it runs 9.0.0", "never proven", &counts];
+    let texts = [
+        "closes berth workers-0 as closed:admin",
+        "it runs 9.0.0",
+        "never proven",
+        &counts,
+    ];
     let planned = berth(&cluster, &["release", name, "--dry-run"]).await?.well(&texts)?;
-    ensure!(!planned.out.contains('!'), "nothing speaks against it:\n{}", planned.out);
+    ensure!(
+        !planned.out.contains('!'),
+        "nothing speaks against it:\n{}",
+        planned.out
+    );
     ensure!(identity(&cluster).await? == name, "a dry run changes nothing");
-    let released = berth(&cluster, &["release", name, "--yes"]).await?.well(&["Berth workers-0 is closed."])?;
+    let released = berth(&cluster, &["release", name, "--yes"])
+        .await?
+        .well(&["Berth workers-0 is closed."])?;
     ensure!(!released.out.contains("No event"), "{}", released.out);
-    berth(&cluster, &["release", name, "--yes"]).await?.well(&["holds no berth; nothing to release"])?;
+    berth(&cluster, &["release", name, "--yes"])
+        .await?
+        .well(&["holds no berth; nothing to release"])?;
     told(&cluster, name).await?;
-    cluster.until("it is uncordoned", SOON, || async { Ok(!is_cordoned(&cluster, name).await?) }).await?;
-    cluster.until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name)).await?;
+    cluster
+        .until("it is uncordoned", SOON, || async {
+            Ok(!is_cordoned(&cluster, name).await?)
+        })
+        .await?;
+    cluster
+        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
+        .await?;
     cluster.until_run(&v2, &others(&cluster, stuck), LONG).await?;
-    ensure!(stuck.facts().version == "9.0.0", "the image that failed there is not tried again: {:?}", stuck.facts());
+    ensure!(
+        stuck.facts().version == "9.0.0",
+        "the image that failed there is not tried again: {:?}",
+        stuck.facts()
+    );
     // The next image takes it along.
     let v3 = roll_to(&cluster, "3.0.0", 2).await?;
     cluster.until_all_run(&v3, LONG).await?;
@@ -229,10 +314,18 @@ async fn told(cluster: &Cluster, node: &str) -> Result<()> {
     let uid = cluster.nodes().get(node).await?.metadata.uid;
     let events = Api::<Event>::namespaced(cluster.client(), "default");
     let all = events.list(&ListParams::default()).await?.items;
-    let released: Vec<_> = all.iter().filter(|e| e.reason.as_deref() == Some("BerthReleased")).collect();
-    let [event] = released.as_slice() else { bail!("one event for one release: {released:?}") };
+    let released: Vec<_> = all
+        .iter()
+        .filter(|e| e.reason.as_deref() == Some("BerthReleased"))
+        .collect();
+    let [event] = released.as_slice() else {
+        bail!("one event for one release: {released:?}")
+    };
     let regarding = event.regarding.clone().context("it regards nothing")?;
-    ensure!(regarding.kind.as_deref() == Some("Node") && regarding.name.as_deref() == Some(node), "{regarding:?}");
+    ensure!(
+        regarding.kind.as_deref() == Some("Node") && regarding.name.as_deref() == Some(node),
+        "{regarding:?}"
+    );
     ensure!(regarding.uid == uid, "of this very Node: {regarding:?}");
     let note = event.note.clone().unwrap_or_default();
     ensure!(note.contains("workers-0") && note.ends_with("by tom"), "{note}");
@@ -248,7 +341,10 @@ async fn a_failed_image_is_retried() -> Result<()> {
         host.settings(|s| s.never_ready = [v2.digest.to_string()].into());
     }
     berth(&cluster, &["retry", "workers", "--yes"]).await.and_then(|said| {
-        ensure!(said.code == Some(1) && said.err.contains("there is no pool"), "{said:?}");
+        ensure!(
+            said.code == Some(1) && said.err.contains("there is no pool"),
+            "{said:?}"
+        );
         Ok(())
     })?;
     roll_to(&cluster, "2.0.0", 1).await?;
@@ -260,8 +356,14 @@ async fn a_failed_image_is_retried() -> Result<()> {
     bad.stage_behind_the_agent(&v1.pinned, &v1.digest.to_string());
     bad.reboot_now().await?;
     bad.start_agent();
-    cluster.until("the image has failed", LONG, || async { Ok(identity(&cluster).await? == "closed:failed") }).await?;
-    cluster.until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name)).await?;
+    cluster
+        .until("the image has failed", LONG, || async {
+            Ok(identity(&cluster).await? == "closed:failed")
+        })
+        .await?;
+    cluster
+        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
+        .await?;
     cluster
         .until("the rollout is halted", SOON, || async {
             let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
@@ -270,17 +372,29 @@ async fn a_failed_image_is_retried() -> Result<()> {
         .await?;
     let failed = format!("failed on {name} (1; the rollout halts at 1)");
     berth(&cluster, &["status"]).await?.well(&[&failed, "RolloutHalted"])?;
-    ensure!(cluster.fleet.running(&v2.digest.to_string()) == 0, "nobody else tries it");
+    ensure!(
+        cluster.fleet.running(&v2.digest.to_string()) == 0,
+        "nobody else tries it"
+    );
     // What was wrong outside of the image is mended.
     for host in &cluster.fleet.hosts {
         host.settings(|s| s.never_ready.clear());
     }
-    let texts = [format!("is tried again on {name}."), "The rollout is halted, and goes on.".to_owned()];
-    berth(&cluster, &["retry", "workers", "--yes"]).await?.well(&[&texts[0], &texts[1], "Pool workers retries."])?;
+    let texts = [
+        format!("is tried again on {name}."),
+        "The rollout is halted, and goes on.".to_owned(),
+    ];
+    berth(&cluster, &["retry", "workers", "--yes"])
+        .await?
+        .well(&[&texts[0], &texts[1], "Pool workers retries."])?;
     cluster.until_all_run(&v2, LONG).await?;
     cluster
-        .until("nothing is recorded as failed", SOON, || async { Ok(!is_recorded(&cluster, &v2, name).await?) })
+        .until("nothing is recorded as failed", SOON, || async {
+            Ok(!is_recorded(&cluster, &v2, name).await?)
+        })
         .await?;
-    berth(&cluster, &["retry", "workers", "--yes"]).await?.well(&["nothing to retry"])?;
+    berth(&cluster, &["retry", "workers", "--yes"])
+        .await?
+        .well(&["nothing to retry"])?;
     ended("a_failed_image_is_retried", &cluster, start, Some(name))
 }

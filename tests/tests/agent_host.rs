@@ -26,7 +26,13 @@ impl World {
         let log = HostLog::default();
         let [v1, v2, v3] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| catalog.publish(version));
         let sim = SimHost::start(SimHostConfig::new("n1", REPOSITORY, &v1, &catalog, &log)).await?;
-        Ok(Self { sim, log, v1: v1.parse()?, v2: v2.parse()?, v3: v3.parse()? })
+        Ok(Self {
+            sim,
+            log,
+            v1: v1.parse()?,
+            v2: v2.parse()?,
+            v3: v3.parse()?,
+        })
     }
 
     /// What an agent that was just started has.
@@ -36,7 +42,10 @@ impl World {
 
     fn pulls(&self) -> usize {
         let events = self.log.events();
-        events.iter().filter(|e| matches!(e.change, HostChange::PullStarted { .. })).count()
+        events
+            .iter()
+            .filter(|e| matches!(e.change, HostChange::PullStarted { .. }))
+            .count()
     }
 }
 
@@ -105,11 +114,19 @@ async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
         world.sim.settings(|s| s.clock_synchronized = said);
         assert_eq!(Clock::new(false).is_synchronized(&host, true).await, known);
     }
-    assert_eq!(Clock::new(true).is_synchronized(&host, true).await, Some(true), "by the admin's word");
+    assert_eq!(
+        Clock::new(true).is_synchronized(&host, true).await,
+        Some(true),
+        "by the admin's word"
+    );
     let mut clock = Clock::new(false);
     assert_eq!(clock.is_synchronized(&host, true).await, None);
     world.sim.settings(|s| s.clock_synchronized = Some(true));
-    assert_eq!((clock.is_synchronized(&host, true).await, clock.known()), (None, None), "not asked at every turn");
+    assert_eq!(
+        (clock.is_synchronized(&host, true).await, clock.known()),
+        (None, None),
+        "not asked at every turn"
+    );
     Ok(())
 }
 
@@ -121,7 +138,10 @@ async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
     host.start_pull(&image(&world.v2)).await?;
     assert!(matches!(host.status().await, Err(HostError::Busy(_))));
     assert!(matches!(host.unlock().await, Err(HostError::Busy(_))));
-    assert!(matches!(host.start_pull(&image(&world.v3)).await, Err(HostError::Busy(_))));
+    assert!(matches!(
+        host.start_pull(&image(&world.v3)).await,
+        Err(HostError::Busy(_))
+    ));
     host.start_pull(&image(&world.v2)).await?;
     let mut changes = host.changes();
     let mut seen = None;
@@ -155,7 +175,11 @@ async fn the_next_agent_adopts_the_pull() -> Result<()> {
     drop(second);
 
     let third = world.agent().await?;
-    assert_eq!(pull_ends(&third).await?, Some(PullState::Succeeded), "nobody has forgotten it");
+    assert_eq!(
+        pull_ends(&third).await?,
+        Some(PullState::Succeeded),
+        "nobody has forgotten it"
+    );
     assert_eq!(world.pulls(), 1);
     // Also without its note the running pull of the desired image is found.
     third.forget_pull(&world.v2).await?;
@@ -173,11 +197,19 @@ async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Resul
     let host = world.agent().await?;
     host.start_pull(&image(&world.v2)).await?;
     for host in [&host, &world.agent().await?] {
-        let Some(PullState::Failed { message }) = pull_ends(host).await? else { bail!("did not fail") };
+        let Some(PullState::Failed { message }) = pull_ends(host).await? else {
+            bail!("did not fail")
+        };
         ensure!(message.contains("connection refused"), "{message}");
-        assert_eq!(berth_agent::host::failure::classify(&message).reason, "RegistryUnavailable");
+        assert_eq!(
+            berth_agent::host::failure::classify(&message).reason,
+            "RegistryUnavailable"
+        );
     }
-    assert!(status(&host).await?.staged.is_none(), "a failed pull keeps nothing else from working");
+    assert!(
+        status(&host).await?.staged.is_none(),
+        "a failed pull keeps nothing else from working"
+    );
     world.sim.settings(|s| s.registry_down = false);
     // Forgotten or not, the unit that failed is in nobody's way.
     host.start_pull(&image(&world.v2)).await?;
@@ -186,9 +218,14 @@ async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Resul
     world.sim.settings(|s| s.lock_failures = 1);
     host.forget_pull(&world.v2).await?;
     host.start_pull(&image(&world.v3)).await?;
-    let Some(PullState::Failed { message }) = pull_ends(&host).await? else { bail!("did not fail") };
+    let Some(PullState::Failed { message }) = pull_ends(&host).await? else {
+        bail!("did not fail")
+    };
     assert_eq!(berth_agent::host::failure::classify(&message).reason, "LockFailed");
-    assert!(!world.sim.facts().locked && world.sim.facts().staged.is_some(), "armed: the agent must see that");
+    assert!(
+        !world.sim.facts().locked && world.sim.facts().staged.is_some(),
+        "armed: the agent must see that"
+    );
     Ok(())
 }
 
@@ -216,8 +253,13 @@ async fn a_broker_that_restarts_is_found_again() -> Result<()> {
     host.start_pull(&image(&world.v2)).await?;
     let mut changes = host.changes();
     world.sim.restart_bus().await?;
-    tokio::time::timeout(Duration::from_secs(5), changes.changed()).await.context("not told")??;
-    assert_eq!(host.find_pull(None).await?.map(|pull| pull.state), Some(PullState::Running));
+    tokio::time::timeout(Duration::from_secs(5), changes.changed())
+        .await
+        .context("not told")??;
+    assert_eq!(
+        host.find_pull(None).await?.map(|pull| pull.state),
+        Some(PullState::Running)
+    );
     assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
     assert!(status(&host).await?.staged.is_some());
     assert_eq!(world.pulls(), 1);
@@ -254,8 +296,13 @@ async fn reboots_through_logind_and_names_who_blocks() -> Result<()> {
     let world = World::new().await?;
     let host = world.agent().await?;
     assert!(host.inhibitors().await?.is_empty() && !host.shutting_down().await?);
-    world.sim.settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "it runs")]);
-    assert_eq!(host.inhibitors().await?[0].to_string(), "backup (process 4711): it runs");
+    world
+        .sim
+        .settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "it runs")]);
+    assert_eq!(
+        host.inhibitors().await?[0].to_string(),
+        "backup (process 4711): it runs"
+    );
     assert!(matches!(host.reboot().await, Err(HostError::RebootRefused(_))));
     world.sim.settings(|s| {
         s.inhibitors.clear();
@@ -275,7 +322,10 @@ async fn reboots_through_logind_and_names_who_blocks() -> Result<()> {
     }
     assert_ne!(host.boot_id()?, before);
     assert!(host.finalization_failed().await?);
-    assert!(host.find_pull(None).await?.is_none(), "the pull of an earlier boot is none of this one");
+    assert!(
+        host.find_pull(None).await?.is_none(),
+        "the pull of an earlier boot is none of this one"
+    );
     assert_eq!(status(&host).await?.booted.digest.as_ref(), Some(&world.v1));
     Ok(())
 }
@@ -286,8 +336,14 @@ async fn two_agents_never_act_at_once() -> Result<()> {
     let (first, second) = (world.agent().await?, world.agent().await?);
     first.claim().await?;
     let mut waiting = Box::pin(second.claim());
-    assert!(tokio::time::timeout(Duration::from_millis(300), &mut waiting).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), &mut waiting)
+            .await
+            .is_err()
+    );
     drop(first);
-    tokio::time::timeout(Duration::from_secs(5), waiting).await.context("still waiting")??;
+    tokio::time::timeout(Duration::from_secs(5), waiting)
+        .await
+        .context("still waiting")??;
     Ok(())
 }

@@ -16,7 +16,12 @@ async fn agent(host: &RealHost) -> Result<Host> {
 fn desired(image: &OsImage, registry: &Registry) -> Result<DesiredImage> {
     let digest: berth_api::Digest = image.digest.parse()?;
     let reference = image.reference(&registry.host(), "os");
-    Ok(DesiredImage { reference, index_digest: digest.clone(), digest, version: None })
+    Ok(DesiredImage {
+        reference,
+        index_digest: digest.clone(),
+        digest,
+        version: None,
+    })
 }
 
 async fn status(host: &Host) -> Result<HostStatus> {
@@ -48,7 +53,12 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
         return Ok(());
     }
     let images = tokio::task::spawn_blocking(|| OsImages::ensure(None)).await??;
-    let of = |name: &str| images.version(&OsVersion { payload: vec![1 << 20; 3], ..OsVersion::new(name) });
+    let of = |name: &str| {
+        images.version(&OsVersion {
+            payload: vec![1 << 20; 3],
+            ..OsVersion::new(name)
+        })
+    };
     let [v1, v2] = [of("1.0.0")?, of("2.0.0")?];
     let hosts = RealHosts::new(images, HostLog::default()).await?;
     let registry = Registry::start(hosts.gateway().into()).await?;
@@ -88,7 +98,10 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     passed("unlocked");
     host.reboot().await?;
     let boot = real.wait_boot(Some(&boot.boot_id), Duration::from_secs(60)).await?;
-    assert_eq!((boot.digest.as_str(), boot.version.as_str()), (v2.digest.as_str(), "2.0.0"));
+    assert_eq!(
+        (boot.digest.as_str(), boot.version.as_str()),
+        (v2.digest.as_str(), "2.0.0")
+    );
     let host = agent(&real).await?;
     assert_eq!(status(&host).await?.booted.digest, Some(image.digest));
     assert!(host.find_pull(None).await?.is_none());
@@ -100,11 +113,20 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
 async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &DesiredImage) -> Result<()> {
     let unknown: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
     let reference = image.reference.replace(&image.digest.to_string(), &unknown.to_string());
-    host.start_pull(&DesiredImage { reference, digest: unknown.clone(), ..image.clone() }).await?;
-    let (Some(PullState::Failed { message }), _) = pull_ends(host).await? else { bail!("did not fail") };
+    host.start_pull(&DesiredImage {
+        reference,
+        digest: unknown.clone(),
+        ..image.clone()
+    })
+    .await?;
+    let (Some(PullState::Failed { message }), _) = pull_ends(host).await? else {
+        bail!("did not fail")
+    };
     assert_eq!(failure::classify(&message).reason, "ImageNotFound", "{message}");
     host.forget_pull(&unknown).await?;
-    let failed = real.exec(&["systemctl", "list-units", "--failed", "--no-legend", "berth-*"]).await?;
+    let failed = real
+        .exec(&["systemctl", "list-units", "--failed", "--no-legend", "berth-*"])
+        .await?;
     ensure!(failed.trim().is_empty(), "{failed}");
     Ok(())
 }

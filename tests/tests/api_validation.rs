@@ -1,7 +1,11 @@
 //! What a real API server says to wrong pools and nodes: each is refused, and where the rule is ours, by a sentence
 //! that says what to write instead. Right ones are accepted.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail like the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of a test fail like the test"
+)]
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +54,10 @@ const WRONG_ROLLOUTS: &[(&str, &str)] = &[
     ("{windows: [{schedule: '22 * * 5', duration: 8h}]}", CRON),
     ("{windows: [{schedule: '@daily', duration: 8h}]}", CRON),
     ("{windows: [{schedule: ' 0 22 * * 5', duration: 8h}]}", CRON),
-    ("{windows: [{duration: 8h}]}", "windows[].schedule is missing; write five cron fields, such as '0 22 * * 5'"),
+    (
+        "{windows: [{duration: 8h}]}",
+        "windows[].schedule is missing; write five cron fields, such as '0 22 * * 5'",
+    ),
     ("{windows: [{schedule: '0 22 * * 5', duration: 169h}]}", LASTS),
     ("{windows: [{schedule: '0 22 * * 5', duration: 10081m}]}", LASTS),
     ("{windows: [{schedule: '0 22 * * 5', duration: 59s}]}", LASTS),
@@ -60,29 +67,62 @@ const WRONG_ROLLOUTS: &[(&str, &str)] = &[
         "{windows: [{schedule: '0 22 * * 5'}]}",
         "windows[].duration is missing; write how long the window lasts, such as 90m or 8h",
     ),
-    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '+01:00'}]}", ZONE),
-    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: ''}]}", ZONE),
-    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '../etc/localtime'}]}", ZONE),
-    ("{windows: [{schedule: '0 22 * * 5', duration: 8h, splay: soon}]}", SPLAY),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '+01:00'}]}",
+        ZONE,
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: ''}]}",
+        ZONE,
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '../etc/localtime'}]}",
+        ZONE,
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, splay: soon}]}",
+        SPLAY,
+    ),
     (
         "{windows: [{schedule: '0 22 * * 5', duration: 8h, start: x}]}",
         "unknown field \"spec.rollout.windows[0].start\"",
     ),
     // Exclusions.
-    ("{exclusions: [{from: '2026-12-27T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}", BACKWARDS),
-    ("{exclusions: [{from: '2026-12-20T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}", BACKWARDS),
-    ("{exclusions: [{from: '2026-12-20T00:00:00Z'}]}", "spec.rollout.exclusions[0].to: Required value"),
-    ("{exclusions: [{from: '2026-12-20', to: '2026-12-27'}]}", "spec.rollout.exclusions[0].from"),
+    (
+        "{exclusions: [{from: '2026-12-27T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}",
+        BACKWARDS,
+    ),
+    (
+        "{exclusions: [{from: '2026-12-20T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}",
+        BACKWARDS,
+    ),
+    (
+        "{exclusions: [{from: '2026-12-20T00:00:00Z'}]}",
+        "spec.rollout.exclusions[0].to: Required value",
+    ),
+    (
+        "{exclusions: [{from: '2026-12-20', to: '2026-12-27'}]}",
+        "spec.rollout.exclusions[0].from",
+    ),
     // Waves.
     ("{waves: [{name: canary}]}", WAVE_SELECTOR),
-    ("{waves: [{nodeSelector: {}}]}", "spec.rollout.waves[0].name: Required value"),
+    (
+        "{waves: [{nodeSelector: {}}]}",
+        "spec.rollout.waves[0].name: Required value",
+    ),
     ("{waves: [{name: rest, nodeSelector: {}}]}", RESERVED),
     ("{waves: [{name: control-plane, nodeSelector: {}}]}", RESERVED),
     ("{waves: [{name: Canary, nodeSelector: {}}]}", WAVE_NAME),
     ("{waves: [{name: '', nodeSelector: {}}]}", WAVE_NAME),
-    ("{waves: [{name: a, nodeSelector: {}}, {name: a, nodeSelector: {}}]}", "Duplicate value"),
+    (
+        "{waves: [{name: a, nodeSelector: {}}, {name: a, nodeSelector: {}}]}",
+        "Duplicate value",
+    ),
     ("{waves: [{name: a, nodeSelector: {}, soakTime: 1.5h}]}", SOAK),
-    ("{waves: [{name: a, nodeSelector: {matchExpressions: [{key: a, operator: In}]}}]}", VALUES),
+    (
+        "{waves: [{name: a, nodeSelector: {matchExpressions: [{key: a, operator: In}]}}]}",
+        VALUES,
+    ),
     ("{soakTime: '30'}", SOAK),
     // The rest.
     ("{maxFailures: 0}", "should be greater than or equal to 1"),
@@ -110,7 +150,10 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{image: {ref: 'quay.io/e/os:v1'}}",
         "nodeSelector is missing; write the labels of the nodes, or nodeSelector: {} to select all nodes",
     ),
-    ("{nodeSelector: {}}", "image is missing; write image.ref, such as quay.io/example/os:stable"),
+    (
+        "{nodeSelector: {}}",
+        "image is missing; write image.ref, such as quay.io/example/os:stable",
+    ),
     (
         "{nodeSelector: {}, image: {}}",
         "image.ref is missing; write the whole reference, such as quay.io/example/os:stable",
@@ -118,34 +161,79 @@ const WRONG_POOLS: &[(&str, &str)] = &[
     ("{}", "nodeSelector is missing"),
     // References.
     ("{nodeSelector: {}, image: {ref: ''}}", NO_REFERENCE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1 --apply'}}", NO_REFERENCE),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1 --apply'}}",
+        NO_REFERENCE,
+    ),
     ("{nodeSelector: {}, image: {ref: '--option'}}", NO_REFERENCE),
     ("{nodeSelector: {}, image: {ref: '-v.io/e/os:v1'}}", NO_REFERENCE),
     ("{nodeSelector: {}, image: {ref: \"quay.io/e/os:v1\\n\"}}", NO_REFERENCE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1;reboot'}}", NO_REFERENCE),
-    ("{nodeSelector: {}, image: {ref: 'docker://quay.io/e/os:v1'}}", NO_REPOSITORY),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1;reboot'}}",
+        NO_REFERENCE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'docker://quay.io/e/os:v1'}}",
+        NO_REPOSITORY,
+    ),
     ("{nodeSelector: {}, image: {ref: 'os:v1'}}", NO_REGISTRY),
     ("{nodeSelector: {}, image: {ref: 'library/os:v1'}}", NO_REGISTRY),
     ("{nodeSelector: {}, image: {ref: 'quay.io/e/os'}}", NO_TAG),
     ("{nodeSelector: {}, image: {ref: 'localhost:5000/os'}}", NO_TAG),
     ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:abc'}}", NO_DIGEST),
     ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@md5:HEX'}}", NO_DIGEST),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:HEX0'}}", NO_DIGEST),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:HEX0'}}",
+        NO_DIGEST,
+    ),
     ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1@'}}", NO_DIGEST),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/Example/os:v1'}}", NO_REPOSITORY),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/Example/os:v1'}}",
+        NO_REPOSITORY,
+    ),
     ("{nodeSelector: {}, image: {ref: 'quay.io//os:v1'}}", NO_REPOSITORY),
     ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:.v1'}}", NO_REPOSITORY),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:LONGTAG'}}", NO_REPOSITORY),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}", "may not be more than 512"),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:LONGTAG'}}",
+        NO_REPOSITORY,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}",
+        "may not be more than 512",
+    ),
     // How many.
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}", UNAVAILABLE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: -1}}", UNAVAILABLE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '0%'}}", UNAVAILABLE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '150%'}}", UNAVAILABLE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 'two'}}", UNAVAILABLE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '2'}}", UNAVAILABLE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: ''}}", UNAVAILABLE),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 99999999999}}", UNAVAILABLE),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: -1}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '0%'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '150%'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 'two'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '2'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: ''}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 99999999999}}",
+        UNAVAILABLE,
+    ),
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 1.5}}",
         "spec.rollout.maxUnavailable",
@@ -154,23 +242,62 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: true}}",
         "spec.rollout.maxUnavailable",
     ),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: 0}}", STAGING),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: '101%'}}", STAGING),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: 0}}",
+        STAGING,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: '101%'}}",
+        STAGING,
+    ),
     // How long.
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '12'}}", REBOOT),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '-5m'}}", REBOOT),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '0s'}}", REBOOT),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '1h30m'}}", REBOOT),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 'soon'}}", DRAIN),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: '1.5h'}}", DRAIN),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '5'}}", INTERVAL),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '-1s'}}", INTERVAL),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 900}}", "spec.drain.timeout"),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '12'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '-5m'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '0s'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '1h30m'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 'soon'}}",
+        DRAIN,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: '1.5h'}}",
+        DRAIN,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '5'}}",
+        INTERVAL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '-1s'}}",
+        INTERVAL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 900}}",
+        "spec.drain.timeout",
+    ),
     // Wrong types and unknown fields: the server's own words.
-    ("{nodeSelector: workers, image: {ref: 'quay.io/e/os:v1'}}", "spec.nodeSelector"),
+    (
+        "{nodeSelector: workers, image: {ref: 'quay.io/e/os:v1'}}",
+        "spec.nodeSelector",
+    ),
     ("{nodeSelector: {}, image: 'quay.io/e/os:v1'}", "spec.image"),
     ("{nodeSelector: {}, image: {ref: 42}}", "spec.image.ref"),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: 'yes'}}", "spec.rollout.paused"),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: 'yes'}}",
+        "spec.rollout.paused",
+    ),
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', digest: 'sha256:HEX'}}",
         "unknown field \"spec.image.digest\"",
@@ -179,13 +306,19 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailble: 1}}",
         "unknown field \"spec.rollout.maxUnavailble\"",
     ),
-    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, maxUnavailable: 1}", "unknown field \"spec.maxUnavailable\""),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, maxUnavailable: 1}",
+        "unknown field \"spec.maxUnavailable\"",
+    ),
     // Selectors.
     (
         "{nodeSelector: {matchExpressions: [{key: a, operator: Equals, values: [b]}]}, image: {ref: 'quay.io/e/os:v1'}}",
         "supported values: \"In\"",
     ),
-    ("{nodeSelector: {matchExpressions: [{key: a, operator: In}]}, image: {ref: 'quay.io/e/os:v1'}}", VALUES),
+    (
+        "{nodeSelector: {matchExpressions: [{key: a, operator: In}]}, image: {ref: 'quay.io/e/os:v1'}}",
+        VALUES,
+    ),
     (
         "{nodeSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}, image: {ref: 'quay.io/e/os:v1'}}",
         VALUES,
@@ -215,8 +348,14 @@ const RIGHT_POOLS: &[&str] = &[
 
 /// Wrong specs of a BootcNode. The controller writes these; a person may try to.
 const WRONG_NODES: &[(&str, &str)] = &[
-    ("{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:abc', indexDigest: 'sha256:HEX'}}", "spec.image.digest"),
-    ("{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX'}}", "spec.image.indexDigest"),
+    (
+        "{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:abc', indexDigest: 'sha256:HEX'}}",
+        "spec.image.digest",
+    ),
+    (
+        "{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX'}}",
+        "spec.image.indexDigest",
+    ),
     ("{staging: Maybe}", "spec.staging"),
     ("{poolName: LONGTAG}", "spec.poolName"),
     ("{pool: workers}", "unknown field \"spec.pool\""),
@@ -237,8 +376,9 @@ impl Server {
     /// What the server says to a new object, under strict validation: nothing when it accepts it.
     async fn offer(&self, collection: &str, object: &Value) -> Result<Option<String>> {
         let uri = format!("{collection}?fieldValidation=Strict&dryRun=All");
-        let request =
-            http::Request::post(uri).header("content-type", "application/json").body(serde_json::to_vec(object)?)?;
+        let request = http::Request::post(uri)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(object)?)?;
         match self.client.request::<Value>(request).await {
             Ok(_) => Ok(None),
             Err(kube::Error::Api(status)) => Ok(Some(status.message.clone())),
@@ -265,7 +405,10 @@ impl Server {
 }
 
 fn object(kind: &str, name: &str, spec: &str) -> Value {
-    let spec = spec.replace("HEX", HEX).replace("LONGTAG", &"a".repeat(129)).replace("LONGPATH", &"a".repeat(520));
+    let spec = spec
+        .replace("HEX", HEX)
+        .replace("LONGTAG", &"a".repeat(129))
+        .replace("LONGPATH", &"a".repeat(520));
     let spec: Value = serde_saphyr::from_str(&spec).expect("the test's own YAML");
     serde_json::json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
@@ -291,17 +434,25 @@ fn samples() -> Result<Vec<Value>> {
 
 #[tokio::test]
 async fn the_api_server_refuses_wrong_objects_with_advice() {
-    let options = Options { controller_manager: false, ..Options::default() };
+    let options = Options {
+        controller_manager: false,
+        ..Options::default()
+    };
     let control_plane = ControlPlane::start(options).await.unwrap();
     control_plane.apply_manifests(&manifests("crds.yaml")).await.unwrap();
-    let server = Server { client: control_plane.admin_client() };
+    let server = Server {
+        client: control_plane.admin_client(),
+    };
 
     let mut results = Vec::new();
     for (spec, words) in WRONG_POOLS {
         results.push(server.refuses(POOLS, &pool(spec), words).await);
     }
-    let with =
-        |rollout: &str| pool(&format!("{{nodeSelector: {{}}, image: {{ref: 'quay.io/e/os:v1'}}, rollout: {rollout}}}"));
+    let with = |rollout: &str| {
+        pool(&format!(
+            "{{nodeSelector: {{}}, image: {{ref: 'quay.io/e/os:v1'}}, rollout: {rollout}}}"
+        ))
+    };
     for (rollout, words) in WRONG_ROLLOUTS {
         results.push(server.refuses(POOLS, &with(rollout), words).await);
     }
@@ -309,9 +460,21 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
         results.push(server.accepts(POOLS, &with(rollout)).await);
     }
     for (name, spec) in [("default", "{}"), ("cluster2", "{paused: true}")] {
-        results.push(server.refuses(FLEETS, &object("BootcFleet", name, spec), ONE_FLEET).await);
+        results.push(
+            server
+                .refuses(FLEETS, &object("BootcFleet", name, spec), ONE_FLEET)
+                .await,
+        );
     }
-    results.push(server.refuses(FLEETS, &object("BootcFleet", "cluster", "{paused: sometimes}"), "spec.paused").await);
+    results.push(
+        server
+            .refuses(
+                FLEETS,
+                &object("BootcFleet", "cluster", "{paused: sometimes}"),
+                "spec.paused",
+            )
+            .await,
+    );
     for spec in ["{}", "{paused: true}"] {
         results.push(server.accepts(FLEETS, &object("BootcFleet", "cluster", spec)).await);
     }
@@ -320,7 +483,15 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
     }
     let right = "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}}";
     let long = object("BootcNodePool", &"p".repeat(64), right);
-    results.push(server.refuses(POOLS, &long, "the name of a BootcNodePool must have at most 63 characters").await);
+    results.push(
+        server
+            .refuses(
+                POOLS,
+                &long,
+                "the name of a BootcNodePool must have at most 63 characters",
+            )
+            .await,
+    );
     let longest = object("BootcNodePool", &"p".repeat(63), right);
     results.push(server.accepts(POOLS, &longest).await);
     let mut bare = pool(right);
@@ -337,5 +508,10 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
     }
 
     let failures: Vec<String> = results.into_iter().filter_map(Result::err).collect();
-    assert!(failures.is_empty(), "{} wrong:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} wrong:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }

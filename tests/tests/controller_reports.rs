@@ -29,7 +29,9 @@ async fn scrape(address: &str) -> Result<String> {
         stream.read_to_string(&mut text).await?;
         anyhow::Ok(text)
     };
-    tokio::time::timeout(Duration::from_secs(5), scrape).await.context("no metrics in time")?
+    tokio::time::timeout(Duration::from_secs(5), scrape)
+        .await
+        .context("no metrics in time")?
 }
 
 async fn until_told(cluster: &Cluster, address: &str, line: &str) -> Result<()> {
@@ -43,7 +45,9 @@ async fn pause(cluster: &Cluster, paused: bool) -> Result<()> {
         "spec": {"paused": paused},
     });
     let fleets: Api<BootcFleet> = Api::all(cluster.client());
-    fleets.patch("cluster", &PatchParams::apply("admin").force(), &Patch::Apply(&object)).await?;
+    fleets
+        .patch("cluster", &PatchParams::apply("admin").force(), &Patch::Apply(&object))
+        .await?;
     let wanted = if paused { "True" } else { "False" };
     cluster
         .until(&format!("the BootcFleet says Paused={wanted}"), SOON, || async {
@@ -62,7 +66,9 @@ async fn timed_out(cluster: &Cluster, node: &str) -> Result<Option<Condition>> {
 
 async fn until_timed_out(cluster: &Cluster, node: &str, status: &str) -> Result<()> {
     let says = || async { Ok(timed_out(cluster, node).await?.is_some_and(|c| c.status == status)) };
-    cluster.until(&format!("{node} says RebootTimedOut={status}"), LONG, says).await
+    cluster
+        .until(&format!("{node} says RebootTimedOut={status}"), LONG, says)
+        .await
 }
 
 /// Nobody begins to pull while the whole fleet is paused, and all say why.
@@ -71,7 +77,12 @@ async fn a_paused_fleet(cluster: &Cluster, address: &str) -> Result<()> {
     let v2 = cluster.publish("2.0.0").await?;
     let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "rebootTimeout": "3s" });
     cluster.pool("workers", &v2.reference, rollout).await?;
-    until_told(cluster, address, "berth_gate_closed{pool=\"workers\",reason=\"FleetPaused\"} 1").await?;
+    until_told(
+        cluster,
+        address,
+        "berth_gate_closed{pool=\"workers\",reason=\"FleetPaused\"} 1",
+    )
+    .await?;
     cluster
         .until("both nodes are told of the image", SOON, || async {
             let nodes = cluster.bootc_nodes().list(&ListParams::default()).await?.items;
@@ -88,14 +99,27 @@ async fn a_paused_fleet(cluster: &Cluster, address: &str) -> Result<()> {
 async fn a_slow_reboot(cluster: &Cluster, address: &str) -> Result<()> {
     until_timed_out(cluster, "node1", "True").await?;
     let first = timed_out(cluster, "node1").await?.context("it was there")?;
-    ensure!(first.reason == "RebootTimedOut" && first.message.contains("workers-"), "{first:?}");
+    ensure!(
+        first.reason == "RebootTimedOut" && first.message.contains("workers-"),
+        "{first:?}"
+    );
     until_told(cluster, address, "berth_reboot_timed_out{pool=\"workers\"} 1").await?;
-    until_told(cluster, address, "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1").await?;
+    until_told(
+        cluster,
+        address,
+        "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1",
+    )
+    .await?;
     cluster.controllers.kill(0);
     cluster.controllers.start(0)?;
     until_told(cluster, address, "berth_leader 0").await?;
     until_told(cluster, address, "berth_leader 1").await?;
-    until_told(cluster, address, "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1").await?;
+    until_told(
+        cluster,
+        address,
+        "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1",
+    )
+    .await?;
     let second = timed_out(cluster, "node1").await?.context("it was there")?;
     ensure!(second == first, "the new leader has changed {first:?} to {second:?}");
     Ok(())
@@ -104,7 +128,10 @@ async fn a_slow_reboot(cluster: &Cluster, address: &str) -> Result<()> {
 async fn events(cluster: &Cluster, reason: &str) -> Result<Vec<Event>> {
     let all: Api<Event> = Api::namespaced(cluster.client(), "default");
     let events = all.list(&ListParams::default()).await?.items;
-    Ok(events.into_iter().filter(|e| e.reason.as_deref() == Some(reason)).collect())
+    Ok(events
+        .into_iter()
+        .filter(|e| e.reason.as_deref() == Some(reason))
+        .collect())
 }
 
 #[tokio::test]
@@ -112,7 +139,12 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
     let port = Port::reserve()?;
     let address = format!("127.0.0.1:{}", port.number());
     let controller_env = vec![("BERTH_METRICS_ADDRESS".to_owned(), address.clone())];
-    let cluster = Cluster::start(ClusterOptions { hosts: 2, controller_env, ..ClusterOptions::default() }).await?;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 2,
+        controller_env,
+        ..ClusterOptions::default()
+    })
+    .await?;
     // As long as the scenario needs to look at it, with a new leader in between.
     cluster.host(1).settings(|s| s.reboot_time = Duration::from_secs(25));
     until_told(&cluster, &address, "berth_leader 1").await?;
@@ -121,14 +153,28 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
 
     until_timed_out(&cluster, "node1", "False").await?;
     until_told(&cluster, &address, "berth_reboot_timed_out{pool=\"workers\"} 0").await?;
-    let digest = cluster.pools().get("workers").await?.status.and_then(|s| s.target).context("no target")?;
+    let digest = cluster
+        .pools()
+        .get("workers")
+        .await?
+        .status
+        .and_then(|s| s.target)
+        .context("no target")?;
     let digest = digest.platforms.first().context("no platform")?.digest.to_string();
     let updated = || async { Ok(cluster.fleet.running(&digest) == 2 && cluster.held().await?.is_empty()) };
     cluster.until("both nodes are updated", LONG, updated).await?;
-    until_told(&cluster, &address, "berth_pool_nodes{pool=\"workers\",state=\"updated\"} 2").await?;
+    until_told(
+        &cluster,
+        &address,
+        "berth_pool_nodes{pool=\"workers\",state=\"updated\"} 2",
+    )
+    .await?;
     ensure!(timed_out(&cluster, "node2").await?.is_none(), "node2 was never late");
     let told = events(&cluster, "RebootTimedOut").await?;
-    let about = told.iter().filter_map(|e| e.regarding.as_ref()?.name.as_deref()).collect::<Vec<_>>();
+    let about = told
+        .iter()
+        .filter_map(|e| e.regarding.as_ref()?.name.as_deref())
+        .collect::<Vec<_>>();
     ensure!(about == ["node1"], "one event, about node1: {told:#?}");
     let page = scrape(&address).await?;
     ensure!(!page.contains("berth_gate_closed{"), "every gate is open: {page}");

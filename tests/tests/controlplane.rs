@@ -57,7 +57,10 @@ async fn a_control_plane_starts_enforces_and_comes_back() -> Result<()> {
     let cordons: Vec<_> = log.writes().filter(|record| record.user == "system:node:n1").collect();
     assert_eq!(cordons.len(), 1);
     assert_eq!(cordons[0].unschedulable(), Some(true));
-    assert!(log.forbidden().any(|record| record.user == "system:node:n1" && record.name == "n2"));
+    assert!(
+        log.forbidden()
+            .any(|record| record.user == "system:node:n1" && record.name == "n2")
+    );
     let stopping = Instant::now();
     drop(plane);
     println!("gone after {:?}", stopping.elapsed());
@@ -70,15 +73,24 @@ async fn a_bound_token_carries_the_node_claim() -> Result<()> {
     let admin = plane.admin_client();
     let uid = make_node(&admin, "n1").await?.metadata.uid.context("uid")?;
     plane.place_pod("berth-system", "berth-agent", "n1", "agent-n1").await?;
-    for (bound, expected) in
-        [(Bound::Pod("agent-n1"), Some("n1")), (Bound::Node("n1"), Some("n1")), (Bound::Nothing, None)]
-    {
-        let config = plane.service_account_kubeconfig("berth-system", "berth-agent", bound).await?;
+    for (bound, expected) in [
+        (Bound::Pod("agent-n1"), Some("n1")),
+        (Bound::Node("n1"), Some("n1")),
+        (Bound::Nothing, None),
+    ] {
+        let config = plane
+            .service_account_kubeconfig("berth-system", "berth-agent", bound)
+            .await?;
         let client = config.client().await?;
         let reviews: Api<SelfSubjectReview> = Api::all(client);
-        let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+        let review = reviews
+            .create(&PostParams::default(), &SelfSubjectReview::default())
+            .await?;
         let user = review.status.and_then(|s| s.user_info).context("user")?;
-        assert_eq!(user.username.as_deref(), Some("system:serviceaccount:berth-system:berth-agent"));
+        assert_eq!(
+            user.username.as_deref(),
+            Some("system:serviceaccount:berth-system:berth-agent")
+        );
         let extra = user.extra.unwrap_or_default();
         let claim = |name: &str| {
             let values = extra.get(&format!("authentication.kubernetes.io/{name}"))?;
@@ -91,13 +103,19 @@ async fn a_bound_token_carries_the_node_claim() -> Result<()> {
 }
 
 async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
-    let token = plane.service_account_token("berth-system", "berth-agent", Bound::Pod("agent-n1")).await?;
+    let token = plane
+        .service_account_token("berth-system", "berth-agent", Bound::Pod("agent-n1"))
+        .await?;
     let admin = plane.admin_client();
     let pods: Api<Pod> = Api::namespaced(admin.clone(), "berth-system");
-    pods.delete("agent-n1", &kube::api::DeleteParams::default().grace_period(0)).await?;
+    pods.delete("agent-n1", &kube::api::DeleteParams::default().grace_period(0))
+        .await?;
     let reviews: Api<TokenReview> = Api::all(admin);
     let review = TokenReview {
-        spec: TokenReviewSpec { token: Some(token), ..TokenReviewSpec::default() },
+        spec: TokenReviewSpec {
+            token: Some(token),
+            ..TokenReviewSpec::default()
+        },
         ..TokenReview::default()
     };
     // The server remembers a good token for up to ten seconds.
@@ -107,14 +125,21 @@ async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
         if answer.status.and_then(|status| status.authenticated) != Some(true) {
             return Ok(());
         }
-        assert!(started.elapsed() < Duration::from_secs(30), "the token outlived its pod");
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "the token outlived its pod"
+        );
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
 #[tokio::test]
 async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
-    let plane = ControlPlane::start(Options { scheduler: true, ..Options::simulated_nodes() }).await?;
+    let plane = ControlPlane::start(Options {
+        scheduler: true,
+        ..Options::simulated_nodes()
+    })
+    .await?;
     let admin = plane.admin_client();
     make_node(&admin, "n1").await?;
     let pods: Api<Pod> = Api::namespaced(admin.clone(), "default");
@@ -129,7 +154,9 @@ async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
     // Room for it, as a kubelet would report.
     let nodes: Api<Node> = Api::all(admin);
     let status = json!({"status": {"allocatable": {"pods": "10", "cpu": "1", "memory": "1Gi"}}});
-    nodes.patch_status("n1", &PatchParams::default(), &Patch::Merge(status)).await?;
+    nodes
+        .patch_status("n1", &PatchParams::default(), &Patch::Merge(status))
+        .await?;
     let started = Instant::now();
     loop {
         let spec = pods.get("p").await?.spec.context("no spec")?;
@@ -143,7 +170,10 @@ async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_that_ends_says_why() -> Result<()> {
-    let options = Options { apiserver_arguments: vec!["--no-such-flag".to_owned()], ..Options::default() };
+    let options = Options {
+        apiserver_arguments: vec!["--no-such-flag".to_owned()],
+        ..Options::default()
+    };
     let error = ControlPlane::start(options).await.unwrap_err();
     assert!(format!("{error:#}").contains("no-such-flag"), "{error:#}");
     Ok(())
@@ -151,7 +181,11 @@ async fn a_server_that_ends_says_why() -> Result<()> {
 
 #[tokio::test]
 async fn manifests_are_applied_in_order() -> Result<()> {
-    let plane = ControlPlane::start(Options { controller_manager: false, ..Options::default() }).await?;
+    let plane = ControlPlane::start(Options {
+        controller_manager: false,
+        ..Options::default()
+    })
+    .await?;
     let text = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -179,7 +213,9 @@ data: {weight: "3"}
     std::fs::write(directory.path().join("all.yaml"), text)?;
     plane.apply_manifests(directory.path()).await?;
     plane.apply_manifests(directory.path()).await?;
-    let wrong = plane.apply_yaml("{apiVersion: v1, kind: ConfigMap, metadata: {name: UPPER}}").await;
+    let wrong = plane
+        .apply_yaml("{apiVersion: v1, kind: ConfigMap, metadata: {name: UPPER}}")
+        .await;
     let error = format!("{:#}", wrong.unwrap_err());
     assert!(error.contains("ConfigMap UPPER"), "{error}");
     Ok(())

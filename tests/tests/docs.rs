@@ -96,14 +96,21 @@ fn helps() -> [(&'static str, String); 3] {
 fn the_table_of_keys_is_the_keys() -> Result<()> {
     let root = workspace_root();
     let source = fs::read_to_string(root.join("api/src/keys.rs"))?;
-    let constants = source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1));
+    let constants = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1));
     let keys: BTreeSet<&str> = constants.filter(|value| value.starts_with("berth.dev/")).collect();
     let page = fs::read_to_string(root.join("docs/architecture.md"))?;
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `berth.dev/")?.split('`').next());
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `berth.dev/")?.split('`').next());
     let rows: Vec<String> = rows.map(|rest| format!("berth.dev/{rest}")).collect();
     let listed: BTreeSet<&str> = rows.iter().map(String::as_str).collect();
     ensure!(rows.len() == listed.len(), "the table lists a key twice: {rows:?}");
-    ensure!(!keys.is_empty() && keys == listed, "keys.rs has {keys:#?}, docs/architecture.md lists {listed:#?}");
+    ensure!(
+        !keys.is_empty() && keys == listed,
+        "keys.rs has {keys:#?}, docs/architecture.md lists {listed:#?}"
+    );
     Ok(())
 }
 
@@ -120,7 +127,11 @@ fn every_make_target_exists() -> Result<()> {
     for (file, page) in pages()? {
         for line in code(&page).iter().filter_map(|line| line.strip_prefix("make ")) {
             let target = line.split_whitespace().next().unwrap_or_default();
-            ensure!(targets.contains(target), "{}: there is no make {target}", file.display());
+            ensure!(
+                targets.contains(target),
+                "{}: there is no make {target}",
+                file.display()
+            );
             named += 1;
         }
     }
@@ -162,7 +173,10 @@ fn every_flag_of_manifests_and_units_exists() -> Result<()> {
     ] {
         let text = fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"))?;
         for flag in words(&text, "--", is_flag) {
-            ensure!(words(help, "--", is_flag).any(|known| known == flag), "{file}: no flag {flag}");
+            ensure!(
+                words(help, "--", is_flag).any(|known| known == flag),
+                "{file}: no flag {flag}"
+            );
         }
     }
     Ok(())
@@ -175,7 +189,10 @@ fn every_help_is_a_manual_page() -> Result<()> {
             ensure!(help.contains(part), "the help of {name} has no {part}");
         }
         let wide = help.lines().find(|line| line.chars().count() > 120);
-        ensure!(wide.is_none(), "the help of {name} has a line that is too wide: {wide:?}");
+        ensure!(
+            wide.is_none(),
+            "the help of {name} has a line that is too wide: {wide:?}"
+        );
     }
     Ok(())
 }
@@ -222,7 +239,11 @@ fn every_link_leads_to_a_file() -> Result<()> {
             if target.is_empty() || target.contains("://") {
                 continue;
             }
-            ensure!(directory.join(target).exists(), "{}: {target} does not exist", file.display());
+            ensure!(
+                directory.join(target).exists(),
+                "{}: {target} does not exist",
+                file.display()
+            );
         }
     }
     Ok(())
@@ -231,7 +252,17 @@ fn every_link_leads_to_a_file() -> Result<()> {
 #[test]
 fn files_that_the_pages_name_exist() -> Result<()> {
     let root = workspace_root();
-    let tops = ["api/", "agent/", "controller/", "cli/", "tests/", "docs/", "manifests/", "systemd/", "scripts/"];
+    let tops = [
+        "api/",
+        "agent/",
+        "controller/",
+        "cli/",
+        "tests/",
+        "docs/",
+        "manifests/",
+        "systemd/",
+        "scripts/",
+    ];
     for (file, page) in pages()? {
         for span in code(&page) {
             let is_path = tops.iter().any(|top| span.starts_with(top));

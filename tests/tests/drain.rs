@@ -72,7 +72,10 @@ impl<'a> Stage<'a> {
             "nodeName": self.host.name(), "volumes": volumes, "terminationGracePeriodSeconds": 1,
             "containers": [{"name": "main", "image": "registry.test/app"}],
         }});
-        self.pods().create(&PostParams::default(), &serde_json::from_value(pod)?).await.context(name.clone())?;
+        self.pods()
+            .create(&PostParams::default(), &serde_json::from_value(pod)?)
+            .await
+            .context(name.clone())?;
         let runs = async || {
             let pod = self.pods().get(&name).await?;
             Ok((pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")).then_some(pod))
@@ -88,8 +91,12 @@ impl<'a> Stage<'a> {
     async fn untouched(&self) -> Result<Vec<String>> {
         let on_node = ListParams::default().fields(&format!("spec.nodeName={}", self.host.name()));
         let pods = self.pods().list(&on_node).await?.items.into_iter();
-        let names = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none()).map(|pod| pod.name_any());
-        Ok(names.map(|name| name.trim_start_matches(&format!("{}-", self.host.name())).to_owned()).collect())
+        let names = pods
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+            .map(|pod| pod.name_any());
+        Ok(names
+            .map(|name| name.trim_start_matches(&format!("{}-", self.host.name())).to_owned())
+            .collect())
     }
 
     /// One pass, by a clock that may be ahead.
@@ -126,7 +133,10 @@ impl<'a> Stage<'a> {
                     if blockers.iter().any(|b| b.reason.contains(reason)) {
                         return Ok(blockers);
                     }
-                    ensure!(Instant::now() < deadline, "nothing is in the way for {reason}: {blockers:?}");
+                    ensure!(
+                        Instant::now() < deadline,
+                        "nothing is in the way for {reason}: {blockers:?}"
+                    );
                     sleep(next).await;
                 }
             }
@@ -140,10 +150,14 @@ impl<'a> Stage<'a> {
             "metadata": {"name": name},
             "spec": {"minAvailable": 10, "selector": {"matchLabels": {"node": self.host.name()}}},
         });
-        budgets.create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
+        budgets
+            .create(&PostParams::default(), &serde_json::from_value(budget)?)
+            .await?;
         let observed = async || {
             let status = budgets.get(name).await?.status;
-            Ok(status.filter(|s| s.observed_generation == Some(1) && s.current_healthy > 0).map(drop))
+            Ok(status
+                .filter(|s| s.observed_generation == Some(1) && s.current_healthy > 0)
+                .map(drop))
         };
         until(&format!("budget {name} is observed"), observed).await
     }
@@ -151,7 +165,9 @@ impl<'a> Stage<'a> {
     async fn node_status(&self, status: Value) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.admin.clone());
         let patch = Patch::Merge(json!({"status": status}));
-        nodes.patch_status(self.host.name(), &PatchParams::default(), &patch).await?;
+        nodes
+            .patch_status(self.host.name(), &PatchParams::default(), &patch)
+            .await?;
         Ok(())
     }
 }
@@ -182,7 +198,10 @@ async fn fleet(plane: &ControlPlane, count: usize) -> Result<SimFleet> {
         let name = format!("n{i}");
         let mut config = SimHostConfig::new(&name, "registry.test/os", &digest, &catalog, &HostLog::default());
         let kubeconfig = plane.node_kubeconfig(&name)?.path;
-        config.kubelet = Some(KubeletConfig { kubeconfig, ..KubeletConfig::default() });
+        config.kubelet = Some(KubeletConfig {
+            kubeconfig,
+            ..KubeletConfig::default()
+        });
         Ok(config)
     };
     let configs: Vec<_> = (0..count).map(config).collect::<Result<_>>()?;
@@ -190,8 +209,16 @@ async fn fleet(plane: &ControlPlane, count: usize) -> Result<SimFleet> {
     let nodes: Api<Node> = Api::all(plane.admin_client());
     for host in &fleet.hosts {
         let ready = async || {
-            let conditions = nodes.get(host.name()).await?.status.and_then(|s| s.conditions).unwrap_or_default();
-            Ok(conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True").then_some(()))
+            let conditions = nodes
+                .get(host.name())
+                .await?
+                .status
+                .and_then(|s| s.conditions)
+                .unwrap_or_default();
+            Ok(conditions
+                .iter()
+                .any(|c| c.type_ == "Ready" && c.status == "True")
+                .then_some(()))
         };
         until(&format!("{} is ready", host.name()), ready).await?;
     }
@@ -203,7 +230,9 @@ async fn the_rules_of_kubectl_drain() -> Result<()> {
     let mut options = Options::simulated_nodes();
     options.scheduler = true;
     // The test says itself what is attached.
-    options.disabled_controllers.push("persistentvolume-attach-detach-controller".to_owned());
+    options
+        .disabled_controllers
+        .push("persistentvolume-attach-detach-controller".to_owned());
     let plane = ControlPlane::start(options).await?;
     let fleet = fleet(&plane, 9).await?;
     let stage = |n: usize| Stage::new(&plane, &fleet.hosts[n]);
@@ -233,7 +262,8 @@ async fn daemon_set(stage: &Stage<'_>, volumes: Value) -> Result<()> {
         }},
     }});
     let sets: Api<DaemonSet> = Api::namespaced(stage.admin.clone(), "default");
-    sets.create(&PostParams::default(), &serde_json::from_value(set)?).await?;
+    sets.create(&PostParams::default(), &serde_json::from_value(set)?)
+        .await?;
     let runs = async || Ok((sets.get(&name).await?.status.is_some_and(|s| s.number_ready == 1)).then_some(()));
     until(&format!("DaemonSet {name} is ready"), runs).await
 }
@@ -241,20 +271,30 @@ async fn daemon_set(stage: &Stage<'_>, volumes: Value) -> Result<()> {
 async fn classes(mut stage: Stage<'_>) -> Result<()> {
     daemon_set(&stage, empty_dir()).await?;
     stage
-        .pod("mirror", json!({"ownerReferences": [], "annotations": {"kubernetes.io/config.mirror": "x"}}), json!([]))
+        .pod(
+            "mirror",
+            json!({"ownerReferences": [], "annotations": {"kubernetes.io/config.mirror": "x"}}),
+            json!([]),
+        )
         .await?;
     stage.managed("web").await?;
     stage.managed("ending").await?;
     stage.pod("finished", unmanaged(), empty_dir()).await?;
     let failed = Patch::Merge(json!({"status": {"phase": "Failed"}}));
-    stage.pods().patch_status("n0-finished", &PatchParams::default(), &failed).await?;
+    stage
+        .pods()
+        .patch_status("n0-finished", &PatchParams::default(), &failed)
+        .await?;
     let slow = json!({"annotations": {NEVER_ENDS: ""}});
     stage.pod("slow", slow, json!([])).await?;
     for name in ["n0-ending", "n0-slow"] {
         stage.pods().delete(name, &DeleteParams::default()).await?;
     }
     let blockers = stage.blocked("Terminating").await?;
-    ensure!(blockers.iter().any(|b| b.pod == "default/n0-slow"), "who ends is waited for: {blockers:?}");
+    ensure!(
+        blockers.iter().any(|b| b.pod == "default/n0-slow"),
+        "who ends is waited for: {blockers:?}"
+    );
     let gone = async || Ok((stage.pods().get_opt("n0-web").await?.is_none()).then_some(()));
     until("n0-web is gone", gone).await?;
     let forget = Patch::Merge(json!({"metadata": {"annotations": {NEVER_ENDS: null}}}));
@@ -262,7 +302,10 @@ async fn classes(mut stage: Stage<'_>) -> Result<()> {
     let left_behind = stage.done().await?;
     ensure!(left_behind.is_empty(), "nothing was left behind: {left_behind:?}");
     let stay = stage.untouched().await?;
-    ensure!(stay.len() == 2 && stay.iter().all(|n| n == "mirror" || n.starts_with("daemon-")), "others stay: {stay:?}");
+    ensure!(
+        stay.len() == 2 && stay.iter().all(|n| n == "mirror" || n.starts_with("daemon-")),
+        "others stay: {stay:?}"
+    );
     Ok(())
 }
 
@@ -271,15 +314,27 @@ async fn obstacles(mut stage: Stage<'_>) -> Result<()> {
     stage.pod("bare", unmanaged(), json!([])).await?;
     stage.pod("data", json!({}), empty_dir()).await?;
     let blockers = stage.blocked("Unmanaged").await?;
-    let reason = |pod: &str| blockers.iter().find(|b| b.pod == pod).map(|b| b.reason.clone()).unwrap_or_default();
+    let reason = |pod: &str| {
+        blockers
+            .iter()
+            .find(|b| b.pod == pod)
+            .map(|b| b.reason.clone())
+            .unwrap_or_default()
+    };
     ensure!(reason("default/n1-bare").contains("drain.force"), "{blockers:?}");
-    ensure!(reason("default/n1-data").contains("drain.deleteEmptyDirData"), "{blockers:?}");
+    ensure!(
+        reason("default/n1-data").contains("drain.deleteEmptyDirData"),
+        "{blockers:?}"
+    );
     ensure!(stage.untouched().await?.len() == 3, "nobody is disturbed for nothing");
     stage.settings.force = true;
     stage.blocked("EmptyDir").await?;
     ensure!(stage.untouched().await?.len() == 3, "one obstacle is enough");
     stage.settings.delete_empty_dir_data = true;
-    ensure!(stage.done().await?.is_empty() && stage.untouched().await?.is_empty(), "all are gone");
+    ensure!(
+        stage.done().await?.is_empty() && stage.untouched().await?.is_empty(),
+        "all are gone"
+    );
     Ok(())
 }
 
@@ -287,11 +342,17 @@ async fn budgets(mut stage: Stage<'_>) -> Result<()> {
     stage.managed("web").await?;
     stage.budget("front").await?;
     let blockers = stage.blocked("disruption budget front needs").await?;
-    ensure!(blockers.len() == 1 && blockers[0].pod == "default/n2-web", "{blockers:?}");
+    ensure!(
+        blockers.len() == 1 && blockers[0].pod == "default/n2-web",
+        "{blockers:?}"
+    );
     let since = blockers[0].since.clone();
     stage.budget("second").await?;
     let blockers = stage.blocked("misconfigured").await?;
-    ensure!(blockers[0].reason.contains("more than one PodDisruptionBudget"), "{blockers:?}");
+    ensure!(
+        blockers[0].reason.contains("more than one PodDisruptionBudget"),
+        "{blockers:?}"
+    );
     ensure!(blockers[0].since == since, "since the first time");
     ensure!(stage.untouched().await? == ["web"], "what a budget protects stays");
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(stage.admin.clone(), "default");
@@ -307,7 +368,10 @@ async fn deletion(mut stage: Stage<'_>) -> Result<()> {
     stage.budget("third").await?;
     stage.blocked("disruption budget third").await?;
     stage.settings.disable_eviction = true;
-    ensure!(stage.done().await?.is_empty() && stage.untouched().await?.is_empty(), "deletion asks no budget");
+    ensure!(
+        stage.done().await?.is_empty() && stage.untouched().await?.is_empty(),
+        "deletion asks no budget"
+    );
     Ok(())
 }
 
@@ -321,11 +385,17 @@ async fn force(mut stage: Stage<'_>) -> Result<()> {
     stage.blocked("Unmanaged").await?;
     stage.settings.forced = true;
     let blockers = stage.blocked("by force").await?;
-    ensure!(blockers.iter().any(|b| b.pod == "default/n4-bare"), "obstacles do not count any more: {blockers:?}");
+    ensure!(
+        blockers.iter().any(|b| b.pod == "default/n4-bare"),
+        "obstacles do not count any more: {blockers:?}"
+    );
     let gone = async || Ok((stage.pods().get_opt("n4-bare").await?.is_none()).then_some(()));
     until("n4-bare is gone", gone).await?;
     let pod = stage.pods().get("n4-web").await?;
-    ensure!(pod.metadata.deletion_grace_period_seconds == Some(1), "a pod keeps its own grace period: {pod:?}");
+    ensure!(
+        pod.metadata.deletion_grace_period_seconds == Some(1),
+        "a pod keeps its own grace period: {pod:?}"
+    );
     stage.blocked("by force").await?;
     stage.ahead = SignedDuration::from_mins(10);
     let left_behind = stage.done().await?;
@@ -340,15 +410,27 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
     stage.managed("web").await?;
     stage.host.stop_kubelet();
     let blockers = stage.blocked("Terminating").await?;
-    ensure!(blockers[0].pod == "default/n5-web", "it is evicted all the same: {blockers:?}");
+    ensure!(
+        blockers[0].pod == "default/n5-web",
+        "it is evicted all the same: {blockers:?}"
+    );
     stage.blocked("Terminating").await?;
     stage.ahead = SignedDuration::from_mins(10);
-    stage.blocked("Terminating").await.context("a node that is ready waits")?;
+    stage
+        .blocked("Terminating")
+        .await
+        .context("a node that is ready waits")?;
     stage.node_ready = false;
     let left_behind = stage.done().await?;
-    ensure!(left_behind[0].pod == "default/n5-web" && left_behind[0].reason.contains("grace"), "{left_behind:?}");
+    ensure!(
+        left_behind[0].pod == "default/n5-web" && left_behind[0].reason.contains("grace"),
+        "{left_behind:?}"
+    );
     let pod = stage.pods().get("n5-web").await?;
-    ensure!(pod.metadata.deletion_timestamp.is_some(), "it is not said to be gone while it may still run");
+    ensure!(
+        pod.metadata.deletion_timestamp.is_some(),
+        "it is not said to be gone while it may still run"
+    );
     Ok(())
 }
 
@@ -364,14 +446,29 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
         "resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
         "volumeName": "kept",
     }});
-    volumes.create(&PostParams::default(), &serde_json::from_value(volume)?).await?;
-    claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?;
-    daemon_set(&stage, json!([{"name": "data", "persistentVolumeClaim": {"claimName": "kept"}}])).await?;
+    volumes
+        .create(&PostParams::default(), &serde_json::from_value(volume)?)
+        .await?;
+    claims
+        .create(&PostParams::default(), &serde_json::from_value(claim)?)
+        .await?;
+    daemon_set(
+        &stage,
+        json!([{"name": "data", "persistentVolumeClaim": {"claimName": "kept"}}]),
+    )
+    .await?;
     stage.managed("web").await?;
     let kept = "kubernetes.io/csi/csi.test^kept";
-    let attached = |names: &[&str]| names.iter().map(|n| json!({"name": n, "devicePath": ""})).collect::<Vec<_>>();
+    let attached = |names: &[&str]| {
+        names
+            .iter()
+            .map(|n| json!({"name": n, "devicePath": ""}))
+            .collect::<Vec<_>>()
+    };
     let both = [kept, "kubernetes.io/csi/csi.test^gone"];
-    stage.node_status(json!({"volumesInUse": both, "volumesAttached": attached(&both)})).await?;
+    stage
+        .node_status(json!({"volumesInUse": both, "volumesAttached": attached(&both)}))
+        .await?;
     let blockers = stage.blocked("still attached").await?;
     let names: Vec<_> = blockers.iter().map(|b| b.pod.as_str()).collect();
     ensure!(
@@ -379,7 +476,10 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
         "a volume that is still used is not waited for: {names:?}"
     );
     stage.node_status(json!({"volumesInUse": [kept]})).await?;
-    stage.blocked("still attached").await.context("unmounted is not detached")?;
+    stage
+        .blocked("still attached")
+        .await
+        .context("unmounted is not detached")?;
     stage.node_status(json!({"volumesAttached": attached(&[kept])})).await?;
     ensure!(stage.done().await?.is_empty(), "it is detached");
     // One that is never detached is not waited for without end.
@@ -388,7 +488,10 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
     stage.blocked("still attached").await?;
     stage.ahead = SignedDuration::from_secs(121);
     let left_behind = stage.done().await?;
-    ensure!(left_behind.len() == 1 && left_behind[0].pod.contains("gone"), "it is named: {left_behind:?}");
+    ensure!(
+        left_behind.len() == 1 && left_behind[0].pod.contains("gone"),
+        "it is named: {left_behind:?}"
+    );
     Ok(())
 }
 
@@ -406,15 +509,29 @@ async fn selection(mut stage: Stage<'_>) -> Result<()> {
 async fn identities(stage: Stage<'_>) -> Result<()> {
     let pod = stage.managed("web").await?;
     let mut former: berth_agent::node::pods::Pod = serde_json::from_value(serde_json::to_value(&pod)?)?;
-    let uid = std::mem::replace(&mut former.metadata.uid, "6ba7b810-9dad-11d1-80b4-00c04fd430c8".to_owned());
+    let uid = std::mem::replace(
+        &mut former.metadata.uid,
+        "6ba7b810-9dad-11d1-80b4-00c04fd430c8".to_owned(),
+    );
     for delete in [false, true] {
-        let mover = ByRequest { client: &stage.kubelet, grace_period: None, delete };
+        let mover = ByRequest {
+            client: &stage.kubelet,
+            grace_period: None,
+            delete,
+        };
         let answer = mover.ask(&former).await;
         ensure!(answer == Answer::Gone, "the pod before it is gone: {answer:?}");
-        ensure!(stage.untouched().await? == ["web"], "the one that has its name now is not");
+        ensure!(
+            stage.untouched().await? == ["web"],
+            "the one that has its name now is not"
+        );
     }
     former.metadata.uid = uid;
-    let mover = ByRequest { client: &stage.kubelet, grace_period: Some(7), delete: false };
+    let mover = ByRequest {
+        client: &stage.kubelet,
+        grace_period: Some(7),
+        delete: false,
+    };
     stage.host.stop_kubelet();
     ensure!(mover.ask(&former).await == Answer::Accepted, "this one is asked");
     let grace = stage.pods().get("n8-web").await?.metadata.deletion_grace_period_seconds;

@@ -23,7 +23,12 @@ const LONG: Duration = Duration::from_secs(60);
 async fn drain_settings() -> Result<()> {
     // One of them has a name that is no value of a label.
     let names = vec![format!("node1.{}.{}.example.com", "a".repeat(60), "b".repeat(60))];
-    let cluster = Cluster::start(ClusterOptions { hosts: 6, names, ..ClusterOptions::default() }).await?;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 6,
+        names,
+        ..ClusterOptions::default()
+    })
+    .await?;
     let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
     let settings = part("settings", 1..=1).await?;
     let hold = part("hold", 2..=3).await?;
@@ -33,11 +38,26 @@ async fn drain_settings() -> Result<()> {
     together(
         &cluster,
         vec![
-            ("the_settings_come_from_the_pool", Box::pin(the_settings_come_from_the_pool(&settings))),
-            ("hold_waits_for_somebody_to_help", Box::pin(hold_waits_for_somebody_to_help(&hold))),
-            ("force_deletes_what_is_left", Box::pin(force_deletes_what_is_left(&force))),
-            ("without_a_drain_the_pods_stay", Box::pin(without_a_drain_the_pods_stay(&disabled))),
-            ("who_is_selected_is_deleted", Box::pin(who_is_selected_is_deleted(&selected))),
+            (
+                "the_settings_come_from_the_pool",
+                Box::pin(the_settings_come_from_the_pool(&settings)),
+            ),
+            (
+                "hold_waits_for_somebody_to_help",
+                Box::pin(hold_waits_for_somebody_to_help(&hold)),
+            ),
+            (
+                "force_deletes_what_is_left",
+                Box::pin(force_deletes_what_is_left(&force)),
+            ),
+            (
+                "without_a_drain_the_pods_stay",
+                Box::pin(without_a_drain_the_pods_stay(&disabled)),
+            ),
+            (
+                "who_is_selected_is_deleted",
+                Box::pin(who_is_selected_is_deleted(&selected)),
+            ),
         ],
     )
     .await
@@ -53,7 +73,9 @@ async fn bare_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
         "nodeName": node, "containers": [{"name": "main", "image": "registry.test/app"}],
         "volumes": [{"name": "tmp", "emptyDir": {}}], "terminationGracePeriodSeconds": 1,
     }});
-    pods(part).create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    pods(part)
+        .create(&PostParams::default(), &serde_json::from_value(pod)?)
+        .await?;
     Ok(())
 }
 
@@ -71,7 +93,9 @@ async fn managed_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
             "containers": [{"name": "main", "image": "registry.test/app"}],
         },
     });
-    pods(part).create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    pods(part)
+        .create(&PostParams::default(), &serde_json::from_value(pod)?)
+        .await?;
     part.until(&format!("{name} runs"), SOON, || async {
         let status = pods(part).get(name).await?.status;
         Ok(status.and_then(|s| s.phase).as_deref() == Some("Running"))
@@ -89,7 +113,9 @@ async fn protect(part: &Part<'_>, name: &str) -> Result<()> {
         "metadata": {"name": name},
         "spec": {"minAvailable": 10, "selector": {"matchLabels": {"app": name}}},
     });
-    budgets(part).create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
+    budgets(part)
+        .create(&PostParams::default(), &serde_json::from_value(budget)?)
+        .await?;
     part.until(&format!("budget {name} is observed"), SOON, || async {
         let status = budgets(part).get(name).await?.status;
         Ok(status.is_some_and(|s| s.observed_generation == Some(1) && s.current_healthy > 0))
@@ -102,7 +128,10 @@ async fn until_in_the_way(part: &Part<'_>, node: &str, pod: &str, reason: &str) 
     let found = std::cell::RefCell::new(None);
     part.until(&format!("{pod} holds up {node}: {reason:?}"), SOON, || async {
         let status = part.bootc_node(node).await?.status.unwrap_or_default();
-        let blocker = status.drain_blockers.into_iter().find(|b| b.pod == pod && b.reason.contains(reason));
+        let blocker = status
+            .drain_blockers
+            .into_iter()
+            .find(|b| b.pod == pod && b.reason.contains(reason));
         let is_there = blocker.is_some();
         found.replace(blocker);
         Ok(is_there)
@@ -117,10 +146,14 @@ async fn the_settings_come_from_the_pool(part: &Part<'_>) -> Result<()> {
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
     let first = until_in_the_way(part, node, "default/bare", "Unmanaged, with EmptyDir").await?;
     ensure!(first.since.0 <= Timestamp::now(), "since when: {first:?}");
-    part.cluster.patch_pool(&part.name, json!({ "drain": { "force": true } })).await?;
+    part.cluster
+        .patch_pool(&part.name, json!({ "drain": { "force": true } }))
+        .await?;
     until_in_the_way(part, node, "default/bare", "drain.deleteEmptyDirData").await?;
     ensure!(part.boots(1) == 1, "a blocked drain reboots nothing");
-    part.cluster.patch_pool(&part.name, json!({ "drain": { "deleteEmptyDirData": true } })).await?;
+    part.cluster
+        .patch_pool(&part.name, json!({ "drain": { "deleteEmptyDirData": true } }))
+        .await?;
     part.until_all_run(&v2, LONG).await?;
     ensure!(pods(part).get_opt("bare").await?.is_none(), "it was evicted");
     Ok(())
@@ -138,7 +171,10 @@ async fn roll_with(part: &Part<'_>, drain: Value) -> Result<Published> {
 /// When a host was last told to have gone down.
 fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     let events = part.cluster.log.events();
-    let down = events.iter().rev().find(|e| e.host == part.node(n) && matches!(e.change, HostChange::Down));
+    let down = events
+        .iter()
+        .rev()
+        .find(|e| e.host == part.node(n) && matches!(e.change, HostChange::Down));
     Ok(down.context("it never went down")?.at)
 }
 
@@ -159,22 +195,56 @@ async fn hold_waits_for_somebody_to_help(part: &Part<'_>) -> Result<()> {
     protect(part, "kept").await?;
     let v2 = roll_with(part, json!({ "timeout": "2s", "onTimeout": "Hold" })).await?;
     until_in_the_way(part, n1, "default/kept", "disruption budget kept").await?;
-    part.until("what may go is gone", SOON, || async { Ok(pods(part).get_opt("moves").await?.is_none()) }).await?;
+    part.until("what may go is gone", SOON, || async {
+        Ok(pods(part).get_opt("moves").await?.is_none())
+    })
+    .await?;
     let held = "default/kept: ";
-    part.until_node_says(n1, ("Drained", "False", "DrainTimeout", held), SOON).await?;
-    part.until_node_says(n1, ("NodeDegraded", "True", "DrainTimeout", "held by drain.onTimeout: Hold"), SOON).await?;
-    part.until_says("Degraded", "True", "NodesDegraded", "held by drain.onTimeout: Hold", SOON).await?;
+    part.until_node_says(n1, ("Drained", "False", "DrainTimeout", held), SOON)
+        .await?;
+    part.until_node_says(
+        n1,
+        ("NodeDegraded", "True", "DrainTimeout", "held by drain.onTimeout: Hold"),
+        SOON,
+    )
+    .await?;
+    part.until_says(
+        "Degraded",
+        "True",
+        "NodesDegraded",
+        "held by drain.onTimeout: Hold",
+        SOON,
+    )
+    .await?;
     // Twice its time, after which even Force gives up.
-    let since = part.bootc_node(n1).await?.status.map(|s| s.conditions).unwrap_or_default();
-    let since = berth_api::condition::find(&since, "NodeDegraded").context("it said so")?.last_transition_time.0;
+    let since = part
+        .bootc_node(n1)
+        .await?
+        .status
+        .map(|s| s.conditions)
+        .unwrap_or_default();
+    let since = berth_api::condition::find(&since, "NodeDegraded")
+        .context("it said so")?
+        .last_transition_time
+        .0;
     part.until("four seconds have passed", SOON, || async {
         Ok(Timestamp::now().duration_since(since) > SignedDuration::from_secs(4))
     })
     .await?;
-    ensure!(part.holders().await? == [n1], "it keeps its berth, and {n2} waits: {:?}", part.holders().await?);
-    ensure!(part.cluster.phase(n1).await? == "Draining" && part.is_cordoned(n1).await?, "it goes on draining");
+    ensure!(
+        part.holders().await? == [n1],
+        "it keeps its berth, and {n2} waits: {:?}",
+        part.holders().await?
+    );
+    ensure!(
+        part.cluster.phase(n1).await? == "Draining" && part.is_cordoned(n1).await?,
+        "it goes on draining"
+    );
     ensure!(part.boots(1) == 1 && part.boots(2) == 1, "nobody reboots");
-    ensure!(pods(part).get("kept").await?.metadata.deletion_timestamp.is_none(), "what a budget protects stays");
+    ensure!(
+        pods(part).get("kept").await?.metadata.deletion_timestamp.is_none(),
+        "what a budget protects stays"
+    );
     let turn = part.bootc_node(n1).await?.status.and_then(|s| s.last_turn);
     ensure!(turn.is_none(), "its turn has not ended: {turn:?}");
     // Somebody helps, and nothing else is needed.
@@ -182,11 +252,21 @@ async fn hold_waits_for_somebody_to_help(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v2, LONG).await?;
     part.until_says("Degraded", "False", "AsExpected", "", SOON).await?;
     let asked = asked(part, "kept")?;
-    ensure!(asked.iter().all(|(_, how, _)| *how == "evict"), "nothing was forced: {asked:?}");
-    let evicted = asked.iter().find(|(_, _, well)| *well).context("it was evicted in the end")?.0;
+    ensure!(
+        asked.iter().all(|(_, how, _)| *how == "evict"),
+        "nothing was forced: {asked:?}"
+    );
+    let evicted = asked
+        .iter()
+        .find(|(_, _, well)| *well)
+        .context("it was evicted in the end")?
+        .0;
     ensure!(evicted < down(part, 1)?, "and before the reboot: {evicted}");
     ensure!(part.order(&v2) == [n1, n2], "one turn each: {:?}", part.order(&v2));
-    ensure!(part.boots(1) == 2 && !part.is_cordoned(n1).await?, "one reboot, and schedulable again");
+    ensure!(
+        part.boots(1) == 2 && !part.is_cordoned(n1).await?,
+        "one reboot, and schedulable again"
+    );
     Ok(())
 }
 
@@ -201,12 +281,22 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     ensure!(pods(part).get_opt("guarded").await?.is_none(), "it was deleted");
     let asked = asked(part, "guarded")?;
     let evictions = asked.iter().filter(|(_, how, _)| *how == "evict");
-    ensure!(evictions.clone().count() > 0 && evictions.clone().all(|(_, _, well)| !well), "first in vain: {asked:?}");
+    ensure!(
+        evictions.clone().count() > 0 && evictions.clone().all(|(_, _, well)| !well),
+        "first in vain: {asked:?}"
+    );
     let first = evictions.map(|(at, _, _)| *at).min().context("an eviction was tried")?;
-    let deleted = asked.iter().find(|(_, how, well)| *how == "delete" && *well).context("it was deleted")?.0;
+    let deleted = asked
+        .iter()
+        .find(|(_, how, well)| *how == "delete" && *well)
+        .context("it was deleted")?
+        .0;
     // The drain has begun before the first try.
     let waited = deleted.duration_since(first);
-    ensure!(waited >= SignedDuration::from_millis(1500), "not before its time was over: {waited:?}");
+    ensure!(
+        waited >= SignedDuration::from_millis(1500),
+        "not before its time was over: {waited:?}"
+    );
     ensure!(deleted < down(part, 1)?, "and before the reboot");
     let status = part.bootc_node(node).await?.status.unwrap_or_default();
     let turn = status.last_turn;
@@ -216,7 +306,10 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
 
 /// The UID of a pod that nobody has asked to leave.
 async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
-    let found = pods(part).get_opt(pod).await?.filter(|p| p.metadata.deletion_timestamp.is_none());
+    let found = pods(part)
+        .get_opt(pod)
+        .await?
+        .filter(|p| p.metadata.deletion_timestamp.is_none());
     Ok(found.and_then(|p| p.metadata.uid))
 }
 
@@ -230,14 +323,29 @@ async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     let v2 = roll_with(part, json!({ "enabled": false })).await?;
     part.until_all_run(&v2, LONG).await?;
     for pod in pods {
-        ensure!(asked(part, pod)?.is_empty(), "nobody was asked to leave: {pod}: {:?}", asked(part, pod)?);
+        ensure!(
+            asked(part, pod)?.is_empty(),
+            "nobody was asked to leave: {pod}: {:?}",
+            asked(part, pod)?
+        );
     }
     let after = [uid_of(part, pods[0]).await?, uid_of(part, pods[1]).await?];
-    ensure!(before == after && before.iter().all(Option::is_some), "they are still there: {before:?}, {after:?}");
+    ensure!(
+        before == after && before.iter().all(Option::is_some),
+        "they are still there: {before:?}, {after:?}"
+    );
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
-    let cordons = audit.writes().filter(|r| r.name == node && r.unschedulable() == Some(true));
-    let cordoned = cordons.map(|r| r.received).min().context("it was cordoned all the same")?;
-    ensure!(cordoned < down(part, 1)? && !part.is_cordoned(node).await?, "before the reboot, and not after");
+    let cordons = audit
+        .writes()
+        .filter(|r| r.name == node && r.unschedulable() == Some(true));
+    let cordoned = cordons
+        .map(|r| r.received)
+        .min()
+        .context("it was cordoned all the same")?;
+    ensure!(
+        cordoned < down(part, 1)? && !part.is_cordoned(node).await?,
+        "before the reboot, and not after"
+    );
     Ok(())
 }
 
@@ -253,8 +361,14 @@ async fn who_is_selected_is_deleted(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v2, LONG).await?;
     ensure!(pods(part).get_opt("chosen").await?.is_none(), "it was deleted");
     let asked = [asked(part, "chosen")?, asked(part, "left")?];
-    ensure!(asked[0].iter().all(|(_, how, well)| *how == "delete" && *well), "at once, not evicted: {asked:?}");
-    ensure!(!asked[0].is_empty() && asked[1].is_empty(), "and the other one was not asked: {asked:?}");
+    ensure!(
+        asked[0].iter().all(|(_, how, well)| *how == "delete" && *well),
+        "at once, not evicted: {asked:?}"
+    );
+    ensure!(
+        !asked[0].is_empty() && asked[1].is_empty(),
+        "and the other one was not asked: {asked:?}"
+    );
     ensure!(before.is_some() && uid_of(part, "left").await? == before, "it stays");
     Ok(())
 }

@@ -51,17 +51,41 @@ async fn gates() -> Result<()> {
     together(
         &cluster,
         vec![
-            ("a_paused_pool_takes_back_and_goes_on", Box::pin(a_paused_pool_takes_back_and_goes_on(&pause))),
+            (
+                "a_paused_pool_takes_back_and_goes_on",
+                Box::pin(a_paused_pool_takes_back_and_goes_on(&pause)),
+            ),
             ("a_window_opens", Box::pin(windows::a_window_opens(&window))),
-            ("a_window_shuts_over_a_drain", Box::pin(windows::a_window_shuts_over_a_drain(&shutting))),
-            ("a_window_that_means_nothing", Box::pin(windows::a_window_that_means_nothing(&invalid))),
-            ("a_host_without_the_time", Box::pin(windows::a_host_without_the_time(&clock))),
+            (
+                "a_window_shuts_over_a_drain",
+                Box::pin(windows::a_window_shuts_over_a_drain(&shutting)),
+            ),
+            (
+                "a_window_that_means_nothing",
+                Box::pin(windows::a_window_that_means_nothing(&invalid)),
+            ),
+            (
+                "a_host_without_the_time",
+                Box::pin(windows::a_host_without_the_time(&clock)),
+            ),
             ("wave_after_wave", Box::pin(wave_after_wave(&waves))),
             ("zone_beside_zone", Box::pin(zone_beside_zone(&zones))),
-            ("an_image_that_fails_halts", Box::pin(an_image_that_fails_halts(&budget))),
-            ("a_halt_takes_back_from_who_drains", Box::pin(a_halt_takes_back_from_who_drains(&halt))),
-            ("a_splay_delays_the_start", Box::pin(windows::a_splay_delays_the_start(&splay))),
-            ("a_window_that_is_too_short", Box::pin(windows::a_window_that_is_too_short(&short))),
+            (
+                "an_image_that_fails_halts",
+                Box::pin(an_image_that_fails_halts(&budget)),
+            ),
+            (
+                "a_halt_takes_back_from_who_drains",
+                Box::pin(a_halt_takes_back_from_who_drains(&halt)),
+            ),
+            (
+                "a_splay_delays_the_start",
+                Box::pin(windows::a_splay_delays_the_start(&splay)),
+            ),
+            (
+                "a_window_that_is_too_short",
+                Box::pin(windows::a_window_that_is_too_short(&short)),
+            ),
         ],
     )
     .await
@@ -70,12 +94,26 @@ async fn gates() -> Result<()> {
 /// Here the controller asks its machine's kernel about the clock, as it does unless it is told not to.
 #[tokio::test]
 async fn fleet() -> Result<()> {
-    let cluster = Cluster::start(ClusterOptions { controller_env: vec![], ..options(3) }).await?;
+    let cluster = Cluster::start(ClusterOptions {
+        controller_env: vec![],
+        ..options(3)
+    })
+    .await?;
     let part = Part::new(&cluster, "fleet", 1..=2).await?;
-    together(&cluster, vec![("a_paused_fleet_takes_back_and_goes_on", Box::pin(paused_fleet(&part)))]).await?;
+    together(
+        &cluster,
+        vec![("a_paused_fleet_takes_back_and_goes_on", Box::pin(paused_fleet(&part)))],
+    )
+    .await?;
     let part = Part::new(&cluster, "kernel", 3..=3).await?;
-    together(&cluster, vec![("the_clock_of_the_controller", Box::pin(windows::the_clock_of_the_controller(&part)))])
-        .await
+    together(
+        &cluster,
+        vec![(
+            "the_clock_of_the_controller",
+            Box::pin(windows::the_clock_of_the_controller(&part)),
+        )],
+    )
+    .await
 }
 
 /// Everyone who must hold no berth any more: the last one ended so, its Node is schedulable, its host was not rebooted.
@@ -95,14 +133,20 @@ async fn until_taken_back(part: &Part<'_>, n: usize, outcome: Outcome) -> Result
 async fn a_paused_pool_takes_back_and_goes_on(part: &Part<'_>) -> Result<()> {
     let nodes = [part.node(1), part.node(2), part.node(3)];
     part.block(nodes[0]).await?;
-    let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1, "paused": true })).await?;
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": 1, "paused": true }))
+        .await?;
     for node in nodes {
         part.until_phase(node, "Waiting", SOON).await?;
     }
     part.until_held(&nodes, "Paused", "rollout.paused", SOON).await?;
     part.until_says("Paused", "True", "PausedByAdmin", "", SOON).await?;
-    part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON).await?;
-    ensure!(part.holders().await?.is_empty(), "nobody holds a berth of a paused pool");
+    part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON)
+        .await?;
+    ensure!(
+        part.holders().await?.is_empty(),
+        "nobody holds a berth of a paused pool"
+    );
     part.rollout(json!({ "paused": false })).await?;
     part.until_phase(nodes[0], "Draining", SOON).await?;
     ensure!(part.is_cordoned(nodes[0]).await?, "who drains is cordoned");
@@ -124,7 +168,9 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": "cluster" },
             "spec": { "paused": paused },
         });
-        fleet.patch("cluster", &PatchParams::apply("admin").force(), &Patch::Apply(&object)).await?;
+        fleet
+            .patch("cluster", &PatchParams::apply("admin").force(), &Patch::Apply(&object))
+            .await?;
         part.until("the fleet says so", SOON, || async {
             let status = fleet.get("cluster").await?.status.unwrap_or_default();
             Ok(condition::is_true(&status.conditions, "Paused") == paused)
@@ -140,22 +186,33 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
         })
         .await?;
         let holder = part.holders().await?.pop().context("it holds a berth")?;
-        nodes.iter().position(|node| *node == holder).map(|n| n + 1).context("it is one of ours")
+        nodes
+            .iter()
+            .position(|node| *node == holder)
+            .map(|n| n + 1)
+            .context("it is one of ours")
     };
     pause(true).await?;
     for node in nodes {
         part.block(node).await?;
     }
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
-    part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON).await?;
-    part.until_says("Paused", "True", "PausedByFleet", "BootcFleet cluster", SOON).await?;
-    part.until_says("Progressing", "False", "FleetPaused", "BootcFleet cluster", SOON).await?;
-    ensure!(part.hosts.iter().all(|h| h.facts().staged.is_none()), "nobody begins to pull");
+    part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON)
+        .await?;
+    part.until_says("Paused", "True", "PausedByFleet", "BootcFleet cluster", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "FleetPaused", "BootcFleet cluster", SOON)
+        .await?;
+    ensure!(
+        part.hosts.iter().all(|h| h.facts().staged.is_none()),
+        "nobody begins to pull"
+    );
     pause(false).await?;
     let first = draining().await?;
     pause(true).await?;
     until_taken_back(part, first, Outcome::Revoked).await?;
-    part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON).await?;
+    part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON)
+        .await?;
     pause(false).await?;
     draining().await?;
     for node in nodes {
@@ -169,16 +226,21 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     const SOAK: SignedDuration = SignedDuration::from_secs(6);
     let nodes @ [w1, w2, canary, last] = [1, 2, 3, 4].map(|n| part.node(n));
     part.label(canary, "tier", Some("canary")).await?;
-    part.label(last, "node-role.kubernetes.io/control-plane", Some("")).await?;
+    part.label(last, "node-role.kubernetes.io/control-plane", Some(""))
+        .await?;
     for node in [w2, canary] {
         part.block(node).await?;
     }
     let wave = json!({ "name": "first", "nodeSelector": { "matchLabels": { "tier": "canary" } }, "soakTime": "6s" });
-    let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": [wave] })).await?;
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": [wave] }))
+        .await?;
     part.until_hold(&[canary], SOON).await?;
-    part.until_held(&[w1, w2, last], "WaveWaiting", "wave first is proven", SOON).await?;
+    part.until_held(&[w1, w2, last], "WaveWaiting", "wave first is proven", SOON)
+        .await?;
     part.unblock(canary).await?;
-    part.until_held(&[w1, w2, last], "WaveSoaking", "wave first has soaked", SOON).await?;
+    part.until_held(&[w1, w2, last], "WaveSoaking", "wave first has soaked", SOON)
+        .await?;
     part.until("the pool says how far it is", SOON, || async {
         let waves = part.status().await?.waves;
         let is = |name: &str, state| waves.iter().any(|w| w.name == name && w.state == state);
@@ -186,19 +248,32 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     })
     .await?;
     part.until_run(&v2, &[1], SOON).await?;
-    part.until_held(&[last], "WaveWaiting", "wave rest is proven", SOON).await?;
+    part.until_held(&[last], "WaveWaiting", "wave rest is proven", SOON)
+        .await?;
     part.until_hold(&[w2], SOON).await?;
     ensure!(part.order(&v2) == [canary, w1], "only these have gone so far");
     part.unblock(w2).await?;
     part.until_all_run(&v2, LONG).await?;
-    ensure!(part.order(&v2) == [canary, w1, w2, last], "wave after wave: {:?} of {nodes:?}", part.order(&v2));
+    ensure!(
+        part.order(&v2) == [canary, w1, w2, last],
+        "wave after wave: {:?} of {nodes:?}",
+        part.order(&v2)
+    );
     let events = part.cluster.log.events();
     let at = |host: &str, wanted: fn(&HostChange) -> bool| {
-        events.iter().rev().find(|e| e.host == host && wanted(&e.change)).map(|e| e.at).context("it rebooted")
+        events
+            .iter()
+            .rev()
+            .find(|e| e.host == host && wanted(&e.change))
+            .map(|e| e.at)
+            .context("it rebooted")
     };
     let proven = at(canary, |c| matches!(c, HostChange::Ready { .. }))?;
     let next = at(w1, |c| matches!(c, HostChange::Down))?;
-    ensure!(next.duration_since(proven) >= SOAK, "the canary soaked: proven at {proven}, next down at {next}");
+    ensure!(
+        next.duration_since(proven) >= SOAK,
+        "the canary soaked: proven at {proven}, next down at {next}"
+    );
     part.until("all waves are done", SOON, || async {
         let waves = part.status().await?.waves;
         Ok(waves.len() == 3 && waves.iter().all(|w| w.state == WaveState::Done))
@@ -213,7 +288,8 @@ async fn zone_beside_zone(part: &Part<'_>) -> Result<()> {
         part.block(node).await?;
     }
     let v2 = part.publish("2.0.0").await?;
-    part.roll_once_staged(&v2, json!({ "maxUnavailable": 2, "zoneKey": "rack" })).await?;
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 2, "zoneKey": "rack" }))
+        .await?;
     part.until_hold(&[z1, z3], SOON).await?;
     part.unblock(z1).await?;
     part.until_hold(&[z2, z3], SOON).await?;
@@ -241,25 +317,47 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     }
     let rollout = || json!({ "maxUnavailable": 2, "maxFailures": 2 });
     let v2 = part.roll_to("2.0.0", rollout()).await?;
-    part.until_says("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2", LONG).await?;
+    part.until_says("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2", LONG)
+        .await?;
     part.until_hold(&[], SOON).await?;
-    part.until_says("Progressing", "False", "RolloutHalted", "publish another image", SOON).await?;
+    part.until_says("Progressing", "False", "RolloutHalted", "publish another image", SOON)
+        .await?;
     let bad = failed(part, &v2.digest).await?;
-    ensure!((2..=MOST).contains(&bad.len()), "from two to {MOST} nodes failed: {bad:?}");
-    let recorded = part.status().await?.failures.into_iter().find(|f| f.digest == v2.digest).context("on record")?;
-    ensure!(recorded.nodes == bad, "all of them are on record: {recorded:?}, {bad:?}");
-    let good: Vec<_> = part.hosts.iter().map(|h| h.name()).filter(|name| !bad.iter().any(|b| b == name)).collect();
-    part.until_held(&good, "RolloutHalted", "change rollout.retryToken", SOON).await?;
+    ensure!(
+        (2..=MOST).contains(&bad.len()),
+        "from two to {MOST} nodes failed: {bad:?}"
+    );
+    let recorded = part
+        .status()
+        .await?
+        .failures
+        .into_iter()
+        .find(|f| f.digest == v2.digest)
+        .context("on record")?;
+    ensure!(
+        recorded.nodes == bad,
+        "all of them are on record: {recorded:?}, {bad:?}"
+    );
+    let good: Vec<_> = part
+        .hosts
+        .iter()
+        .map(|h| h.name())
+        .filter(|name| !bad.iter().any(|b| b == name))
+        .collect();
+    part.until_held(&good, "RolloutHalted", "change rollout.retryToken", SOON)
+        .await?;
     // Another image goes on, with nobody's word.
     for host in &part.hosts {
         host.settings(|s| s.finalization_failures = 0);
     }
     let v3 = part.roll_to("3.0.0", rollout()).await?;
     part.until_all_run(&v3, LONG).await?;
-    part.until_says("RolloutHalted", "False", "AsExpected", "", SOON).await?;
+    part.until_says("RolloutHalted", "False", "AsExpected", "", SOON)
+        .await?;
     // And back to the one that failed, at the admin's word: first those on which it did not fail may, and nobody does.
     part.pool(&v2, rollout()).await?;
-    part.until_says("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2", SOON).await?;
+    part.until_says("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2", SOON)
+        .await?;
     part.rollout(json!({ "retryToken": "mended" })).await?;
     part.until_all_run(&v2, LONG).await?;
     let bad = failed(part, &v2.digest).await?;
@@ -271,14 +369,17 @@ async fn a_halt_takes_back_from_who_drains(part: &Part<'_>) -> Result<()> {
     let (n1, n2) = (part.node(1), part.node(2));
     part.block(n2).await?;
     let v2 = part.publish("2.0.0").await?;
-    part.host(1).settings(|s| s.never_ready = [v2.digest.to_string()].into());
-    part.roll_once_staged(&v2, json!({ "maxUnavailable": 2, "maxFailures": 1 })).await?;
+    part.host(1)
+        .settings(|s| s.never_ready = [v2.digest.to_string()].into());
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 2, "maxFailures": 1 }))
+        .await?;
     part.until_phase(n1, "Proving", SOON).await?;
     part.until_phase(n2, "Draining", SOON).await?;
     part.until_hold(&[n1, n2], SOON).await?;
     // Its admin gives the first one up: it has failed.
     part.label(n1, "berth.dev/exclude", Some("")).await?;
-    part.until_says("RolloutHalted", "True", "TooManyFailures", n1, SOON).await?;
+    part.until_says("RolloutHalted", "True", "TooManyFailures", n1, SOON)
+        .await?;
     until_taken_back(part, 2, Outcome::Revoked).await?;
     part.until_held(&[n2], "RolloutHalted", n1, SOON).await?;
     part.unblock(n2).await?;

@@ -1,7 +1,11 @@
 //! Own node only (invariant I6): what an agent's token may write, as a real API server with our roles and admission
 //! policies answers it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail like the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of a test fail like the test"
+)]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,9 +45,13 @@ impl Rig {
         let admin = control_plane.admin_client();
         let uid = node(&admin, "n1").await?;
         let other_uid = node(&admin, "n2").await?;
-        control_plane.place_pod(keys::NAMESPACE, ACCOUNT, "n1", "agent-n1").await?;
+        control_plane
+            .place_pod(keys::NAMESPACE, ACCOUNT, "n1", "agent-n1")
+            .await?;
         let client = async |bound| {
-            let config = control_plane.service_account_kubeconfig(keys::NAMESPACE, ACCOUNT, bound).await?;
+            let config = control_plane
+                .service_account_kubeconfig(keys::NAMESPACE, ACCOUNT, bound)
+                .await?;
             config.client().await
         };
         let rig = Self {
@@ -56,7 +64,9 @@ impl Rig {
             failures: Vec::new(),
         };
         for name in ["n1", "n2"] {
-            bootc_nodes(&rig.admin).create(&PostParams::default(), &bootc_node(name)).await?;
+            bootc_nodes(&rig.admin)
+                .create(&PostParams::default(), &bootc_node(name))
+                .await?;
         }
         rig.wait_for_policies().await?;
         Ok(rig)
@@ -68,16 +78,24 @@ impl Rig {
         let mut stolen = self.put(&berth).await?;
         let started = Instant::now();
         loop {
-            stolen.annotations_mut().insert("try".into(), format!("{:?}", started.elapsed()));
+            stolen
+                .annotations_mut()
+                .insert("try".into(), format!("{:?}", started.elapsed()));
             let status = json!({"status": {"bootID": format!("{:?}", started.elapsed())}});
-            let lease = leases(&self.agent).replace(&stolen.name_any(), &PostParams::default(), &stolen).await;
-            let node =
-                bootc_nodes(&self.agent).patch_status("n2", &PatchParams::default(), &Patch::Merge(&status)).await;
+            let lease = leases(&self.agent)
+                .replace(&stolen.name_any(), &PostParams::default(), &stolen)
+                .await;
+            let node = bootc_nodes(&self.agent)
+                .patch_status("n2", &PatchParams::default(), &Patch::Merge(&status))
+                .await;
             if lease.is_err() && node.is_err() {
                 return Ok(());
             }
             stolen = leases(&self.admin).get(&stolen.name_any()).await?;
-            anyhow::ensure!(started.elapsed() < Duration::from_secs(30), "the policies do not take effect");
+            anyhow::ensure!(
+                started.elapsed() < Duration::from_secs(30),
+                "the policies do not take effect"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -90,7 +108,10 @@ impl Rig {
             leases.delete(&name, &DeleteParams::default()).await?;
         }
         let lease = lease::create(berth, keys::NAMESPACE, Duration::from_secs(900), Timestamp::now());
-        leases.create(&PostParams::default(), &lease).await.context("storing a berth")
+        leases
+            .create(&PostParams::default(), &lease)
+            .await
+            .context("storing a berth")
     }
 
     fn record<T>(&mut self, what: &str, answer: kube::Result<T>, refusal: Option<&str>) {
@@ -107,7 +128,9 @@ impl Rig {
         for client in [self.agent.clone(), self.service.clone()] {
             let mut lease = self.put(before).await.unwrap();
             change(&mut lease);
-            let answer = leases(&client).replace(&lease.name_any(), &PostParams::default(), &lease).await;
+            let answer = leases(&client)
+                .replace(&lease.name_any(), &PostParams::default(), &lease)
+                .await;
             self.record(what, answer, refusal);
         }
     }
@@ -165,7 +188,9 @@ fn offer(node: &str, uid: &NodeUid) -> Offer {
 }
 
 fn take(berth: &Berth, node: &str, uid: &NodeUid) -> Berth {
-    berth.taken(&NodeName::from(node), uid, Some(digest(1)), BootId::from("boot-1")).unwrap()
+    berth
+        .taken(&NodeName::from(node), uid, Some(digest(1)), BootId::from("boot-1"))
+        .unwrap()
 }
 
 fn annotate(key: &'static str, value: &'static str) -> impl Fn(&mut Lease) {
@@ -190,7 +215,12 @@ async fn an_agent_writes_its_own_node_only() {
     other_verbs(&mut rig).await;
     admitted(&mut rig).await;
     long_names(&rig).await;
-    assert!(rig.failures.is_empty(), "{} wrong:\n{}", rig.failures.len(), rig.failures.join("\n"));
+    assert!(
+        rig.failures.is_empty(),
+        "{} wrong:\n{}",
+        rig.failures.len(),
+        rig.failures.join("\n")
+    );
 }
 
 /// BootcNodes.
@@ -202,24 +232,40 @@ async fn statuses(rig: &mut Rig) {
         let nodes = bootc_nodes(&client);
         rig.record("own status", nodes.patch_status("n1", &apply, &merge).await, None);
         let refusal = Some("the berth-agent of node n1 may not write BootcNode n2, only its own");
-        rig.record("another's status", nodes.patch_status("n2", &apply, &merge).await, refusal);
+        rig.record(
+            "another's status",
+            nodes.patch_status("n2", &apply, &merge).await,
+            refusal,
+        );
 
         let moved = json!({"spec": {"poolName": "elsewhere"}});
         let answer = nodes.patch("n1", &apply, &Patch::Merge(&moved)).await;
-        rig.record("own pool, by the object", answer, Some("cannot patch resource \"bootcnodes\""));
+        rig.record(
+            "own pool, by the object",
+            answer,
+            Some("cannot patch resource \"bootcnodes\""),
+        );
         let answer = nodes.patch_status("n1", &apply, &Patch::Merge(&moved)).await;
         rig.record("own pool, by the status", answer, None);
         let answer = nodes.create(&PostParams::default(), &bootc_node("n3")).await;
         rig.record("a new BootcNode", answer, Some("cannot create resource \"bootcnodes\""));
         let answer = nodes.delete("n1", &DeleteParams::default()).await;
-        rig.record("own BootcNode away", answer, Some("cannot delete resource \"bootcnodes\""));
+        rig.record(
+            "own BootcNode away",
+            answer,
+            Some("cannot delete resource \"bootcnodes\""),
+        );
     }
     let kept = bootc_nodes(&rig.admin).get("n1").await.unwrap();
     if kept.data["spec"]["poolName"] != "workers" {
         rig.failures.push("a status write changed spec.poolName".to_owned());
     }
     let answer = bootc_nodes(&rig.stray).patch_status("n1", &apply, &merge).await;
-    rig.record("a token without node", answer, Some("this token of a berth-agent names no node"));
+    rig.record(
+        "a token without node",
+        answer,
+        Some("this token of a berth-agent names no node"),
+    );
 }
 
 /// All that the protocol has for an agent.
@@ -240,13 +286,18 @@ async fn turns(rig: &mut Rig) {
         ("release before commit", &taken, &gave_up),
         ("renew while releasing", &releasing, &releasing),
         ("give back", &releasing, &releasing.given_back().unwrap()),
-        ("give back a revoked one", &gave_up.revoked(Some("Paused".into())).unwrap(), &gave_up.given_back().unwrap()),
+        (
+            "give back a revoked one",
+            &gave_up.revoked(Some("Paused".into())).unwrap(),
+            &gave_up.given_back().unwrap(),
+        ),
     ] {
         rig.step(what, before, after, None).await;
     }
     let failed = committed.releasing(Outcome::Failed, boot()).unwrap();
     rig.step("release as failed", &committed, &failed, None).await;
-    rig.step("give back as failed", &failed, &failed.given_back().unwrap(), None).await;
+    rig.step("give back as failed", &failed, &failed.given_back().unwrap(), None)
+        .await;
     rig.change(
         "give back as it did not end",
         &failed,
@@ -255,8 +306,20 @@ async fn turns(rig: &mut Rig) {
     )
     .await;
     let failed_alone = Some("closed:failed goes with Failed alone");
-    rig.change("released, though failed", &failed, |l| write_as(l, &failed, "closed:released"), failed_alone).await;
-    rig.change("failed, though released", &releasing, |l| write_as(l, &releasing, "closed:failed"), failed_alone).await;
+    rig.change(
+        "released, though failed",
+        &failed,
+        |l| write_as(l, &failed, "closed:released"),
+        failed_alone,
+    )
+    .await;
+    rig.change(
+        "failed, though released",
+        &releasing,
+        |l| write_as(l, &releasing, "closed:failed"),
+        failed_alone,
+    )
+    .await;
 }
 
 /// Closes a berth as the protocol does, under another name for it.
@@ -275,15 +338,24 @@ async fn licences(rig: &mut Rig) {
     let anew = committed.relicensed(digest(3), next()).unwrap();
     for (what, before, after) in [
         ("go on", &committed, &anew),
-        ("go on, rebooted before the commit", &taken, &taken.relicensed(digest(3), next()).unwrap()),
+        (
+            "go on, rebooted before the commit",
+            &taken,
+            &taken.relicensed(digest(3), next()).unwrap(),
+        ),
         ("go on once more", &anew, &anew.relicensed(digest(4), next()).unwrap()),
-        ("repeat a licence that led nowhere", &committed, &committed.relicensed(digest(2), next()).unwrap()),
+        (
+            "repeat a licence that led nowhere",
+            &committed,
+            &committed.relicensed(digest(2), next()).unwrap(),
+        ),
     ] {
         rig.step(what, before, after, None).await;
     }
     let revoke = |berth: &Berth| berth.revoked(Some("Paused".into())).unwrap();
     let revoked = Some("it is revoked");
-    rig.step("go on though revoked", &revoke(&committed), &revoke(&anew), revoked).await;
+    rig.step("go on though revoked", &revoke(&committed), &revoke(&anew), revoked)
+        .await;
     rig.step(
         "repeat though revoked",
         &revoke(&committed),
@@ -291,7 +363,8 @@ async fn licences(rig: &mut Rig) {
         revoked,
     )
     .await;
-    rig.step("commit though revoked", &revoke(&taken), &revoke(&committed), revoked).await;
+    rig.step("commit though revoked", &revoke(&taken), &revoke(&committed), revoked)
+        .await;
     rig.step(
         "end a revoked one",
         &revoke(&committed),
@@ -303,30 +376,43 @@ async fn licences(rig: &mut Rig) {
         lease::write(&anew, lease, Timestamp::now());
         lease.annotations_mut().remove(keys::ANNOTATION_BOOT_ID);
     };
-    rig.change("go on under no boot", &committed, no_boot, Some("no boot-id")).await;
+    rig.change("go on under no boot", &committed, no_boot, Some("no boot-id"))
+        .await;
 
     let goes_on = Some("only a holder that is Committed goes on");
     let target = || annotate(keys::ANNOTATION_TARGET, "sha256:0");
     let releasing = committed.releasing(Outcome::Updated, next()).unwrap();
-    rig.change("another target while taken", &taken, target(), goes_on).await;
-    rig.change("another target while releasing", &releasing, target(), goes_on).await;
+    rig.change("another target while taken", &taken, target(), goes_on)
+        .await;
+    rig.change("another target while releasing", &releasing, target(), goes_on)
+        .await;
     let take_another = |lease: &mut Lease| {
         lease::write(&taken, lease, Timestamp::now());
         target()(lease);
     };
-    rig.change("take for another target", &offered, take_another, goes_on).await;
+    rig.change("take for another target", &offered, take_another, goes_on)
+        .await;
     let blame_another = |lease: &mut Lease| {
         lease::write(&releasing.given_back().unwrap(), lease, Timestamp::now());
         target()(lease);
     };
-    rig.change("close for another target", &releasing, blame_another, goes_on).await;
+    rig.change("close for another target", &releasing, blame_another, goes_on)
+        .await;
     let from = annotate(keys::ANNOTATION_FROM, "sha256:0");
-    rig.change("another origin", &committed, from, Some("what ran when the berth was taken")).await;
+    rig.change(
+        "another origin",
+        &committed,
+        from,
+        Some("what ran when the berth was taken"),
+    )
+    .await;
     for before in [&taken, &committed] {
         let later = annotate(keys::ANNOTATION_OPEN_UNTIL, "2100-01-01T00:00:00Z");
-        rig.change("a longer window", before, later, Some("these are the controller's")).await;
+        rig.change("a longer window", before, later, Some("these are the controller's"))
+            .await;
         let none = |lease: &mut Lease| drop(lease.annotations_mut().remove(keys::ANNOTATION_OPEN_UNTIL));
-        rig.change("no window", before, none, Some("these are the controller's")).await;
+        rig.change("no window", before, none, Some("these are the controller's"))
+            .await;
     }
 }
 
@@ -341,27 +427,72 @@ async fn thefts(rig: &mut Rig) {
     rig.step("take another's offer", &theirs, &mine, not_own).await;
     rig.step("take another's offer for it", &theirs, &held, not_own).await;
     rig.step("take a held berth", &held, &mine, not_own).await;
-    rig.step("commit for another", &held, &held.committed(BootId::from("b")).unwrap(), not_own).await;
+    rig.step(
+        "commit for another",
+        &held,
+        &held.committed(BootId::from("b")).unwrap(),
+        not_own,
+    )
+    .await;
     let released = held.releasing(Outcome::Updated, BootId::from("b1")).unwrap();
-    rig.step("close another's", &released, &released.given_back().unwrap(), not_own).await;
+    rig.step("close another's", &released, &released.given_back().unwrap(), not_own)
+        .await;
     let opens = Some("only the controller opens a berth");
     rig.step("take a closed berth", &closed(), &mine, opens).await;
     rig.step("offer itself a closed berth", &closed(), &own, opens).await;
     let again = closed().closed(ClosedReason::Shrunk).unwrap();
     rig.step("rename the reason", &closed(), &again, opens).await;
 
-    rig.step("refuse an offer", &own, &own.closed(ClosedReason::Lapsed).unwrap(), Some("takes its own offer")).await;
-    rig.change("pass the offer on", &own, |l| hold(l, "n2"), Some("takes its own offer")).await;
-    rig.change("pass the berth on", &mine, |l| hold(l, "n2"), Some("gives its own berth back")).await;
-    rig.change("offer the berth on", &mine, |l| hold(l, "offered:n2"), Some("gives its own berth back")).await;
-    rig.change("erase the holder", &mine, |l| hold(l, ""), Some("gives its own berth back")).await;
+    rig.step(
+        "refuse an offer",
+        &own,
+        &own.closed(ClosedReason::Lapsed).unwrap(),
+        Some("takes its own offer"),
+    )
+    .await;
+    rig.change(
+        "pass the offer on",
+        &own,
+        |l| hold(l, "n2"),
+        Some("takes its own offer"),
+    )
+    .await;
+    rig.change(
+        "pass the berth on",
+        &mine,
+        |l| hold(l, "n2"),
+        Some("gives its own berth back"),
+    )
+    .await;
+    rig.change(
+        "offer the berth on",
+        &mine,
+        |l| hold(l, "offered:n2"),
+        Some("gives its own berth back"),
+    )
+    .await;
+    rig.change(
+        "erase the holder",
+        &mine,
+        |l| hold(l, ""),
+        Some("gives its own berth back"),
+    )
+    .await;
 
     let stale = closed().offered(offer("n1", &other)).unwrap();
     let refusal = Some("the UIDs differ");
-    rig.step("take with another Node's UID", &stale, &take(&stale, "n1", &other), refusal).await;
+    rig.step(
+        "take with another Node's UID",
+        &stale,
+        &take(&stale, "n1", &other),
+        refusal,
+    )
+    .await;
     let mut lease = rig.put(&own).await.unwrap();
     lease::write(&mine, &mut lease, Timestamp::now());
-    let answer = leases(&rig.stray).replace(&lease.name_any(), &PostParams::default(), &lease).await;
+    let answer = leases(&rig.stray)
+        .replace(&lease.name_any(), &PostParams::default(), &lease)
+        .await;
     rig.record("a token without node", answer, Some("names no node"));
 }
 
@@ -373,20 +504,48 @@ async fn forgeries(rig: &mut Rig) {
     let releasing = taken.releasing(Outcome::Updated, BootId::from("b1")).unwrap();
     let boot = || BootId::from("boot-1");
 
-    rig.step("commit without taking", &offered, &taken.committed(boot()).unwrap(), Some("is Taken first")).await;
-    rig.step("go on after the release began", &releasing, &taken, Some("its release has begun")).await;
-    rig.step("close without releasing", &taken, &releasing.given_back().unwrap(), Some("before its release has begun"))
-        .await;
+    rig.step(
+        "commit without taking",
+        &offered,
+        &taken.committed(boot()).unwrap(),
+        Some("is Taken first"),
+    )
+    .await;
+    rig.step(
+        "go on after the release began",
+        &releasing,
+        &taken,
+        Some("its release has begun"),
+    )
+    .await;
+    rig.step(
+        "close without releasing",
+        &taken,
+        &releasing.given_back().unwrap(),
+        Some("before its release has begun"),
+    )
+    .await;
     let revoked = taken.revoked(Some("Paused".into())).unwrap();
-    rig.step("lift a revoke", &revoked, &taken, Some("these are the controller's")).await;
-    rig.step("another epoch", &taken, &taken.stamped(8), Some("may not change the epoch")).await;
+    rig.step("lift a revoke", &revoked, &taken, Some("these are the controller's"))
+        .await;
+    rig.step(
+        "another epoch",
+        &taken,
+        &taken.stamped(8),
+        Some("may not change the epoch"),
+    )
+    .await;
 
     let controllers = Some("these are the controller's");
     let uid = annotate(keys::ANNOTATION_NODE_UID, "other");
     rig.change("another UID", &taken, uid, Some("the UIDs differ")).await;
     let blame = annotate(keys::ANNOTATION_LAST_NODE, "n2");
-    rig.change("blame another", &taken, blame, Some("name another node as the last")).await;
-    for (what, key) in [("another node label", keys::LABEL_NODE), ("another pool label", keys::LABEL_POOL)] {
+    rig.change("blame another", &taken, blame, Some("name another node as the last"))
+        .await;
+    for (what, key) in [
+        ("another node label", keys::LABEL_NODE),
+        ("another pool label", keys::LABEL_POOL),
+    ] {
         let label = |lease: &mut Lease| {
             lease.labels_mut().insert(key.to_owned(), "n2".to_owned());
         };
@@ -410,13 +569,18 @@ async fn other_verbs(rig: &mut Rig) {
         "spec": {"holderIdentity": "n1"},
     }))
     .unwrap();
-    leader = leases(&rig.admin).create(&PostParams::default(), &leader).await.unwrap();
+    leader = leases(&rig.admin)
+        .create(&PostParams::default(), &leader)
+        .await
+        .unwrap();
     leader.spec.as_mut().unwrap().lease_duration_seconds = Some(1);
 
     let client = leases(&rig.agent);
     let name = own.name_any();
     let renewed = json!({"spec": {"renewTime": "2030-01-01T00:00:00.000000Z"}});
-    let answer = client.patch(&name, &PatchParams::default(), &Patch::Merge(&renewed)).await;
+    let answer = client
+        .patch(&name, &PatchParams::default(), &Patch::Merge(&renewed))
+        .await;
     rig.record("patch", answer, Some("cannot patch resource \"leases\""));
     let answer = client.delete(&name, &DeleteParams::default()).await;
     rig.record("delete", answer, Some("cannot delete resource \"leases\""));
@@ -424,15 +588,23 @@ async fn other_verbs(rig: &mut Rig) {
     second.metadata.name = Some("workers-1".to_owned());
     let answer = client.create(&PostParams::default(), &second).await;
     rig.record("create", answer, Some("cannot create resource \"leases\""));
-    let answer = client.replace("berth-controller", &PostParams::default(), &leader).await;
+    let answer = client
+        .replace("berth-controller", &PostParams::default(), &leader)
+        .await;
     rig.record("the controller's leadership", answer, Some("which is no berth"));
     let adopt = {
         let mut lease = leader.clone();
-        lease.labels_mut().insert(keys::LABEL_POOL.to_owned(), "workers".to_owned());
+        lease
+            .labels_mut()
+            .insert(keys::LABEL_POOL.to_owned(), "workers".to_owned());
         lease
     };
     let answer = client.replace("berth-controller", &PostParams::default(), &adopt).await;
-    rig.record("the controller's leadership, relabelled", answer, Some("which is no berth"));
+    rig.record(
+        "the controller's leadership, relabelled",
+        answer,
+        Some("which is no berth"),
+    );
 }
 
 /// The shipped DaemonSet gets its pods: Pod Security lets them through.
@@ -458,13 +630,19 @@ async fn admitted(rig: &mut Rig) {
 
 /// A Node's name may be longer than a label may be: a berth for it can be stored, and is found as its agent looks for it.
 async fn long_names(rig: &Rig) {
-    let name =
-        NodeName::new(format!("n1.{}", ["a".repeat(62), "b".repeat(62), "c".repeat(62), "d".repeat(61)].join(".")));
+    let name = NodeName::new(format!(
+        "n1.{}",
+        ["a".repeat(62), "b".repeat(62), "c".repeat(62), "d".repeat(61)].join(".")
+    ));
     assert_eq!(name.as_str().len(), 253);
     let berth = closed().offered(offer(name.as_str(), &rig.uid)).unwrap();
     rig.put(&berth).await.unwrap();
     let selector = format!("{}={}", keys::LABEL_NODE, name.label());
-    let found = leases(&rig.agent).list(&ListParams::default().labels(&selector)).await.unwrap().items;
+    let found = leases(&rig.agent)
+        .list(&ListParams::default().labels(&selector))
+        .await
+        .unwrap()
+        .items;
     let found: Vec<_> = found.iter().map(|lease| lease::read(lease).unwrap()).collect();
     assert_eq!(found, [berth]);
 }

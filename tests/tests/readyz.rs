@@ -53,7 +53,10 @@ async fn list(client: Client, server: SocketAddr) -> Result<()> {
         "ports": [{"name": "https", "port": server.port(), "protocol": "TCP"}],
     }))?;
     let slices: Api<EndpointSlice> = Api::namespaced(client, "default");
-    slices.create(&PostParams::default(), &slice).await.context("cannot list an API server")?;
+    slices
+        .create(&PostParams::default(), &slice)
+        .await
+        .context("cannot list an API server")?;
     Ok(())
 }
 
@@ -87,13 +90,19 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     };
     // Their certificate does not have that address in it, only the names of the Service.
     let apiserver_arguments = vec!["--bind-address=0.0.0.0".to_owned()];
-    let options = Options { apiserver_arguments, controller_manager: false, ..Options::default() };
+    let options = Options {
+        apiserver_arguments,
+        controller_manager: false,
+        ..Options::default()
+    };
     let plane = ControlPlane::start(options).await?;
     let manifests = workspace_root().join("manifests");
     for file in ["namespace.yaml", "crds.yaml", "rbac.yaml"] {
         plane.apply_manifests(&manifests.join(file)).await?;
     }
-    let own = plane.service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing).await?;
+    let own = plane
+        .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
+        .await?;
     let config = Kubeconfig::from_yaml(&own.text)?;
     let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
     let first: SocketAddr = plane.url().trim_start_matches("https://").parse()?;
@@ -114,12 +123,21 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
 
     list(plane.admin_client(), first).await?;
     list(plane.admin_client(), second).await?;
-    until(&readyz, "the first answers", |a| a.servers.get(&first).is_some_and(Option::is_some)).await?;
-    assert!(is_alone(&readyz.answers(true)), "the second does not run: {:?}", readyz.answers(true));
+    until(&readyz, "the first answers", |a| {
+        a.servers.get(&first).is_some_and(Option::is_some)
+    })
+    .await?;
+    assert!(
+        is_alone(&readyz.answers(true)),
+        "the second does not run: {:?}",
+        readyz.answers(true)
+    );
     let mut server = plane.another_apiserver(port.number())?;
     let took = until(&readyz, "both answer", |a| !is_alone(a)).await?;
     println!("a second API server is seen after {took:?}");
-    tokio::time::timeout(LONG, store.news().wait(News::Later)).await.context("nobody was woken")?;
+    tokio::time::timeout(LONG, store.news().wait(News::Later))
+        .await
+        .context("nobody was woken")?;
 
     server.stop(Duration::from_secs(5));
     let took = until(&readyz, "the second is missed", is_alone).await?;

@@ -34,8 +34,15 @@ impl Rig {
         let (images, versions) = tokio::task::spawn_blocking(|| -> Result<_> {
             let images = OsImages::ensure(None)?;
             let mut versions = Vec::new();
-            for (name, payload) in [("1.0.0", vec![1 << 20]), ("2.0.0", vec![1 << 20; 3]), ("3.0.0", vec![1 << 20])] {
-                let version = OsVersion { payload, ..OsVersion::new(name) };
+            for (name, payload) in [
+                ("1.0.0", vec![1 << 20]),
+                ("2.0.0", vec![1 << 20; 3]),
+                ("3.0.0", vec![1 << 20]),
+            ] {
+                let version = OsVersion {
+                    payload,
+                    ..OsVersion::new(name)
+                };
                 versions.push(images.version(&version)?);
             }
             Ok((images, versions))
@@ -54,7 +61,13 @@ impl Rig {
         eprintln!("installed: {:?}", begin.elapsed());
         host.start().await?;
         eprintln!("booted: {:?}", begin.elapsed());
-        Ok(Self { host, registry, log, versions, _hosts: hosts })
+        Ok(Self {
+            host,
+            registry,
+            log,
+            versions,
+            _hosts: hosts,
+        })
     }
 
     fn digest(&self, version: usize) -> &str {
@@ -66,7 +79,10 @@ impl Rig {
     }
 
     async fn status(&self) -> Result<Value> {
-        let text = self.host.exec(&["bootc", "status", "--format=json", "--format-version=1"]).await?;
+        let text = self
+            .host
+            .exec(&["bootc", "status", "--format=json", "--format-version=1"])
+            .await?;
         serde_json::from_str(&text).context("status")
     }
 
@@ -90,7 +106,11 @@ impl Rig {
     /// Reboots through logind, as the agent does.
     async fn reboot(&self) -> Result<()> {
         let before = self.host.boot().context("up")?.boot_id;
-        let manager = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"];
+        let manager = [
+            "org.freedesktop.login1",
+            "/org/freedesktop/login1",
+            "org.freedesktop.login1.Manager",
+        ];
         let mut call = vec!["busctl", "call"];
         call.extend(manager);
         call.extend(["RebootWithFlags", "t", "0"]);
@@ -180,14 +200,27 @@ async fn a_killed_pull_goes_on_where_it_was() {
     let rig = Rig::new().await.unwrap();
     rig.host.limit_pulls(Some(400 << 10)).await.unwrap();
     let reference = rig.reference(2);
-    let start = ["systemd-run", "--unit=slow", "--service-type=exec", "/usr/bin/bootc", "switch", &reference];
+    let start = [
+        "systemd-run",
+        "--unit=slow",
+        "--service-type=exec",
+        "/usr/bin/bootc",
+        "switch",
+        &reference,
+    ];
     rig.host.exec(&start).await.unwrap();
     layers(&rig.host, 1).await.unwrap();
 
     // Status waits for the pull.
-    let (code, _) = rig.refused(&["timeout", "1", "bootc", "status", "--json"]).await.unwrap();
+    let (code, _) = rig
+        .refused(&["timeout", "1", "bootc", "status", "--json"])
+        .await
+        .unwrap();
     assert_eq!(code, 124);
-    rig.host.exec(&["systemctl", "kill", "--signal=KILL", "slow.service"]).await.unwrap();
+    rig.host
+        .exec(&["systemctl", "kill", "--signal=KILL", "slow.service"])
+        .await
+        .unwrap();
     rig.host.limit_pulls(None).await.unwrap();
     assert_eq!(rig.status().await.unwrap()["status"]["staged"], Value::Null);
 
@@ -201,9 +234,15 @@ async fn a_killed_pull_goes_on_where_it_was() {
     assert_eq!(events[1]["task"], "pulling");
     assert_eq!(events[1]["id"], rig.digest(2));
     let left = events[1]["bytesTotal"].as_u64().unwrap();
-    assert!(left < 5 << 19, "one of three layers should be there: {left} bytes to go");
+    assert!(
+        left < 5 << 19,
+        "one of three layers should be there: {left} bytes to go"
+    );
     let last = events.last().unwrap();
-    assert_eq!((&last["task"], &last["steps"]), (&Value::from("staging"), &Value::from(3)));
+    assert_eq!(
+        (&last["task"], &last["steps"]),
+        (&Value::from("staging"), &Value::from(3))
+    );
     assert_eq!(rig.status().await.unwrap()["status"]["staged"]["downloadOnly"], false);
 
     // A power cut forgets what was staged; what was pulled remains, so that no registry is needed.
@@ -213,7 +252,10 @@ async fn a_killed_pull_goes_on_where_it_was() {
     assert_eq!(rig.host.boot().unwrap().version, "1.0.0");
     rig.registry.stop().unwrap();
     rig.stage(2).await.unwrap();
-    assert_eq!(rig.status().await.unwrap()["status"]["staged"]["image"]["version"], "2.0.0");
+    assert_eq!(
+        rig.status().await.unwrap()["status"]["staged"]["image"]["version"],
+        "2.0.0"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,13 +266,25 @@ async fn refusals_have_bootcs_words() {
     let rig = Rig::new().await.unwrap();
     let host = rig.registry.host();
     let (code, words) = rig.refused(&["bootc", "upgrade", "--from-downloaded"]).await.unwrap();
-    assert_eq!((code, words.as_str()), (1, "error: Upgrading: No staged deployment found"));
+    assert_eq!(
+        (code, words.as_str()),
+        (1, "error: Upgrading: No staged deployment found")
+    );
     let (code, words) = rig.refused(&["bootc", "rollback"]).await.unwrap();
-    assert_eq!((code, words.as_str()), (1, "error: Rollback: Rollback (ostree): No rollback available"));
-    let (code, _) = rig.refused(&["bootc", "switch", "--download-only", &rig.reference(2)]).await.unwrap();
+    assert_eq!(
+        (code, words.as_str()),
+        (1, "error: Rollback: Rollback (ostree): No rollback available")
+    );
+    let (code, _) = rig
+        .refused(&["bootc", "switch", "--download-only", &rig.reference(2)])
+        .await
+        .unwrap();
     assert_eq!(code, 2);
     let unknown = format!("sha256:{}", "0".repeat(64));
-    let (code, words) = rig.refused(&["bootc", "switch", &format!("{host}/os@{unknown}")]).await.unwrap();
+    let (code, words) = rig
+        .refused(&["bootc", "switch", &format!("{host}/os@{unknown}")])
+        .await
+        .unwrap();
     assert_eq!(code, 1);
     let expected = format!("OpenImage: reading manifest {unknown} in {host}/os: manifest unknown");
     assert!(words.contains(&expected) && words.lines().count() == 1, "{words}");
@@ -296,7 +350,10 @@ async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
     eprintln!("ready: {:?}", begin.elapsed());
 
     // One pod from the image that is on every host, one from the registry.
-    let image = ImageSpec::program(&guest_program().unwrap(), &["serve", "8080"]).unwrap().build().unwrap();
+    let image = ImageSpec::program(&guest_program().unwrap(), &["serve", "8080"])
+        .unwrap()
+        .build()
+        .unwrap();
     let digest = registry.client().push_image("app", None, &image).await.unwrap();
     let app = format!("{}/app@{digest}", registry.host());
     let pods: Api<Pod> = Api::namespaced(cluster.admin_client(), "default");
@@ -332,8 +389,16 @@ async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
     let nodes: Api<Node> = Api::all(cluster.admin_client());
     let begin = Instant::now();
     loop {
-        let status = nodes.get_opt(host.name()).await?.and_then(|node| node.status).unwrap_or_default();
-        let is_ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let status = nodes
+            .get_opt(host.name())
+            .await?
+            .and_then(|node| node.status)
+            .unwrap_or_default();
+        let is_ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|c| c.type_ == "Ready" && c.status == "True");
         if is_ready && status.node_info.is_some_and(|info| info.boot_id == boot_id) {
             return Ok(());
         }

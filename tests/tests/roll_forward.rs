@@ -16,7 +16,11 @@ const LONG: Duration = Duration::from_secs(90);
 
 /// Hosts of which none becomes Ready with the image, one of them stuck under it with a berth.
 async fn stuck(hosts: usize, rollout: serde_json::Value) -> Result<(Cluster, Published, SimHost)> {
-    let cluster = Cluster::start(ClusterOptions { hosts, ..ClusterOptions::default() }).await?;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts,
+        ..ClusterOptions::default()
+    })
+    .await?;
     let bad = cluster.publish("2.0.0").await?;
     for host in &cluster.fleet.hosts {
         host.settings(|s| s.never_ready = [bad.digest.to_string()].into());
@@ -26,18 +30,29 @@ async fn stuck(hosts: usize, rollout: serde_json::Value) -> Result<(Cluster, Pub
     let runs = |h: &&SimHost| h.facts().booted == digest;
     cluster
         .until("a node is stuck under the bad image", LONG, || async {
-            let Some(host) = cluster.fleet.hosts.iter().find(runs) else { return Ok(false) };
+            let Some(host) = cluster.fleet.hosts.iter().find(runs) else {
+                return Ok(false);
+            };
             Ok(cluster.phase(host.name()).await? == "Proving")
         })
         .await?;
-    let host = cluster.fleet.hosts.iter().find(runs).context("no node is stuck")?.clone();
+    let host = cluster
+        .fleet
+        .hosts
+        .iter()
+        .find(runs)
+        .context("no node is stuck")?
+        .clone();
     Ok((cluster, bad, host))
 }
 
 async fn finish(name: &str, cluster: &Cluster, result: Result<()>) -> Result<()> {
     if let Err(error) = result {
         let violations = cluster.violations()?;
-        eprintln!("{name} failed; violations: {violations:#?}\n{}", cluster.describe().await);
+        eprintln!(
+            "{name} failed; violations: {violations:#?}\n{}",
+            cluster.describe().await
+        );
         return Err(error);
     }
     cluster.judge()
@@ -59,7 +74,9 @@ async fn a_bad_image_is_rolled_forward_without_giving_the_berth_back() -> Result
         // Something holds up the reboot for a while: it waits, locked, with the berth.
         host.settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]);
         let good = cluster.publish("3.0.0").await?;
-        cluster.patch_pool("workers", json!({ "image": { "ref": good.reference } })).await?;
+        cluster
+            .patch_pool("workers", json!({ "image": { "ref": good.reference } }))
+            .await?;
         cluster
             .until("the stuck node says what it waits for", SOON, || async {
                 let conditions = status(&cluster, host.name()).await?.conditions;
@@ -67,13 +84,28 @@ async fn a_bad_image_is_rolled_forward_without_giving_the_berth_back() -> Result
                 Ok(updated.is_some_and(|c| c.reason == "Inhibited" && c.message.contains("backup")))
             })
             .await?;
-        ensure!(host.facts().locked, "what is staged is locked meanwhile: {:?}", host.facts());
-        ensure!(cluster.held().await? == [host.name()], "it keeps its berth: {:?}", cluster.held().await?);
+        ensure!(
+            host.facts().locked,
+            "what is staged is locked meanwhile: {:?}",
+            host.facts()
+        );
+        ensure!(
+            cluster.held().await? == [host.name()],
+            "it keeps its berth: {:?}",
+            cluster.held().await?
+        );
         host.settings(|s| s.inhibitors.clear());
         cluster.until_all_run(&good, LONG).await?;
-        ensure!(boots(&cluster, &host) == 3, "1.0.0, 2.0.0, 3.0.0 and no other: {:?}", cluster.boots());
+        ensure!(
+            boots(&cluster, &host) == 3,
+            "1.0.0, 2.0.0, 3.0.0 and no other: {:?}",
+            cluster.boots()
+        );
         let measured = status(&cluster, host.name()).await?;
-        ensure!(measured.reboot_seconds.is_some() && measured.drain_seconds.is_some(), "{measured:?}");
+        ensure!(
+            measured.reboot_seconds.is_some() && measured.drain_seconds.is_some(),
+            "{measured:?}"
+        );
         Ok(())
     };
     let result = body.await;
@@ -86,8 +118,12 @@ async fn a_pause_keeps_a_stuck_node_where_it_is_and_the_former_target_is_proven(
     let (cluster, bad, host) = stuck(2, json!({ "maxUnavailable": 1, "maxStaging": "100%" })).await?;
     let body = async {
         let other = cluster.publish("3.0.0").await?;
-        cluster.patch_pool("workers", json!({ "rollout": { "paused": true } })).await?;
-        cluster.patch_pool("workers", json!({ "image": { "ref": other.reference } })).await?;
+        cluster
+            .patch_pool("workers", json!({ "rollout": { "paused": true } }))
+            .await?;
+        cluster
+            .patch_pool("workers", json!({ "image": { "ref": other.reference } }))
+            .await?;
         cluster
             .until("the stuck node has staged the next image, and waits", SOON, || async {
                 let conditions = status(&cluster, host.name()).await?.conditions;
@@ -96,13 +132,23 @@ async fn a_pause_keeps_a_stuck_node_where_it_is_and_the_former_target_is_proven(
             })
             .await?;
         host.settings(|s| s.never_ready.clear());
-        cluster.patch_pool("workers", json!({ "image": { "ref": bad.reference } })).await?;
+        cluster
+            .patch_pool("workers", json!({ "image": { "ref": bad.reference } }))
+            .await?;
         // Its admin mends what was wrong and reboots it: what was staged under lock does not come of that.
         cluster.excuse(host.name());
         host.reboot_now().await?;
-        cluster.until("the berth is given back", SOON, || async { Ok(cluster.held().await?.is_empty()) }).await?;
+        cluster
+            .until("the berth is given back", SOON, || async {
+                Ok(cluster.held().await?.is_empty())
+            })
+            .await?;
         ensure!(host.facts().booted == bad.digest.to_string(), "{:?}", host.facts());
-        ensure!(boots(&cluster, &host) == 3, "1.0.0, 2.0.0 and its admin's reboot: {:?}", cluster.boots());
+        ensure!(
+            boots(&cluster, &host) == 3,
+            "1.0.0, 2.0.0 and its admin's reboot: {:?}",
+            cluster.boots()
+        );
         Ok(())
     };
     let result = body.await;
@@ -114,20 +160,40 @@ async fn an_excluded_node_gives_back_and_its_digest_has_failed() -> Result<()> {
     let (cluster, bad, host) = stuck(2, json!({ "maxUnavailable": 1, "maxStaging": "100%" })).await?;
     let body = async {
         let label = Patch::Merge(json!({ "metadata": { "labels": { keys::LABEL_EXCLUDE: "lost" } } }));
-        cluster.nodes().patch(host.name(), &PatchParams::default(), &label).await?;
-        cluster.until("the berth is given back", SOON, || async { Ok(cluster.held().await?.is_empty()) }).await?;
+        cluster
+            .nodes()
+            .patch(host.name(), &PatchParams::default(), &label)
+            .await?;
+        cluster
+            .until("the berth is given back", SOON, || async {
+                Ok(cluster.held().await?.is_empty())
+            })
+            .await?;
 
         let of_pool = ListParams::default().labels(keys::LABEL_POOL);
-        let berth = cluster.berths().list(&of_pool).await?.items.into_iter().next().context("the pool has no berth")?;
+        let berth = cluster
+            .berths()
+            .list(&of_pool)
+            .await?
+            .items
+            .into_iter()
+            .next()
+            .context("the pool has no berth")?;
         let read = lease::read(&berth)?;
-        ensure!(matches!(&read.state, BerthState::Closed(c) if c.last_target == Some(bad.digest.clone())), "{read:?}");
+        ensure!(
+            matches!(&read.state, BerthState::Closed(c) if c.last_target == Some(bad.digest.clone())),
+            "{read:?}"
+        );
         cluster
             .until("the image has failed as often as it may", SOON, || async {
                 let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
                 Ok(berth_api::condition::is_true(&status.conditions, "RolloutHalted"))
             })
             .await?;
-        ensure!(cluster.fleet.running(&bad.digest.to_string()) == 1, "nobody else goes to it");
+        ensure!(
+            cluster.fleet.running(&bad.digest.to_string()) == 1,
+            "nobody else goes to it"
+        );
         Ok(())
     };
     let result = body.await;

@@ -20,8 +20,10 @@ const LONG: Duration = Duration::from_secs(180);
 const ALL: &str = "BERTH_TEST_REAL";
 
 /// The names of the scenarios left out of `make test`, and why.
-const LEFT_OUT: [(&str, &str); 1] =
-    [("the_api_server_is_away", "it waits for 30 s; rollout_sim has it too (`make test-real` runs it)")];
+const LEFT_OUT: [(&str, &str); 1] = [(
+    "the_api_server_is_away",
+    "it waits for 30 s; rollout_sim has it too (`make test-real` runs it)",
+)];
 
 /// The rig, and what its hosts run.
 struct Rig {
@@ -42,13 +44,22 @@ impl Rig {
         let start = Instant::now();
         if let Err(error) = body(self).await {
             let violations = self.cluster.violations()?;
-            eprintln!("{name} failed; violations: {violations:#?}\n{}", self.cluster.describe().await);
+            eprintln!(
+                "{name} failed; violations: {violations:#?}\n{}",
+                self.cluster.describe().await
+            );
             return Err(error.context(name.to_owned()));
         }
         let violations = self.cluster.violations()?;
-        ensure!(violations.is_empty(), "{name}: the ground truth has violations: {violations:#?}");
+        ensure!(
+            violations.is_empty(),
+            "{name}: the ground truth has violations: {violations:#?}"
+        );
         let total = self.begin.elapsed().as_secs_f64();
-        println!("{name:<44} {:>5.1} s, total {total:>5.1} s", start.elapsed().as_secs_f64());
+        println!(
+            "{name:<44} {:>5.1} s, total {total:>5.1} s",
+            start.elapsed().as_secs_f64()
+        );
         Ok(())
     }
 
@@ -60,14 +71,22 @@ impl Rig {
     }
 
     async fn desire(&self, image: &Published, most: usize) -> Result<()> {
-        self.cluster.pool("workers", &image.reference, json!({ "maxUnavailable": most, "maxStaging": "100%" })).await
+        self.cluster
+            .pool(
+                "workers",
+                &image.reference,
+                json!({ "maxUnavailable": most, "maxStaging": "100%" }),
+            )
+            .await
     }
 
     /// Waits until all hosts run an image, each with so many boots more than before, and lets the judge speak.
     async fn until_all_run(&mut self, image: &Published, before: &BTreeMap<String, usize>) -> Result<()> {
         self.cluster.until_all_run(image, LONG).await?;
         let boots = self.cluster.boots();
-        let once = boots.iter().all(|(host, n)| before.get(host).is_some_and(|b| b + 1 == *n));
+        let once = boots
+            .iter()
+            .all(|(host, n)| before.get(host).is_some_and(|b| b + 1 == *n));
         ensure!(once, "each host boots once: {before:?}, then {boots:?}");
         self.now = image.clone();
         self.cluster.judge()
@@ -75,7 +94,11 @@ impl Rig {
 
     async fn until_phase(&self, host: &RealHost, phase: &str) -> Result<()> {
         let what = format!("{} is {phase}", host.name());
-        self.cluster.until(&what, SOON, || async { Ok(self.cluster.phase(host.name()).await? == phase) }).await
+        self.cluster
+            .until(&what, SOON, || async {
+                Ok(self.cluster.phase(host.name()).await? == phase)
+            })
+            .await
     }
 
     /// Waits until some node is in a phase, and says which.
@@ -101,13 +124,20 @@ impl Rig {
 
     /// How often hosts went down.
     fn downs(&self) -> usize {
-        self.cluster.log.events().iter().filter(|e| e.change == HostChange::Down).count()
+        self.cluster
+            .log
+            .events()
+            .iter()
+            .filter(|e| e.change == HostChange::Down)
+            .count()
     }
 }
 
 /// What bootc says is staged on a host.
 async fn staged(host: &RealHost) -> Result<Value> {
-    let text = host.exec(&["bootc", "status", "--format=json", "--format-version=1"]).await?;
+    let text = host
+        .exec(&["bootc", "status", "--format=json", "--format-version=1"])
+        .await?;
     let status: Value = serde_json::from_str(&text).context("bootc status")?;
     Ok(status["status"]["staged"].clone())
 }
@@ -126,7 +156,13 @@ async fn two_at_once(rig: &mut Rig) -> Result<()> {
 
 async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
     let v4 = rig.cluster.publish("4.0.0").await?;
-    rig.cluster.pool("workers", &v4.reference, json!({ "paused": true, "maxStaging": "100%" })).await?;
+    rig.cluster
+        .pool(
+            "workers",
+            &v4.reference,
+            json!({ "paused": true, "maxStaging": "100%" }),
+        )
+        .await?;
     for host in &rig.cluster.hosts {
         rig.until_phase(host, "Waiting").await?;
         let staged = staged(host).await?;
@@ -136,7 +172,11 @@ async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
     let host = rig.cluster.host(1);
     rig.cluster.unrelated_reboot(host).await?;
     let booted = host.boot().context("up")?;
-    ensure!(booted.digest == rig.now.digest.to_string(), "the reboot applied {}", booted.version);
+    ensure!(
+        booted.digest == rig.now.digest.to_string(),
+        "the reboot applied {}",
+        booted.version
+    );
     // It is staged again, from what was pulled before.
     let again = || async { Ok(staged(host).await?["downloadOnly"] == true) };
     rig.cluster.until("it is staged and locked again", SOON, again).await?;
@@ -152,12 +192,19 @@ async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
     rig.cluster.until_all_run(&rig.now, LONG).await?;
     for host in &rig.cluster.hosts {
         let staged = staged(host).await?;
-        ensure!(staged.is_null(), "{}: what is no longer wanted is not staged: {staged}", host.name());
+        ensure!(
+            staged.is_null(),
+            "{}: what is no longer wanted is not staged: {staged}",
+            host.name()
+        );
     }
     let boots = rig.cluster.boots();
     let went: usize = boots.iter().map(|(host, n)| n - before.get(host).unwrap_or(&0)).sum();
     // One whose reboot is on its way when the target is withdrawn goes there and back as well.
-    ensure!(went == 2 || went == 4, "one or two go there and back: {before:?}, then {boots:?}");
+    ensure!(
+        went == 2 || went == 4,
+        "one or two go there and back: {before:?}, then {boots:?}"
+    );
     rig.cluster.judge()
 }
 
@@ -167,12 +214,20 @@ async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
     let v4 = rig.roll_to("4.0.0", 1).await?;
     let host = rig.some_in("Draining").await?;
     let named = || async {
-        let status = rig.cluster.bootc_nodes().get(host.name()).await?.status.unwrap_or_default();
+        let status = rig
+            .cluster
+            .bootc_nodes()
+            .get(host.name())
+            .await?
+            .status
+            .unwrap_or_default();
         let is_named =
             |b: &berth_api::node::DrainBlocker| b.pod.starts_with("default/web-") && b.reason.contains("web");
         Ok(status.drain_blockers.iter().any(is_named))
     };
-    rig.cluster.until("the status names the pod and the budget", SOON, named).await?;
+    rig.cluster
+        .until("the status names the pod and the budget", SOON, named)
+        .await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     ensure!(rig.cluster.boots() == before, "a blocked drain reboots nothing");
     rig.cluster.remove_budget("web").await?;
@@ -185,18 +240,38 @@ async fn until_another_agent(rig: &Rig, host: &RealHost, old: &str) -> Result<()
         let now = rig.cluster.agent_process(host).await?;
         Ok(!now.is_empty() && !now.contains(old))
     };
-    rig.cluster.until(&format!("{} has another agent", host.name()), SOON, another).await
+    rig.cluster
+        .until(&format!("{} has another agent", host.name()), SOON, another)
+        .await
 }
 
 /// The invocation of the pull of an image that runs on a host, empty when none does.
 async fn pull(host: &RealHost, image: &Published) -> Result<String> {
     let digest = image.digest.to_string();
-    let hex = digest.trim_start_matches("sha256:").get(..16).unwrap_or_default().to_owned();
+    let hex = digest
+        .trim_start_matches("sha256:")
+        .get(..16)
+        .unwrap_or_default()
+        .to_owned();
     let unit = format!("berth-pull-{hex}.service");
-    let show = ["systemctl", "show", "--property=ActiveState,InvocationID", unit.as_str()];
+    let show = [
+        "systemctl",
+        "show",
+        "--property=ActiveState,InvocationID",
+        unit.as_str(),
+    ];
     let text = host.exec(&show).await?;
-    let line = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default().to_owned();
-    Ok(if line("ActiveState=") == "activating" { line("InvocationID=") } else { String::new() })
+    let line = |name: &str| {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    Ok(if line("ActiveState=") == "activating" {
+        line("InvocationID=")
+    } else {
+        String::new()
+    })
 }
 
 async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
@@ -213,7 +288,11 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
         rig.cluster.kill_agent(host).await?;
         until_another_agent(rig, host, &agent).await?;
         let now = pull(host, &v5).await?;
-        ensure!(now == invocation, "{}: the running pull is adopted, not repeated: {invocation}, {now:?}", host.name());
+        ensure!(
+            now == invocation,
+            "{}: the running pull is adopted, not repeated: {invocation}, {now:?}",
+            host.name()
+        );
     }
     for host in &rig.cluster.hosts {
         let staged = || async { Ok(staged(host).await?["image"]["imageDigest"] == v5.digest.to_string()) };
@@ -232,11 +311,29 @@ async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()
     rig.cluster.kill_agent(host).await?;
     until_another_agent(rig, host, &agent).await?;
     // logind waits a few seconds for this one, between the request and the shutdown.
-    let slow = ["systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=test", "--why=slow", "sleep", "1000"];
-    host.exec(&[&["systemd-run", "--unit=slow-shutdown", "--collect"], slow.as_slice()].concat()).await?;
+    let slow = [
+        "systemd-inhibit",
+        "--what=shutdown",
+        "--mode=delay",
+        "--who=test",
+        "--why=slow",
+        "sleep",
+        "1000",
+    ];
+    host.exec(&[&["systemd-run", "--unit=slow-shutdown", "--collect"], slow.as_slice()].concat())
+        .await?;
     rig.cluster.remove_budget("web").await?;
-    let going = ["busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1"];
-    let going = [going.as_slice(), &["org.freedesktop.login1.Manager", "PreparingForShutdown"]].concat();
+    let going = [
+        "busctl",
+        "get-property",
+        "org.freedesktop.login1",
+        "/org/freedesktop/login1",
+    ];
+    let going = [
+        going.as_slice(),
+        &["org.freedesktop.login1.Manager", "PreparingForShutdown"],
+    ]
+    .concat();
     let prepares = || async { Ok(host.exec(&going).await?.trim() == "b true") };
     rig.cluster.until("the reboot was asked for", SOON, prepares).await?;
     let agent = rig.cluster.agent_process(host).await?;
@@ -253,7 +350,10 @@ async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {
     rig.cluster.control_plane.stop_apiserver().await?;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let down = rig.downs() - downs;
-    ensure!(down == 1, "who has committed goes, and nobody takes a new turn: {down} hosts went down");
+    ensure!(
+        down == 1,
+        "who has committed goes, and nobody takes a new turn: {down} hosts went down"
+    );
     rig.cluster.control_plane.start_apiserver().await?;
     rig.until_all_run(&v6, &before).await
 }
@@ -261,10 +361,17 @@ async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {
 async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario("one_at_a_time", one_at_a_time).await?;
     rig.scenario("two_at_once", two_at_once).await?;
-    rig.scenario("an_unrelated_reboot_applies_nothing", an_unrelated_reboot_applies_nothing).await?;
-    rig.scenario("a_revert_while_one_is_done", a_revert_while_one_is_done).await?;
-    rig.scenario("a_budget_blocks_then_yields", a_budget_blocks_then_yields).await?;
-    rig.scenario("an_agent_killed_mid_pull_adopts_it", an_agent_killed_mid_pull_adopts_it).await?;
+    rig.scenario(
+        "an_unrelated_reboot_applies_nothing",
+        an_unrelated_reboot_applies_nothing,
+    )
+    .await?;
+    rig.scenario("a_revert_while_one_is_done", a_revert_while_one_is_done)
+        .await?;
+    rig.scenario("a_budget_blocks_then_yields", a_budget_blocks_then_yields)
+        .await?;
+    rig.scenario("an_agent_killed_mid_pull_adopts_it", an_agent_killed_mid_pull_adopts_it)
+        .await?;
     let name = "an_agent_killed_mid_drain_and_at_the_reboot";
     rig.scenario(name, an_agent_killed_mid_drain_and_at_the_reboot).await?;
     rig.scenario("the_api_server_is_away", the_api_server_is_away).await

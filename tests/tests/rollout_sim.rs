@@ -30,17 +30,27 @@ async fn scenario(
     let ready = start.elapsed();
     if let Err(error) = body(&mut cluster).await {
         let violations = cluster.violations()?;
-        eprintln!("{name} failed; violations: {violations:#?}\n{}", cluster.describe().await);
+        eprintln!(
+            "{name} failed; violations: {violations:#?}\n{}",
+            cluster.describe().await
+        );
         return Err(error);
     }
     cluster.judge()?;
     let took = start.elapsed() - ready;
-    println!("{name:<44} start {:>5.1} s, scenario {:>5.1} s", ready.as_secs_f64(), took.as_secs_f64());
+    println!(
+        "{name:<44} start {:>5.1} s, scenario {:>5.1} s",
+        ready.as_secs_f64(),
+        took.as_secs_f64()
+    );
     Ok(())
 }
 
 fn hosts(hosts: usize) -> ClusterOptions {
-    ClusterOptions { hosts, ..ClusterOptions::default() }
+    ClusterOptions {
+        hosts,
+        ..ClusterOptions::default()
+    }
 }
 
 fn hosts_with(count: usize, change: impl FnOnce(&mut Settings)) -> ClusterOptions {
@@ -50,7 +60,11 @@ fn hosts_with(count: usize, change: impl FnOnce(&mut Settings)) -> ClusterOption
 }
 
 async fn until_phase(cluster: &Cluster, node: &str, phase: &str) -> Result<()> {
-    cluster.until(&format!("{node} is {phase}"), SOON, || async { Ok(cluster.phase(node).await? == phase) }).await
+    cluster
+        .until(&format!("{node} is {phase}"), SOON, || async {
+            Ok(cluster.phase(node).await? == phase)
+        })
+        .await
 }
 
 /// Waits until some node is in a phase, and says which.
@@ -77,7 +91,13 @@ async fn cordon(cluster: &Cluster, node: &str, unschedulable: bool) -> Result<()
 }
 
 async fn is_cordoned(cluster: &Cluster, node: &str) -> Result<bool> {
-    Ok(cluster.nodes().get(node).await?.spec.and_then(|s| s.unschedulable).unwrap_or(false))
+    Ok(cluster
+        .nodes()
+        .get(node)
+        .await?
+        .spec
+        .and_then(|s| s.unschedulable)
+        .unwrap_or(false))
 }
 
 fn pulls(cluster: &Cluster, host: &str) -> usize {
@@ -95,7 +115,13 @@ fn cpu_ticks(pid: u32) -> Result<u64> {
 
 async fn roll_to(cluster: &Cluster, version: &str, most: usize) -> Result<Published> {
     let image = cluster.publish(version).await?;
-    cluster.pool("workers", &image.reference, json!({ "maxUnavailable": most, "maxStaging": "100%" })).await?;
+    cluster
+        .pool(
+            "workers",
+            &image.reference,
+            json!({ "maxUnavailable": most, "maxStaging": "100%" }),
+        )
+        .await?;
     Ok(image)
 }
 
@@ -111,13 +137,20 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
             cluster.until_all_run(&v3, LONG).await?;
             cluster.judge()?;
             let boots = cluster.boots();
-            ensure!(boots.values().all(|&n| n == 3), "each host boots once for each version: {boots:?}");
+            ensure!(
+                boots.values().all(|&n| n == 3),
+                "each host boots once for each version: {boots:?}"
+            );
             // Revert while some are done: whoever runs v4 comes back, the others never go.
             let v4 = roll_to(cluster, "4.0.0", 1).await?;
             cluster
-                .until("one host runs 4.0.0", LONG, || async { Ok(cluster.fleet.running(&v4.digest.to_string()) == 1) })
+                .until("one host runs 4.0.0", LONG, || async {
+                    Ok(cluster.fleet.running(&v4.digest.to_string()) == 1)
+                })
                 .await?;
-            cluster.pool("workers", &v3.reference, json!({ "maxUnavailable": 1 })).await?;
+            cluster
+                .pool("workers", &v3.reference, json!({ "maxUnavailable": 1 }))
+                .await?;
             cluster.until_all_run(&v3, LONG).await?;
             let none_staged = cluster.fleet.hosts.iter().all(|h| h.facts().staged.is_none());
             ensure!(none_staged, "what is no longer wanted is not staged any more");
@@ -147,7 +180,10 @@ async fn a_budget_blocks_and_then_yields() -> Result<()> {
                         .any(|b| b.pod.starts_with("default/web-") && b.reason.contains("web")))
                 })
                 .await?;
-            ensure!(cluster.boots().values().all(|&n| n == 1), "a blocked drain reboots nothing");
+            ensure!(
+                cluster.boots().values().all(|&n| n == 1),
+                "a blocked drain reboots nothing"
+            );
             cluster.remove_budget("web").await?;
             cluster.until_all_run(&v2, LONG).await?;
             // A drain that never can end gives back, and says who is in the way.
@@ -156,18 +192,22 @@ async fn a_budget_blocks_and_then_yields() -> Result<()> {
             let spec = json!({ "image": { "ref": v3.reference }, "drain": { "timeout": "2s" } });
             cluster.patch_pool("workers", spec).await?;
             cluster
-                .until("a turn ends as DrainTimeout and the node is schedulable", SOON, || async {
-                    for host in &cluster.fleet.hosts {
-                        let status = cluster.bootc_nodes().get(host.name()).await?.status.unwrap_or_default();
-                        let timed_out = status
-                            .last_turn
-                            .is_some_and(|t| t.outcome == "DrainTimeout" && t.message.contains("default/web-"));
-                        if timed_out && !is_cordoned(cluster, host.name()).await? {
-                            return Ok(true);
+                .until(
+                    "a turn ends as DrainTimeout and the node is schedulable",
+                    SOON,
+                    || async {
+                        for host in &cluster.fleet.hosts {
+                            let status = cluster.bootc_nodes().get(host.name()).await?.status.unwrap_or_default();
+                            let timed_out = status
+                                .last_turn
+                                .is_some_and(|t| t.outcome == "DrainTimeout" && t.message.contains("default/web-"));
+                            if timed_out && !is_cordoned(cluster, host.name()).await? {
+                                return Ok(true);
+                            }
                         }
-                    }
-                    Ok(false)
-                })
+                        Ok(false)
+                    },
+                )
                 .await
         })
     })
@@ -191,7 +231,11 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
             futures::try_join!(kill(cluster.host(1)), kill(cluster.host(2)))?;
             let n = some_in(cluster, "Draining").await?;
             for host in &cluster.fleet.hosts {
-                ensure!(pulls(cluster, host.name()) == 1, "{}: the running pull is adopted, not repeated", host.name());
+                ensure!(
+                    pulls(cluster, host.name()) == 1,
+                    "{}: the running pull is adopted, not repeated",
+                    host.name()
+                );
             }
             let host = cluster.host(n);
             host.kill_agent();
@@ -215,17 +259,33 @@ async fn an_unrelated_reboot_applies_nothing() -> Result<()> {
     scenario("an_unrelated_reboot_applies_nothing", hosts(1), |cluster| {
         Box::pin(async move {
             let v2 = cluster.publish("2.0.0").await?;
-            cluster.pool("workers", &v2.reference, json!({ "paused": true, "maxStaging": "100%" })).await?;
+            cluster
+                .pool(
+                    "workers",
+                    &v2.reference,
+                    json!({ "paused": true, "maxStaging": "100%" }),
+                )
+                .await?;
             until_phase(cluster, "node1", "Waiting").await?;
             let host = cluster.host(1);
             ensure!(host.facts().locked, "staged means locked");
             cluster.unrelated_reboot(host).await?;
-            ensure!(host.facts().version == "1.0.0", "the reboot applied {}", host.facts().version);
+            ensure!(
+                host.facts().version == "1.0.0",
+                "the reboot applied {}",
+                host.facts().version
+            );
             until_phase(cluster, "node1", "Waiting").await?;
             cluster.excuse("node1");
             host.power_cut().await?;
-            ensure!(host.facts().version == "1.0.0", "the power cut applied {}", host.facts().version);
-            cluster.patch_pool("workers", json!({ "rollout": { "paused": false } })).await?;
+            ensure!(
+                host.facts().version == "1.0.0",
+                "the power cut applied {}",
+                host.facts().version
+            );
+            cluster
+                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
+                .await?;
             cluster.until_all_run(&v2, LONG).await
         })
     })
@@ -247,10 +307,19 @@ async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
                 seen.extend(status.progress.filter(|p| seen.last() != Some(p)));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            ensure!((2..=5).contains(&seen.len()), "about one report a second in four seconds: {seen:?}");
-            ensure!(seen.windows(2).all(|pair| pair[0].bytes < pair[1].bytes), "it goes forward: {seen:?}");
+            ensure!(
+                (2..=5).contains(&seen.len()),
+                "about one report a second in four seconds: {seen:?}"
+            );
+            ensure!(
+                seen.windows(2).all(|pair| pair[0].bytes < pair[1].bytes),
+                "it goes forward: {seen:?}"
+            );
             let last = seen.last().context("no progress was seen")?;
-            ensure!(last.bytes_total > 0 && last.bytes <= last.bytes_total && last.bytes_per_second > 0, "{last:?}");
+            ensure!(
+                last.bytes_total > 0 && last.bytes <= last.bytes_total && last.bytes_per_second > 0,
+                "{last:?}"
+            );
             cluster.until_all_run(&v2, LONG).await
         })
     })
@@ -259,7 +328,10 @@ async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
 
 #[tokio::test]
 async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<()> {
-    let options = ClusterOptions { agent_args: vec!["--heartbeat=10".to_owned()], ..hosts(1) };
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..hosts(1)
+    };
     scenario("an_idle_agent_shows_that_it_lives", options, |cluster| {
         Box::pin(async move {
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
@@ -271,7 +343,9 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
             let (first, start) = (beat().await?, Timestamp::now());
             // Somebody stages another image, unlocked, while nobody looks.
             let v9 = cluster.publish("9.0.0").await?;
-            cluster.host(1).stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
+            cluster
+                .host(1)
+                .stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
             cluster
                 .until("the agent has removed it and lives", SOON, || async {
                     Ok(cluster.host(1).facts().staged.is_none() && beat().await? != first)
@@ -280,10 +354,18 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
             let busy = cpu_ticks(cluster.host(1).agent_pids()[0])?;
             tokio::time::sleep(Duration::from_secs(12)).await;
             let busy = cpu_ticks(cluster.host(1).agent_pids()[0])? - busy;
-            ensure!(busy < 50, "an idle agent does next to nothing, not {busy} hundredths of a second of work in 12 s");
+            ensure!(
+                busy < 50,
+                "an idle agent does next to nothing, not {busy} hundredths of a second of work in 12 s"
+            );
             let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
             let ours = |r: &&Record| r.program() == "berth-agent" && r.verb != "watch" && r.received > start;
-            let requests: Vec<_> = audit.records().iter().filter(ours).map(|r| (r.verb.as_str(), r.target())).collect();
+            let requests: Vec<_> = audit
+                .records()
+                .iter()
+                .filter(ours)
+                .map(|r| (r.verb.as_str(), r.target()))
+                .collect();
             // Two or three heartbeats of ten seconds: a list and a status each, and what the image gave to do.
             ensure!(requests.len() <= 10, "an idle agent asks little: {requests:?}");
             Ok(())
@@ -300,8 +382,16 @@ async fn the_api_server_is_away_for_a_while() -> Result<()> {
             some_in(cluster, "Rebooting").await?;
             cluster.control_plane.stop_apiserver().await?;
             tokio::time::sleep(Duration::from_secs(10)).await;
-            let down = cluster.log.events().iter().filter(|e| e.change == HostChange::Down).count();
-            ensure!(down <= 1, "without the API server nobody takes a new turn: {down} hosts went down");
+            let down = cluster
+                .log
+                .events()
+                .iter()
+                .filter(|e| e.change == HostChange::Down)
+                .count();
+            ensure!(
+                down <= 1,
+                "without the API server nobody takes a new turn: {down} hosts went down"
+            );
             cluster.control_plane.start_apiserver().await?;
             cluster.until_all_run(&v2, LONG).await
         })
@@ -314,14 +404,30 @@ async fn tags_digests_and_indexes_and_content_that_is_there() -> Result<()> {
     scenario("tags_digests_and_indexes", hosts(2), |cluster| {
         Box::pin(async move {
             let v2 = cluster.publish_index("2.0.0").await?;
-            cluster.pool("workers", &v2.reference, json!({ "maxUnavailable": 2, "maxStaging": 2 })).await?;
+            cluster
+                .pool(
+                    "workers",
+                    &v2.reference,
+                    json!({ "maxUnavailable": 2, "maxStaging": 2 }),
+                )
+                .await?;
             cluster.until_all_run(&v2, LONG).await?;
             let boots = cluster.boots();
             // The same content by the index's digest, by the manifest's digest and under another tag: no reboot.
-            let by_manifest =
-                v2.pinned.split('@').next().map(|r| format!("{r}@{}", v2.digest)).context("no repository")?;
-            for same in [v2.pinned.clone(), by_manifest, format!("{}@{}", v2.reference, v2.digest)] {
-                cluster.patch_pool("workers", json!({ "image": { "ref": same } })).await?;
+            let by_manifest = v2
+                .pinned
+                .split('@')
+                .next()
+                .map(|r| format!("{r}@{}", v2.digest))
+                .context("no repository")?;
+            for same in [
+                v2.pinned.clone(),
+                by_manifest,
+                format!("{}@{}", v2.reference, v2.digest),
+            ] {
+                cluster
+                    .patch_pool("workers", json!({ "image": { "ref": same } }))
+                    .await?;
                 cluster
                     .until(&format!("{same} is the target"), SOON, || async {
                         let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
@@ -330,9 +436,15 @@ async fn tags_digests_and_indexes_and_content_that_is_there() -> Result<()> {
                     .await?;
             }
             cluster.until_all_run(&v2, LONG).await?;
-            ensure!(cluster.boots() == boots, "the same content is not rebooted into: {:?}", cluster.boots());
+            ensure!(
+                cluster.boots() == boots,
+                "the same content is not rebooted into: {:?}",
+                cluster.boots()
+            );
             let v3 = cluster.publish("3.0.0").await?;
-            cluster.patch_pool("workers", json!({ "image": { "ref": v3.pinned } })).await?;
+            cluster
+                .patch_pool("workers", json!({ "image": { "ref": v3.pinned } }))
+                .await?;
             cluster.until_all_run(&v3, LONG).await
         })
     })
@@ -374,7 +486,10 @@ async fn pause_holds_in_every_phase() -> Result<()> {
                 })
                 .await?;
             tokio::time::sleep(Duration::from_secs(1)).await;
-            ensure!(cluster.fleet.running(&v2.digest.to_string()) == 1, "the other one waits");
+            ensure!(
+                cluster.fleet.running(&v2.digest.to_string()) == 1,
+                "the other one waits"
+            );
             pause(false).await?;
             cluster.until_all_run(&v2, LONG).await
         })
@@ -392,7 +507,11 @@ async fn controllers_come_and_go() -> Result<()> {
             // The leader is killed again and again, or frozen past its lease and woken up.
             let mut turn = 0;
             while cluster.fleet.running(&v2.digest.to_string()) < 4 {
-                ensure!(started.elapsed() < LONG * 2, "the rollout ends all the same\n{}", cluster.describe().await);
+                ensure!(
+                    started.elapsed() < LONG * 2,
+                    "the rollout ends all the same\n{}",
+                    cluster.describe().await
+                );
                 let victim = turn % 2;
                 match turn % 4 {
                     0 | 1 => cluster.controllers.kill(victim),
@@ -419,14 +538,25 @@ async fn an_admins_cordon_stays() -> Result<()> {
             // Who is unavailable already goes first, and uses up the capacity for as long as it is.
             cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
             tokio::time::sleep(Duration::from_secs(1)).await;
-            ensure!(cluster.host(1).facts().version == "1.0.0", "node1 waits while node2 is cordoned by its admin");
+            ensure!(
+                cluster.host(1).facts().version == "1.0.0",
+                "node1 waits while node2 is cordoned by its admin"
+            );
             let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
             let said = berth_api::condition::find(&status.conditions, "Progressing").map(|c| c.message.clone());
-            ensure!(said.is_some_and(|m| m.contains("node2")), "the pool names who uses up its capacity: {status:?}");
+            ensure!(
+                said.is_some_and(|m| m.contains("node2")),
+                "the pool names who uses up its capacity: {status:?}"
+            );
             cluster.allow("workers", 2);
-            cluster.patch_pool("workers", json!({ "rollout": { "maxUnavailable": 2 } })).await?;
+            cluster
+                .patch_pool("workers", json!({ "rollout": { "maxUnavailable": 2 } }))
+                .await?;
             cluster.until_all_run(&v2, LONG).await?;
-            ensure!(is_cordoned(cluster, "node2").await?, "who was cordoned before is cordoned after");
+            ensure!(
+                is_cordoned(cluster, "node2").await?,
+                "who was cordoned before is cordoned after"
+            );
             ensure!(!is_cordoned(cluster, "node1").await?, "who was not is not");
             Ok(())
         })
@@ -480,9 +610,23 @@ async fn a_node_moves_between_pools_in_its_turn() -> Result<()> {
             cluster.budget("web", 2).await?;
             let v2 = cluster.publish("2.0.0").await?;
             let v3 = cluster.publish("3.0.0").await?;
-            cluster.pool_of("a", json!({ "pool": "a" }), &v2.reference, json!({ "maxUnavailable": 1 })).await?;
+            cluster
+                .pool_of(
+                    "a",
+                    json!({ "pool": "a" }),
+                    &v2.reference,
+                    json!({ "maxUnavailable": 1 }),
+                )
+                .await?;
             until_phase(cluster, "node1", "Draining").await?;
-            cluster.pool_of("b", json!({ "pool": "b" }), &v3.reference, json!({ "maxUnavailable": 1 })).await?;
+            cluster
+                .pool_of(
+                    "b",
+                    json!({ "pool": "b" }),
+                    &v3.reference,
+                    json!({ "maxUnavailable": 1 }),
+                )
+                .await?;
             label("node1", "b").await?;
             cluster.remove_budget("web").await?;
             cluster.until_all_run(&v3, LONG).await?;
@@ -490,7 +634,12 @@ async fn a_node_moves_between_pools_in_its_turn() -> Result<()> {
             // Leaving every pool and deleting a pool leave the hosts as they are, with nothing of ours.
             let v4 = cluster.publish("4.0.0").await?;
             cluster
-                .pool_of("b", json!({ "pool": "b" }), &v4.reference, json!({ "paused": true, "maxStaging": 2 }))
+                .pool_of(
+                    "b",
+                    json!({ "pool": "b" }),
+                    &v4.reference,
+                    json!({ "paused": true, "maxStaging": 2 }),
+                )
                 .await?;
             until_phase(cluster, "node1", "Waiting").await?;
             until_phase(cluster, "node2", "Waiting").await?;
@@ -563,7 +712,12 @@ async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
             let v2 = roll_to(cluster, "2.0.0", 9).await?;
             let degraded = async |n: usize| {
                 let name = format!("node{n}");
-                let status = cluster.bootc_nodes().get_opt(&name).await?.and_then(|o| o.status).unwrap_or_default();
+                let status = cluster
+                    .bootc_nodes()
+                    .get_opt(&name)
+                    .await?
+                    .and_then(|o| o.status)
+                    .unwrap_or_default();
                 let condition = berth_api::condition::find(&status.conditions, "NodeDegraded").cloned();
                 anyhow::Ok(condition.filter(|c| c.status == "True").map(|c| (c.reason, c.message)))
             };
@@ -571,7 +725,9 @@ async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
                 let n = i + 1;
                 cluster
                     .until(&format!("node{n} says {reason}"), SOON, || async {
-                        Ok(degraded(n).await?.is_some_and(|(r, message)| r == *reason && !message.is_empty()))
+                        Ok(degraded(n)
+                            .await?
+                            .is_some_and(|(r, message)| r == *reason && !message.is_empty()))
                     })
                     .await?;
             }
@@ -585,7 +741,9 @@ async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
             // A digest that the hosts cannot find.
             let v3 = cluster.publish("3.0.0").await?;
             cluster.forget(&v3);
-            cluster.patch_pool("workers", json!({ "image": { "ref": v3.reference } })).await?;
+            cluster
+                .patch_pool("workers", json!({ "image": { "ref": v3.reference } }))
+                .await?;
             cluster
                 .until("node8 says ImageNotFound", SOON, || async {
                     Ok(degraded(8)
@@ -597,7 +755,9 @@ async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
             for n in 5..=6 {
                 change(n, |s| (s.registry_down, s.disk_full) = (false, false));
             }
-            cluster.patch_pool("workers", json!({ "image": { "ref": v2.reference } })).await?;
+            cluster
+                .patch_pool("workers", json!({ "image": { "ref": v2.reference } }))
+                .await?;
             let mended = [cluster.host(5), cluster.host(6)];
             cluster.until_run(&v2, &mended, LONG).await
         })
@@ -615,12 +775,21 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
             let change = |n: usize, f: &dyn Fn(&mut Settings)| cluster.host(n).settings(f);
             change(1, &|s| s.reboot = RebootFault::Lost);
             let name = "org.freedesktop.DBus.Error.AccessDenied".to_owned();
-            change(2, &|s| s.reboot = RebootFault::Refused { name: name.clone(), message: "not today".to_owned() });
-            change(3, &|s| s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]);
+            change(2, &|s| {
+                s.reboot = RebootFault::Refused {
+                    name: name.clone(),
+                    message: "not today".to_owned(),
+                }
+            });
+            change(3, &|s| {
+                s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]
+            });
             change(4, &|s| s.finalization_failures = 1);
             change(5, &|s| s.never_ready = [digest.clone()].into());
             change(6, &|s| s.staged_then_fails = 1);
-            cluster.host(8).stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
+            cluster
+                .host(8)
+                .stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
             let rollout = json!({ "maxUnavailable": 8, "maxStaging": 8, "rebootTimeout": "3s" });
             cluster.pool("workers", &v2.reference, rollout).await?;
             until_phase(cluster, "node7", "Staging").await.ok();
@@ -658,10 +827,17 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
                 })
                 .await?;
             cluster
-                .until("node1 locks again and gives back after a reboot that never begins", LONG, || async {
-                    let turn = status(1).await?.last_turn;
-                    Ok(turn.is_some_and(|t| t.outcome == "RebootBlocked") && !is_cordoned(cluster, "node1").await?)
-                })
+                .until(
+                    "node1 locks again and gives back after a reboot that never begins",
+                    LONG,
+                    || async {
+                        let turn = status(1).await?.last_turn;
+                        Ok(
+                            turn.is_some_and(|t| t.outcome == "RebootBlocked")
+                                && !is_cordoned(cluster, "node1").await?,
+                        )
+                    },
+                )
                 .await?;
             for n in 1..=3 {
                 let facts = cluster.host(n).facts();
@@ -672,7 +848,11 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
             }
             // The inhibitor goes, and the node goes on by itself.
             change(3, &|s| s.inhibitors.clear());
-            cluster.until("node3 runs 2.0.0", LONG, || async { Ok(cluster.host(3).facts().booted == digest) }).await
+            cluster
+                .until("node3 runs 2.0.0", LONG, || async {
+                    Ok(cluster.host(3).facts().booted == digest)
+                })
+                .await
         })
     })
     .await
@@ -683,12 +863,19 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
 async fn the_judge_finds_an_agent_without_a_berth() -> Result<()> {
     let agent = berth_tests::programs::seeded_agent()?;
     let agent_env = vec![("BERTH_SEEDED_BUG".to_owned(), "skip-berth".to_owned())];
-    let options = ClusterOptions { agent: Some(agent), agent_env, ..hosts(2) };
+    let options = ClusterOptions {
+        agent: Some(agent),
+        agent_env,
+        ..hosts(2)
+    };
     let cluster = Cluster::start(options).await?;
     let v2 = roll_to(&cluster, "2.0.0", 1).await?;
     let gone = || async { Ok(cluster.fleet.running(&v2.digest.to_string()) == 2) };
     cluster.until("the rogue agents have rebooted", LONG, gone).await?;
     let violations = cluster.violations()?;
-    ensure!(violations.iter().any(|v| v.starts_with("I2")), "the judge must name I2: {violations:?}");
+    ensure!(
+        violations.iter().any(|v| v.starts_with("I2")),
+        "the judge must name I2: {violations:?}"
+    );
     Ok(())
 }

@@ -33,11 +33,18 @@ type Unit = BTreeMap<String, String>;
 
 async fn unit(host: &RealHost) -> Result<Unit> {
     let text = host.exec(&["systemctl", "show", UNIT]).await?;
-    Ok(text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+    Ok(text
+        .lines()
+        .filter_map(|l| l.split_once('='))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect())
 }
 
 async fn property(host: &RealHost, name: &str) -> Result<String> {
-    unit(host).await?.remove(name).with_context(|| format!("{UNIT} has no property {name}"))
+    unit(host)
+        .await?
+        .remove(name)
+        .with_context(|| format!("{UNIT} has no property {name}"))
 }
 
 async fn is_active(host: &RealHost) -> Result<bool> {
@@ -47,7 +54,10 @@ async fn is_active(host: &RealHost) -> Result<bool> {
 
 /// Waits until the service has given one more sign of life.
 async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
-    let (process, before) = (property(host, "MainPID").await?, property(host, "WatchdogTimestampMonotonic").await?);
+    let (process, before) = (
+        property(host, "MainPID").await?,
+        property(host, "WatchdogTimestampMonotonic").await?,
+    );
     let fed = || async { Ok(property(host, "WatchdogTimestampMonotonic").await? != before) };
     cluster.until("the watchdog is fed", SOON, fed).await?;
     ensure!(property(host, "MainPID").await? == process, "by the same process");
@@ -61,7 +71,9 @@ async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     fs::copy(programs::static_agent()?, &program).context("copying the agent")?;
 
     let control_plane = &cluster.control_plane;
-    let token = control_plane.service_account_token("berth-system", "berth-agent", Bound::Node(host.name())).await?;
+    let token = control_plane
+        .service_account_token("berth-system", "berth-agent", Bound::Node(host.name()))
+        .await?;
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -73,14 +85,19 @@ async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
         "current-context": "agent",
     });
     host.exec(&["mkdir", "--mode=0700", "/etc/berth"]).await?;
-    host.write("/etc/berth/agent.kubeconfig", &kubeconfig.to_string()).await?;
+    host.write("/etc/berth/agent.kubeconfig", &kubeconfig.to_string())
+        .await?;
     host.write("/etc/berth/agent.token", &token).await?;
-    host.exec(&["chmod", "0600", "/etc/berth/agent.kubeconfig", "/etc/berth/agent.token"]).await?;
+    host.exec(&["chmod", "0600", "/etc/berth/agent.kubeconfig", "/etc/berth/agent.token"])
+        .await?;
 
     let shipped = programs::workspace_root().join("systemd").join(UNIT);
     let shipped = fs::read_to_string(&shipped).with_context(|| format!("reading {}", shipped.display()))?;
     host.write(&format!("/etc/systemd/system/{UNIT}"), &shipped).await?;
-    let command = shipped.lines().find(|l| l.starts_with("ExecStart=")).context("the unit has no ExecStart")?;
+    let command = shipped
+        .lines()
+        .find(|l| l.starts_with("ExecStart="))
+        .context("the unit has no ExecStart")?;
     ensure!(command.contains(SHIPPED), "{command}");
     let command = command.replace(SHIPPED, PROGRAM);
     let log = "BERTH_LOG=info,berth_agent=debug,kube_client=off";
@@ -122,14 +139,24 @@ async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> R
 async fn it_is_confined(host: &RealHost) -> Result<()> {
     let process = property(host, "MainPID").await?;
     let status = host.read(&format!("/proc/{process}/status")).await?;
-    for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+    for line in [
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
         ensure!(status.contains(line), "{line:?} is not in {status}");
     }
     let writable = async |path: &str| -> Result<bool> {
         let test = ["nsenter", "--mount", "--target", &process, "--", "test", "-w", path];
         Ok(host.output(&test).await?.status.success())
     };
-    for (path, wanted) in [("/etc", false), ("/var", false), ("/var/lib/berth", true), ("/run/berth", true)] {
+    for (path, wanted) in [
+        ("/etc", false),
+        ("/var", false),
+        ("/var/lib/berth", true),
+        ("/run/berth", true),
+    ] {
         ensure!(writable(path).await? == wanted, "{path} is writable: {}", !wanted);
     }
     Ok(())
@@ -138,7 +165,13 @@ async fn it_is_confined(host: &RealHost) -> Result<()> {
 /// The names of the tenant's pods.
 async fn pods(cluster: &RealCluster) -> Result<Vec<String>> {
     let pods: Api<Pod> = Api::namespaced(cluster.client(), "default");
-    Ok(pods.list(&ListParams::default()).await?.items.into_iter().filter_map(|p| p.metadata.name).collect())
+    Ok(pods
+        .list(&ListParams::default())
+        .await?
+        .items
+        .into_iter()
+        .filter_map(|p| p.metadata.name)
+        .collect())
 }
 
 /// One node goes from v1 to v2, with a pod to drain, and the service is there again afterwards.
@@ -148,21 +181,39 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
     let v2 = cluster.publish("2.0.0").await?;
     // Slow enough to be seen.
     host.limit_pulls(Some(1 << 20)).await?;
-    cluster.pool("workers", &v2.reference, json!({ "maxUnavailable": 1, "progressInterval": "1s" })).await?;
+    cluster
+        .pool(
+            "workers",
+            &v2.reference,
+            json!({ "maxUnavailable": 1, "progressInterval": "1s" }),
+        )
+        .await?;
     let progress = || async {
         let status = cluster.bootc_nodes().get(host.name()).await?.status.unwrap_or_default();
         Ok(status.progress.is_some_and(|p| p.bytes > 0))
     };
-    cluster.until("the progress of the pull is told", SOON, progress).await?;
+    cluster
+        .until("the progress of the pull is told", SOON, progress)
+        .await?;
     until_fed(cluster, host).await?;
     cluster.until_all_run(&v2, LONG).await?;
     let booted = cluster.boots()[host.name()] - boots[host.name()];
     ensure!(booted == 1, "{booted} boots");
     ensure!(is_active(host).await?, "the service is back after the reboot");
     let now = pods(cluster).await?;
-    ensure!(!now.iter().any(|pod| tenants.contains(pod)), "the pod was evicted: {tenants:?}, now {now:?}");
-    ensure!(property(host, "NRestarts").await? == "0", "nothing made it fail: {:?}", unit(host).await?);
-    ensure!(property(host, "MainPID").await? == cluster.agent_process(host).await?, "and it is the only agent");
+    ensure!(
+        !now.iter().any(|pod| tenants.contains(pod)),
+        "the pod was evicted: {tenants:?}, now {now:?}"
+    );
+    ensure!(
+        property(host, "NRestarts").await? == "0",
+        "nothing made it fail: {:?}",
+        unit(host).await?
+    );
+    ensure!(
+        property(host, "MainPID").await? == cluster.agent_process(host).await?,
+        "and it is the only agent"
+    );
     cluster.judge()
 }
 
@@ -170,7 +221,8 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
 async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let drop_in = format!("{DROP_INS}/watchdog.conf");
     host.exec(&["systemctl", "stop", UNIT]).await?;
-    host.write(&drop_in, "[Service]\nWatchdogSec=5s\nRestartSec=1s\n").await?;
+    host.write(&drop_in, "[Service]\nWatchdogSec=5s\nRestartSec=1s\n")
+        .await?;
     host.exec(&["systemctl", "daemon-reload"]).await?;
     host.exec(&["systemctl", "start", UNIT]).await?;
     let hung = property(host, "MainPID").await?;
@@ -209,7 +261,10 @@ async fn scenarios(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     it_is_restarted_when_it_hangs(cluster, host).await?;
     done("it_is_restarted_when_it_hangs");
     let violations = cluster.violations()?;
-    ensure!(violations.is_empty(), "the ground truth has violations: {violations:#?}");
+    ensure!(
+        violations.is_empty(),
+        "the ground truth has violations: {violations:#?}"
+    );
     Ok(())
 }
 

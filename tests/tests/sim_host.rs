@@ -53,13 +53,19 @@ async fn from_pull_to_the_new_image() -> Result<()> {
     let boot_id = after.boot_id.unwrap();
     world.rebooted(&boot_id).await?;
     let facts = world.host.facts();
-    assert_eq!((facts.booted.as_str(), facts.version.as_str()), (world.new.as_str(), "2.0.0"));
+    assert_eq!(
+        (facts.booted.as_str(), facts.version.as_str()),
+        (world.new.as_str(), "2.0.0")
+    );
     assert_eq!(facts.rollback.as_deref(), Some(world.old.as_str()));
     let file = std::fs::read_to_string(world.host.root().join("proc/sys/kernel/random/boot_id"))?;
     assert_eq!(Some(file.trim()), facts.boot_id.as_deref());
     let client = world.client().await?;
     assert!(!client.login.preparing_for_shutdown().await?);
-    assert_eq!(client.status().await?["status"]["booted"]["image"]["imageDigest"], world.new);
+    assert_eq!(
+        client.status().await?["status"]["booted"]["image"]["imageDigest"],
+        world.new
+    );
     Ok(())
 }
 
@@ -98,7 +104,10 @@ async fn a_pull_outlives_its_client_and_is_adopted() -> Result<()> {
 
     // Status waits for the pull.
     let began = Instant::now();
-    assert_eq!(second.status().await?["status"]["staged"]["image"]["imageDigest"], world.new);
+    assert_eq!(
+        second.status().await?["status"]["staged"]["image"]["imageDigest"],
+        world.new
+    );
     assert!(began.elapsed() > Duration::from_millis(200));
     // The first client's reference is gone, so the unit is unloaded once it ended.
     sleep(Duration::from_millis(100)).await;
@@ -113,21 +122,38 @@ async fn a_referenced_unit_stays_until_its_client_goes() -> Result<()> {
     let world = World::start().await?;
     let (first, second) = (world.client().await?, world.client().await?);
     let mut removed = first.manager.receive_job_removed().await?;
-    let job = first.start("berth-status.service", &["/usr/bin/true"], &[], &[]).await?;
+    let job = first
+        .start("berth-status.service", &["/usr/bin/true"], &[], &[])
+        .await?;
     assert_eq!(wait_for(&mut removed, &job).await?, "done");
-    let again = second.start("berth-status.service", &["/usr/bin/true"], &[], &[]).await.unwrap_err();
+    let again = second
+        .start("berth-status.service", &["/usr/bin/true"], &[], &[])
+        .await
+        .unwrap_err();
     assert_eq!(error_name(&again), "org.freedesktop.systemd1.UnitExists");
     first.conn.close().await?;
     let deadline = Instant::now() + SECOND;
-    while second.start("berth-status.service", &["/usr/bin/true"], &[], &[]).await.is_err() {
-        ensure!(Instant::now() < deadline, "the reference of a client that left is still held");
+    while second
+        .start("berth-status.service", &["/usr/bin/true"], &[], &[])
+        .await
+        .is_err()
+    {
+        ensure!(
+            Instant::now() < deadline,
+            "the reference of a client that left is still held"
+        );
         sleep(Duration::from_millis(10)).await;
     }
     Ok(())
 }
 
 fn failed(status: i32) -> Ended {
-    Ended { job: "failed".to_owned(), active: "failed".to_owned(), result: "exit-code".to_owned(), status }
+    Ended {
+        job: "failed".to_owned(),
+        active: "failed".to_owned(),
+        result: "exit-code".to_owned(),
+        status,
+    }
 }
 
 #[tokio::test]
@@ -135,15 +161,25 @@ async fn failures_look_like_those_of_the_real_programs() -> Result<()> {
     let world = World::start().await?;
     let client = world.client().await?;
     let unknown = format!("{REPOSITORY}@sha256:{}", "0".repeat(64));
-    let ended = client.run("berth-pull-0.service", &["/usr/bin/bootc", "switch", &unknown], LOCK).await?;
+    let ended = client
+        .run("berth-pull-0.service", &["/usr/bin/bootc", "switch", &unknown], LOCK)
+        .await?;
     assert_eq!(ended, failed(1));
-    assert!(client.read("berth-pull-0.service.err")?.ends_with("in registry.test/os: manifest unknown\n"));
+    assert!(
+        client
+            .read("berth-pull-0.service.err")?
+            .ends_with("in registry.test/os: manifest unknown\n")
+    );
 
     let switch = ["/usr/bin/bootc", "switch", "--download-only", &unknown];
     assert_eq!(client.run("berth-probe.service", &switch, &[]).await?, failed(2));
     let unlock = ["/usr/bin/bootc", "upgrade", "--from-downloaded"];
     assert_eq!(client.run("berth-unlock.service", &unlock, &[]).await?, failed(1));
-    assert!(client.read("berth-unlock.service.err")?.contains("No staged deployment found"));
+    assert!(
+        client
+            .read("berth-unlock.service.err")?
+            .contains("No staged deployment found")
+    );
 
     world.host.settings(|s| s.bootc_missing = true);
     let version = ["/usr/bin/bootc", "--version"];
@@ -171,7 +207,10 @@ async fn pulls_fail_as_they_are_told_to() -> Result<()> {
     assert_eq!(client.run(&world.pull_unit(), &pull, LOCK).await?, failed(0));
     assert!(world.host.facts().staged.is_some() && !world.host.facts().locked);
     assert_eq!(client.run(&world.pull_unit(), &pull, LOCK).await?.job, "done");
-    assert!(world.host.facts().locked, "an unchanged specification is locked all the same");
+    assert!(
+        world.host.facts().locked,
+        "an unchanged specification is locked all the same"
+    );
     Ok(())
 }
 
@@ -186,7 +225,9 @@ async fn a_pull_reports_progress_through_a_fifo() -> Result<()> {
     let mut removed = client.manager.receive_job_removed().await?;
     let open = Variant::new(vec![("/run/berth/pull.fifo".to_owned(), "progress".to_owned(), 0u64)]);
     let command = ["/usr/bin/bootc", "switch", "--progress-fd", "3", &world.target()];
-    let job = client.start(&world.pull_unit(), &command, LOCK, &[("OpenFile", open)]).await?;
+    let job = client
+        .start(&world.pull_unit(), &command, LOCK, &[("OpenFile", open)])
+        .await?;
 
     let mut lines = BufReader::new(reader).lines();
     let mut next = async || -> Result<Value> {
@@ -196,7 +237,10 @@ async fn a_pull_reports_progress_through_a_fifo() -> Result<()> {
     assert_eq!(next().await?["type"], "Start");
     assert_eq!(next().await?["bytes"], 0);
     let progress = next().await?;
-    assert_eq!((&progress["type"], &progress["task"]), (&"ProgressBytes".into(), &"pulling".into()));
+    assert_eq!(
+        (&progress["type"], &progress["task"]),
+        (&"ProgressBytes".into(), &"pulling".into())
+    );
     assert_eq!(progress["bytes"], 75_000_000);
     assert_eq!(wait_for(&mut removed, &job).await?, "done");
     Ok(())
@@ -213,12 +257,21 @@ async fn a_stopped_pull_stages_nothing() -> Result<()> {
     sleep(Duration::from_millis(50)).await;
     client.manager.stop_unit(&world.pull_unit(), "replace").await?;
     assert_eq!(wait_for(&mut removed, &job).await?, "canceled");
-    let listed = client.manager.list_units_by_names(&[&world.pull_unit(), "nothing.service"]).await?;
+    let listed = client
+        .manager
+        .list_units_by_names(&[&world.pull_unit(), "nothing.service"])
+        .await?;
     assert_eq!((listed[0].2.as_str(), listed[0].3.as_str()), ("loaded", "failed"));
     assert_eq!((listed[1].2.as_str(), listed[1].3.as_str()), ("not-found", "inactive"));
     sleep(Duration::from_millis(50)).await;
     let last = world.log.events().pop().map(|e| e.change);
-    assert_eq!(last, Some(HostChange::PullEnded { digest: world.new.clone(), ok: false }));
+    assert_eq!(
+        last,
+        Some(HostChange::PullEnded {
+            digest: world.new.clone(),
+            ok: false
+        })
+    );
     assert_eq!(world.host.facts().staged, None);
     Ok(())
 }
@@ -229,7 +282,9 @@ async fn a_deadline_ends_a_unit() -> Result<()> {
     let client = world.client().await?;
     let mut removed = client.manager.receive_job_removed().await?;
     let limit = ("TimeoutStartUSec", Variant::new(50_000u64));
-    let job = client.start("berth-slow.service", &["/usr/bin/sleep", "60"], &[], &[limit]).await?;
+    let job = client
+        .start("berth-slow.service", &["/usr/bin/sleep", "60"], &[], &[limit])
+        .await?;
     assert_eq!(wait_for(&mut removed, &job).await?, "failed");
     let path = client.manager.get_unit("berth-slow.service").await?;
     let service = ServiceProxy::builder(&client.conn).path(path).build().await?;
@@ -242,7 +297,9 @@ async fn reboots_can_be_lost_refused_and_blocked() -> Result<()> {
     let world = World::start().await?;
     let client = world.client().await?;
     let boot = world.host.facts().boot_id;
-    world.host.settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "nightly backup")]);
+    world
+        .host
+        .settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "nightly backup")]);
     assert_eq!(client.login.list_inhibitors().await?[0].1, "backup");
     let blocked = client.login.reboot_with_flags(0).await.unwrap_err();
     assert_eq!(error_name(&blocked), "org.freedesktop.login1.BlockedByInhibitorLock");
@@ -275,7 +332,11 @@ async fn a_failed_finalization_shows_at_the_next_boot() -> Result<()> {
     world.host.stage_behind_the_agent(&world.target(), &world.new);
     world.host.reboot_now().await?;
     let client = world.client().await?;
-    let names = ["ostree-boot-complete.service", "zincati.service", "rpm-ostreed-automatic.timer"];
+    let names = [
+        "ostree-boot-complete.service",
+        "zincati.service",
+        "rpm-ostreed-automatic.timer",
+    ];
     let listed = client.manager.list_units_by_names(&names).await?;
     let active: Vec<_> = listed.iter().map(|u| u.3.as_str()).collect();
     assert_eq!(active, ["failed", "active", "inactive"]);

@@ -76,7 +76,10 @@ async fn nodes_come_reboot_and_come_back() -> Result<()> {
     host.settings(|s| s.never_ready.insert(digest.clone()));
     host.reboot_now().await?;
     let boot = host.facts().boot_id.unwrap_or_default();
-    until("not ready under the new boot", async || Ok(said(&nodes, "node-0").await?.1 == boot)).await?;
+    until("not ready under the new boot", async || {
+        Ok(said(&nodes, "node-0").await?.1 == boot)
+    })
+    .await?;
     sleep(Duration::from_millis(500)).await;
     assert!(!said(&nodes, "node-0").await?.0);
 
@@ -94,8 +97,10 @@ async fn pods_run_and_end() -> Result<()> {
     let catalog = Catalog::default();
     let fleet = fleet(&plane, &catalog, &catalog.publish("1.0.0")).await?;
     let pods: Api<Pod> = Api::namespaced(plane.admin_client(), "default");
-    for (name, node, annotations) in [("mortal", "node-0", json!({})), ("immortal", "node-1", json!({NEVER_ENDS: ""}))]
-    {
+    for (name, node, annotations) in [
+        ("mortal", "node-0", json!({})),
+        ("immortal", "node-1", json!({NEVER_ENDS: ""})),
+    ] {
         let pod = serde_json::from_value(json!({
             "metadata": {"name": name, "annotations": annotations},
             "spec": {"nodeName": node, "containers": [{"name": "main", "image": "registry.test/app"}]},

@@ -31,7 +31,11 @@ async fn ten_rollouts_survive_what_their_seeds_hold() -> Result<()> {
         let plan = Plan::new(SEED, rollout, HOSTS, false);
         println!("seed {SEED} {plan}");
         let outcome = soak.rollout(&plan).await?;
-        println!("  {:.1} s, {} licensed reboots", outcome.took.as_secs_f64(), outcome.verdict.licensed);
+        println!(
+            "  {:.1} s, {} licensed reboots",
+            outcome.took.as_secs_f64(),
+            outcome.verdict.licensed
+        );
         if !outcome.verdict.violations.is_empty() {
             let evidence = keep_evidence(&soak, SEED, &plan, &outcome)?;
             let found = outcome.verdict.violations.join("\n  ");
@@ -41,7 +45,10 @@ async fn ten_rollouts_survive_what_their_seeds_hold() -> Result<()> {
                 evidence.display()
             );
         }
-        ensure!(outcome.verdict.licensed >= HOSTS / 2, "a rollout without reboots proves nothing");
+        ensure!(
+            outcome.verdict.licensed >= HOSTS / 2,
+            "a rollout without reboots proves nothing"
+        );
     }
     Ok(())
 }
@@ -49,9 +56,16 @@ async fn ten_rollouts_survive_what_their_seeds_hold() -> Result<()> {
 /// The judge is worth something only if it finds a break.
 #[tokio::test]
 async fn the_judge_objects_to_a_seeded_bug() -> Result<()> {
-    let mut soak = Soak::start(&Options { bug: Some("skip-berth".to_owned()), hosts: 3 }).await?;
+    let mut soak = Soak::start(&Options {
+        bug: Some("skip-berth".to_owned()),
+        hosts: 3,
+    })
+    .await?;
     let outcome = soak.rollout(&Plan::quiet(1, 0)).await?;
     let found = &outcome.verdict.violations;
-    ensure!(found.iter().any(|v| v.starts_with("I2")), "the judge must name I2: {found:?}");
+    ensure!(
+        found.iter().any(|v| v.starts_with("I2")),
+        "the judge must name I2: {found:?}"
+    );
     Ok(())
 }

@@ -170,7 +170,10 @@ fn entry(entry: RawEntry) -> Deployment {
 /// The entry in the words of our API, cut to the lengths that its schema allows.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
-        return Deployment { locked, ..Deployment::default() };
+        return Deployment {
+            locked,
+            ..Deployment::default()
+        };
     };
     let timestamp = image.timestamp.and_then(|t| t.parse::<Timestamp>().ok());
     Deployment {
@@ -269,7 +272,12 @@ mod tests {
         let mut plain = entry('a');
         plain["image"] = Value::Null;
         assert_eq!(read(json!({"booted": layered})), BootcStatus::Layered);
-        for status in [json!({"booted": null}), json!({"booted": plain}), json!({}), Value::Null] {
+        for status in [
+            json!({"booted": null}),
+            json!({"booted": plain}),
+            json!({}),
+            Value::Null,
+        ] {
             assert_eq!(read(status.clone()), BootcStatus::NotBootc, "{status}");
         }
     }
@@ -307,8 +315,14 @@ mod tests {
             "version": "ü".repeat(999),
         }, "incompatible": false, "pinned": false}}));
         let booted = status.booted;
-        assert_eq!((booted.digest, booted.timestamp, booted.architecture), (None, None, None));
-        assert_eq!((booted.image.len(), booted.version.unwrap().chars().count()), (512, 256));
+        assert_eq!(
+            (booted.digest, booted.timestamp, booted.architecture),
+            (None, None, None)
+        );
+        assert_eq!(
+            (booted.image.len(), booted.version.unwrap().chars().count()),
+            (512, 256)
+        );
     }
 
     #[test]

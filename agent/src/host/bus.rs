@@ -135,7 +135,12 @@ pub(super) struct Bus {
 
 impl Bus {
     pub(super) fn new(address: String, changes: Changes) -> Self {
-        Self { address, connection: Mutex::new(None), changes, jobs: broadcast::Sender::new(64) }
+        Self {
+            address,
+            connection: Mutex::new(None),
+            changes,
+            jobs: broadcast::Sender::new(64),
+        }
     }
 
     /// The ends of systemd's jobs from now on. Those that end while the connection is down are missed.
@@ -166,7 +171,10 @@ impl Bus {
     }
 
     async fn open(&self) -> zbus::Result<Live> {
-        let connection = Builder::address(self.address.as_str()).method_timeout(CALL_DEADLINE).build().await?;
+        let connection = Builder::address(self.address.as_str())
+            .method_timeout(CALL_DEADLINE)
+            .build()
+            .await?;
         // Matches first: a job that ends right after `Subscribe` must not be missed.
         let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
         let shutdowns = signals(&connection, LOGIND, "PrepareForShutdown").await?;
@@ -203,10 +211,10 @@ impl Bus {
     {
         let connection = self.live().await?;
         let reply = raw_call(&connection, target, method, body).await?;
-        reply
-            .body()
-            .deserialize()
-            .map_err(|error| BusError::Malformed { method: method.to_owned(), why: error.to_string() })
+        reply.body().deserialize().map_err(|error| BusError::Malformed {
+            method: method.to_owned(),
+            why: error.to_string(),
+        })
     }
 
     /// Reads a property.
@@ -215,10 +223,15 @@ impl Bus {
         T: TryFrom<OwnedVariant>,
         T::Error: std::fmt::Display,
     {
-        let properties = Target { interface: "org.freedesktop.DBus.Properties", ..target };
+        let properties = Target {
+            interface: "org.freedesktop.DBus.Properties",
+            ..target
+        };
         let value: OwnedVariant = self.call(properties, "Get", &(target.interface, name)).await?;
-        T::try_from(value)
-            .map_err(|error| BusError::Malformed { method: format!("Get({name})"), why: error.to_string() })
+        T::try_from(value).map_err(|error| BusError::Malformed {
+            method: format!("Get({name})"),
+            why: error.to_string(),
+        })
     }
 
     async fn drop_connection(&self) {
@@ -244,11 +257,15 @@ where
 fn translate(method: &str, error: zbus::Error) -> BusError {
     let (name, message) = match &error {
         zbus::Error::MethodError(name, message, _) => (name.to_string(), message.clone().unwrap_or_default()),
-        zbus::Error::FDO(known) if !matches!(**known, zbus::fdo::Error::ZBus(_)) => {
-            (known.name().to_string(), known.description().unwrap_or_default().to_owned())
-        }
+        zbus::Error::FDO(known) if !matches!(**known, zbus::fdo::Error::ZBus(_)) => (
+            known.name().to_string(),
+            known.description().unwrap_or_default().to_owned(),
+        ),
         other => {
-            return BusError::Lost { method: method.to_owned(), why: other.to_string() };
+            return BusError::Lost {
+                method: method.to_owned(),
+                why: other.to_string(),
+            };
         }
     };
     // The bus says this when the service went away between the call and its reply.
@@ -256,7 +273,10 @@ fn translate(method: &str, error: zbus::Error) -> BusError {
         .iter()
         .any(|n| name == format!("org.freedesktop.DBus.Error.{n}"))
     {
-        return BusError::Lost { method: method.to_owned(), why: message };
+        return BusError::Lost {
+            method: method.to_owned(),
+            why: message,
+        };
     }
     BusError::Refused { name, message }
 }

@@ -18,8 +18,13 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
     const PROPERTY: &str = "NTPSynchronized";
-    let late = || BusError::Lost { method: PROPERTY.to_owned(), why: "no answer in time".to_owned() };
-    tokio::time::timeout(DEADLINE, bus.property(TIMEDATE, PROPERTY)).await.unwrap_or_else(|_| Err(late()))
+    let late = || BusError::Lost {
+        method: PROPERTY.to_owned(),
+        why: "no answer in time".to_owned(),
+    };
+    tokio::time::timeout(DEADLINE, bus.property(TIMEDATE, PROPERTY))
+        .await
+        .unwrap_or_else(|_| Err(late()))
 }
 
 /// What is known of the host's clock.
@@ -34,12 +39,20 @@ pub struct Clock {
 impl Clock {
     /// Nothing is known yet; or the clock is right by the admin's word.
     pub fn new(trusted: bool) -> Self {
-        Self { trusted, asked: None, yes: None }
+        Self {
+            trusted,
+            asked: None,
+            yes: None,
+        }
     }
 
     /// The last answer, however old.
     pub fn known(&self) -> Option<bool> {
-        if self.trusted { Some(true) } else { self.asked.and_then(|(_, answer)| answer) }
+        if self.trusted {
+            Some(true)
+        } else {
+            self.asked.and_then(|(_, answer)| answer)
+        }
     }
 
     /// Whether it is synchronised; asks when the last answer is too old to count. `None`: the host does not say.

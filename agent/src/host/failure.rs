@@ -101,7 +101,10 @@ const WORDS: &[(&[&str], &str)] = &[
     (&["/usr/bin/bootc cannot be executed"], reason::BOOTC_MISSING),
     (&["the pull did not end within"], reason::PULL_TIMED_OUT),
     (&["the pull was ended by signal"], reason::PULL_CANCELED),
-    (&["ostree admin lock-finalization failed", "failed to lock finalization"], reason::LOCK_FAILED),
+    (
+        &["ostree admin lock-finalization failed", "failed to lock finalization"],
+        reason::LOCK_FAILED,
+    ),
     (
         &[
             "signature was required",
@@ -115,13 +118,24 @@ const WORDS: &[(&[&str], &str)] = &[
         reason::SIGNATURE_REJECTED,
     ),
     (
-        &["insufficient free space", "no space left on device", "min-free-space", "disk quota exceeded"],
+        &[
+            "insufficient free space",
+            "no space left on device",
+            "min-free-space",
+            "disk quota exceeded",
+        ],
         reason::DISK_FULL,
     ),
-    (&["does not have ostree.bootable label", "not a bootable container"], reason::NOT_BOOTABLE),
+    (
+        &["does not have ostree.bootable label", "not a bootable container"],
+        reason::NOT_BOOTABLE,
+    ),
     (&["image has architecture"], reason::WRONG_ARCHITECTURE),
     (
-        &["no image found in image index for architecture", "no image found in manifest list for architecture"],
+        &[
+            "no image found in image index for architecture",
+            "no image found in manifest list for architecture",
+        ],
         reason::WRONG_ARCHITECTURE,
     ),
     (
@@ -132,8 +146,14 @@ const WORDS: &[(&[&str], &str)] = &[
         ],
         reason::NOT_BOOTC_HOST,
     ),
-    (&["deployment contains local rpm-ostree modifications"], reason::LAYERED_HOST),
-    (&["skopeo spawn error", "failed to spawn", "failed to execute"], reason::TOOL_MISSING),
+    (
+        &["deployment contains local rpm-ostree modifications"],
+        reason::LAYERED_HOST,
+    ),
+    (
+        &["skopeo spawn error", "failed to spawn", "failed to execute"],
+        reason::TOOL_MISSING,
+    ),
     (
         &[
             "unauthorized",
@@ -239,21 +259,36 @@ mod tests {
                 "pinging container registry r: Get \"https://r/v2/\": dial tcp 10.0.0.1:443: connect: connection refused",
                 REGISTRY_UNAVAILABLE,
             ),
-            ("Requesting bearer token: received unexpected HTTP status: 403 Forbidden", UNAUTHORIZED),
-            ("Requesting bearer token: invalid status code from registry 403 (Forbidden)", UNAUTHORIZED),
+            (
+                "Requesting bearer token: received unexpected HTTP status: 403 Forbidden",
+                UNAUTHORIZED,
+            ),
+            (
+                "Requesting bearer token: invalid status code from registry 403 (Forbidden)",
+                UNAUTHORIZED,
+            ),
             ("A signature was required, but no signature exists", SIGNATURE_REJECTED),
             (
                 "pinging container registry r: Get \"https://r/v2/\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
                 REGISTRY_UNAVAILABLE,
             ),
-            ("reading manifest v1 in r/os: unauthorized: authentication required", UNAUTHORIZED),
+            (
+                "reading manifest v1 in r/os: unauthorized: authentication required",
+                UNAUTHORIZED,
+            ),
             ("skopeo spawn error: No such file", TOOL_MISSING),
-            ("Pulling: Insufficient free space for r/os (available: 1 MB required: 2 MB)", DISK_FULL),
+            (
+                "Pulling: Insufficient free space for r/os (available: 1 MB required: 2 MB)",
+                DISK_FULL,
+            ),
             ("Pulling: Importing: writing: No space left on device", DISK_FULL),
             ("Target image does not have ostree.bootable label", NOT_BOOTABLE),
             ("Image has architecture arm64; expected amd64", WRONG_ARCHITECTURE),
             ("System not booted via bootc", NOT_BOOTC_HOST),
-            ("toomanyrequests: You have reached your pull rate limit", REGISTRY_UNAVAILABLE),
+            (
+                "toomanyrequests: You have reached your pull rate limit",
+                REGISTRY_UNAVAILABLE,
+            ),
             ("something that nobody foresaw", PULL_FAILED),
         ] {
             let failure = classify(&format!("{open}{words}\n"));

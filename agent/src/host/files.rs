@@ -10,9 +10,16 @@ use std::path::Path;
 /// # Errors
 /// When the directory cannot be written; the old file is then untouched.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let directory = path.parent().ok_or_else(|| io::Error::other("the file has no directory"))?;
+    let directory = path
+        .parent()
+        .ok_or_else(|| io::Error::other("the file has no directory"))?;
     let temporary = path.with_extension("tmp");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
     file.write_all(text)?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;

@@ -91,7 +91,11 @@ mod tests {
             ("sleep", "block", false),
             ("handle-power-key", "block", false),
         ] {
-            assert_eq!(blocking(vec![listed(what, mode)]).len(), usize::from(blocks), "{what} {mode}");
+            assert_eq!(
+                blocking(vec![listed(what, mode)]).len(),
+                usize::from(blocks),
+                "{what} {mode}"
+            );
         }
     }
 

@@ -129,7 +129,10 @@ mod tests {
         let scratch = std::env::temp_dir().join(format!("berth-memory-{}", std::process::id()));
         let file = MemoryFile::new(&HostRoot::new(&scratch));
         assert_eq!(file.load(), Memory::default());
-        let mut memory = Memory { staged_by_us: Some(digest(99)), ..Memory::default() };
+        let mut memory = Memory {
+            staged_by_us: Some(digest(99)),
+            ..Memory::default()
+        };
         memory.failed_digests = (0..3).map(digest).collect();
         memory.not_applied = Some((digest(4), 2));
         file.save(&memory).unwrap();

@@ -59,7 +59,11 @@ const MAX_OUTPUT: u64 = 1 << 20;
 const STDERR_TAIL: u64 = 16 << 10;
 
 /// Updaters that would stage and reboot on their own.
-const RIVALS: &[&str] = &["bootc-fetch-apply-updates.timer", "rpm-ostreed-automatic.timer", "zincati.service"];
+const RIVALS: &[&str] = &[
+    "bootc-fetch-apply-updates.timer",
+    "rpm-ostreed-automatic.timer",
+    "zincati.service",
+];
 
 /// Why the host did not do, or not say, what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -134,8 +138,10 @@ impl Host {
     /// When the runtime directory cannot be made under the root.
     pub async fn connect(bus: Option<&str>, root: HostRoot) -> anyhow::Result<Self> {
         root.make_run_dir()?;
-        let address = bus
-            .map_or_else(|| format!("unix:path={}", root.path("/run/dbus/system_bus_socket").display()), str::to_owned);
+        let address = bus.map_or_else(
+            || format!("unix:path={}", root.path("/run/dbus/system_bus_socket").display()),
+            str::to_owned,
+        );
         let changes = Changes::new();
         let host = Self {
             bus: Bus::new(address, changes.clone()),
@@ -274,7 +280,8 @@ impl Host {
     /// # Errors
     /// When nothing is staged, or the tool failed.
     pub async fn lock(&self) -> Result<(), HostError> {
-        self.change("lock", &["/usr/bin/ostree", "admin", "lock-finalization"]).await
+        self.change("lock", &["/usr/bin/ostree", "admin", "lock-finalization"])
+            .await
     }
 
     /// Unlocks what is staged: a shutdown then applies it.
@@ -282,7 +289,8 @@ impl Host {
     /// # Errors
     /// When nothing is staged, or the tool failed.
     pub async fn unlock(&self) -> Result<(), HostError> {
-        self.change("unlock", &["/usr/bin/bootc", "upgrade", "--from-downloaded"]).await
+        self.change("unlock", &["/usr/bin/bootc", "upgrade", "--from-downloaded"])
+            .await
     }
 
     /// Removes what is staged. The caller has just seen in `status` that something is: with nothing staged,
@@ -291,7 +299,8 @@ impl Host {
     /// # Errors
     /// When the tool failed.
     pub async fn unstage(&self) -> Result<(), HostError> {
-        self.change("unstage", &["/usr/bin/ostree", "admin", "undeploy", "0"]).await
+        self.change("unstage", &["/usr/bin/ostree", "admin", "undeploy", "0"])
+            .await
     }
 
     async fn change(&self, what: &str, command: &[&str]) -> Result<(), HostError> {
@@ -301,7 +310,10 @@ impl Host {
 
     async fn refuse_while_pulling(&self) -> Result<(), HostError> {
         match self.find_pull(None).await? {
-            Some(Pull { state: PullState::Running, .. }) => Err(HostError::Busy("a pull runs".to_owned())),
+            Some(Pull {
+                state: PullState::Running,
+                ..
+            }) => Err(HostError::Busy("a pull runs".to_owned())),
             _ => Ok(()),
         }
     }
@@ -309,7 +321,11 @@ impl Host {
     /// A tool that a killed agent started may still run, and what it does must be seen by whoever looks next.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
-        if running.is_empty() { Ok(()) } else { Err(HostError::Busy(format!("{} runs", running.join(", ")))) }
+        if running.is_empty() {
+            Ok(())
+        } else {
+            Err(HostError::Busy(format!("{} runs", running.join(", "))))
+        }
     }
 
     /// Runs a host tool to its end and answers its standard output.
@@ -330,7 +346,11 @@ impl Host {
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         match units::run(&self.bus, &spec).await {
             Ok(None) => Ok(files::tail(&self.root.path(&stdout), MAX_OUTPUT)),
-            Ok(Some(defeat)) => Err(tool_error(command, &defeat, &files::tail(&self.root.path(&stderr), STDERR_TAIL))),
+            Ok(Some(defeat)) => Err(tool_error(
+                command,
+                &defeat,
+                &files::tail(&self.root.path(&stderr), STDERR_TAIL),
+            )),
             Err(error) if error.is(".UnitExists") => {
                 Err(HostError::Busy(format!("{} of an earlier agent still runs", spec.name)))
             }
@@ -421,10 +441,17 @@ fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
     match (defeat.result.as_str(), defeat.status) {
         ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", TOOL_DEADLINE.as_secs())),
         ("exit-code", EXIT_EXEC) => {
-            let reason = if program == "/usr/bin/bootc" { reason::BOOTC_MISSING } else { reason::TOOL_MISSING };
+            let reason = if program == "/usr/bin/bootc" {
+                reason::BOOTC_MISSING
+            } else {
+                reason::TOOL_MISSING
+            };
             HostError::Tool(Failure::new(reason, &format!("{program} cannot be executed")))
         }
-        _ => HostError::Tool(Failure::new(failure::recognise(&said).unwrap_or(reason::HOST_TOOL_FAILED), &said)),
+        _ => HostError::Tool(Failure::new(
+            failure::recognise(&said).unwrap_or(reason::HOST_TOOL_FAILED),
+            &said,
+        )),
     }
 }
 
@@ -435,15 +462,25 @@ mod tests {
     #[test]
     fn a_failed_tool_is_told_in_its_own_words() {
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
-        let failed = |result: &str, status| Defeat { result: result.to_owned(), status };
+        let failed = |result: &str, status| Defeat {
+            result: result.to_owned(),
+            status,
+        };
         let error = tool_error(&command, &failed("exit-code", 1), "error: Cannot undeploy\n");
-        assert_eq!((error.reason(), error.to_string().as_str()), (reason::HOST_TOOL_FAILED, "error: Cannot undeploy"));
+        assert_eq!(
+            (error.reason(), error.to_string().as_str()),
+            (reason::HOST_TOOL_FAILED, "error: Cannot undeploy")
+        );
         let error = tool_error(&command, &failed("exit-code", 203), "");
         assert_eq!(error.reason(), reason::TOOL_MISSING);
         let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), "");
         assert_eq!(error.reason(), reason::BOOTC_MISSING);
         let error = tool_error(&command, &failed("timeout", 15), "");
         assert_eq!(error.reason(), reason::HOST_TOOL_TIMED_OUT);
-        assert!(tool_error(&command, &failed("signal", 9), "").to_string().contains("undeploy 0 failed: signal 9"));
+        assert!(
+            tool_error(&command, &failed("signal", 9), "")
+                .to_string()
+                .contains("undeploy 0 failed: signal 9")
+        );
     }
 }

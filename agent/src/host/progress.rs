@@ -96,7 +96,10 @@ impl Meter {
         }
         self.samples.push_back((now, bytes));
         while self.samples.len() > 2
-            && self.samples.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= RATE_WINDOW)
+            && self
+                .samples
+                .get(1)
+                .is_some_and(|(at, _)| now.duration_since(*at) >= RATE_WINDOW)
         {
             self.samples.pop_front();
         }
@@ -105,7 +108,11 @@ impl Meter {
             let rate = u128::from(bytes.saturating_sub(*first)) * 1000 / milliseconds;
             u64::try_from(rate).unwrap_or(u64::MAX)
         });
-        self.latest = Some(Progress { bytes, bytes_total, bytes_per_second: rate });
+        self.latest = Some(Progress {
+            bytes,
+            bytes_total,
+            bytes_per_second: rate,
+        });
     }
 }
 
@@ -130,7 +137,11 @@ impl ProgressReader {
         }
         let meter = Arc::new(Mutex::new(Meter::default()));
         let task = tokio::spawn(read(pipe, meter.clone(), changes));
-        Ok(Self { path: path.to_path_buf(), meter, task })
+        Ok(Self {
+            path: path.to_path_buf(),
+            meter,
+            task,
+        })
     }
 
     /// The FIFO that it reads.
@@ -152,7 +163,9 @@ impl Drop for ProgressReader {
 
 impl std::fmt::Debug for ProgressReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ProgressReader").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("ProgressReader")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 

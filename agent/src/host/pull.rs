@@ -81,7 +81,11 @@ fn fifo_name(digest: &Digest) -> String {
 
 impl Pulls {
     pub(super) fn new(root: HostRoot, changes: Changes) -> Self {
-        Self { root, changes, reader: std::sync::Mutex::new(None) }
+        Self {
+            root,
+            changes,
+            reader: std::sync::Mutex::new(None),
+        }
     }
 
     fn record_path(&self) -> PathBuf {
@@ -126,7 +130,9 @@ impl Pulls {
             }
             State::Failed => {
                 let words = files::tail(&self.root.path(RUN_DIR).join("pull.err"), STDERR_TAIL);
-                PullState::Failed { message: explain(&units::defeat(bus, &unit).await?, &words) }
+                PullState::Failed {
+                    message: explain(&units::defeat(bus, &unit).await?, &words),
+                }
             }
             // Started, and systemd has nothing to say against it.
             State::Gone | State::Ended if record.as_ref().is_some_and(|r| r.started) => PullState::Succeeded,
@@ -135,7 +141,10 @@ impl Pulls {
         if state != PullState::Running {
             self.stop_reading();
         }
-        Ok(Some(Pull { digest: digest.clone(), state }))
+        Ok(Some(Pull {
+            digest: digest.clone(),
+            state,
+        }))
     }
 
     /// Forgets a pull that ended, so that its name is free and the host does not look degraded for it.
@@ -249,7 +258,10 @@ impl Pulls {
         };
         for entry in entries.flatten() {
             let name = entry.file_name();
-            if name.to_str().is_some_and(|n| n.starts_with("pull-") && n.ends_with(".fifo")) {
+            if name
+                .to_str()
+                .is_some_and(|n| n.starts_with("pull-") && n.ends_with(".fifo"))
+            {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -343,7 +355,10 @@ mod tests {
             ("oom-kill", 9, "", reason::PULL_FAILED),
             ("resources", 0, "", reason::PULL_FAILED),
         ] {
-            let defeat = Defeat { result: result.to_owned(), status };
+            let defeat = Defeat {
+                result: result.to_owned(),
+                status,
+            };
             let message = explain(&defeat, words);
             assert_eq!(failure::classify(&message).reason, expected, "{result} {status}");
             assert!(!message.is_empty());

@@ -16,7 +16,18 @@ use zbus::{OwnedObjectPath, Variant};
 use super::bus::{Bus, BusError, JobEnd, SYSTEMD, Target};
 
 /// What `ListUnitsByNames` answers for one unit.
-type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
+type Listed = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    u32,
+    String,
+    OwnedObjectPath,
+);
 
 /// How often a unit is looked at in case its signal was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -104,7 +115,12 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
 pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
     let give_up = Instant::now() + COLLECTED_WITHIN;
     loop {
-        let body = (spec.name.as_str(), "fail", properties(spec), Vec::<(&str, Vec<(&str, Variant<'_>)>)>::new());
+        let body = (
+            spec.name.as_str(),
+            "fail",
+            properties(spec),
+            Vec::<(&str, Vec<(&str, Variant<'_>)>)>::new(),
+        );
         let started: Result<OwnedObjectPath, BusError> = bus.call_once(SYSTEMD, "StartTransientUnit", &body).await;
         let error = match started {
             Ok(_) => return Ok(()),
@@ -151,8 +167,11 @@ pub(super) async fn in_states(bus: &Bus, names: &[&str], states: &[&str]) -> Res
 /// How a failed unit failed.
 pub(super) async fn defeat(bus: &Bus, name: &str) -> Result<Defeat, BusError> {
     let path: OwnedObjectPath = bus.call(SYSTEMD, "GetUnit", &name).await?;
-    let service =
-        Target { service: SYSTEMD.service, path: path.as_str(), interface: "org.freedesktop.systemd1.Service" };
+    let service = Target {
+        service: SYSTEMD.service,
+        path: path.as_str(),
+        interface: "org.freedesktop.systemd1.Service",
+    };
     Ok(Defeat {
         result: bus.property(service, "Result").await?,
         status: bus.property(service, "ExecMainStatus").await?,
@@ -190,7 +209,10 @@ pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<Defeat>, BusErr
         }
         State::Running => {
             stop(bus, &spec.name).await?;
-            Ok(Some(Defeat { result: "timeout".to_owned(), status: 0 }))
+            Ok(Some(Defeat {
+                result: "timeout".to_owned(),
+                status: 0,
+            }))
         }
         State::Gone | State::Ended => Ok(None),
     }
@@ -248,9 +270,12 @@ mod tests {
             let value = found.iter().find(|(n, _)| *n == name).map(|(_, v)| v);
             value.map(|v| v.value_signature().to_string()).unwrap_or_default()
         };
-        for (name, expected) in
-            [("ExecStart", "a(sasb)"), ("TimeoutStartUSec", "t"), ("OpenFile", "a(sst)"), ("IOWeight", "t")]
-        {
+        for (name, expected) in [
+            ("ExecStart", "a(sasb)"),
+            ("TimeoutStartUSec", "t"),
+            ("OpenFile", "a(sst)"),
+            ("IOWeight", "t"),
+        ] {
             assert_eq!(signature(name), expected, "{name}");
         }
     }

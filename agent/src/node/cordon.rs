@@ -122,7 +122,11 @@ impl From<RawNode> for NodeFacts {
             ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(BootId::new),
             cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
-            excluded: node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
+            excluded: node
+                .metadata
+                .labels
+                .as_ref()
+                .is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             uid: NodeUid::new(node.metadata.uid),
             resource_version: node.metadata.resource_version,
         }
@@ -134,7 +138,10 @@ impl From<RawNode> for NodeFacts {
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
         tracing::warn!(text, %error, "the record of our cordon makes no sense");
-        CordonRecord { berth: String::new(), unschedulable: false }
+        CordonRecord {
+            berth: String::new(),
+            unschedulable: false,
+        }
     })
 }
 
@@ -210,7 +217,11 @@ fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
     if let (Some(record), Some(patch)) = (&seen.cordon, patch.as_object_mut()) {
         // Kubernetes stores "schedulable" as an absent field.
         let before = record.unschedulable && !Bug::UncordonAlways.is_awake();
-        let unschedulable = if before && seen.unschedulable { json!(true) } else { Value::Null };
+        let unschedulable = if before && seen.unschedulable {
+            json!(true)
+        } else {
+            Value::Null
+        };
         patch.insert("spec".to_owned(), json!({"unschedulable": unschedulable}));
     }
     patch
@@ -254,9 +265,15 @@ mod tests {
     #[test]
     fn reads_what_matters() {
         let facts = node(true, Some(r#"{"berth":"workers-0","unschedulable":true}"#));
-        assert!(facts.ready && facts.unschedulable && facts.excluded, "with any value, also none");
+        assert!(
+            facts.ready && facts.unschedulable && facts.excluded,
+            "with any value, also none"
+        );
         assert_eq!(facts.boot_id, Some(BootId::from("b")));
-        assert_eq!(facts.cordon.map(|c| (c.berth, c.unschedulable)), Some(("workers-0".to_owned(), true)));
+        assert_eq!(
+            facts.cordon.map(|c| (c.berth, c.unschedulable)),
+            Some(("workers-0".to_owned(), true))
+        );
         let bare: RawNode = serde_json::from_value(json!({"metadata": {"uid": "u", "resourceVersion": "1"}})).unwrap();
         let bare = NodeFacts::from(bare);
         assert!(
@@ -277,10 +294,16 @@ mod tests {
         ] {
             let patch = cordon_patch(&node(unschedulable, annotation), "workers-0");
             let text = patch["metadata"]["annotations"][ANNOTATION_CORDON].as_str().unwrap();
-            let expected = CordonRecord { berth: "workers-0".to_owned(), unschedulable: before };
+            let expected = CordonRecord {
+                berth: "workers-0".to_owned(),
+                unschedulable: before,
+            };
             assert_eq!(record(text), expected);
             assert_eq!(patch["spec"]["unschedulable"], json!(true));
-            assert_eq!((&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]), (&json!("u"), &json!("7")));
+            assert_eq!(
+                (&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]),
+                (&json!("u"), &json!("7"))
+            );
         }
     }
 
@@ -315,7 +338,10 @@ mod tests {
         };
         assert!(matches!(judged(404, ""), NodeError::Gone));
         assert!(matches!(judged(409, ""), NodeError::Conflict));
-        assert!(matches!(judged(422, "metadata.uid: Invalid value: field is immutable"), NodeError::Conflict));
+        assert!(matches!(
+            judged(422, "metadata.uid: Invalid value: field is immutable"),
+            NodeError::Conflict
+        ));
         assert!(matches!(judged(422, "spec.x: Invalid"), NodeError::Failed(_)));
         assert!(matches!(judged(403, "no"), NodeError::Forbidden(_)));
         assert!(matches!(judged(500, ""), NodeError::Failed(_)));

@@ -58,7 +58,9 @@ pub struct ByRequest<'a> {
 
 impl std::fmt::Debug for ByRequest<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ByRequest").field("delete", &self.delete).finish_non_exhaustive()
+        f.debug_struct("ByRequest")
+            .field("delete", &self.delete)
+            .finish_non_exhaustive()
     }
 }
 
@@ -160,34 +162,58 @@ mod tests {
         let would_violate = "Cannot evict pod as it would violate the pod's disruption budget.";
         let needs = "The disruption budget web needs 2 healthy pods and has 2 currently";
         let cause = json!({"causes": [{"reason": "DisruptionBudget", "message": needs}]});
-        assert_eq!(answer(status(429, would_violate, cause)), Answer::Budget(needs.to_owned()));
+        assert_eq!(
+            answer(status(429, would_violate, cause)),
+            Answer::Budget(needs.to_owned())
+        );
         let processed = "The disruption budget web is still being processed by the server.";
         let cause = json!({"causes": [{"reason": "DisruptionBudget", "message": processed}], "retryAfterSeconds": 10});
-        assert_eq!(answer(status(429, would_violate, cause)), Answer::Budget(processed.to_owned()));
+        assert_eq!(
+            answer(status(429, would_violate, cause)),
+            Answer::Budget(processed.to_owned())
+        );
         let busy = "too many requests, please try again later";
         assert_eq!(
             answer(status(429, busy, json!({"retryAfterSeconds": 3}))),
             Answer::Overloaded(Duration::from_secs(3))
         );
         assert_eq!(answer(status(429, busy, json!({}))), Answer::Overloaded(OVERLOAD_PAUSE));
-        assert_eq!(answer(status(429, busy, Value::Null)), Answer::Overloaded(OVERLOAD_PAUSE));
+        assert_eq!(
+            answer(status(429, busy, Value::Null)),
+            Answer::Overloaded(OVERLOAD_PAUSE)
+        );
     }
 
     #[test]
     fn tells_the_other_refusals_apart() {
         let several =
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-        let Answer::Misconfigured(text) = answer(status(500, several, Value::Null)) else { panic!("not told apart") };
+        let Answer::Misconfigured(text) = answer(status(500, several, Value::Null)) else {
+            panic!("not told apart")
+        };
         assert!(text.contains(several) && text.contains("no more than one"), "{text}");
-        assert_eq!(answer(status(500, "etcd", Value::Null)), Answer::Failed("etcd".to_owned()));
+        assert_eq!(
+            answer(status(500, "etcd", Value::Null)),
+            Answer::Failed("etcd".to_owned())
+        );
         assert_eq!(answer(status(404, "pods \"p\" not found", Value::Null)), Answer::Gone);
-        assert_eq!(answer(status(409, "the UID in the precondition (a) does not match", Value::Null)), Answer::Gone);
+        assert_eq!(
+            answer(status(
+                409,
+                "the UID in the precondition (a) does not match",
+                Value::Null
+            )),
+            Answer::Gone
+        );
         assert_eq!(
             answer(status(403, "no relationship found", Value::Null)),
             Answer::Refused("no relationship found".to_owned())
         );
         let ending = json!({"causes": [{"reason": "NamespaceTerminating", "message": "it ends"}]});
-        assert_eq!(answer(status(403, "it ends", ending)), Answer::Ending("it ends".to_owned()));
+        assert_eq!(
+            answer(status(403, "it ends", ending)),
+            Answer::Ending("it ends".to_owned())
+        );
     }
 
     #[tokio::test]
@@ -195,9 +221,19 @@ mod tests {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u1"}})).unwrap();
         let unused = unused_client();
-        let call = |grace_period, delete| ByRequest { client: &unused, grace_period, delete }.call(&pod);
+        let call = |grace_period, delete| {
+            ByRequest {
+                client: &unused,
+                grace_period,
+                delete,
+            }
+            .call(&pod)
+        };
         let (method, path, body) = call(None, false);
-        assert_eq!((method, path.as_str()), ("POST", "/api/v1/namespaces/d/pods/p/eviction"));
+        assert_eq!(
+            (method, path.as_str()),
+            ("POST", "/api/v1/namespaces/d/pods/p/eviction")
+        );
         assert_eq!(body["deleteOptions"], json!({"preconditions": {"uid": "u1"}}));
         assert_eq!(body["metadata"], json!({"name": "p", "namespace": "d"}));
         assert_eq!(call(Some(0), false).2["deleteOptions"]["gracePeriodSeconds"], json!(0));

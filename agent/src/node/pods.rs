@@ -198,7 +198,11 @@ impl Pod {
     }
 
     fn controller(&self) -> Option<&Owner> {
-        self.metadata.owner_references.as_deref()?.iter().find(|owner| owner.controller == Some(true))
+        self.metadata
+            .owner_references
+            .as_deref()?
+            .iter()
+            .find(|owner| owner.controller == Some(true))
     }
 
     /// Whether its containers have ended for good.
@@ -207,7 +211,11 @@ impl Pod {
     }
 
     fn has_empty_dir(&self) -> bool {
-        self.spec.volumes.iter().flatten().any(|volume| volume.empty_dir.is_some())
+        self.spec
+            .volumes
+            .iter()
+            .flatten()
+            .any(|volume| volume.empty_dir.is_some())
     }
 
     /// Whether pods like it come to a node that is cordoned.
@@ -223,17 +231,31 @@ impl Pod {
             (None, Some(_)) => Some(format!("{}-{}", self.metadata.name, volume.name)),
             (None, None) => None,
         };
-        self.spec.volumes.iter().flatten().filter_map(claim).filter(|name| !name.is_empty()).collect()
+        self.spec
+            .volumes
+            .iter()
+            .flatten()
+            .filter_map(claim)
+            .filter(|name| !name.is_empty())
+            .collect()
     }
 
     /// What becomes of it.
     pub fn class(&self, settings: &Settings) -> Class {
-        let is_mirror =
-            self.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"));
-        let is_daemon = self.controller().is_some_and(|o| o.kind == "DaemonSet" && o.api_version.starts_with("apps/"));
+        let is_mirror = self
+            .metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|a| a.contains_key("kubernetes.io/config.mirror"));
+        let is_daemon = self
+            .controller()
+            .is_some_and(|o| o.kind == "DaemonSet" && o.api_version.starts_with("apps/"));
         let no_labels = BTreeMap::new();
         let labels = self.metadata.labels.as_ref().unwrap_or(&no_labels);
-        let is_selected = settings.pod_selector.as_ref().is_none_or(|selector| selector.matches(labels));
+        let is_selected = settings
+            .pod_selector
+            .as_ref()
+            .is_none_or(|selector| selector.matches(labels));
         if is_mirror || !is_selected || (is_daemon && !self.is_finished()) {
             Class::Stays
         } else if self.metadata.deletion_timestamp.is_some() {
@@ -295,7 +317,11 @@ mod tests {
             (owned("apps/v1", "DaemonSet", true), "Pending", Class::Stays),
             (owned("apps/v1", "DaemonSet", true), "Failed", Class::Finished),
             (owned("example.com/v1", "DaemonSet", true), "Running", Class::Moves),
-            (owned("apps/v1", "DaemonSet", false), "Running", Class::Blocked(Obstacle::Unmanaged)),
+            (
+                owned("apps/v1", "DaemonSet", false),
+                "Running",
+                Class::Blocked(Obstacle::Unmanaged),
+            ),
             (owned("apps/v1", "StatefulSet", true), "Running", Class::Moves),
             (owned("v1", "Node", true), "Running", Class::Moves),
             (mirror.clone(), "Running", Class::Stays),
@@ -306,33 +332,68 @@ mod tests {
             (orphan, "Succeeded", Class::Finished),
             (ending_orphan, "Running", Class::Terminating),
         ] {
-            assert_eq!(pod(change.clone(), json!([]), phase).class(&Settings::default()), expected, "{change} {phase}");
+            assert_eq!(
+                pod(change.clone(), json!([]), phase).class(&Settings::default()),
+                expected,
+                "{change} {phase}"
+            );
         }
     }
 
     /// Every obstacle under every setting.
     #[test]
     fn the_settings_decide_on_obstacles() {
-        let (none, data) = (json!([{"name": "c", "configMap": {}}]), json!([{"name": "tmp", "emptyDir": {}}]));
+        let (none, data) = (
+            json!([{"name": "c", "configMap": {}}]),
+            json!([{"name": "tmp", "emptyDir": {}}]),
+        );
         let orphan = json!({"ownerReferences": null});
         let blocked = Class::Blocked;
         use Obstacle::{EmptyDir, Unmanaged, UnmanagedEmptyDir};
         // (force, deleteEmptyDirData, forced), and what becomes of: a managed pod, one with emptyDir, an unmanaged one,
         // an unmanaged one with emptyDir.
         for ((force, delete_empty_dir_data, forced), expected) in [
-            ((false, false, false), [Class::Moves, blocked(EmptyDir), blocked(Unmanaged), blocked(UnmanagedEmptyDir)]),
-            ((true, false, false), [Class::Moves, blocked(EmptyDir), Class::Moves, blocked(EmptyDir)]),
-            ((false, true, false), [Class::Moves, Class::Moves, blocked(Unmanaged), blocked(Unmanaged)]),
+            (
+                (false, false, false),
+                [
+                    Class::Moves,
+                    blocked(EmptyDir),
+                    blocked(Unmanaged),
+                    blocked(UnmanagedEmptyDir),
+                ],
+            ),
+            (
+                (true, false, false),
+                [Class::Moves, blocked(EmptyDir), Class::Moves, blocked(EmptyDir)],
+            ),
+            (
+                (false, true, false),
+                [Class::Moves, Class::Moves, blocked(Unmanaged), blocked(Unmanaged)],
+            ),
             ((true, true, false), [Class::Moves; 4]),
             ((false, false, true), [Class::Moves; 4]),
         ] {
-            let settings = Settings { force, delete_empty_dir_data, forced, ..Settings::default() };
-            let pods = [(json!({}), &none), (json!({}), &data), (orphan.clone(), &none), (orphan.clone(), &data)];
+            let settings = Settings {
+                force,
+                delete_empty_dir_data,
+                forced,
+                ..Settings::default()
+            };
+            let pods = [
+                (json!({}), &none),
+                (json!({}), &data),
+                (orphan.clone(), &none),
+                (orphan.clone(), &data),
+            ];
             for ((change, volumes), expected) in pods.into_iter().zip(expected) {
                 let running = pod(change.clone(), volumes.clone(), "Running");
                 assert_eq!(running.class(&settings), expected, "{change} {volumes} {settings:?}");
                 let finished = pod(change, volumes.clone(), "Succeeded");
-                assert_eq!(finished.class(&settings), Class::Finished, "what has ended has no obstacles");
+                assert_eq!(
+                    finished.class(&settings),
+                    Class::Finished,
+                    "what has ended has no obstacles"
+                );
             }
         }
     }
@@ -340,18 +401,31 @@ mod tests {
     #[test]
     fn a_selector_leaves_all_others() {
         let selector = Selector::from_iter([Expression::Equal("tier".to_owned(), "web".to_owned())]);
-        let settings = Settings { pod_selector: Some(selector), ..Settings::default() };
+        let settings = Settings {
+            pod_selector: Some(selector),
+            ..Settings::default()
+        };
         let web = |extra: Value| {
             let mut change = json!({"labels": {"tier": "web"}});
-            change.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            change
+                .as_object_mut()
+                .unwrap()
+                .extend(extra.as_object().unwrap().clone());
             pod(change, json!([]), "Running").class(&settings)
         };
         assert_eq!(web(json!({})), Class::Moves);
         assert_eq!(web(owned("apps/v1", "DaemonSet", true)), Class::Stays);
-        assert_eq!(web(json!({"ownerReferences": null})), Class::Blocked(Obstacle::Unmanaged));
+        assert_eq!(
+            web(json!({"ownerReferences": null})),
+            Class::Blocked(Obstacle::Unmanaged)
+        );
         for labels in [json!(null), json!({}), json!({"tier": "db"})] {
             let other = pod(json!({"labels": labels, "ownerReferences": null}), json!([]), "Running");
-            assert_eq!(other.class(&settings), Class::Stays, "not even an unmanaged one is in the way: {labels}");
+            assert_eq!(
+                other.class(&settings),
+                Class::Stays,
+                "not even an unmanaged one is in the way: {labels}"
+            );
         }
     }
 
@@ -360,10 +434,16 @@ mod tests {
         for (toleration, tolerates) in [
             (json!({"operator": "Exists"}), true),
             (json!({"operator": "Exists", "effect": "NoExecute"}), false),
-            (json!({"key": UNSCHEDULABLE, "operator": "Exists", "effect": "NoSchedule"}), true),
+            (
+                json!({"key": UNSCHEDULABLE, "operator": "Exists", "effect": "NoSchedule"}),
+                true,
+            ),
             (json!({"key": UNSCHEDULABLE}), true),
             (json!({"key": UNSCHEDULABLE, "value": "x"}), false),
-            (json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists"}), false),
+            (
+                json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists"}),
+                false,
+            ),
         ] {
             let pod = json!({"metadata": {"name": "p"}, "spec": {"tolerations": [{"key": "a"}, toleration]}});
             let pod: Pod = serde_json::from_value(pod).unwrap();
@@ -375,7 +455,10 @@ mod tests {
     fn reads_the_barest_pod_and_its_claims() {
         let bare: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).unwrap();
         let class = bare.class(&Settings::default());
-        assert_eq!((class, bare.full_name().as_str()), (Class::Blocked(Obstacle::Unmanaged), "/p"));
+        assert_eq!(
+            (class, bare.full_name().as_str()),
+            (Class::Blocked(Obstacle::Unmanaged), "/p")
+        );
         let volumes = json!([
             {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
             {"name": "b", "ephemeral": {"volumeClaimTemplate": {}}},

@@ -95,8 +95,17 @@ pub(super) async fn lingering<'a>(
 
 impl Status {
     fn all(&self) -> BTreeSet<&str> {
-        let attached = self.volumes_attached.iter().flatten().map(|volume| volume.name.as_str());
-        self.volumes_in_use.iter().flatten().map(String::as_str).chain(attached).collect()
+        let attached = self
+            .volumes_attached
+            .iter()
+            .flatten()
+            .map(|volume| volume.name.as_str());
+        self.volumes_in_use
+            .iter()
+            .flatten()
+            .map(String::as_str)
+            .chain(attached)
+            .collect()
     }
 
     /// All but those that are used. Where it is not known what is used, what is mounted may be.
@@ -113,11 +122,16 @@ async fn volume_of(client: &Client, namespace: &str, claim: &str) -> Option<Stri
     let claim = tell(get::<PersistentVolumeClaim>(client, &path).await, &path)?;
     let path = format!("/api/v1/persistentvolumes/{}", claim.spec.volume_name);
     let volume = tell(get::<PersistentVolume>(client, &path).await, &path)?;
-    volume.spec.csi.map(|csi| format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle))
+    volume
+        .spec
+        .csi
+        .map(|csi| format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle))
 }
 
 fn tell<T>(answer: Result<T, RequestError>, path: &str) -> Option<T> {
-    answer.inspect_err(|error| tracing::debug!(path, %error, "cannot tell whose a volume is")).ok()
+    answer
+        .inspect_err(|error| tracing::debug!(path, %error, "cannot tell whose a volume is"))
+        .ok()
 }
 
 async fn get<T: serde::de::DeserializeOwned>(client: &Client, path: &str) -> Result<T, RequestError> {
@@ -137,7 +151,8 @@ mod tests {
         }}))
         .unwrap();
         let lingering = |used: &[&str], all_known| {
-            node.status.lingering(&used.iter().map(ToString::to_string).collect(), all_known)
+            node.status
+                .lingering(&used.iter().map(ToString::to_string).collect(), all_known)
         };
         assert_eq!(lingering(&[], true), ["csi/a", "csi/b", "csi/c"]);
         assert_eq!(lingering(&["csi/b"], true), ["csi/a", "csi/c"]);

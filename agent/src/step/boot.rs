@@ -85,7 +85,12 @@ fn see(facts: &Facts) -> Option<Step> {
         return Some(Step::LookAtHost);
     }
     // Whoever cannot see what runs keeps the licence.
-    facts.host.os.deployments().is_none().then_some(Step::Wait(Why::HostUnusable, None))
+    facts
+        .host
+        .os
+        .deployments()
+        .is_none()
+        .then_some(Step::Wait(Why::HostUnusable, None))
 }
 
 /// A boot is proven (I5) when what runs is known, and the Node is Ready under this very boot.
@@ -126,11 +131,17 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
         return (Outcome::Withdrawn, format!("{target} is no longer desired here"));
     }
     if holding.phase == HoldPhase::Taken {
-        return (Outcome::NotStaged, "the host rebooted before the turn was committed".to_owned());
+        return (
+            Outcome::NotStaged,
+            "the host rebooted before the turn was committed".to_owned(),
+        );
     }
     // I5, I8: it ran, and nobody could prove it.
     if facts.past.tried.as_ref() == Some(target) || facts.past.failed_digests.contains(target) {
-        return (Outcome::Failed, format!("{target} ran unproven, and the host went back to what it ran before"));
+        return (
+            Outcome::Failed,
+            format!("{target} ran unproven, and the host went back to what it ran before"),
+        );
     }
     let message = match facts.host.finalization_failed {
         true => "ostree-finalize-staged.service failed at shutdown",
@@ -162,7 +173,9 @@ fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, St
 /// Whether a holder may go on from an unproven boot, and to what. The pool must want another digest than the one it was
 /// licensed for; or the same one, when a former licence for it led nowhere.
 fn way_on<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<Way<'a>> {
-    let Desired::Member(member) = &facts.desired else { return None };
+    let Desired::Member(member) = &facts.desired else {
+        return None;
+    };
     let image = member.image.as_ref()?;
     let (desired, booted) = (&image.digest, facts.host.os.booted());
     // I5: without it nobody could tell later that the boot is not proven. I8: no failed digest.
@@ -201,7 +214,11 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
     let relicense = Step::Relicense(berth.clone(), image.digest.clone());
     if facts.host.os.booted() == Some(&image.digest) {
         // It runs already: no reboot follows, only its proof.
-        return if holding.revoke.is_some() { Step::Wait(Why::Revoked, Some(LOOK_SELDOM)) } else { relicense };
+        return if holding.revoke.is_some() {
+            Step::Wait(Why::Revoked, Some(LOOK_SELDOM))
+        } else {
+            relicense
+        };
     }
     if let Some(first) = prepare(facts, member, image) {
         return first;
@@ -245,7 +262,11 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
         }
     };
     let blocked = blocked.or_else(|| is_inhibited(facts).then(|| inhibited(facts)));
-    let staged = facts.host.os.staged().filter(|s| s.digest.as_ref() == Some(&image.digest));
+    let staged = facts
+        .host
+        .os
+        .staged()
+        .filter(|s| s.digest.as_ref() == Some(&image.digest));
     match (blocked, staged) {
         (None, Some(_)) if !facts.fenced => Step::Fence(berth.clone()),
         // The licence may be old: an inhibitor, or a reboot that did not begin, may have held it up for long.

@@ -99,7 +99,11 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if is_inhibited(facts) {
         return Step::Wait(Why::NoBerth, Some(LOOK_SELDOM));
     }
-    let ours = |berth: &&Berth| berth.offer().is_some_and(|o| o.node == facts.node && is_for(o, desired));
+    let ours = |berth: &&Berth| {
+        berth
+            .offer()
+            .is_some_and(|o| o.node == facts.node && is_for(o, desired))
+    };
     let Some((berth, offer)) = berths.iter().find(ours).and_then(|b| b.offer().map(|o| (b, o))) else {
         return Step::Wait(Why::NoBerth, None);
     };

@@ -156,15 +156,18 @@ pub fn step(facts: &Facts) -> Step {
 
 fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holding)> {
     let elsewhere = |b: &Berth| matches!(&facts.desired, Desired::Member(m) if m.pool != b.pool);
-    let seen = berths.iter().filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && elsewhere(b)));
-    seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h))).min_by_key(|(_, h)| {
-        // Should there ever be two, the one that is furthest is finished first.
-        match h.phase {
-            HoldPhase::Releasing(_) => 0,
-            HoldPhase::Committed => 1,
-            HoldPhase::Taken => 2,
-        }
-    })
+    let seen = berths
+        .iter()
+        .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && elsewhere(b)));
+    seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h)))
+        .min_by_key(|(_, h)| {
+            // Should there ever be two, the one that is furthest is finished first.
+            match h.phase {
+                HoldPhase::Releasing(_) => 0,
+                HoldPhase::Committed => 1,
+                HoldPhase::Taken => 2,
+            }
+        })
 }
 
 fn hold(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
@@ -232,7 +235,9 @@ pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Opt
     let until = open_until?;
     if facts.host.clock_synchronized != Some(true) {
         let advice = "start time synchronisation on the host, or start the agent with --trust-clock";
-        return Some(format!("the host's clock is not synchronised, so no window can be judged: {advice}"));
+        return Some(format!(
+            "the host's clock is not synchronised, so no window can be judged: {advice}"
+        ));
     }
     (facts.now >= until).then(|| format!("the window has closed: a reboot could start until {until}"))
 }
@@ -246,9 +251,10 @@ fn fence(facts: &Facts, berth: &Berth) -> Option<Step> {
 /// A reboot that was asked for may be on its way: a lost reply counts as accepted.
 fn await_reboot(facts: &Facts) -> Option<Step> {
     match facts.host.reboot {
-        Reboot::Asked(ago) if ago < REBOOT_GRACE => {
-            Some(Step::Wait(Why::Rebooting, Some(LOOK_AGAIN.min(REBOOT_GRACE.saturating_sub(ago)))))
-        }
+        Reboot::Asked(ago) if ago < REBOOT_GRACE => Some(Step::Wait(
+            Why::Rebooting,
+            Some(LOOK_AGAIN.min(REBOOT_GRACE.saturating_sub(ago))),
+        )),
         _ => None,
     }
 }

@@ -74,7 +74,12 @@ fn gives_up(facts: &Facts) -> bool {
 
 /// Who holds up the drain, for people.
 pub(crate) fn blockers(facts: &Facts) -> String {
-    let who: Vec<_> = facts.drain.blockers.iter().map(|b| format!("{}: {}", b.pod, b.reason)).collect();
+    let who: Vec<_> = facts
+        .drain
+        .blockers
+        .iter()
+        .map(|b| format!("{}: {}", b.pod, b.reason))
+        .collect();
     let timeout = settings(facts).map_or(Duration::ZERO, Drain::timeout);
     format!("after {}s still there: {}", timeout.as_secs(), who.join("; "))
 }
@@ -109,8 +114,14 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
     match facts.host.os.staged() {
         Some(staged) if staged.digest.as_ref() == Some(&holding.target) => {}
         Some(staged) => {
-            let what = staged.digest.as_ref().map_or_else(|| staged.image.clone(), ToString::to_string);
-            return Some((Outcome::NotStaged, format!("{what} is staged in place of {}", holding.target)));
+            let what = staged
+                .digest
+                .as_ref()
+                .map_or_else(|| staged.image.clone(), ToString::to_string);
+            return Some((
+                Outcome::NotStaged,
+                format!("{what} is staged in place of {}", holding.target),
+            ));
         }
         None => return Some((Outcome::NotStaged, format!("{} is no longer staged", holding.target))),
     }

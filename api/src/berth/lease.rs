@@ -34,7 +34,10 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn error<T>(&self, what: impl Into<String>) -> Result<T, LeaseError> {
-        Err(LeaseError { lease: self.name.to_owned(), what: what.into() })
+        Err(LeaseError {
+            lease: self.name.to_owned(),
+            what: what.into(),
+        })
     }
 
     fn optional(&self, key: &str) -> Option<&'a str> {
@@ -50,7 +53,8 @@ impl<'a> Reader<'a> {
 
     fn parsed<T: std::str::FromStr>(&self, key: &str) -> Result<T, LeaseError> {
         let text = self.required(key)?;
-        text.parse().or_else(|_| self.error(format!("annotation {key} is {text:?}")))
+        text.parse()
+            .or_else(|_| self.error(format!("annotation {key} is {text:?}")))
     }
 
     fn maybe<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, LeaseError> {
@@ -59,7 +63,8 @@ impl<'a> Reader<'a> {
 
     fn outcome(&self) -> Result<Option<Outcome>, LeaseError> {
         let word = self.optional(keys::ANNOTATION_OUTCOME);
-        word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("outcome is {w:?}")), Ok)).transpose()
+        word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("outcome is {w:?}")), Ok))
+            .transpose()
     }
 
     fn closed(&self, reason: &str) -> Result<BerthState, LeaseError> {
@@ -68,7 +73,12 @@ impl<'a> Reader<'a> {
         };
         let last_node = self.optional(keys::ANNOTATION_LAST_NODE).map(NodeName::from);
         let last_target = self.maybe(keys::ANNOTATION_TARGET)?;
-        Ok(BerthState::Closed(Closed { reason, last_node, last_target, outcome: self.outcome()? }))
+        Ok(BerthState::Closed(Closed {
+            reason,
+            last_node,
+            last_target,
+            outcome: self.outcome()?,
+        }))
     }
 
     fn offered(&self, node: &str) -> Result<BerthState, LeaseError> {
@@ -109,16 +119,26 @@ impl<'a> Reader<'a> {
 /// When the Lease is not one that [`write`] could have written.
 pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     let name = lease.metadata.name.as_deref().unwrap_or_default();
-    let reader = Reader { name, annotations: lease.metadata.annotations.as_ref() };
+    let reader = Reader {
+        name,
+        annotations: lease.metadata.annotations.as_ref(),
+    };
     let pool = lease.metadata.labels.as_ref().and_then(|l| l.get(keys::LABEL_POOL));
     let Some(pool) = pool else {
         return reader.error(format!("label {} is missing", keys::LABEL_POOL));
     };
-    let index = name.strip_prefix(pool.as_str()).and_then(|rest| rest.strip_prefix('-')).and_then(|n| n.parse().ok());
+    let index = name
+        .strip_prefix(pool.as_str())
+        .and_then(|rest| rest.strip_prefix('-'))
+        .and_then(|n| n.parse().ok());
     let Some(index) = index else {
         return reader.error(format!("its name is not {pool}-NUMBER"));
     };
-    let holder = lease.spec.as_ref().and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
+    let holder = lease
+        .spec
+        .as_ref()
+        .and_then(|s| s.holder_identity.as_deref())
+        .unwrap_or_default();
     let state = if let Some(reason) = holder.strip_prefix(CLOSED) {
         reader.closed(reason)?
     } else if let Some(node) = holder.strip_prefix(OFFERED) {
@@ -128,7 +148,12 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     } else {
         reader.held(holder)?
     };
-    Ok(Berth { pool: PoolName::from(pool.as_str()), index, epoch: reader.parsed(keys::ANNOTATION_EPOCH)?, state })
+    Ok(Berth {
+        pool: PoolName::from(pool.as_str()),
+        index,
+        epoch: reader.parsed(keys::ANNOTATION_EPOCH)?,
+        state,
+    })
 }
 
 fn annotations(berth: &Berth) -> Vec<(&'static str, Option<String>)> {

@@ -155,9 +155,18 @@ pub struct Refused {
 impl Berth {
     /// A new berth: created closed, so that an in-flight creation of a former leader licenses nothing.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
-        let state =
-            BerthState::Closed(Closed { reason: ClosedReason::New, last_node: None, last_target: None, outcome: None });
-        Self { pool, index, epoch, state }
+        let state = BerthState::Closed(Closed {
+            reason: ClosedReason::New,
+            last_node: None,
+            last_target: None,
+            outcome: None,
+        });
+        Self {
+            pool,
+            index,
+            epoch,
+            state,
+        }
     }
 
     /// Name of its Lease.
@@ -166,7 +175,10 @@ impl Berth {
     }
 
     fn refused<T>(&self, what: &'static str) -> Result<T, Refused> {
-        Err(Refused { berth: self.name(), what })
+        Err(Refused {
+            berth: self.name(),
+            what,
+        })
     }
 
     fn with(&self, state: BerthState) -> Self {
@@ -225,9 +237,17 @@ impl Berth {
             BerthState::Offered(offer) => {
                 let outcome = (reason == ClosedReason::Lapsed).then_some(Outcome::Lapsed);
                 let (last_node, last_target) = (Some(offer.node.clone()), Some(offer.target.clone()));
-                Closed { reason, last_node, last_target, outcome }
+                Closed {
+                    reason,
+                    last_node,
+                    last_target,
+                    outcome,
+                }
             }
-            BerthState::Closed(closed) => Closed { reason, ..closed.clone() },
+            BerthState::Closed(closed) => Closed {
+                reason,
+                ..closed.clone()
+            },
             BerthState::Held(_) => return self.refused("a held berth is closed by its holder"),
         };
         Ok(self.with(BerthState::Closed(closed)))
@@ -239,7 +259,10 @@ impl Berth {
     /// When it is not closed.
     pub fn acknowledged(&self) -> Result<Self, Refused> {
         match &self.state {
-            BerthState::Closed(closed) => Ok(self.with(BerthState::Closed(Closed { outcome: None, ..closed.clone() }))),
+            BerthState::Closed(closed) => Ok(self.with(BerthState::Closed(Closed {
+                outcome: None,
+                ..closed.clone()
+            }))),
             _ => self.refused("it is not closed"),
         }
     }
@@ -265,7 +288,12 @@ impl Berth {
             }
         };
         let (last_node, last_target) = (Some(node.clone()), Some(target.clone()));
-        Ok(self.with(BerthState::Closed(Closed { reason, last_node, last_target, outcome })))
+        Ok(self.with(BerthState::Closed(Closed {
+            reason,
+            last_node,
+            last_target,
+            outcome,
+        })))
     }
 
     /// Asks a holder for the berth, or takes that back. A committed holder goes on all the same.
@@ -286,7 +314,10 @@ impl Berth {
     /// When nobody holds it.
     pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
         match &self.state {
-            BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { open_until, ..h.clone() }))),
+            BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding {
+                open_until,
+                ..h.clone()
+            }))),
             _ => self.refused("nobody holds it"),
         }
     }
@@ -333,7 +364,11 @@ impl Berth {
             return self.refused("its phase does not allow that");
         }
         let boot_id = boot_id.unwrap_or_else(|| holding.boot_id.clone());
-        Ok(self.with(BerthState::Held(Holding { phase: to, boot_id, ..holding.clone() })))
+        Ok(self.with(BerthState::Held(Holding {
+            phase: to,
+            boot_id,
+            ..holding.clone()
+        })))
     }
 
     /// Commits: from here on the node may unlock and reboot, under this boot ID.
@@ -360,7 +395,12 @@ impl Berth {
             return self.refused("it cannot go on to another digest");
         }
         let phase = HoldPhase::Committed;
-        Ok(self.with(BerthState::Held(Holding { phase, target, boot_id, ..holding.clone() })))
+        Ok(self.with(BerthState::Held(Holding {
+            phase,
+            target,
+            boot_id,
+            ..holding.clone()
+        })))
     }
 
     /// Takes a commit back. The caller has made sure that no shutdown is on its way and that the image is locked.
@@ -387,9 +427,19 @@ impl Berth {
         match &self.state {
             BerthState::Held(h) if matches!(h.phase, HoldPhase::Releasing(_)) && Bug::ReleaseToOpen.is_awake() => {
                 let (node, uid, target) = (h.node.clone(), h.uid.clone(), h.target.clone());
-                Ok(self.with(BerthState::Offered(Offer { node, uid, target, open_until: None })))
+                Ok(self.with(BerthState::Offered(Offer {
+                    node,
+                    uid,
+                    target,
+                    open_until: None,
+                })))
             }
-            BerthState::Held(Holding { phase: HoldPhase::Releasing(outcome), node, target, .. }) => {
+            BerthState::Held(Holding {
+                phase: HoldPhase::Releasing(outcome),
+                node,
+                target,
+                ..
+            }) => {
                 let reason = match outcome {
                     Outcome::Failed => ClosedReason::Failed,
                     _ => ClosedReason::Released,

@@ -25,7 +25,11 @@ fn offer(node: &str) -> Offer {
 
 fn taken() -> Berth {
     let (node, uid) = (NodeName::from("n1"), NodeUid::from("uid-1"));
-    new().offered(offer("n1")).unwrap().taken(&node, &uid, Some(digest(1)), BootId::from("b1")).unwrap()
+    new()
+        .offered(offer("n1"))
+        .unwrap()
+        .taken(&node, &uid, Some(digest(1)), BootId::from("b1"))
+        .unwrap()
 }
 
 fn there_and_back(berth: &Berth) -> Berth {
@@ -36,8 +40,14 @@ fn there_and_back(berth: &Berth) -> Berth {
 #[test]
 fn a_whole_turn() {
     let committed = taken().committed(BootId::from("b1")).unwrap();
-    let back = committed.releasing(Outcome::Updated, BootId::from("b1")).unwrap().given_back().unwrap();
-    let BerthState::Closed(closed) = &back.state else { panic!("{back:?}") };
+    let back = committed
+        .releasing(Outcome::Updated, BootId::from("b1"))
+        .unwrap()
+        .given_back()
+        .unwrap();
+    let BerthState::Closed(closed) = &back.state else {
+        panic!("{back:?}")
+    };
     assert_eq!(closed.reason, ClosedReason::Released);
     assert_eq!(closed.outcome, Some(Outcome::Updated));
     assert_eq!(closed.last_node, Some(NodeName::from("n1")));
@@ -50,8 +60,21 @@ fn every_state_survives_its_lease() {
     let committed = taken.committed(BootId::from("b2")).unwrap();
     let releasing = committed.releasing(Outcome::NotApplied, BootId::from("b1")).unwrap();
     let closed = releasing.given_back().unwrap();
-    let lapsed = new().offered(offer("n1")).unwrap().closed(ClosedReason::Lapsed).unwrap();
-    for berth in [new(), new().offered(offer("n1")).unwrap(), taken, revoked, committed, releasing, closed, lapsed] {
+    let lapsed = new()
+        .offered(offer("n1"))
+        .unwrap()
+        .closed(ClosedReason::Lapsed)
+        .unwrap();
+    for berth in [
+        new(),
+        new().offered(offer("n1")).unwrap(),
+        taken,
+        revoked,
+        committed,
+        releasing,
+        closed,
+        lapsed,
+    ] {
         assert_eq!(there_and_back(&berth), berth);
     }
 }
@@ -60,8 +83,14 @@ fn every_state_survives_its_lease() {
 fn a_long_name_is_whole_where_it_counts() {
     let name = format!("n1.{}.example.com", "a".repeat(230));
     let offered = new().offered(offer(&name)).unwrap();
-    let taken =
-        offered.taken(&NodeName::from(name.as_str()), &NodeUid::from("uid-1"), None, BootId::from("b1")).unwrap();
+    let taken = offered
+        .taken(
+            &NodeName::from(name.as_str()),
+            &NodeUid::from("uid-1"),
+            None,
+            BootId::from("b1"),
+        )
+        .unwrap();
     for berth in [offered, taken] {
         let lease = lease::create(&berth, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
         assert_eq!(lease::read(&lease).unwrap(), berth);
@@ -75,9 +104,20 @@ fn a_long_name_is_whole_where_it_counts() {
 fn an_offer_is_for_one_node_and_uid() {
     let offered = new().offered(offer("n1")).unwrap();
     let boot = || BootId::from("b");
-    assert!(offered.taken(&NodeName::from("n2"), &NodeUid::from("uid-1"), None, boot()).is_err());
-    assert!(offered.taken(&NodeName::from("n1"), &NodeUid::from("uid-2"), None, boot()).is_err());
-    assert!(offered.offered(offer("n2")).is_err(), "an offer is not moved: it is closed first");
+    assert!(
+        offered
+            .taken(&NodeName::from("n2"), &NodeUid::from("uid-1"), None, boot())
+            .is_err()
+    );
+    assert!(
+        offered
+            .taken(&NodeName::from("n1"), &NodeUid::from("uid-2"), None, boot())
+            .is_err()
+    );
+    assert!(
+        offered.offered(offer("n2")).is_err(),
+        "an offer is not moved: it is closed first"
+    );
 }
 
 #[test]
@@ -89,17 +129,30 @@ fn a_revoked_berth_is_not_committed_and_a_release_is_sticky() {
     assert!(releasing.uncommitted().is_err());
     assert!(releasing.releasing(Outcome::Updated, BootId::from("b1")).is_err());
     assert!(taken().given_back().is_err(), "the Node is restored first");
-    assert!(taken().closed(ClosedReason::Shrunk).is_err(), "the controller does not take a held berth away");
+    assert!(
+        taken().closed(ClosedReason::Shrunk).is_err(),
+        "the controller does not take a held berth away"
+    );
 }
 
 #[test]
 fn a_new_offer_forgets_the_last_turn() {
-    let closed = taken().releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap().given_back().unwrap();
+    let closed = taken()
+        .releasing(Outcome::DrainTimeout, BootId::from("b1"))
+        .unwrap()
+        .given_back()
+        .unwrap();
     let mut lease = lease::create(&closed, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
     let offered = closed.offered(offer("n2")).unwrap();
     lease::write(&offered, &mut lease, Timestamp::UNIX_EPOCH);
     assert_eq!(lease::read(&lease).unwrap(), offered);
-    assert!(!lease.metadata.annotations.unwrap().contains_key(crate::keys::ANNOTATION_OUTCOME));
+    assert!(
+        !lease
+            .metadata
+            .annotations
+            .unwrap()
+            .contains_key(crate::keys::ANNOTATION_OUTCOME)
+    );
 }
 
 proptest! {

@@ -98,7 +98,10 @@ pub struct PoolImage {
 impl BootcNodePoolSpec {
     /// The image reference as written; the server refuses a pool without one.
     pub fn image_ref(&self) -> &str {
-        self.image.as_ref().and_then(|i| i.reference.as_deref()).unwrap_or_default()
+        self.image
+            .as_ref()
+            .and_then(|i| i.reference.as_deref())
+            .unwrap_or_default()
     }
 
     /// The rollout's settings; the server may have been given none.
@@ -113,12 +116,18 @@ impl BootcNodePoolSpec {
 
     /// The pool's capacity `k` for that many members.
     pub fn capacity(&self, members: usize) -> usize {
-        self.rollout().max_unavailable.unwrap_or(Quantity::Nodes(1)).rounded_down(members)
+        self.rollout()
+            .max_unavailable
+            .unwrap_or(Quantity::Nodes(1))
+            .rounded_down(members)
     }
 
     /// How many of that many members may stage at once.
     pub fn max_staging(&self, members: usize) -> usize {
-        self.rollout().max_staging.unwrap_or(Quantity::Percent(25)).rounded_up(members)
+        self.rollout()
+            .max_staging
+            .unwrap_or(Quantity::Percent(25))
+            .rounded_up(members)
     }
 
     /// `rollout.rebootTimeout`, or its default.
@@ -133,17 +142,26 @@ impl BootcNodePoolSpec {
 
     /// `rollout.maxFailures`, or its default.
     pub fn max_failures(&self) -> usize {
-        self.rollout.as_ref().and_then(|r| r.max_failures).unwrap_or(DEFAULT_MAX_FAILURES) as usize
+        self.rollout
+            .as_ref()
+            .and_then(|r| r.max_failures)
+            .unwrap_or(DEFAULT_MAX_FAILURES) as usize
     }
 
     /// `rollout.retryToken`; empty when there is none.
     pub fn retry_token(&self) -> &str {
-        self.rollout.as_ref().and_then(|r| r.retry_token.as_deref()).unwrap_or_default()
+        self.rollout
+            .as_ref()
+            .and_then(|r| r.retry_token.as_deref())
+            .unwrap_or_default()
     }
 
     /// `rollout.zoneKey`, or its default.
     pub fn zone_key(&self) -> &str {
-        self.rollout.as_ref().and_then(|r| r.zone_key.as_deref()).unwrap_or(DEFAULT_ZONE_KEY)
+        self.rollout
+            .as_ref()
+            .and_then(|r| r.zone_key.as_deref())
+            .unwrap_or(DEFAULT_ZONE_KEY)
     }
 
     /// The drain's settings; the server may have been given none.

@@ -71,7 +71,10 @@ pub struct Target {
 impl Target {
     /// The manifest digest for a node's architecture, in OCI (and Kubernetes) words: `amd64`, `arm64`.
     pub fn digest_for(&self, architecture: &str) -> Option<&Digest> {
-        self.platforms.iter().find(|p| p.architecture == architecture).map(|p| &p.digest)
+        self.platforms
+            .iter()
+            .find(|p| p.architecture == architecture)
+            .map(|p| &p.digest)
     }
 }
 

@@ -43,7 +43,9 @@ const FIELDS: [Field; 5] = [
     },
 ];
 
-const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const MONTHS: [&str; 12] = [
+    "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC",
+];
 const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
 /// In these years 1 January falls on each day of the week, in common years and in leap years: a day that matches in
@@ -54,9 +56,15 @@ const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Empty,
-    Nickname { instead: &'static str },
+    Nickname {
+        instead: &'static str,
+    },
     FieldCount(usize),
-    Field { text: String, name: &'static str, instead: &'static str },
+    Field {
+        text: String,
+        name: &'static str,
+        instead: &'static str,
+    },
     NeverMatches,
 }
 
@@ -81,14 +89,22 @@ impl Cron {
         let fields: Vec<&str> = text.split_whitespace().collect();
         match fields.as_slice() {
             [] => return Err(Fault::Empty),
-            [first, ..] if first.starts_with('@') => return Err(Fault::Nickname { instead: spelt_out(first) }),
+            [first, ..] if first.starts_with('@') => {
+                return Err(Fault::Nickname {
+                    instead: spelt_out(first),
+                });
+            }
             [_, _, _, _, _] => {}
             other => return Err(Fault::FieldCount(other.len())),
         }
         for (position, (field, text)) in FIELDS.iter().zip(&fields).enumerate() {
             if !is_field(field, text, position) {
                 let text = super::error::shortened(text);
-                return Err(Fault::Field { text, name: field.name, instead: field.instead });
+                return Err(Fault::Field {
+                    text,
+                    name: field.name,
+                    instead: field.instead,
+                });
             }
         }
         // Each field has been read on its own, so the whole is read as well.
@@ -128,30 +144,51 @@ impl Cron {
     }
 
     fn matches_month(&self, day: Date) -> bool {
-        self.days.month_match(u32::from(day.month().unsigned_abs())).unwrap_or(false)
+        self.days
+            .month_match(u32::from(day.month().unsigned_abs()))
+            .unwrap_or(false)
     }
 
     fn matches_in_month(&self, day: Date) -> bool {
         let weekday = Weekday::from_days_from_sunday(u32::from(day.weekday().to_sunday_zero_offset().unsigned_abs()));
-        let (month, number) = (u32::from(day.month().unsigned_abs()), u32::from(day.day().unsigned_abs()));
-        self.days.day_match(i32::from(day.year()), month, number, weekday).unwrap_or(false)
+        let (month, number) = (
+            u32::from(day.month().unsigned_abs()),
+            u32::from(day.day().unsigned_abs()),
+        );
+        self.days
+            .day_match(i32::from(day.year()), month, number, weekday)
+            .unwrap_or(false)
     }
 }
 
 fn parser() -> CronParser {
-    CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build()
+    CronParser::builder()
+        .seconds(Seconds::Disallowed)
+        .year(Year::Disallowed)
+        .build()
 }
 
 fn minutes_of_day(pattern: &CronPattern) -> Vec<u16> {
     let minutes = pattern.minutes.values();
-    pattern.hours.values().into_iter().flat_map(|hour| minutes.iter().map(move |minute| hour * 60 + minute)).collect()
+    pattern
+        .hours
+        .values()
+        .into_iter()
+        .flat_map(|hour| minutes.iter().map(move |minute| hour * 60 + minute))
+        .collect()
 }
 
 /// Whether a field can be read, alone among stars.
 fn is_field(field: &Field, text: &str, position: usize) -> bool {
-    let values = if position == 4 { text.strip_prefix('+').unwrap_or(text) } else { text };
+    let values = if position == 4 {
+        text.strip_prefix('+').unwrap_or(text)
+    } else {
+        text
+    };
     // The parser takes the names of days and months anywhere, and passes over what is empty in a list.
-    let is_known = values.split([',', '-', '/']).all(|value| value == "*" || (field.takes)(value));
+    let is_known = values
+        .split([',', '-', '/'])
+        .all(|value| value == "*" || (field.takes)(value));
     let mut fields = ["*"; 5];
     if let Some(slot) = fields.get_mut(position) {
         *slot = text;

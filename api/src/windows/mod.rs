@@ -97,14 +97,20 @@ impl Schedule {
     /// # Errors
     /// The first window or exclusion that is refused, by its position, and what to write instead.
     pub fn parse(specs: &[WindowSpec<'_>], exclusions: &[(Timestamp, Timestamp)]) -> Result<Self, WindowError> {
-        let windows =
-            specs.iter().enumerate().map(|(index, spec)| Window::parse(index, spec)).collect::<Result<_, _>>()?;
+        let windows = specs
+            .iter()
+            .enumerate()
+            .map(|(index, spec)| Window::parse(index, spec))
+            .collect::<Result<_, _>>()?;
         for (index, &(from, to)) in exclusions.iter().enumerate() {
             if to <= from {
                 return Err(WindowError::EmptyExclusion { index, from, to });
             }
         }
-        Ok(Self { windows, exclusions: merged(exclusions) })
+        Ok(Self {
+            windows,
+            exclusions: merged(exclusions),
+        })
     }
 
     /// Whether the answer of [`Self::at`] depends on the time at all.
@@ -118,15 +124,23 @@ impl Schedule {
     /// which are followed one by one) some tenths of a millisecond. Never looks at starts of more than a week ago.
     pub fn at(&self, now: Timestamp, salt: &str) -> Opening {
         if let Some((_, end)) = self.exclusion_at(now) {
-            return Opening::Closed { next: self.next_open(end, salt), why: Why::Excluded };
+            return Opening::Closed {
+                next: self.next_open(end, salt),
+                why: Why::Excluded,
+            };
         }
         let cut = self.exclusion_after(now);
         if self.windows.is_empty() {
             return Opening::Open { until: cut };
         }
         match self.union_end(now, cut, salt) {
-            Some(end) => Opening::Open { until: Some(cut.map_or(end, |cut| end.min(cut))) },
-            None => Opening::Closed { next: self.next_open(now, salt), why: Why::Outside },
+            Some(end) => Opening::Open {
+                until: Some(cut.map_or(end, |cut| end.min(cut))),
+            },
+            None => Opening::Closed {
+                next: self.next_open(now, salt),
+                why: Why::Outside,
+            },
         }
     }
 
@@ -169,8 +183,10 @@ impl Schedule {
             }
         };
         // The first is looked at however late it comes: a window may be for leap days.
-        std::iter::successors(from(now), move |&(_, until)| from(until?).filter(|&(next, _)| next <= limit))
-            .take(MAX_OPENINGS)
+        std::iter::successors(from(now), move |&(_, until)| {
+            from(until?).filter(|&(next, _)| next <= limit)
+        })
+        .take(MAX_OPENINGS)
     }
 
     /// The end of the merged windows that are open at `now`, exclusions left aside. Not followed further than to
@@ -209,11 +225,16 @@ impl Schedule {
 
     fn exclusion_at(&self, t: Timestamp) -> Option<(Timestamp, Timestamp)> {
         let started = self.exclusions.partition_point(|&(from, _)| from <= t);
-        self.exclusions.get(started.checked_sub(1)?).copied().filter(|&(_, to)| t < to)
+        self.exclusions
+            .get(started.checked_sub(1)?)
+            .copied()
+            .filter(|&(_, to)| t < to)
     }
 
     fn exclusion_after(&self, t: Timestamp) -> Option<Timestamp> {
-        self.exclusions.get(self.exclusions.partition_point(|&(from, _)| from <= t)).map(|&(from, _)| from)
+        self.exclusions
+            .get(self.exclusions.partition_point(|&(from, _)| from <= t))
+            .map(|&(from, _)| from)
     }
 }
 

@@ -42,19 +42,36 @@ impl Window {
         };
         let WindowSpec { duration, splay, .. } = *spec;
         if !(MIN_DURATION..=MAX_DURATION).contains(&duration) {
-            return Err(WindowError::Duration { index, schedule, duration });
+            return Err(WindowError::Duration {
+                index,
+                schedule,
+                duration,
+            });
         }
         if splay >= duration {
-            return Err(WindowError::Splay { index, schedule, splay, duration });
+            return Err(WindowError::Splay {
+                index,
+                schedule,
+                splay,
+                duration,
+            });
         }
-        let zone = TimeZoneDatabase::bundled().get(spec.time_zone).map_err(|_| WindowError::TimeZone {
-            index,
-            schedule: schedule.clone(),
-            time_zone: shortened(spec.time_zone),
-        })?;
+        let zone = TimeZoneDatabase::bundled()
+            .get(spec.time_zone)
+            .map_err(|_| WindowError::TimeZone {
+                index,
+                schedule: schedule.clone(),
+                time_zone: shortened(spec.time_zone),
+            })?;
         let signed = |d| SignedDuration::try_from(d).unwrap_or(SignedDuration::ZERO);
         let (duration, splay) = (signed(duration), signed(splay));
-        Ok(Self { run_ends: run_ends(&cron.minutes, duration), cron, zone, duration, splay })
+        Ok(Self {
+            run_ends: run_ends(&cron.minutes, duration),
+            cron,
+            zone,
+            duration,
+            splay,
+        })
     }
 
     /// If the window is open at `t`: until when, at least. It may be open again at that instant; ask again.
@@ -93,7 +110,9 @@ impl Window {
             .filter(|&day| self.cron.matches(day))
             .flat_map(move |day| {
                 let known = if day == latest.date() {
-                    self.cron.minutes.partition_point(|&minute| minute <= minute_of_day(latest))
+                    self.cron
+                        .minutes
+                        .partition_point(|&minute| minute <= minute_of_day(latest))
                 } else {
                     self.cron.minutes.len()
                 };
@@ -111,7 +130,9 @@ impl Window {
         std::iter::successors(day_from(civil.date()), move |day| day_from(day.tomorrow().ok()?))
             .flat_map(move |day| {
                 let past = if day == civil.date() {
-                    self.cron.minutes.partition_point(|&minute| minute < minute_of_day(civil))
+                    self.cron
+                        .minutes
+                        .partition_point(|&minute| minute < minute_of_day(civil))
                 } else {
                     0
                 };
@@ -133,7 +154,11 @@ impl Window {
     fn start(&self, day: Date, position: usize) -> Option<Start> {
         let minute = i64::from(*self.cron.minutes.get(position)?);
         let time = Time::midnight().checked_add(SignedDuration::from_mins(minute)).ok()?;
-        Some(Start { at: self.instant(day.to_datetime(time))?, day, position })
+        Some(Start {
+            at: self.instant(day.to_datetime(time))?,
+            day,
+            position,
+        })
     }
 
     /// The first instant at which the wall clock shows a time or, if it skips it, a later one.
@@ -143,7 +168,10 @@ impl Window {
             AmbiguousOffset::Gap { after, .. } => {
                 // By the offset that comes with the change, a time that is skipped lies before the change.
                 let before_change = after.to_timestamp(civil).ok()?;
-                self.zone.following(before_change).next().map(|change| change.timestamp())
+                self.zone
+                    .following(before_change)
+                    .next()
+                    .map(|change| change.timestamp())
             }
             _ => ambiguous.earlier().ok(),
         }
@@ -152,10 +180,19 @@ impl Window {
     /// The last start of the same day up to which the window does not close, once it has opened at `start`.
     fn last_of_run(&self, start: &Start) -> Timestamp {
         // With splay each start opens at a time of its own.
-        let last = self.run_ends.get(start.position).filter(|&&last| last > start.position && self.splay.is_zero());
-        let Some(last) = last.and_then(|&last| self.start(start.day, last)) else { return start.at };
+        let last = self
+            .run_ends
+            .get(start.position)
+            .filter(|&&last| last > start.position && self.splay.is_zero());
+        let Some(last) = last.and_then(|&last| self.start(start.day, last)) else {
+            return start.at;
+        };
         let change = self.zone.following(start.at).next();
-        if change.is_some_and(|change| change.timestamp() <= last.at) { start.at } else { last.at }
+        if change.is_some_and(|change| change.timestamp() <= last.at) {
+            start.at
+        } else {
+            last.at
+        }
     }
 
     /// When a start takes effect: delayed by a share of the splay.
@@ -163,7 +200,10 @@ impl Window {
         if self.splay.is_zero() {
             return start;
         }
-        add(start, SignedDuration::from_secs(share(salt, start, self.splay.as_secs())))
+        add(
+            start,
+            SignedDuration::from_secs(share(salt, start, self.splay.as_secs())),
+        )
     }
 }
 
@@ -176,7 +216,9 @@ pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     let hash = salt
         .bytes()
         .chain(seconds)
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
     let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = mixed ^ (mixed >> 33);
     let choices = u128::from(whole.unsigned_abs()) + 1;
@@ -209,9 +251,23 @@ fn add(t: Timestamp, duration: SignedDuration) -> Timestamp {
 fn refused(index: usize, schedule: String, fault: Fault) -> WindowError {
     match fault {
         Fault::Empty => WindowError::Empty { index },
-        Fault::Nickname { instead } => WindowError::Nickname { index, schedule, instead },
-        Fault::FieldCount(fields) => WindowError::FieldCount { index, schedule, fields },
-        Fault::Field { text, name, instead } => WindowError::Field { index, schedule, text, field: name, instead },
+        Fault::Nickname { instead } => WindowError::Nickname {
+            index,
+            schedule,
+            instead,
+        },
+        Fault::FieldCount(fields) => WindowError::FieldCount {
+            index,
+            schedule,
+            fields,
+        },
+        Fault::Field { text, name, instead } => WindowError::Field {
+            index,
+            schedule,
+            text,
+            field: name,
+            instead,
+        },
         Fault::NeverMatches => WindowError::NeverMatches { index, schedule },
     }
 }

@@ -50,7 +50,11 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
                 .patch(node, &params(), &Patch::Merge(patch))
                 .await
                 .with_context(|| format!("changing Node {node}"))?;
-            let now = if *excluded { "is excluded" } else { "is not excluded any more" };
+            let now = if *excluded {
+                "is excluded"
+            } else {
+                "is not excluded any more"
+            };
             Ok(vec![format!("Node {node} {now}.")])
         }
         Change::Retry { pool, uid, token } => {
@@ -62,7 +66,13 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
                 .with_context(|| format!("changing pool {pool}"))?;
             Ok(vec![format!("Pool {pool} retries.")])
         }
-        Change::Close { lease, closed, node, uid, note } => {
+        Change::Close {
+            lease,
+            closed,
+            node,
+            uid,
+            note,
+        } => {
             close(client, lease, closed, now).await?;
             let mut done = vec![format!("Berth {} is closed.", closed.name())];
             if let Err(error) = tell(client, lease, (node, uid), note, now).await {
@@ -74,19 +84,27 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
 }
 
 fn params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
 }
 
 /// A compare-and-swap: UID and resourceVersion are those that the plan was made from.
 async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -> Result<()> {
     let name = closed.name();
     if lease.uid().is_none() || lease.resource_version().is_none() {
-        return Err(anyhow!("Lease {name} was read without UID or resourceVersion; nothing was done to it"));
+        return Err(anyhow!(
+            "Lease {name} was read without UID or resourceVersion; nothing was done to it"
+        ));
     }
     let leases = Api::<Lease>::namespaced(client.clone(), &lease.namespace().unwrap_or_default());
     let mut changed = lease.clone();
     lease::write(closed, &mut changed, now);
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
     match leases.replace(&name, &params, &changed).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
@@ -101,13 +119,18 @@ async fn tell(client: &Client, lease: &Lease, node: (&str, &str), note: &str, no
     let who = who(client).await.context("asking the API server who you are")?;
     let events = Api::<Event>::namespaced(client.clone(), EVENTS);
     let event = event(lease, node, &format!("{note}; by {}", clean(&who)), now);
-    events.create(&PostParams::default(), &event).await.context("creating the event")?;
+    events
+        .create(&PostParams::default(), &event)
+        .await
+        .context("creating the event")?;
     Ok(())
 }
 
 async fn who(client: &Client) -> Result<String> {
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
-    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    let review = reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await?;
     let name = review.status.and_then(|s| s.user_info).and_then(|u| u.username);
     name.context("it does not say")
 }
@@ -170,7 +193,10 @@ mod tests {
         let note = event.note.unwrap();
         assert!(note.len() <= NOTE && note.len() > NOTE - 4);
         let regarding = event.regarding.unwrap();
-        assert_eq!((regarding.kind.as_deref(), regarding.uid.as_deref()), (Some("Node"), Some("uid-n5")));
+        assert_eq!(
+            (regarding.kind.as_deref(), regarding.uid.as_deref()),
+            (Some("Node"), Some("uid-n5"))
+        );
         assert_eq!(event.related.unwrap().name.as_deref(), Some("workers-0"));
         // Events about objects without a namespace are refused anywhere else.
         assert_eq!(event.metadata.namespace.as_deref(), Some("default"));

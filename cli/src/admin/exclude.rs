@@ -21,27 +21,42 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     let roster = Roster::of(snapshot);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
     let excluded = is_excluded(member.node);
-    let of = if excluded { &roster.without_label } else { &roster.membership };
-    let pool = of.pool_of(&NodeName::from(node)).and_then(|name| snapshot.pool(name.as_str()));
+    let of = if excluded {
+        &roster.without_label
+    } else {
+        &roster.membership
+    };
+    let pool = of
+        .pool_of(&NodeName::from(node))
+        .and_then(|name| snapshot.pool(name.as_str()));
     let claims = Claims::of(snapshot, &member);
     let key = keys::LABEL_EXCLUDE;
     let mut plan = Plan::default();
     if excluded {
         plan.head = format!("Node {node} is excluded already; nothing to do.");
     } else {
-        let from = pool.map_or_else(|| "which is in no pool".to_owned(), |p| format!("from pool {}", p.name_any()));
+        let from = pool.map_or_else(
+            || "which is in no pool".to_owned(),
+            |p| format!("from pool {}", p.name_any()),
+        );
         plan.head = format!("Exclude node {node}, {from}: puts the label {key} on it.").replace(", from", " from");
         plan.changes = vec![Change::label(&member, true)];
-        plan.facts.extend(pool.map(|pool| room_without(snapshot, &roster, pool, &member, &claims)));
+        plan.facts
+            .extend(pool.map(|pool| room_without(snapshot, &roster, pool, &member, &claims)));
     }
     for held in &claims.held {
         holding(&mut plan, snapshot, &roster, &member, held, now);
     }
     plan.facts.extend(
-        claims.offered.iter().map(|name| format!("It is offered berth {name}; the controller withdraws that.")),
+        claims
+            .offered
+            .iter()
+            .map(|name| format!("It is offered berth {name}; the controller withdraws that.")),
     );
     plan.warnings.extend(claims.unreadable);
-    plan.facts.push(format!("Nothing is done to the host. When it is well again: kubectl berth include {node}"));
+    plan.facts.push(format!(
+        "Nothing is done to the host. When it is well again: kubectl berth include {node}"
+    ));
     Ok(plan)
 }
 
@@ -60,8 +75,14 @@ fn room_without(
     let mut after = Occupancy::of(snapshot, pool, &members);
     after.users.remove(&member.name);
     let (k, free, rest) = (after.capacity, after.free(), members.len());
-    let once = claims.held.first().map_or_else(String::new, |h| format!(", once berth {} is closed", h.berth.name()));
-    let used = before.users.get(&member.name).map_or_else(String::new, |why| format!(" ({why})"));
+    let once = claims
+        .held
+        .first()
+        .map_or_else(String::new, |h| format!(", once berth {} is closed", h.berth.name()));
+    let used = before
+        .users
+        .get(&member.name)
+        .map_or_else(String::new, |why| format!(" ({why})"));
     format!(
         "Pool {}: {count} nodes, {} at a time, {} free{used}; without it {rest} nodes, {k} at a time, {free} free{once}.",
         pool.name_any(),
@@ -84,7 +105,8 @@ fn holding(
     plan.facts.push(format!("It holds {}.", held.words(member, pool, now)));
     let committed = held.holding.phase == HoldPhase::Committed;
     if !member.ready() {
-        plan.facts.push("The Node is NotReady: the controller closes the berth (closed:excluded).".to_owned());
+        plan.facts
+            .push("The Node is NotReady: the controller closes the berth (closed:excluded).".to_owned());
         if committed {
             let failure = failure_words(pool, roster, member, &held.holding.target);
             plan.facts.push(format!("That was never proven: {failure}."));
@@ -99,7 +121,8 @@ fn holding(
             named(&held.holding.target, member, pool)
         ),
     });
-    plan.facts.push("The controller closes the berth only when the Node is NotReady.".to_owned());
+    plan.facts
+        .push("The controller closes the berth only when the Node is NotReady.".to_owned());
     if let Some(age) = silence(&member.status(), now) {
         plan.warnings.push(format!(
             "No word from its agent for {age}, and the Node is Ready: nobody gives the berth back before the agent runs \
@@ -117,15 +140,27 @@ pub fn include(snapshot: &Snapshot, node: &str) -> Result<Plan, NoPlan> {
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
     if !is_excluded(member.node) {
         let head = format!("Node {node} is not excluded; nothing to do.");
-        return Ok(Plan { head, ..Plan::default() });
+        return Ok(Plan {
+            head,
+            ..Plan::default()
+        });
     }
     let name = NodeName::from(node);
     let head = format!("Include node {node}: takes the label {} off it.", keys::LABEL_EXCLUDE);
-    let mut plan = Plan { head, changes: vec![Change::label(&member, false)], ..Plan::default() };
-    let pool = roster.without_label.pool_of(&name).and_then(|pool| snapshot.pool(pool.as_str()));
+    let mut plan = Plan {
+        head,
+        changes: vec![Change::label(&member, false)],
+        ..Plan::default()
+    };
+    let pool = roster
+        .without_label
+        .pool_of(&name)
+        .and_then(|pool| snapshot.pool(pool.as_str()));
     match (pool, roster.without_label.conflicts.get(&name)) {
         (_, Some(conflict)) => plan.warnings.push(conflict.message()),
-        (None, None) => plan.facts.push("No pool selects it: nothing is asked of it.".to_owned()),
+        (None, None) => plan
+            .facts
+            .push("No pool selects it: nothing is asked of it.".to_owned()),
         (Some(pool), None) => joins(&mut plan, snapshot, &roster, pool, &member),
     }
     Ok(plan)
@@ -138,13 +173,19 @@ fn joins(plan: &mut Plan, snapshot: &Snapshot, roster: &Roster<'_>, pool: &Bootc
     members.push(member.clone());
     let after = Occupancy::of(snapshot, pool, &members);
     let (now, k, free) = (members.len(), after.capacity, after.free());
-    let uses = member
-        .unavailable()
-        .map_or_else(String::new, |why| format!("; it {why}, and uses up capacity until it is not"));
-    plan.facts.push(format!("Pool {name}: {now} nodes instead of {before}, {k} at a time, {free} free{uses}."));
+    let uses = member.unavailable().map_or_else(String::new, |why| {
+        format!("; it {why}, and uses up capacity until it is not")
+    });
+    plan.facts.push(format!(
+        "Pool {name}: {now} nodes instead of {before}, {k} at a time, {free} free{uses}."
+    ));
     let target = pool.status.as_ref().and_then(|s| s.target.as_ref());
     let Some(wanted) = member.wanted(target) else { return };
-    let recorded = pool.status.iter().flat_map(|s| &s.failures).filter(|f| f.digest == *wanted);
+    let recorded = pool
+        .status
+        .iter()
+        .flat_map(|s| &s.failures)
+        .filter(|f| f.digest == *wanted);
     let failed =
         member.status().failed_digests.contains(wanted) || recorded.into_iter().any(|f| f.nodes.contains(&member.name));
     let image = named(wanted, member, Some(pool));
@@ -157,6 +198,10 @@ fn joins(plan: &mut Plan, snapshot: &Snapshot, roster: &Roster<'_>, pool: &Bootc
 
 impl Change {
     fn label(member: &Member<'_>, excluded: bool) -> Self {
-        Self::Label { node: member.name.clone(), uid: member.node.uid().unwrap_or_default(), excluded }
+        Self::Label {
+            node: member.name.clone(),
+            uid: member.node.uid().unwrap_or_default(),
+            excluded,
+        }
     }
 }

@@ -42,7 +42,10 @@ impl<'a> Claims<'a> {
         let uid = member.node.uid().unwrap_or_default();
         let name = NodeName::from(member.name.as_str());
         for lease in &snapshot.leases {
-            let labelled = lease.labels().get(keys::LABEL_NODE).is_some_and(|label| *label == name.label());
+            let labelled = lease
+                .labels()
+                .get(keys::LABEL_NODE)
+                .is_some_and(|label| *label == name.label());
             let berth = match lease::read(lease) {
                 Ok(berth) => berth,
                 Err(error) if labelled => {
@@ -53,7 +56,11 @@ impl<'a> Claims<'a> {
             };
             match &berth.state {
                 BerthState::Held(holding) if holding.node.as_str() == member.name => {
-                    let list = if holding.uid.as_str() == uid { &mut claims.held } else { &mut claims.former };
+                    let list = if holding.uid.as_str() == uid {
+                        &mut claims.held
+                    } else {
+                        &mut claims.former
+                    };
                     let holding = holding.clone();
                     list.push(Held { lease, berth, holding });
                 }
@@ -76,7 +83,11 @@ impl Held<'_> {
         };
         let since = self.lease.spec.as_ref().and_then(|s| s.renew_time.as_ref());
         let since = since.map_or_else(String::new, |t| format!(", since {}", age(t.0, now)));
-        format!("berth {} for {target}: {phase} under boot {}{since}", self.berth.name(), self.holding.boot_id)
+        format!(
+            "berth {} for {target}: {phase} under boot {}{since}",
+            self.berth.name(),
+            self.holding.boot_id
+        )
     }
 
     /// Whether a reboot is licensed and, as far as the Node says, has not begun or not ended yet.
@@ -103,7 +114,10 @@ pub(super) fn boot_of<'a>(member: &Member<'a>) -> Option<&'a str> {
 pub(super) fn named(digest: &Digest, member: &Member<'_>, pool: Option<&BootcNodePool>) -> String {
     let status = member.status();
     let deployments = [status.booted, status.staged, status.rollback];
-    let deployed = deployments.into_iter().flatten().find(|d| d.digest.as_ref() == Some(digest));
+    let deployed = deployments
+        .into_iter()
+        .flatten()
+        .find(|d| d.digest.as_ref() == Some(digest));
     let version = of_target(digest, pool).or_else(|| deployed.and_then(|d| d.version));
     match version {
         Some(version) => format!("{} ({})", clean(&version), short(digest)),
@@ -129,7 +143,11 @@ pub(super) fn failure_words(
     let Some(pool) = pool else { return what };
     let mut failed = failed_nodes(pool, roster, digest);
     failed.insert(member.name.clone());
-    let recorded = pool.status.iter().flat_map(|s| &s.failures).find(|f| f.digest == *digest);
+    let recorded = pool
+        .status
+        .iter()
+        .flat_map(|s| &s.failures)
+        .find(|f| f.digest == *digest);
     let count = failed.len().max(recorded.map_or(0, |f| f.count as usize));
     let (most, name) = (pool.spec.max_failures(), pool.name_any());
     let until = format!("until its image changes, or kubectl berth retry {name}");
@@ -141,9 +159,18 @@ pub(super) fn failure_words(
 
 /// The nodes on which a digest failed, by the pool's record and by what members say.
 pub(super) fn failed_nodes(pool: &BootcNodePool, roster: &Roster<'_>, digest: &Digest) -> BTreeSet<String> {
-    let recorded = pool.status.iter().flat_map(|s| &s.failures).filter(|f| f.digest == *digest);
+    let recorded = pool
+        .status
+        .iter()
+        .flat_map(|s| &s.failures)
+        .filter(|f| f.digest == *digest);
     let mut nodes: BTreeSet<String> = recorded.flat_map(|f| f.nodes.iter().cloned()).collect();
     let members = roster.members(&pool.name_any());
-    nodes.extend(members.into_iter().filter(|m| m.status().failed_digests.contains(digest)).map(|m| m.name));
+    nodes.extend(
+        members
+            .into_iter()
+            .filter(|m| m.status().failed_digests.contains(digest))
+            .map(|m| m.name),
+    );
     nodes
 }

@@ -33,7 +33,10 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     }
     let names: Vec<_> = claims.held.iter().map(|h| h.berth.name()).collect();
     let berths = if names.len() == 1 { "berth" } else { "berths" };
-    plan.head = format!("Release node {node}: closes {berths} {} as closed:admin, by your word.", names.join(", "));
+    plan.head = format!(
+        "Release node {node}: closes {berths} {} as closed:admin, by your word.",
+        names.join(", ")
+    );
     plan.facts.push(format!("{}.", standing(&member)));
     for held in &claims.held {
         closing(&mut plan, snapshot, &roster, &member, held, now);
@@ -75,12 +78,17 @@ fn closing(
     now: Timestamp,
 ) {
     // Held under that UID, so it can be ended.
-    let Ok(closed) = held.berth.ended(ClosedReason::Admin) else { return };
+    let Ok(closed) = held.berth.ended(ClosedReason::Admin) else {
+        return;
+    };
     let pool = snapshot.pool(held.berth.pool.as_str());
     plan.facts.push(format!("It holds {}.", held.words(member, pool, now)));
     let target = &held.holding.target;
     plan.facts.push(match held.holding.phase {
-        HoldPhase::Committed => format!("That was never proven: {}.", failure_words(pool, roster, member, target)),
+        HoldPhase::Committed => format!(
+            "That was never proven: {}.",
+            failure_words(pool, roster, member, target)
+        ),
         HoldPhase::Taken => "It has not committed: nothing counts as failed.".to_owned(),
         HoldPhase::Releasing(outcome) => format!("It is being given back; the outcome stays {}.", outcome.as_str()),
     });
@@ -106,7 +114,11 @@ fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timesta
     let status = member.status();
     let silent = silence(&status, now);
     if !member.ready() {
-        let already = if is_excluded(member.node) { ", which is done: the controller closes the berth" } else { "" };
+        let already = if is_excluded(member.node) {
+            ", which is done: the controller closes the berth"
+        } else {
+            ""
+        };
         plan.warnings.push(format!(
             "The Node is NotReady. You would vouch for a node that nobody can see: it leaves its berth and still uses up \
              capacity. The right word is kubectl berth exclude {name}{already}"
@@ -129,7 +141,8 @@ fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timesta
         plan.warnings.push("Its agent is alive and has not committed: it gives back by itself, at the end of drain.timeout at the latest".to_owned());
     }
     if let Some(age) = silent {
-        plan.warnings
-            .push(format!("No word from its agent for {age}: nobody uncordons {name} before the agent runs again"));
+        plan.warnings.push(format!(
+            "No word from its agent for {age}: nobody uncordons {name} before the agent runs again"
+        ));
     }
 }

@@ -22,20 +22,34 @@ use crate::text::{clean, short};
 pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let found = snapshot.pool(pool).ok_or_else(|| NoPlan::NoPool {
         name: pool.to_owned(),
-        known: snapshot.pools.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", "),
+        known: snapshot
+            .pools
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect::<Vec<_>>()
+            .join(", "),
     })?;
     let roster = Roster::of(snapshot);
     let failed = failed(found, &roster);
-    let halted =
-        found.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, condition::pool::ROLLOUT_HALTED));
+    let halted = found
+        .status
+        .as_ref()
+        .is_some_and(|s| condition::is_true(&s.conditions, condition::pool::ROLLOUT_HALTED));
     if failed.is_empty() && !halted {
         let head = format!("Nothing is recorded as failed in pool {pool}; nothing to retry.");
-        return Ok(Plan { head, ..Plan::default() });
+        return Ok(Plan {
+            head,
+            ..Plan::default()
+        });
     }
     let token = now.to_string();
     let mut plan = Plan {
         head: format!("Retry in pool {pool}: sets rollout.retryToken to {token}."),
-        changes: vec![Change::Retry { pool: pool.to_owned(), uid: found.uid().unwrap_or_default(), token }],
+        changes: vec![Change::Retry {
+            pool: pool.to_owned(),
+            uid: found.uid().unwrap_or_default(),
+            token,
+        }],
         ..Plan::default()
     };
     let mut again = false;
@@ -55,7 +69,8 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
         ));
     }
     if found.spec.paused() {
-        plan.warnings.push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
+        plan.warnings
+            .push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
     }
     Ok(plan)
 }

@@ -82,7 +82,10 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
         return Verdict::yes(*reason, message);
     }
     let Some(target) = target else {
-        return Verdict::no("ImageNotResolved", "the image is not resolved to a digest yet; see ImageResolved");
+        return Verdict::no(
+            "ImageNotResolved",
+            "the image is not resolved to a digest yet; see ImageResolved",
+        );
     };
     if count(doing, Doing::Updated) == facts.members.len() {
         let current = is_current(facts, target);
@@ -95,7 +98,10 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
         return Verdict::no(gate.reason, gate.message.clone());
     }
     if !is_current(facts, target) {
-        let message = format!("nobody goes on to {} before {} is resolved", target.image, facts.reference);
+        let message = format!(
+            "nobody goes on to {} before {} is resolved",
+            target.image, facts.reference
+        );
         return Verdict::no("ImageNotResolved", message);
     }
     waiting(facts)
@@ -108,10 +114,20 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
         let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
         return Verdict::yes("Offered", format!("a berth is offered to {names}"));
     }
-    let waits =
-        |wanted: Wait| facts.plan.waiting.iter().filter(move |(_, w)| **w == wanted).map(|(n, _)| n.to_string());
+    let waits = |wanted: Wait| {
+        facts
+            .plan
+            .waiting
+            .iter()
+            .filter(move |(_, w)| **w == wanted)
+            .map(|(n, _)| n.to_string())
+    };
     if waits(Wait::Capacity).next().is_some() {
-        let users = few(facts.plan.used_by.iter().map(|u| format!("{}, {}", u.who, u.how.words())));
+        let users = few(facts
+            .plan
+            .used_by
+            .iter()
+            .map(|u| format!("{}, {}", u.who, u.how.words())));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
         return Verdict::no("Waiting", message);
@@ -132,7 +148,10 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
 
 fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     if let Some(error) = facts.bad_selector {
-        return Verdict::yes("InvalidSelector", format!("{error}; the pool keeps the nodes it has, and gets no more"));
+        return Verdict::yes(
+            "InvalidSelector",
+            format!("{error}; the pool keeps the nodes it has, and gets no more"),
+        );
     }
     let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
     if !facts.unreadable.is_empty() {
@@ -148,7 +167,10 @@ fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
         Some(Kind::Degraded) => "NodesDegraded",
         Some(Kind::Turn(outcome)) => outcome,
     };
-    let words = troubles.iter().take(NAMED).map(|(m, t)| format!("{}: {}: {}", m.node.name, t.reason, t.message));
+    let words = troubles
+        .iter()
+        .take(NAMED)
+        .map(|(m, t)| format!("{}: {}: {}", m.node.name, t.reason, t.message));
     let shown = words.collect::<Vec<_>>().join("; ");
     Verdict::yes(reason, format!("{} degraded: {shown}", troubles.len()))
 }

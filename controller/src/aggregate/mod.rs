@@ -86,8 +86,11 @@ enum Doing {
 /// The status as it should be now.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let target = target(facts, now);
-    let doing: BTreeMap<&NodeName, Doing> =
-        facts.members.iter().map(|m| (&m.node.name, doing(m, target.as_ref()))).collect();
+    let doing: BTreeMap<&NodeName, Doing> = facts
+        .members
+        .iter()
+        .map(|m| (&m.node.name, doing(m, target.as_ref())))
+        .collect();
     let mut conditions = facts.old.conditions.clone();
     for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing) {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
@@ -121,7 +124,10 @@ fn target(facts: &Facts<'_>, now: Timestamp) -> Option<Target> {
     };
     let same_digest = old.filter(|old| old.digest == new.digest);
     let publish_time = same_digest.and_then(|old| old.publish_time.clone());
-    Some(Target { publish_time: Some(publish_time.unwrap_or_else(|| now.into())), ..new.clone() })
+    Some(Target {
+        publish_time: Some(publish_time.unwrap_or_else(|| now.into())),
+        ..new.clone()
+    })
 }
 
 fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
@@ -240,10 +246,18 @@ fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> 
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
         };
         let message = format!("{what}; it keeps its berth until it is proven, deleted or excluded");
-        return Some(Trouble { kind: Kind::TimedOut, reason: "RebootTimedOut".to_owned(), message });
+        return Some(Trouble {
+            kind: Kind::TimedOut,
+            reason: "RebootTimedOut".to_owned(),
+            message,
+        });
     }
     match own {
-        Some((reason, message)) => Some(Trouble { kind: Kind::Degraded, reason, message }),
+        Some((reason, message)) => Some(Trouble {
+            kind: Kind::Degraded,
+            reason,
+            message,
+        }),
         None => bad_turn(member, target?),
     }
 }
@@ -252,7 +266,10 @@ fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> 
 fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
     let desired = target.digest_for(&member.node.architecture)?;
     let report = member.host.and_then(HostView::report)?;
-    let turn = report.last_turn.as_ref().filter(|t| t.digest == *desired && report.booted.as_ref() != Some(desired))?;
+    let turn = report
+        .last_turn
+        .as_ref()
+        .filter(|t| t.digest == *desired && report.booted.as_ref() != Some(desired))?;
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
         Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
@@ -261,5 +278,9 @@ fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };
     let message = format!("{} (turn {})", turn.message, turn.attempts);
-    telling.then(|| Trouble { kind: Kind::Turn(outcome.as_str()), reason: turn.outcome.clone(), message })
+    telling.then(|| Trouble {
+        kind: Kind::Turn(outcome.as_str()),
+        reason: turn.outcome.clone(),
+        message,
+    })
 }

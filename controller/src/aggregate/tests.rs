@@ -19,7 +19,10 @@ fn target() -> Target {
         image: "quay.io/os:v2".into(),
         digest: digest(2),
         version: Some("v2".into()),
-        platforms: vec![PlatformDigest { architecture: "amd64".into(), digest: digest(2) }],
+        platforms: vec![PlatformDigest {
+            architecture: "amd64".into(),
+            digest: digest(2),
+        }],
         publish_time: None,
     }
 }
@@ -46,7 +49,10 @@ fn host(report: Report) -> HostView {
         owner: None,
         pool_label: None,
         content: Ok(HostContent {
-            spec: BootcNodeSpec { staging: Staging::Allowed, ..BootcNodeSpec::default() },
+            spec: BootcNodeSpec {
+                staging: Staging::Allowed,
+                ..BootcNodeSpec::default()
+            },
             report,
             heartbeat: None,
             reboot_timed_out: false,
@@ -55,15 +61,30 @@ fn host(report: Report) -> HostView {
 }
 
 fn booted(n: u8) -> Report {
-    Report { booted: Some(digest(n)), ..Report::default() }
+    Report {
+        booted: Some(digest(n)),
+        ..Report::default()
+    }
 }
 
 fn holding(committed: bool) -> Holding {
-    let offer = Offer { node: "n1".into(), uid: "u".into(), target: digest(2), open_until: None };
+    let offer = Offer {
+        node: "n1".into(),
+        uid: "u".into(),
+        target: digest(2),
+        open_until: None,
+    };
     let boot = || BootId::from("b");
-    let taken =
-        Berth::new("p".into(), 0, 1).offered(offer).unwrap().taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
-    let berth = if committed { taken.committed(boot()).unwrap() } else { taken };
+    let taken = Berth::new("p".into(), 0, 1)
+        .offered(offer)
+        .unwrap()
+        .taken(&"n1".into(), &"u".into(), None, boot())
+        .unwrap();
+    let berth = if committed {
+        taken.committed(boot()).unwrap()
+    } else {
+        taken
+    };
     berth.holding().unwrap().clone()
 }
 
@@ -153,11 +174,21 @@ fn up(name: &str, report: Report) -> (NodeView, Option<HostView>, Option<Holding
 
 #[test]
 fn every_member_is_counted_where_it_is() {
-    let staged = Report { staged: Some(digest(2)), locked: true, ..booted(1) };
-    let staging = Report { phase: Some(Phase::Staging), ..booted(1) };
+    let staged = Report {
+        staged: Some(digest(2)),
+        locked: true,
+        ..booted(1)
+    };
+    let staging = Report {
+        phase: Some(Phase::Staging),
+        ..booted(1)
+    };
     let mut down = node("n6");
     down.ready = false;
-    let degraded = Report { degraded: Some(("DiskFull".into(), "no space".into())), ..booted(1) };
+    let degraded = Report {
+        degraded: Some(("DiskFull".into(), "no space".into())),
+        ..booted(1)
+    };
     let case = case(vec![
         up("n1", booted(2)),
         up("n2", staged),
@@ -180,8 +211,14 @@ fn every_member_is_counted_where_it_is() {
         unavailable: 1,
     };
     assert_eq!(case.status().nodes, expected);
-    assert_eq!(case.says("Progressing"), "True Rebooting 1 of 7 updated; reboot: n5; drain: n4; stage: n3");
-    assert_eq!(case.says("Degraded"), "True NodesDegraded 1 degraded: n7: DiskFull: no space");
+    assert_eq!(
+        case.says("Progressing"),
+        "True Rebooting 1 of 7 updated; reboot: n5; drain: n4; stage: n3"
+    );
+    assert_eq!(
+        case.says("Degraded"),
+        "True NodesDegraded 1 degraded: n7: DiskFull: no space"
+    );
 }
 
 #[test]
@@ -191,7 +228,10 @@ fn done_is_done() {
     assert_eq!(case.says("Progressing"), "False Updated all 2 nodes run v2");
     assert_eq!(case.condition("Degraded").status, "False");
     assert_eq!(case.condition("Paused").status, "False");
-    assert!(case.says("ImageResolved").starts_with("True Resolved quay.io/os:v2 is sha256:"));
+    assert!(
+        case.says("ImageResolved")
+            .starts_with("True Resolved quay.io/os:v2 is sha256:")
+    );
     assert_eq!(case.status().observed_generation, Some(3));
 }
 
@@ -200,16 +240,36 @@ fn who_waits_is_told_for_what() {
     let mut case = case(vec![up("n1", booted(1)), up("n7", booted(1))]);
     case.plan = Plan {
         waiting: [("n1".into(), Wait::Capacity)].into(),
-        used_by: vec![Use { who: "n7".into(), how: How::CordonedByOthers }],
-        counts: BerthCounts { total: 1, closed: 1, ..BerthCounts::default() },
+        used_by: vec![Use {
+            who: "n7".into(),
+            how: How::CordonedByOthers,
+        }],
+        counts: BerthCounts {
+            total: 1,
+            closed: 1,
+            ..BerthCounts::default()
+        },
         ..Plan::default()
     };
-    assert_eq!(case.says("Progressing"), "False Waiting 1 of 1 used: n7, cordoned by someone else");
-    case.plan.waiting =
-        [("n1".into(), Wait::NotStaged), ("n7".into(), Wait::Silent), ("n9".into(), Wait::UpToDate)].into();
-    assert_eq!(case.says("Progressing"), "False Waiting has not staged its image: n1; has a silent agent: n7");
+    assert_eq!(
+        case.says("Progressing"),
+        "False Waiting 1 of 1 used: n7, cordoned by someone else"
+    );
+    case.plan.waiting = [
+        ("n1".into(), Wait::NotStaged),
+        ("n7".into(), Wait::Silent),
+        ("n9".into(), Wait::UpToDate),
+    ]
+    .into();
+    assert_eq!(
+        case.says("Progressing"),
+        "False Waiting has not staged its image: n1; has a silent agent: n7"
+    );
     case.paused = true;
-    case.plan.gate = Some(Gate { reason: "Paused", message: "because".into() });
+    case.plan.gate = Some(Gate {
+        reason: "Paused",
+        message: "because".into(),
+    });
     assert_eq!(case.says("Progressing"), "False Paused because");
     assert_eq!(case.condition("Paused").status, "True");
     case.resolved = false;
@@ -223,7 +283,10 @@ fn a_holder_that_does_not_come_back_is_reported() {
     let mut case = case(vec![(node("n1"), None, Some(holding(true)))]);
     case.overdue = true;
     let says = case.says("Degraded");
-    assert!(says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut"), "{says}");
+    assert!(
+        says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut"),
+        "{says}"
+    );
 }
 
 #[test]
@@ -237,17 +300,31 @@ fn an_agent_that_is_back_knows_better() {
     down.ready = false;
     let mut case = case(vec![(down, Some(host(reports(Phase::Proving))), Some(holding(true)))]);
     case.overdue = true;
-    assert_eq!(case.says("Degraded"), "True NodesDegraded 1 degraded: n1: BootUnproven: a third image");
+    assert_eq!(
+        case.says("Degraded"),
+        "True NodesDegraded 1 degraded: n1: BootUnproven: a third image"
+    );
     case.heard = false;
-    assert_eq!(case.condition("Degraded").reason, "RebootTimedOut", "it has fallen silent since");
+    assert_eq!(
+        case.condition("Degraded").reason,
+        "RebootTimedOut",
+        "it has fallen silent since"
+    );
     case.heard = true;
     case.members[0].1 = Some(host(reports(Phase::Rebooting)));
-    assert_eq!(case.condition("Degraded").reason, "RebootTimedOut", "that was before it went down");
+    assert_eq!(
+        case.condition("Degraded").reason,
+        "RebootTimedOut",
+        "that was before it went down"
+    );
 }
 
 #[test]
 fn a_silent_holder_that_has_left_the_pool_is_reported_by_it() {
-    let mut case = case(vec![up("n2", booted(2)), (node("n1"), Some(host(booted(1))), Some(holding(false)))]);
+    let mut case = case(vec![
+        up("n2", booted(2)),
+        (node("n1"), Some(host(booted(1))), Some(holding(false))),
+    ]);
     (case.overdue, case.away) = (true, 1);
     let says = case.says("Degraded");
     assert!(
@@ -274,26 +351,59 @@ fn a_node_whose_turns_end_badly_is_named() {
     let says = case(vec![up("n1", drain()), up("n2", booted(2))]).says("Degraded");
     let message = "1 degraded: n1: DrainTimeout: after 900s still there: default/web-1: budget web (turn 2)";
     assert_eq!(says, format!("True DrainTimeout {message}"));
-    let reason = |report: Report| case(vec![up("n1", report), up("n2", booted(2))]).condition("Degraded").reason;
+    let reason = |report: Report| {
+        case(vec![up("n1", report), up("n2", booted(2))])
+            .condition("Degraded")
+            .reason
+    };
     assert_eq!(reason(turn("RebootBlocked", 1, 2)), "RebootBlocked");
     assert_eq!(reason(turn("NotApplied", 1, 2)), "NotApplied");
     assert_eq!(reason(turn("NotStaged", 1, 2)), "AsExpected");
     assert_eq!(reason(turn("NotStaged", 2, 2)), "NotStaged");
-    assert_eq!(reason(turn("DrainTimeout", 2, 1)), "AsExpected", "another digest is another matter");
-    let disk = || Report { degraded: Some(("DiskFull".into(), "no space".into())), ..booted(1) };
-    assert_eq!(case(vec![up("n1", drain()), up("n3", disk())]).condition("Degraded").reason, "NodesDegraded");
+    assert_eq!(
+        reason(turn("DrainTimeout", 2, 1)),
+        "AsExpected",
+        "another digest is another matter"
+    );
+    let disk = || Report {
+        degraded: Some(("DiskFull".into(), "no space".into())),
+        ..booted(1)
+    };
+    assert_eq!(
+        case(vec![up("n1", drain()), up("n3", disk())])
+            .condition("Degraded")
+            .reason,
+        "NodesDegraded"
+    );
 }
 
 #[test]
 fn a_failure_that_is_news_is_on_record_however_many_are() {
-    let failed = |n: u8| DigestFailures { digest: digest(n), nodes: vec!["n1".into()], count: 1 };
+    let failed = |n: u8| DigestFailures {
+        digest: digest(n),
+        nodes: vec!["n1".into()],
+        count: 1,
+    };
     let mut case = case(vec![]);
     let old = |case: &Case| -> Vec<Digest> { case.status().failures.into_iter().map(|f| f.digest).collect() };
     case.failures = (10..18).map(failed).collect();
-    case.plan.failures = (10..18).chain([40]).map(|n| (digest(n), ["n1".into()].into())).collect();
+    case.plan.failures = (10..18)
+        .chain([40])
+        .map(|n| (digest(n), ["n1".into()].into()))
+        .collect();
     let first = [40, 10, 11, 12, 13, 14, 15, 16].map(digest);
-    assert_eq!(old(&case), first, "a berth waits for it, whatever the pool wants by now");
-    case.failures = first[..].iter().map(|d| DigestFailures { digest: d.clone(), ..failed(0) }).collect();
+    assert_eq!(
+        old(&case),
+        first,
+        "a berth waits for it, whatever the pool wants by now"
+    );
+    case.failures = first[..]
+        .iter()
+        .map(|d| DigestFailures {
+            digest: d.clone(),
+            ..failed(0)
+        })
+        .collect();
     case.plan.failures.remove(&digest(17));
     assert_eq!(old(&case), first, "and nothing changes after that");
     case.plan.failures.insert(digest(2), ["n1".into()].into());
@@ -310,7 +420,10 @@ fn a_retry_token_that_is_taken_away_stays_obeyed() {
 #[test]
 fn the_time_of_publishing_is_that_of_the_digest() {
     let old = BootcNodePoolStatus {
-        target: Some(Target { publish_time: Some(Timestamp::from_second(7).unwrap().into()), ..target() }),
+        target: Some(Target {
+            publish_time: Some(Timestamp::from_second(7).unwrap().into()),
+            ..target()
+        }),
         ..BootcNodePoolStatus::default()
     };
     let resolve = |digest_of: u8| {
@@ -319,7 +432,11 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             generation: Some(1),
             old: &old,
             reference: "quay.io/os:v3",
-            resolved: Some(Target { image: "quay.io/os:v3".into(), digest: digest(digest_of), ..target() }),
+            resolved: Some(Target {
+                image: "quay.io/os:v3".into(),
+                digest: digest(digest_of),
+                ..target()
+            }),
             resolution: None,
             paused: false,
             gates: None,

@@ -58,11 +58,19 @@ impl Election {
             Some(seen) if seen.version == version => seen.since,
             _ => now,
         };
-        self.seen = Some(Seen { version, holder: holder.to_owned(), since });
+        self.seen = Some(Seen {
+            version,
+            holder: holder.to_owned(),
+            since,
+        });
         // A holder that was started with a longer duration is granted it.
         let theirs = spec.and_then(|s| s.lease_duration_seconds).unwrap_or(0);
         let theirs = Duration::from_secs(u64::try_from(theirs).unwrap_or(0));
-        if now.saturating_duration_since(since) >= self.duration.max(theirs) { Move::Take } else { Move::Wait }
+        if now.saturating_duration_since(since) >= self.duration.max(theirs) {
+            Move::Take
+        } else {
+            Move::Wait
+        }
     }
 }
 
@@ -75,7 +83,10 @@ mod tests {
 
     fn lease(version: &str, holder: &str, seconds: i32) -> Lease {
         Lease {
-            metadata: ObjectMeta { resource_version: Some(version.into()), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                resource_version: Some(version.into()),
+                ..ObjectMeta::default()
+            },
             spec: Some(LeaseSpec {
                 holder_identity: Some(holder.into()),
                 lease_duration_seconds: Some(seconds),

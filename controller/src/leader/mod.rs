@@ -49,7 +49,11 @@ pub struct Leadership {
 
 impl Leadership {
     fn new(epoch: u64, timing: Timing, renewed: Instant) -> Self {
-        Self { epoch, timing, renewed: Arc::new(Mutex::new(renewed)) }
+        Self {
+            epoch,
+            timing,
+            renewed: Arc::new(Mutex::new(renewed)),
+        }
     }
 
     /// The number of this leadership: larger than that of every one before it.
@@ -98,7 +102,12 @@ impl std::fmt::Debug for Candidate {
 impl Candidate {
     /// A candidate. `identity` must be this process's alone.
     pub fn new(client: Client, namespace: &str, identity: String, timing: Timing) -> Self {
-        Self { client, namespace: namespace.to_owned(), identity, timing }
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            identity,
+            timing,
+        }
     }
 
     fn api(&self) -> Api<Lease> {
@@ -284,8 +293,14 @@ mod tests {
         assert!(after(10).is_err());
         let mut challenger = Election::new(timing.duration);
         let lease = Lease {
-            metadata: ObjectMeta { resource_version: Some("1".into()), ..ObjectMeta::default() },
-            spec: Some(LeaseSpec { holder_identity: Some("other".into()), ..LeaseSpec::default() }),
+            metadata: ObjectMeta {
+                resource_version: Some("1".into()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec {
+                holder_identity: Some("other".into()),
+                ..LeaseSpec::default()
+            }),
         };
         // The challenger cannot have seen the renewal before it was sent.
         challenger.observe(Some(&lease), sent);

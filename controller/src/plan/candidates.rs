@@ -203,7 +203,10 @@ impl<'a> Queue<'a> {
             .collect();
         let mut members: Vec<&Member> = facts.members.iter().collect();
         members.sort_by_key(|m| &m.name);
-        let mut this = Self { ranks: BTreeMap::new(), down: BTreeMap::new() };
+        let mut this = Self {
+            ranks: BTreeMap::new(),
+            down: BTreeMap::new(),
+        };
         for member in members {
             let bad_turns = match &member.last_turn {
                 Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
@@ -224,7 +227,10 @@ impl<'a> Queue<'a> {
         let zones = rank.get_mut();
         let down = &self.down;
         let key = |(zone, members): (&&'a str, &VecDeque<&'a Member>)| {
-            (down.get(*zone).copied().unwrap_or_default(), members.front().map(|m| &m.name))
+            (
+                down.get(*zone).copied().unwrap_or_default(),
+                members.front().map(|m| &m.name),
+            )
         };
         let zone = *zones.iter().min_by(|a, b| key(*a).cmp(&key(*b)))?.0;
         let members = zones.get_mut(zone)?;

@@ -17,7 +17,9 @@ pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 /// The failure that a closed berth tells of.
 fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
-    let BerthState::Closed(closed) = &berth.state else { return None };
+    let BerthState::Closed(closed) = &berth.state else {
+        return None;
+    };
     let (Some(Outcome::Failed), Some(target), Some(node)) =
         (closed.outcome, closed.last_target.as_ref(), closed.last_node.as_ref())
     else {
@@ -40,7 +42,10 @@ pub(super) fn is_unrecorded(berth: &Berth) -> bool {
 /// one more makes no difference.
 pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     failure(berth).is_some_and(|(digest, node)| {
-        facts.failures.get(digest).is_some_and(|nodes| nodes.contains(&node) || nodes.len() >= MAX_NAMED)
+        facts
+            .failures
+            .get(digest)
+            .is_some_and(|nodes| nodes.contains(&node) || nodes.len() >= MAX_NAMED)
     })
 }
 
@@ -52,7 +57,10 @@ fn wanted(facts: &PoolFacts) -> BTreeSet<&Digest> {
 /// Everything that is on record, that a member reports, or that a closed berth tells of.
 pub(super) fn all(facts: &PoolFacts) -> Failures {
     let mut all = facts.failures.clone();
-    let reported = facts.members.iter().flat_map(|m| m.failed.iter().map(|digest| (digest, m.name.clone())));
+    let reported = facts
+        .members
+        .iter()
+        .flat_map(|m| m.failed.iter().map(|digest| (digest, m.name.clone())));
     // What failed long ago and is not wanted now is each node's own affair.
     let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
@@ -65,7 +73,11 @@ pub(super) fn all(facts: &PoolFacts) -> Failures {
 
 /// Whether too many nodes failed with what the members should run now.
 pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
-    let failed: Vec<&NodeName> = wanted(facts).iter().filter_map(|d| failures.get(*d)).flatten().collect();
+    let failed: Vec<&NodeName> = wanted(facts)
+        .iter()
+        .filter_map(|d| failures.get(*d))
+        .flatten()
+        .collect();
     if failed.len() < facts.max_failures.max(1) {
         return None;
     }
@@ -74,5 +86,8 @@ pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
         few(failed.iter().map(ToString::to_string)),
         facts.max_failures
     );
-    Some(Gate { reason: "RolloutHalted", message })
+    Some(Gate {
+        reason: "RolloutHalted",
+        message,
+    })
 }

@@ -255,7 +255,13 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     let failures = failures::all(facts);
     let halt = failures::halt(facts, &failures);
     let gate = facts.gate.clone().or_else(|| halt.clone());
-    let mut plan = Plan { gate, halt, failures, waves: progress.status(facts), ..Plan::default() };
+    let mut plan = Plan {
+        gate,
+        halt,
+        failures,
+        waves: progress.status(facts),
+        ..Plan::default()
+    };
     let settled = settle::settle(facts, plan.gate.as_ref(), &progress, &mut plan.writes);
     create_missing(facts, &mut plan.writes);
     offer(facts, settled, &progress, now, &mut plan);
@@ -345,15 +351,26 @@ impl<'a> Free<'a> {
     fn open(&mut self, facts: &PoolFacts, member: &Member, target: Digest) -> Option<BerthWrite> {
         let (_, seen) = self.0.pop_first()?;
         let open_until = open_until(facts, member);
-        let offer = Offer { node: member.name.clone(), uid: member.uid.clone(), target, open_until };
+        let offer = Offer {
+            node: member.name.clone(),
+            uid: member.uid.clone(),
+            target,
+            open_until,
+        };
         let berth = seen.berth.as_ref().ok()?.offered(offer).ok()?.stamped(facts.epoch);
-        Some(BerthWrite::Update { lease: seen.lease.clone(), berth, why: Why::Offer })
+        Some(BerthWrite::Update {
+            lease: seen.lease.clone(),
+            berth,
+            why: Why::Offer,
+        })
     }
 }
 
 /// Until when the member's reboot may start: it must be over before the window is.
 fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
-    facts.closes.map(|closes| closes.checked_sub(member.estimate.reboot).unwrap_or(closes))
+    facts
+        .closes
+        .map(|closes| closes.checked_sub(member.estimate.reboot).unwrap_or(closes))
 }
 
 /// The berths as they were read. An unreadable one counts as held.
@@ -369,7 +386,11 @@ fn counts(facts: &PoolFacts) -> BerthCounts {
     let occupancy = Occupancy::of(facts, &facts.berths);
     let shrink_is_safe = Bug::ShrinkAtOnce.is_awake()
         || !facts.unfenced() && (counts.offered == 0 || occupancy.held_or_offered() <= facts.capacity);
-    let total = if facts.capacity >= facts.published || shrink_is_safe { facts.capacity } else { facts.published };
+    let total = if facts.capacity >= facts.published || shrink_is_safe {
+        facts.capacity
+    } else {
+        facts.published
+    };
     counts.total = u32::try_from(total).unwrap_or(u32::MAX);
     counts
 }

@@ -34,7 +34,13 @@ fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
 }
 
 fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
-    let state = (0usize..8, 0usize..NODES.len(), 0i64..100, 6u64..9, prop::bool::weighted(0.1));
+    let state = (
+        0usize..8,
+        0usize..NODES.len(),
+        0i64..100,
+        6u64..9,
+        prop::bool::weighted(0.1),
+    );
     state.prop_map(move |(kind, node, until, epoch, in_doubt)| {
         let node = NODES[node];
         let mut berth = match kind {
@@ -42,15 +48,26 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
             1 => taken(index, node),
             2 => taken(index, node).revoked(Some("Paused".into())).unwrap(),
             3 => committed(index, node),
-            4 => committed(index, node).releasing(Outcome::Updated, BootId::from("b1")).unwrap(),
+            4 => committed(index, node)
+                .releasing(Outcome::Updated, BootId::from("b1"))
+                .unwrap(),
             5 => closed(index).closed(ClosedReason::Shrunk).unwrap(),
             _ => closed(index),
         };
         // Mostly our own epoch.
         berth.epoch = if epoch == 8 { 6 } else { 7 };
         let lease = berth.name();
-        let berth = if kind == 6 && until < 20 { Err("edited".to_owned()) } else { Ok(berth) };
-        SeenBerth { lease, berth, in_doubt, age: Duration::from_secs(until.unsigned_abs() * 2) }
+        let berth = if kind == 6 && until < 20 {
+            Err("edited".to_owned())
+        } else {
+            Ok(berth)
+        };
+        SeenBerth {
+            lease,
+            berth,
+            in_doubt,
+            age: Duration::from_secs(until.unsigned_abs() * 2),
+        }
     })
 }
 
@@ -137,10 +154,16 @@ impl World<'_> {
         let mut all = worked_on;
         let down = facts.members.iter().filter(|m| m.unavailable());
         all.extend(down.map(|m| m.uid.clone()));
-        assert!(member.unavailable() || all.len() + self.unreadable() < k, "n ∈ U or |H ∪ U ∪ R| < k");
+        assert!(
+            member.unavailable() || all.len() + self.unreadable() < k,
+            "n ∈ U or |H ∪ U ∪ R| < k"
+        );
         for seen in &facts.berths {
             let stamped = seen.berth.as_ref().is_ok_and(|b| b.epoch == facts.epoch);
-            assert!((stamped && !seen.in_doubt) || seen.berth.is_err(), "stamped before anything is opened");
+            assert!(
+                (stamped && !seen.in_doubt) || seen.berth.is_err(),
+                "stamped before anything is opened"
+            );
         }
     }
 
@@ -151,13 +174,25 @@ impl World<'_> {
         let down = facts.members.iter().filter(|m| m.unavailable()).count();
         let repairs = !member.ready && down >= facts.capacity.min(facts.published);
         if member.wave == 1 && canaries().next().is_some() && !repairs {
-            assert!(canaries().all(|m| m.booted == m.desired && m.ready), "the canaries are proven");
+            assert!(
+                canaries().all(|m| m.booted == m.desired && m.ready),
+                "the canaries are proven"
+            );
             assert!(facts.waves[0].soaked >= facts.waves[0].soak, "and have soaked");
         }
         let mut failed = BTreeSet::new();
         for desired in facts.members.iter().filter_map(|m| m.desired.as_ref()) {
-            let reports = facts.members.iter().filter(|m| m.failed.contains(desired)).map(|m| (desired, &m.name));
-            let on_record = facts.failures.get(desired).into_iter().flatten().map(|name| (desired, name));
+            let reports = facts
+                .members
+                .iter()
+                .filter(|m| m.failed.contains(desired))
+                .map(|m| (desired, &m.name));
+            let on_record = facts
+                .failures
+                .get(desired)
+                .into_iter()
+                .flatten()
+                .map(|name| (desired, name));
             failed.extend(reports.chain(on_record));
         }
         assert!(failed.len() < facts.max_failures, "{failed:?}");
@@ -172,13 +207,21 @@ impl World<'_> {
                 other => panic!("{other:?}"),
             }
             let unproven = holding.phase == HoldPhase::Committed;
-            assert!(!unproven || c.outcome == Some(Outcome::Failed), "what was never proven has failed");
+            assert!(
+                !unproven || c.outcome == Some(Outcome::Failed),
+                "what was never proven has failed"
+            );
             return;
         }
         let revoke = after.holding().unwrap().revoke.clone();
         let until = after.holding().unwrap().open_until;
         assert!(until == holding.open_until || (until.is_none() && self.facts.closes.is_none()));
-        let same = before.revoked(revoke).unwrap().open_until(until).unwrap().stamped(self.facts.epoch);
+        let same = before
+            .revoked(revoke)
+            .unwrap()
+            .open_until(until)
+            .unwrap()
+            .stamped(self.facts.epoch);
         assert_eq!(*after, same, "only revoke, window and epoch change on a held berth");
     }
 
@@ -203,7 +246,10 @@ impl World<'_> {
                 if let (Some(offer), false) = (berth.offer(), before.offer().is_some()) {
                     self.check_offer(&before, offer);
                 }
-                assert!(berth.holding().is_none() || before.holding().is_some(), "nobody is made a holder");
+                assert!(
+                    berth.holding().is_none() || before.holding().is_some(),
+                    "nobody is made a holder"
+                );
                 self.berths.insert(lease.clone(), Ok(berth.clone()));
             }
         }
@@ -278,13 +324,20 @@ fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
     let mut clock = Instant::now();
     for _ in 0..12 {
         clock += OPEN_FOR;
-        let berths: Vec<(String, Berth)> =
-            f.berths.iter().map(|s| (s.lease.clone(), s.berth.clone().unwrap())).collect();
+        let berths: Vec<(String, Berth)> = f
+            .berths
+            .iter()
+            .map(|s| (s.lease.clone(), s.berth.clone().unwrap()))
+            .collect();
         offers.see(berths.iter().map(|(lease, berth)| (lease.as_str(), berth)), clock);
         f.berths.iter_mut().for_each(|s| s.age = offers.age(&s.lease, clock));
-        f.members.iter_mut().for_each(|m| m.lapses = offers.lapses(&m.uid, &digest(2)));
+        f.members
+            .iter_mut()
+            .for_each(|m| m.lapses = offers.lapses(&m.uid, &digest(2)));
         for write in plan(f, at(50)).writes {
-            let BerthWrite::Update { lease, berth, why } = write else { panic!() };
+            let BerthWrite::Update { lease, berth, why } = write else {
+                panic!()
+            };
             let seen = f.berths.iter_mut().find(|s| s.lease == lease).unwrap();
             if why == Why::Lapsed {
                 offers.lapsed(seen.berth.as_ref().unwrap().offer().unwrap());

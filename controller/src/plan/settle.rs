@@ -25,27 +25,46 @@ pub(super) fn settle(
 ) -> Vec<SeenBerth> {
     let mut after = vec![];
     let members = facts.members.iter().map(|m| (&m.uid, m)).collect();
-    let mut desk = Desk { facts, members, gate, progress, room: Room::of(facts) };
+    let mut desk = Desk {
+        facts,
+        members,
+        gate,
+        progress,
+        room: Room::of(facts),
+    };
     for seen in &facts.berths {
         let Ok(berth) = &seen.berth else {
             after.push(seen.clone());
             continue;
         };
         if deletable(facts, berth) {
-            writes.push(BerthWrite::Delete { lease: seen.lease.clone() });
+            writes.push(BerthWrite::Delete {
+                lease: seen.lease.clone(),
+            });
             continue;
         }
         let fence = (seen.in_doubt || berth.epoch != facts.epoch) && !Bug::NoEpochStamp.is_awake();
-        let next = desk.settled(berth, seen.age).or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
+        let next = desk
+            .settled(berth, seen.age)
+            .or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
         let berth = match next {
             None => berth.clone(),
             Some((next, why)) => {
                 let next = next.stamped(facts.epoch);
-                writes.push(BerthWrite::Update { lease: seen.lease.clone(), berth: next.clone(), why });
+                writes.push(BerthWrite::Update {
+                    lease: seen.lease.clone(),
+                    berth: next.clone(),
+                    why,
+                });
                 next
             }
         };
-        after.push(SeenBerth { lease: seen.lease.clone(), berth: Ok(berth), in_doubt: false, age: seen.age });
+        after.push(SeenBerth {
+            lease: seen.lease.clone(),
+            berth: Ok(berth),
+            in_doubt: false,
+            age: seen.age,
+        });
     }
     after
 }

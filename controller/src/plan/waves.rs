@@ -52,7 +52,13 @@ impl Progress {
         }
         let unavailable = facts.members.iter().filter(|m| m.unavailable()).count();
         let starved = unavailable >= facts.capacity.min(facts.published);
-        let mut this = Self { total, proven, states: vec![], active: usize::MAX, starved };
+        let mut this = Self {
+            total,
+            proven,
+            states: vec![],
+            active: usize::MAX,
+            starved,
+        };
         for (index, wave) in facts.waves.iter().enumerate() {
             let state = if this.active < index {
                 WaveState::Waiting
@@ -104,7 +110,11 @@ impl Progress {
     fn one(&self, index: usize, wave: &Wave) -> WaveStatus {
         // A wave that was done once need not soak again because one of its nodes was down for a moment.
         let kept = self.all_proven(index) || wave.soaked >= wave.soak;
-        let soaked = if kept { wave.soaked.min(wave.soak) } else { Duration::ZERO };
+        let soaked = if kept {
+            wave.soaked.min(wave.soak)
+        } else {
+            Duration::ZERO
+        };
         WaveStatus {
             name: wave.name.clone(),
             total: self.total.get(index).copied().unwrap_or_default(),

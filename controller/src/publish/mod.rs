@@ -147,7 +147,12 @@ fn farewell(facts: &Facts<'_>, name: &str, host: &HostView) -> Option<HostWrite>
     if !host.deleting {
         return Some(HostWrite::Delete { name, uid });
     }
-    let rest: Vec<_> = host.finalizers.iter().filter(|f| *f != keys::FINALIZER_NODE).cloned().collect();
+    let rest: Vec<_> = host
+        .finalizers
+        .iter()
+        .filter(|f| *f != keys::FINALIZER_NODE)
+        .cloned()
+        .collect();
     (rest.len() < host.finalizers.len()).then_some(HostWrite::Release {
         late: !gone && !host.released(),
         version: facts.hosts.get(&name).map(|h| h.version.clone()).unwrap_or_default(),
@@ -182,7 +187,10 @@ fn draft<'a>(
         Some(host) => Some(host.spec()?),
         None => None,
     };
-    let hold = conflict.map(|c| Hold { reason: "NodeConflict".to_owned(), message: c.message() });
+    let hold = conflict.map(|c| Hold {
+        reason: "NodeConflict".to_owned(),
+        message: c.message(),
+    });
     let deleting = host.is_some_and(|h| h.deleting);
     let pool = pool.filter(|_| !deleting);
     // It finishes first what it has begun: neither pool nor image change under a node that holds a berth.
@@ -201,18 +209,43 @@ fn draft<'a>(
             None => host.and_then(|h| h.pool_label.clone()),
         };
         let node_uid = node.uid.to_string();
-        let spec = BootcNodeSpec { node_uid, hold, ..BootcNodeSpec::default() };
-        return Some((None, Draft { node, host, spec, label }));
+        let spec = BootcNodeSpec {
+            node_uid,
+            hold,
+            ..BootcNodeSpec::default()
+        };
+        return Some((
+            None,
+            Draft {
+                node,
+                host,
+                spec,
+                label,
+            },
+        ));
     };
     let terms = facts.terms.get(pool)?;
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
     let waits = || facts.holds.get(pool).and_then(|holds| holds.get(&node.name)).cloned();
-    let form = forms.entry((pool, &node.architecture)).or_insert_with(|| form(pool, terms, &node.architecture));
-    let mut spec = BootcNodeSpec { node_uid: node.uid.to_string(), ..form.clone() };
+    let form = forms
+        .entry((pool, &node.architecture))
+        .or_insert_with(|| form(pool, terms, &node.architecture));
+    let mut spec = BootcNodeSpec {
+        node_uid: node.uid.to_string(),
+        ..form.clone()
+    };
     spec.hold = hold.or_else(waits).or(spec.hold);
-    Some((Some(pool), Draft { node, host, spec, label: Some(pool.to_string()) }))
+    Some((
+        Some(pool),
+        Draft {
+            node,
+            host,
+            spec,
+            label: Some(pool.to_string()),
+        },
+    ))
 }
 
 fn form(pool: &PoolName, terms: &Terms, architecture: &str) -> BootcNodeSpec {
@@ -238,7 +271,10 @@ pub fn desired_digest<'a>(target: Option<&'a Target>, architecture: &str) -> Opt
 }
 
 fn desired_image(terms: &Terms, architecture: &str) -> Result<DesiredImage, Hold> {
-    let hold = |reason: &str, message: String| Hold { reason: reason.to_owned(), message };
+    let hold = |reason: &str, message: String| Hold {
+        reason: reason.to_owned(),
+        message,
+    };
     let Some(target) = &terms.target else {
         return Err(hold(
             "ImageNotResolved",
@@ -249,7 +285,11 @@ fn desired_image(terms: &Terms, architecture: &str) -> Result<DesiredImage, Hold
         let there: Vec<_> = target.platforms.iter().map(|p| p.architecture.as_str()).collect();
         return Err(hold(
             "NoSuchPlatform",
-            format!("{} has no image for {architecture:?}; it has: {}", target.image, there.join(", ")),
+            format!(
+                "{} has no image for {architecture:?}; it has: {}",
+                target.image,
+                there.join(", ")
+            ),
         ));
     };
     let reference: ImageRef = target
@@ -278,7 +318,11 @@ fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
     let name = draft.node.name.as_str();
     let Some(host) = draft.host else {
         let name = name.to_owned();
-        return Some(HostWrite::Create { name, spec: draft.spec, label: draft.label });
+        return Some(HostWrite::Create {
+            name,
+            spec: draft.spec,
+            label: draft.label,
+        });
     };
     let before = host.spec()?;
     let finalizer = host.finalizers.iter().any(|f| f == keys::FINALIZER_NODE);

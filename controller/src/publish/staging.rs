@@ -46,10 +46,16 @@ struct Turn {
 
 /// Allows staging to as many members as may stage at once, in the order of their turns.
 pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
-    let mut places: Vec<(Standing, usize)> =
-        drafts.iter().enumerate().filter_map(|(index, draft)| Some((standing(facts, index, draft)?, index))).collect();
+    let mut places: Vec<(Standing, usize)> = drafts
+        .iter()
+        .enumerate()
+        .filter_map(|(index, draft)| Some((standing(facts, index, draft)?, index)))
+        .collect();
     places.sort();
-    let pulling = places.iter().filter(|(standing, _)| *standing == Standing::Pulls).count();
+    let pulling = places
+        .iter()
+        .filter(|(standing, _)| *standing == Standing::Pulls)
+        .count();
     // Withdrawn, or told to wait: whoever has not begun with it does not.
     let mut free = match terms.unresolved || facts.fleet_paused {
         true => 0,
@@ -74,7 +80,9 @@ pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) 
 fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standing> {
     let digest = &draft.spec.image.as_ref()?.digest;
     let old = draft.host.and_then(|h| h.spec());
-    let published = old.and_then(|old| old.image.as_ref()).is_some_and(|image| image.digest == *digest);
+    let published = old
+        .and_then(|old| old.image.as_ref())
+        .is_some_and(|image| image.digest == *digest);
     let has_leave = published && old.is_some_and(|old| old.staging == Staging::Allowed);
     let report = draft.host.and_then(|h| h.report());
     if report.is_some_and(|r| r.staged.as_ref() == Some(digest) || r.booted.as_ref() == Some(digest)) {

@@ -13,7 +13,11 @@ fn digest(n: u8) -> Digest {
 }
 
 fn entry<V>(view: V) -> Entry<V> {
-    Entry { view: view.into(), version: "5".into(), heard: Instant::now() }
+    Entry {
+        view: view.into(),
+        version: "5".into(),
+        heard: Instant::now(),
+    }
 }
 
 fn node(name: &str) -> NodeView {
@@ -34,7 +38,10 @@ fn target(n: u8) -> Target {
         image: "quay.io/example/os:v1".into(),
         digest: digest(n + 100),
         version: Some("1".into()),
-        platforms: vec![PlatformDigest { architecture: "amd64".into(), digest: digest(n) }],
+        platforms: vec![PlatformDigest {
+            architecture: "amd64".into(),
+            digest: digest(n),
+        }],
         publish_time: None,
     }
 }
@@ -60,7 +67,10 @@ fn world(names: &[&str], max_staging: usize) -> World {
         unresolved: false,
         resolving: false,
         max_staging,
-        drain: Drain { timeout: Some("900s".into()), ..Drain::default() },
+        drain: Drain {
+            timeout: Some("900s".into()),
+            ..Drain::default()
+        },
         retry_token: None,
         reboot_timeout: Duration::from_secs(900),
         progress_interval: Duration::from_secs(5),
@@ -73,7 +83,11 @@ fn world(names: &[&str], max_staging: usize) -> World {
         nodes: names.iter().map(|n| ((*n).to_owned(), entry(node(n)))).collect(),
         hosts: BTreeMap::new(),
         membership,
-        terms: [("a".into(), terms(Some(target(1)))), ("b".into(), terms(Some(target(2))))].into(),
+        terms: [
+            ("a".into(), terms(Some(target(1)))),
+            ("b".into(), terms(Some(target(2)))),
+        ]
+        .into(),
         occupied: BTreeMap::new(),
         overdue: BTreeSet::new(),
         gone: BTreeSet::new(),
@@ -124,7 +138,13 @@ impl World {
                     };
                     self.hosts.insert(name.clone(), entry(view));
                 }
-                HostWrite::Update { name, spec, label, finalizers, .. } => self.edit(name, |host| {
+                HostWrite::Update {
+                    name,
+                    spec,
+                    label,
+                    finalizers,
+                    ..
+                } => self.edit(name, |host| {
                     host.generation = host.generation.map(|g| g + 1);
                     host.finalizers = finalizers.clone();
                     host.pool_label = label.clone();
@@ -162,7 +182,11 @@ impl World {
             (host.view.spec().unwrap().staging == Staging::Allowed).then_some(name.clone())
         };
         let names: BTreeSet<String> = self.hosts.iter().filter_map(allowed).collect();
-        self.hosts.keys().filter(|n| names.contains(*n)).map(String::as_str).collect()
+        self.hosts
+            .keys()
+            .filter(|n| names.contains(*n))
+            .map(String::as_str)
+            .collect()
     }
 
     fn staged(&mut self, name: &str, n: u8) {
@@ -179,13 +203,19 @@ fn a_member_is_told_what_it_needs_and_then_left_alone() {
     let image = spec.image.unwrap();
     assert_eq!(image.reference, format!("quay.io/example/os@{}", digest(1)));
     assert_eq!((image.digest, image.index_digest), (digest(1), digest(101)));
-    assert_eq!((spec.node_uid.as_str(), spec.drain.timeout.as_deref()), ("uid-n1", Some("900s")));
+    assert_eq!(
+        (spec.node_uid.as_str(), spec.drain.timeout.as_deref()),
+        ("uid-n1", Some("900s"))
+    );
     assert!(world.step().is_empty());
 }
 
 /// A failed pull, tried so often.
 fn failing(n: u8, attempts: u32) -> Option<Failing> {
-    Some(Failing { digest: Some(digest(n)), attempts })
+    Some(Failing {
+        digest: Some(digest(n)),
+        attempts,
+    })
 }
 
 #[test]
@@ -198,7 +228,11 @@ fn so_many_stage_at_once() {
     assert_eq!(world.allowed(), ["n1", "n2", "n3"]);
     world.report("n1", |r| r.failure = failing(1, 1));
     world.step();
-    assert_eq!(world.allowed(), ["n2", "n3", "n4"], "who backs off leaves its place to others");
+    assert_eq!(
+        world.allowed(),
+        ["n2", "n3", "n4"],
+        "who backs off leaves its place to others"
+    );
     world.report("n1", |r| r.failure = None);
     assert!(world.step().is_empty(), "and waits for the next one");
 }
@@ -271,7 +305,9 @@ fn who_cannot_pull_has_no_leave() {
     let changes: [(&str, Change); 4] = [
         ("failed here", |w| w.report("n1", |r| r.failed = vec![digest(1)])),
         ("host unusable", |w| w.report("n1", |r| r.phase = Some(Phase::Degraded))),
-        ("busy", |w| drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))),
+        ("busy", |w| {
+            drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))
+        }),
         ("silent", |w| w.heard.retain(|n| n.as_str() != "n1")),
     ];
     for (what, change) in changes {
@@ -335,7 +371,11 @@ fn nobody_begins_with_an_image_that_is_withdrawn() {
     world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
     world.step();
     assert_eq!(world.allowed(), ["n3"], "who has it keeps it");
-    assert_eq!(world.spec("n1").image.as_ref().unwrap().digest, digest(1), "nothing is unstaged");
+    assert_eq!(
+        world.spec("n1").image.as_ref().unwrap().digest,
+        digest(1),
+        "nothing is unstaged"
+    );
 }
 
 #[test]
@@ -514,7 +554,10 @@ fn a_conflict_is_named_on_the_node() {
 #[test]
 fn what_is_said_to_a_node_that_waits_has_room_in_the_schema() {
     let mut world = world(&["n1"], 1);
-    let hold = Hold { reason: "RolloutHalted".into(), message: "a-node-with-a-long-name, ".repeat(200) };
+    let hold = Hold {
+        reason: "RolloutHalted".into(),
+        message: "a-node-with-a-long-name, ".repeat(200),
+    };
     world.holds.insert("a".into(), [("n1".into(), hold)].into());
     world.step();
     assert!(world.spec("n1").hold.as_ref().unwrap().message.chars().count() <= 1100);

@@ -124,7 +124,10 @@ fn changes(before: &Value, after: &Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         return after.clone();
     };
-    let removed = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let removed = old
+        .keys()
+        .filter(|key| !new.contains_key(*key))
+        .map(|key| (key.clone(), Value::Null));
     let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value));
     let changed = changed.map(|(key, value)| (key.clone(), old.get(key).map_or(value.clone(), |o| changes(o, value))));
     Value::Object(removed.chain(changed).collect())
@@ -144,7 +147,9 @@ mod tests {
 
     /// What an API server makes of a merge patch.
     fn merged(mut target: Value, patch: &Value) -> Value {
-        let Value::Object(patch) = patch else { return patch.clone() };
+        let Value::Object(patch) = patch else {
+            return patch.clone();
+        };
         if !target.is_object() {
             target = json!({});
         }
@@ -175,14 +180,32 @@ mod tests {
                 index_digest: digest,
                 version: Some("1".into()),
             }),
-            hold: Some(berth_api::node::Hold { reason: "R".into(), message: "m".into() }),
-            drain: Drain { force: Some(true), pod_selector: Some(selector("a")), ..Drain::default() },
+            hold: Some(berth_api::node::Hold {
+                reason: "R".into(),
+                message: "m".into(),
+            }),
+            drain: Drain {
+                force: Some(true),
+                pod_selector: Some(selector("a")),
+                ..Drain::default()
+            },
             ..BootcNodeSpec::default()
         };
-        let other =
-            BootcNodeSpec { drain: Drain { pod_selector: Some(selector("b")), ..Drain::default() }, ..full.clone() };
+        let other = BootcNodeSpec {
+            drain: Drain {
+                pod_selector: Some(selector("b")),
+                ..Drain::default()
+            },
+            ..full.clone()
+        };
         let none = BootcNodeSpec::default();
-        for (before, after) in [(&full, &none), (&none, &full), (&full, &other), (&other, &none), (&full, &full)] {
+        for (before, after) in [
+            (&full, &none),
+            (&none, &full),
+            (&full, &other),
+            (&other, &none),
+            (&full, &full),
+        ] {
             let patched = patch("n", ("u", "1"), (before, after), None, &[]).unwrap();
             let before = serde_json::to_value(before).unwrap();
             assert_eq!(merged(before, &patched["spec"]), serde_json::to_value(after).unwrap());

@@ -79,12 +79,17 @@ impl Reconciler {
     /// What the plans say about waves and about nodes that wait, for those who look there.
     fn learn(&mut self, pass: &Pass) {
         for pool in &pass.pools {
-            let Some(plan) = pass.plans.get(&pool.name) else { continue };
+            let Some(plan) = pass.plans.get(&pool.name) else {
+                continue;
+            };
             if let Some(target) = pool.target() {
                 self.soaks.see(&pool.name, &target.digest, &plan.waves, pass.now);
             }
-            let holds: BTreeMap<NodeName, Hold> =
-                plan.waiting.iter().filter_map(|(node, wait)| Some((node.clone(), hold(plan, *wait)?))).collect();
+            let holds: BTreeMap<NodeName, Hold> = plan
+                .waiting
+                .iter()
+                .filter_map(|(node, wait)| Some((node.clone(), hold(plan, *wait)?)))
+                .collect();
             let before = self.holds.insert(pool.name.clone(), holds);
             if before.as_ref() != self.holds.get(&pool.name) && !(before.is_none() && plan.waiting.is_empty()) {
                 // They are published by the next pass.
@@ -95,7 +100,10 @@ impl Reconciler {
     }
 
     fn plans(&mut self, pass: &mut Pass) {
-        let berths = pass.leases.iter().filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
+        let berths = pass
+            .leases
+            .iter()
+            .filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
         self.offers.see(berths, pass.now);
         let uids =
             LazyCell::new(|| -> BTreeSet<&NodeUid> { pass.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
@@ -126,7 +134,12 @@ impl Reconciler {
             }
             log(pass, pool, &write);
             self.tell_of_berth(pass, pool, &write);
-            if let BerthWrite::Update { lease, why: Why::Lapsed, .. } = &write {
+            if let BerthWrite::Update {
+                lease,
+                why: Why::Lapsed,
+                ..
+            } = &write
+            {
                 let before = pass.leases.iter().find(|l| l.name() == lease);
                 if let Some(offer) = before.and_then(|l| l.berth.as_ref().ok()?.offer()) {
                     self.offers.lapsed(offer);
@@ -150,12 +163,17 @@ impl Reconciler {
         written: &BTreeMap<String, Lease>,
     ) -> Result<Option<Lease>, CallError> {
         let api = self.kube.leases();
-        let timeout = pool.object.as_ref().map_or(DEFAULT_REBOOT_TIMEOUT, |o| o.spec.reboot_timeout());
+        let timeout = pool
+            .object
+            .as_ref()
+            .map_or(DEFAULT_REBOOT_TIMEOUT, |o| o.spec.reboot_timeout());
         let now = Timestamp::now();
         let read = |name: &str| {
             let read = || pass.leases.iter().find(|l| l.name() == name).map(|l| &l.lease);
             let found = written.get(name).or_else(read);
-            found.cloned().ok_or_else(|| CallError::Conflict("it was not read".to_owned()))
+            found
+                .cloned()
+                .ok_or_else(|| CallError::Conflict("it was not read".to_owned()))
         };
         match write {
             BerthWrite::Create(berth) => {
@@ -195,28 +213,48 @@ fn one_server(
 ) -> Plan {
     let first = plan(alone);
     let mut offered = first.writes.iter().filter_map(|write| match write {
-        BerthWrite::Update { berth, why: Why::Offer, .. } => berth.offer().map(|offer| &offer.uid),
+        BerthWrite::Update {
+            berth, why: Why::Offer, ..
+        } => berth.offer().map(|offer| &offer.uid),
         _ => None,
     });
-    let Some(uid) = offered.find(|uid| servers.contains(*uid)) else { return first };
+    let Some(uid) = offered.find(|uid| servers.contains(*uid)) else {
+        return first;
+    };
     alone.extend(servers.iter().filter(|other| *other != uid).cloned());
     plan(alone)
 }
 
 /// What a waiting node is told, when something keeps its berth closed that is not about itself.
 fn hold(plan: &Plan, wait: Wait) -> Option<Hold> {
-    let own = |reason: &str| Hold { reason: reason.to_owned(), message: wait.words().to_owned() };
+    let own = |reason: &str| Hold {
+        reason: reason.to_owned(),
+        message: wait.words().to_owned(),
+    };
     match wait {
         Wait::Gate | Wait::Halted => {
             let gate = plan.gate.as_ref()?;
-            Some(Hold { reason: gate.reason.to_owned(), message: gate.message.clone() })
+            Some(Hold {
+                reason: gate.reason.to_owned(),
+                message: gate.message.clone(),
+            })
         }
         Wait::Wave | Wait::Soaking => {
-            let active = plan.waves.iter().find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
+            let active = plan
+                .waves
+                .iter()
+                .find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
             let name = active.map_or("an earlier one", |w| w.name.as_str());
-            let reason = if wait == Wait::Wave { "WaveWaiting" } else { "WaveSoaking" };
+            let reason = if wait == Wait::Wave {
+                "WaveWaiting"
+            } else {
+                "WaveSoaking"
+            };
             let what = if wait == Wait::Wave { "is proven" } else { "has soaked" };
-            Some(Hold { reason: reason.to_owned(), message: format!("waits until wave {name} {what}") })
+            Some(Hold {
+                reason: reason.to_owned(),
+                message: format!("waits until wave {name} {what}"),
+            })
         }
         Wait::FailedBefore => Some(own("FailedBefore")),
         Wait::Alone => Some(own("NoOtherAPIServer")),
@@ -294,14 +332,26 @@ mod tests {
     fn what_we_write_on_a_held_berth_is_no_sign_of_life() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let offer = Offer { node: "n1".into(), uid: "u".into(), target, open_until: Some(at(9)) };
+        let offer = Offer {
+            node: "n1".into(),
+            uid: "u".into(),
+            target,
+            open_until: Some(at(9)),
+        };
         let closed = Berth::new("p".into(), 0, 1);
         let offered = closed.offered(offer).unwrap();
-        let taken = offered.taken(&"n1".into(), &"u".into(), None, BootId::from("b")).unwrap();
+        let taken = offered
+            .taken(&"n1".into(), &"u".into(), None, BootId::from("b"))
+            .unwrap();
         let timeout = Duration::from_secs(60);
         let renewed = |before: &Berth, after: &Berth| {
             let before = lease::create(before, "ns", timeout, at(1));
-            rewritten(before, after, timeout, at(7)).spec.unwrap().renew_time.unwrap().0
+            rewritten(before, after, timeout, at(7))
+                .spec
+                .unwrap()
+                .renew_time
+                .unwrap()
+                .0
         };
         assert_eq!(renewed(&taken, &taken.revoked(Some("Paused".into())).unwrap()), at(1));
         assert_eq!(renewed(&taken, &taken.stamped(2)), at(1));
@@ -310,18 +360,34 @@ mod tests {
 
     #[test]
     fn control_plane_nodes_are_offered_berths_one_after_the_other() {
-        let target = format!("sha256:{}", "0".repeat(64)).parse::<berth_api::Digest>().unwrap();
+        let target = format!("sha256:{}", "0".repeat(64))
+            .parse::<berth_api::Digest>()
+            .unwrap();
         let names = ["c1", "c2", "n1"];
         // The shape of a plan: whoever is not alone is offered a berth.
         let plan = |alone: &BTreeSet<NodeUid>| {
-            let offers = names.iter().zip(0..).filter(|(name, _)| !alone.contains(&NodeUid::from(**name)));
+            let offers = names
+                .iter()
+                .zip(0..)
+                .filter(|(name, _)| !alone.contains(&NodeUid::from(**name)));
             let write = |(name, index): (&&str, u32)| {
-                let offer =
-                    Offer { node: (*name).into(), uid: (*name).into(), target: target.clone(), open_until: None };
+                let offer = Offer {
+                    node: (*name).into(),
+                    uid: (*name).into(),
+                    target: target.clone(),
+                    open_until: None,
+                };
                 let berth = Berth::new("p".into(), index, 1).offered(offer).unwrap();
-                BerthWrite::Update { lease: berth.name(), berth, why: Why::Offer }
+                BerthWrite::Update {
+                    lease: berth.name(),
+                    berth,
+                    why: Why::Offer,
+                }
             };
-            Plan { writes: offers.map(write).collect(), ..Plan::default() }
+            Plan {
+                writes: offers.map(write).collect(),
+                ..Plan::default()
+            }
         };
         let offered = |plan: &Plan| -> Vec<String> {
             let nodes = plan.writes.iter().map(|write| match write {
@@ -333,16 +399,30 @@ mod tests {
         let servers: BTreeSet<NodeUid> = ["c1".into(), "c2".into()].into();
         let mut alone = BTreeSet::new();
         assert_eq!(offered(&one_server(&servers, &mut alone, plan)), ["c1", "n1"]);
-        assert_eq!(offered(&one_server(&servers, &mut alone, plan)), ["c1", "n1"], "nor by the next pool");
-        assert_eq!(offered(&one_server(&BTreeSet::new(), &mut BTreeSet::new(), plan)), names);
+        assert_eq!(
+            offered(&one_server(&servers, &mut alone, plan)),
+            ["c1", "n1"],
+            "nor by the next pool"
+        );
+        assert_eq!(
+            offered(&one_server(&BTreeSet::new(), &mut BTreeSet::new(), plan)),
+            names
+        );
     }
 
     #[test]
     fn a_fence_that_changes_nothing_asks_for_another_pass_itself() {
         let berth = |epoch| Berth::new("p".into(), 0, epoch);
-        let stamp = BerthWrite::Update { lease: "p-0".into(), berth: berth(7), why: Why::Stamp };
+        let stamp = BerthWrite::Update {
+            lease: "p-0".into(),
+            berth: berth(7),
+            why: Why::Stamp,
+        };
         assert!(unannounced(Some(&Ok(berth(7))), &stamp));
-        assert!(!unannounced(Some(&Ok(berth(6))), &stamp), "the watch will tell of the new epoch");
+        assert!(
+            !unannounced(Some(&Ok(berth(6))), &stamp),
+            "the watch will tell of the new epoch"
+        );
         assert!(!unannounced(Some(&Err("edited".into())), &stamp));
         assert!(!unannounced(None, &BerthWrite::Create(berth(7))));
     }

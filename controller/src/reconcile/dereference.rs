@@ -20,7 +20,11 @@ use crate::view::LeaseView;
 impl Reconciler {
     pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<Pass, Lost> {
         let now = Instant::now();
-        let leases: Vec<LeaseView> = snapshot.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
+        let leases: Vec<LeaseView> = snapshot
+            .leases
+            .values()
+            .map(|entry| entry.view.as_ref().clone())
+            .collect();
         let occupied = facts::occupied(&leases);
         let heard = snapshot
             .hosts

@@ -31,7 +31,10 @@ impl Reconciler {
         let mut object = object.clone();
         object.metadata.resource_version = Some(fleet.version.clone());
         object.status = Some(status);
-        let result = self.kube.replace_status(&self.kube.all::<BootcFleet>(), NAME, &object).await;
+        let result = self
+            .kube
+            .replace_status(&self.kube.all::<BootcFleet>(), NAME, &object)
+            .await;
         if self.outcome(PAUSED, result)?.is_some() {
             tracing::info!(paused = object.spec.paused, "BootcFleet");
         }
@@ -43,11 +46,17 @@ fn status(object: &BootcFleet, now: Timestamp) -> BootcFleetStatus {
     let generation = object.metadata.generation;
     let mut conditions = object.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
     let verdict = match object.spec.paused {
-        true => Verdict::yes("Paused", "every pool is paused, and no node begins to pull; what is committed finishes"),
+        true => Verdict::yes(
+            "Paused",
+            "every pool is paused, and no node begins to pull; what is committed finishes",
+        ),
         false => Verdict::no("NotPaused", "each pool goes by its own spec"),
     };
     set(&mut conditions, PAUSED, verdict, generation, now);
-    BootcFleetStatus { observed_generation: generation, conditions }
+    BootcFleetStatus {
+        observed_generation: generation,
+        conditions,
+    }
 }
 
 #[cfg(test)]
@@ -62,14 +71,20 @@ mod tests {
         let mut fleet = BootcFleet::new(NAME, BootcFleetSpec { paused: true });
         fleet.metadata.generation = Some(1);
         let first = status(&fleet, at(1));
-        assert_eq!((first.observed_generation, first.conditions[0].status.as_str()), (Some(1), "True"));
+        assert_eq!(
+            (first.observed_generation, first.conditions[0].status.as_str()),
+            (Some(1), "True")
+        );
         fleet.status = Some(first.clone());
         assert_eq!(status(&fleet, at(2)), first, "nothing to write");
         fleet.spec.paused = false;
         fleet.metadata.generation = Some(2);
         let second = status(&fleet, at(3));
         assert_eq!(
-            (second.conditions[0].reason.as_str(), second.conditions[0].last_transition_time.0),
+            (
+                second.conditions[0].reason.as_str(),
+                second.conditions[0].last_transition_time.0
+            ),
             ("NotPaused", at(3))
         );
         assert_eq!(second.observed_generation, Some(2));

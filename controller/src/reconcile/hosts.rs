@@ -49,10 +49,18 @@ impl Reconciler {
         for (write, result) in results {
             let after = self.outcome(&key(write.name()), result)?.flatten();
             let before = pass.snapshot.hosts.get(write.name()).and_then(|h| h.view.generation);
-            if let (HostWrite::Update { uid, before: old, spec, .. }, Some(before), Some(after)) =
-                (&write, before, after)
+            if let (
+                HostWrite::Update {
+                    uid, before: old, spec, ..
+                },
+                Some(before),
+                Some(after),
+            ) = (&write, before, after)
             {
-                let alike = BootcNodeSpec { hold: old.hold.clone(), ..spec.clone() } == **old;
+                let alike = BootcNodeSpec {
+                    hold: old.hold.clone(),
+                    ..spec.clone()
+                } == **old;
                 self.alike.wrote(uid, before, after, alike);
             }
         }
@@ -106,15 +114,33 @@ async fn execute(kube: &Kube, write: &HostWrite) -> Result<Option<i64>, CallErro
     match write {
         HostWrite::Create { name, spec, label } => {
             let object = publish::object(name, spec, label.as_deref());
-            kube.create(&api, &object).await.map(|object| object.metadata.generation)
+            kube.create(&api, &object)
+                .await
+                .map(|object| object.metadata.generation)
         }
-        HostWrite::Update { name, uid, version, before, spec, label, finalizers } => {
+        HostWrite::Update {
+            name,
+            uid,
+            version,
+            before,
+            spec,
+            label,
+            finalizers,
+        } => {
             let body = publish::patch(name, (uid, version), (before, spec), label.as_deref(), finalizers)
                 .map_err(|e| CallError::Refused(e.to_string()))?;
-            kube.merge(&api, name, body).await.map(|object| object.metadata.generation)
+            kube.merge(&api, name, body)
+                .await
+                .map(|object| object.metadata.generation)
         }
         HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await.map(|()| None),
-        HostWrite::Release { name, uid, version, finalizers, .. } => {
+        HostWrite::Release {
+            name,
+            uid,
+            version,
+            finalizers,
+            ..
+        } => {
             let body = publish::release(uid, version, finalizers);
             kube.merge(&api, name, body).await.map(|_| None)
         }

@@ -171,7 +171,10 @@ impl Reconciler {
 
     /// Waits until something has changed or is due, and then, unless somebody waits for it, for more of it.
     async fn rest(&self, rested: Instant) {
-        let wait = || self.due.map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK));
+        let wait = || {
+            self.due
+                .map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK))
+        };
         let news = self.store.news();
         let _ = timeout(wait(), news.wait(News::Later)).await;
         if news.latest() == Some(News::Later) {

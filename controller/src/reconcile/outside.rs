@@ -79,14 +79,24 @@ impl Reconciler {
         metrics.pass();
         let numbers: Vec<PoolNumbers> = pass.pools.iter().filter_map(|pool| numbers(pass, pool)).collect();
         metrics.pools(&numbers);
-        let halted: BTreeSet<PoolName> =
-            pass.pools.iter().filter(|p| status(p).is_some_and(is_halted)).map(|p| p.name.clone()).collect();
+        let halted: BTreeSet<PoolName> = pass
+            .pools
+            .iter()
+            .filter(|p| status(p).is_some_and(is_halted))
+            .map(|p| p.name.clone())
+            .collect();
         // A leader that has just begun repeats nothing that a former one may have told.
         let known = self.halted.replace(halted.clone()).unwrap_or_else(|| halted.clone());
-        for pool in pass.pools.iter().filter(|p| halted.contains(&p.name) && !known.contains(&p.name)) {
+        for pool in pass
+            .pools
+            .iter()
+            .filter(|p| halted.contains(&p.name) && !known.contains(&p.name))
+        {
             let condition = status(pool).and_then(|s| find(&s.conditions, types::ROLLOUT_HALTED));
             if let (Some(object), Some(condition)) = (&pool.object, condition) {
-                self.outside.events.tell(Note::halted(object, condition.message.clone()));
+                self.outside
+                    .events
+                    .tell(Note::halted(object, condition.message.clone()));
             }
         }
     }
@@ -94,13 +104,24 @@ impl Reconciler {
 
 /// The control plane nodes among a pool's members that do not run its target yet.
 fn control_plane<'a>(pass: &'a Pass, pool: &Pool) -> Vec<&'a NodeView> {
-    let nodes = pass.membership.members(&pool.name).filter_map(|name| pass.snapshot.nodes.get(name.as_str()));
+    let nodes = pass
+        .membership
+        .members(&pool.name)
+        .filter_map(|name| pass.snapshot.nodes.get(name.as_str()));
     let outdated = |node: &&NodeView| {
-        let report = pass.snapshot.hosts.get(node.name.as_str()).and_then(|host| host.view.report());
+        let report = pass
+            .snapshot
+            .hosts
+            .get(node.name.as_str())
+            .and_then(|host| host.view.report());
         let desired = desired_digest(pool.target(), &node.architecture);
         desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
     };
-    nodes.map(|node| node.view.as_ref()).filter(|node| is_control_plane(&node.labels)).filter(outdated).collect()
+    nodes
+        .map(|node| node.view.as_ref())
+        .filter(|node| is_control_plane(&node.labels))
+        .filter(outdated)
+        .collect()
 }
 
 fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {
@@ -115,7 +136,11 @@ fn numbers(pass: &Pass, pool: &Pool) -> Option<PoolNumbers> {
     let status = status(pool)?;
     let planned = pass.plans.get(&pool.name).and_then(|plan| plan.gate.as_ref());
     let gate = planned.or(pass.gates.get(&pool.name).and_then(|gates| gates.gate.as_ref()));
-    let holdings = pass.leases.iter().filter(|l| l.pool == pool.name).filter_map(|l| l.berth.as_ref().ok()?.holding());
+    let holdings = pass
+        .leases
+        .iter()
+        .filter(|l| l.pool == pool.name)
+        .filter_map(|l| l.berth.as_ref().ok()?.holding());
     let lost = holdings.filter(|holding| pass.timed_out.contains(&holding.uid));
     Some(PoolNumbers {
         pool: pool.name.to_string(),
@@ -143,5 +168,10 @@ fn node_states(counts: &NodeCounts) -> Vec<(&'static str, u32)> {
 }
 
 fn berth_states(counts: &BerthCounts) -> Vec<(&'static str, u32)> {
-    vec![("total", counts.total), ("held", counts.held), ("offered", counts.offered), ("closed", counts.closed)]
+    vec![
+        ("total", counts.total),
+        ("held", counts.held),
+        ("offered", counts.offered),
+        ("closed", counts.closed),
+    ]
 }

@@ -83,7 +83,8 @@ impl Reconciler {
                 log(pool, &old, &new);
             }
         }
-        self.reported.retain(|name, _| pass.snapshot.pools.contains_key(name.as_str()));
+        self.reported
+            .retain(|name, _| pass.snapshot.pools.contains_key(name.as_str()));
         Ok(())
     }
 
@@ -157,7 +158,11 @@ impl Reconciler {
 
 /// Who holds what, by UID; of two berths of one node, the first.
 fn holdings(pass: &Pass) -> BTreeMap<&NodeUid, &Holding> {
-    let holdings = pass.leases.iter().rev().filter_map(|lease| lease.berth.as_ref().ok()?.holding());
+    let holdings = pass
+        .leases
+        .iter()
+        .rev()
+        .filter_map(|lease| lease.berth.as_ref().ok()?.holding());
     holdings.map(|holding| (&holding.uid, holding)).collect()
 }
 
@@ -167,7 +172,13 @@ fn member<'a>(pass: &'a Pass, holdings: &BTreeMap<&NodeUid, &'a Holding>, name: 
     let holding = holdings.get(&node.uid).copied();
     let overdue = pass.timed_out.contains(&node.uid);
     let heard = pass.heard.contains(name);
-    Some(MemberView { node, host, holding, overdue, heard })
+    Some(MemberView {
+        node,
+        host,
+        holding,
+        overdue,
+        heard,
+    })
 }
 
 /// The holders of the pool's berths that are not its members any more.

@@ -27,9 +27,15 @@ impl Reconciler {
         let lost = self.overdue.judge(holders.collect::<Vec<_>>().into_iter(), pass.now);
         pass.timed_out = lost;
         let hosts = || pass.snapshot.hosts.iter();
-        let said = hosts().filter(|(_, host)| host.view.reboot_timed_out()).map(|(name, _)| name);
-        let lost =
-            pass.snapshot.nodes.iter().filter(|(_, n)| pass.timed_out.contains(&n.view.uid)).map(|(name, _)| name);
+        let said = hosts()
+            .filter(|(_, host)| host.view.reboot_timed_out())
+            .map(|(name, _)| name);
+        let lost = pass
+            .snapshot
+            .nodes
+            .iter()
+            .filter(|(_, n)| pass.timed_out.contains(&n.view.uid))
+            .map(|(name, _)| name);
         for name in said.chain(lost).collect::<BTreeSet<_>>() {
             self.say(pass, name).await?;
         }
@@ -53,7 +59,10 @@ impl Reconciler {
         let (reason, message) = match held {
             Some((lease, holding)) if lost => {
                 let allowed = self.timeouts_of(pass, lease).allowed(&holding.phase, node.view.ready);
-                (types::REBOOT_TIMED_OUT, lost_words(&node.view, lease, &holding.phase, allowed.as_secs()))
+                (
+                    types::REBOOT_TIMED_OUT,
+                    lost_words(&node.view, lease, &holding.phase, allowed.as_secs()),
+                )
             }
             Some(_) => ("HeardAgain", format!("node {name} was heard of again")),
             None => ("NoBerth", format!("node {name} holds no berth any more")),
@@ -63,7 +72,9 @@ impl Reconciler {
         if self.outcome(&key, result)?.is_some() {
             if lost {
                 tracing::warn!(node = %name, %message, "RebootTimedOut");
-                self.outside.events.tell(Note::reboot_timed_out(name, &host.view.uid, message));
+                self.outside
+                    .events
+                    .tell(Note::reboot_timed_out(name, &host.view.uid, message));
             } else {
                 tracing::info!(node = %name, reason, "no longer RebootTimedOut");
             }
@@ -75,7 +86,10 @@ impl Reconciler {
         let pool = pass.pools.iter().find(|pool| pool.name == lease.pool);
         let spec = pool.and_then(|pool| pool.object.as_ref()).map(|object| &object.spec);
         let reboot = spec.map_or(DEFAULT_REBOOT_TIMEOUT, |spec| spec.reboot_timeout());
-        Timeouts { reboot, silence: self.settings.agent_silence }
+        Timeouts {
+            reboot,
+            silence: self.settings.agent_silence,
+        }
     }
 }
 

@@ -20,9 +20,16 @@ const MAX_VERSION: usize = 256;
 #[derive(Debug, PartialEq)]
 pub(super) enum Document {
     /// An index, with the platforms that run Linux.
-    Index { platforms: Vec<PlatformDigest>, version: Option<String> },
+    Index {
+        platforms: Vec<PlatformDigest>,
+        version: Option<String>,
+    },
     /// One image, with the digest and size of its configuration.
-    Image { config: String, size: u64, version: Option<String> },
+    Image {
+        config: String,
+        size: u64,
+        version: Option<String>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -84,7 +91,11 @@ pub(super) fn manifest(bytes: &[u8]) -> Result<Document, ResolveError> {
             let platforms = platforms(entries)?;
             Ok(Document::Index { platforms, version })
         }
-        (None, Some(config)) => Ok(Document::Image { config: config.digest, size: config.size, version }),
+        (None, Some(config)) => Ok(Document::Image {
+            config: config.digest,
+            size: config.size,
+            version,
+        }),
         (None, None) => Err(invalid("manifest", "it is neither an image nor an index")),
     }
 }
@@ -101,10 +112,16 @@ fn platforms(entries: Vec<RawEntry>) -> Result<Vec<PlatformDigest>, ResolveError
         if known || !is_architecture(&platform.architecture) || platforms.len() >= MAX_PLATFORMS {
             continue;
         }
-        platforms.push(PlatformDigest { architecture: platform.architecture, digest: digest(&entry.digest)? });
+        platforms.push(PlatformDigest {
+            architecture: platform.architecture,
+            digest: digest(&entry.digest)?,
+        });
     }
     if platforms.is_empty() {
-        return Err(ResolveError::new("NoSuchPlatform", "the index names no image for linux"));
+        return Err(ResolveError::new(
+            "NoSuchPlatform",
+            "the index names no image for linux",
+        ));
     }
     Ok(platforms)
 }
@@ -125,7 +142,10 @@ pub(super) fn config(bytes: &[u8]) -> Result<(String, Option<String>), ResolveEr
     let architecture = raw.architecture.unwrap_or_default();
     if os != "linux" || !is_architecture(&architecture) {
         let shown: String = format!("{os}/{architecture}").chars().take(80).collect();
-        return Err(ResolveError::new("NoSuchPlatform", format!("the image is for {shown:?}, not for linux")));
+        return Err(ResolveError::new(
+            "NoSuchPlatform",
+            format!("the image is for {shown:?}, not for linux"),
+        ));
     }
     let labels = raw.config.and_then(|c| c.labels);
     Ok((architecture, version(labels.as_ref())))
@@ -151,8 +171,13 @@ mod tests {
                 entry('d', "amd64", "windows"), entry('e', "unknown", "unknown"), {"digest": hex('f')},
             ],
         });
-        let Document::Index { platforms, version } = manifest(index.to_string().as_bytes()).unwrap() else { panic!() };
-        let found: Vec<_> = platforms.iter().map(|p| (p.architecture.as_str(), p.digest.to_string())).collect();
+        let Document::Index { platforms, version } = manifest(index.to_string().as_bytes()).unwrap() else {
+            panic!()
+        };
+        let found: Vec<_> = platforms
+            .iter()
+            .map(|p| (p.architecture.as_str(), p.digest.to_string()))
+            .collect();
         assert_eq!(found, [("amd64", hex('a')), ("arm64", hex('b'))]);
         assert_eq!(version.as_deref(), Some("9.4"));
     }

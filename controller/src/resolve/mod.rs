@@ -38,7 +38,10 @@ pub struct ResolveError {
 
 impl ResolveError {
     fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+        Self {
+            reason,
+            message: message.into(),
+        }
     }
 }
 
@@ -95,7 +98,12 @@ pub struct Resolver {
 impl Resolver {
     /// A resolver that wakes the store when an answer is there.
     pub fn new(config: RegistryConfig, store: Store) -> Self {
-        Self { config: Arc::new(config), store, jobs: BTreeMap::new(), answers: Answers::default() }
+        Self {
+            config: Arc::new(config),
+            store,
+            jobs: BTreeMap::new(),
+            answers: Answers::default(),
+        }
     }
 
     /// Forgets the pools that are not among these.
@@ -140,7 +148,9 @@ impl Resolver {
         }
         let attempts = match self.jobs.get(pool) {
             Some(job) if job.reference == reference => match &job.state {
-                State::Failed { retry: Some((at, _)), .. } if *at <= now => Some(job.attempts),
+                State::Failed {
+                    retry: Some((at, _)), ..
+                } if *at <= now => Some(job.attempts),
                 _ => None,
             },
             _ => Some(0),
@@ -150,7 +160,11 @@ impl Resolver {
             self.start(pool, reference, attempts);
             // While it is tried again, the last failure stays on display.
             let verdict = verdict.filter(|_| attempts > 0);
-            return Resolution { verdict, first: attempts == 0, ..Resolution::default() };
+            return Resolution {
+                verdict,
+                first: attempts == 0,
+                ..Resolution::default()
+            };
         }
         match self.jobs.get(pool) {
             Some(job) => Resolution {
@@ -176,15 +190,20 @@ impl Resolver {
         let task = tokio::spawn(async move {
             let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &text)).await {
                 Ok(answer) => answer,
-                Err(_) => {
-                    Err(ResolveError::new("RegistryUnavailable", format!("no answer within {} s", DEADLINE.as_secs())))
-                }
+                Err(_) => Err(ResolveError::new(
+                    "RegistryUnavailable",
+                    format!("no answer within {} s", DEADLINE.as_secs()),
+                )),
             };
             let mut answers = answers.lock().unwrap_or_else(|e| e.into_inner());
             answers.insert(key, (text, answer));
             store.wake();
         });
-        let job = Job { reference: reference.to_owned(), attempts, state: State::Running(task) };
+        let job = Job {
+            reference: reference.to_owned(),
+            attempts,
+            state: State::Running(task),
+        };
         self.jobs.insert(pool.clone(), job);
     }
 }
@@ -231,8 +250,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_unreachable_registry_is_tried_again_later() {
-        let mut resolver =
-            Resolver::new(RegistryConfig { plain_http: vec!["127.0.0.1:1".into()], ca: None }, Store::default());
+        let mut resolver = Resolver::new(
+            RegistryConfig {
+                plain_http: vec!["127.0.0.1:1".into()],
+                ca: None,
+            },
+            Store::default(),
+        );
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (pool, reference) = (PoolName::from("a"), "127.0.0.1:1/os:1");
         let now = Instant::now();
@@ -262,7 +286,11 @@ mod tests {
         resolver.ensure(&pool, "quay.io/os:1", None, now);
         resolver.jobs.get_mut(&pool).unwrap().attempts = 1000;
         let failed = Err(ResolveError::new("RegistryUnavailable", "away"));
-        resolver.answers.lock().unwrap().insert(pool.clone(), ("quay.io/os:1".into(), failed));
+        resolver
+            .answers
+            .lock()
+            .unwrap()
+            .insert(pool.clone(), ("quay.io/os:1".into(), failed));
         resolver.collect(now, Timestamp::UNIX_EPOCH);
         let due = resolver.ensure(&pool, "quay.io/os:1", None, now).due.unwrap();
         assert!(due - now <= Duration::from_secs(72), "a minute, and the jitter");

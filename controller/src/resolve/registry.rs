@@ -22,8 +22,12 @@ use super::document::{self, Document};
 /// Largest manifest or configuration that is read; registries themselves stop at 4 MiB.
 const MAX_DOCUMENT: usize = 4 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-const ACCEPTED: &[&str] =
-    &[OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE, IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE];
+const ACCEPTED: &[&str] = &[
+    OCI_IMAGE_INDEX_MEDIA_TYPE,
+    OCI_IMAGE_MEDIA_TYPE,
+    IMAGE_MANIFEST_LIST_MEDIA_TYPE,
+    IMAGE_MANIFEST_MEDIA_TYPE,
+];
 
 /// How registries are talked to.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +40,10 @@ pub struct RegistryConfig {
 
 impl RegistryConfig {
     fn client(&self) -> Result<Client, ResolveError> {
-        let ca = self.ca.iter().map(|data| Certificate { encoding: CertificateEncoding::Pem, data: data.clone() });
+        let ca = self.ca.iter().map(|data| Certificate {
+            encoding: CertificateEncoding::Pem,
+            data: data.clone(),
+        });
         let config = ClientConfig {
             protocol: ClientProtocol::HttpsExcept(self.plain_http.clone()),
             extra_root_certificates: ca.collect(),
@@ -62,7 +69,11 @@ pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text:
     let image =
         Reference::try_from(reference.to_string()).map_err(|e| ResolveError::new("InvalidReference", e.to_string()))?;
     let auth = authorize(config, &image).await?;
-    let attempt = Attempt { client: config.client()?, image, auth };
+    let attempt = Attempt {
+        client: config.client()?,
+        image,
+        auth,
+    };
     let (bytes, digest) = attempt.manifest(&attempt.image).await?;
     let digest = document::digest(&digest)?;
     let (platforms, version) = match document::manifest(&bytes)? {
@@ -75,24 +86,37 @@ pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text:
         }
         Document::Image { config, size, version } => {
             let (architecture, label) = attempt.config(&config, size).await?;
-            let platform = PlatformDigest { architecture, digest: digest.clone() };
+            let platform = PlatformDigest {
+                architecture,
+                digest: digest.clone(),
+            };
             (vec![platform], label.or(version))
         }
     };
-    Ok(Target { image: text.to_owned(), digest, version, platforms, publish_time: None })
+    Ok(Target {
+        image: text.to_owned(),
+        digest,
+        version,
+        platforms,
+        publish_time: None,
+    })
 }
 
 /// Gets a token when the registry wants one. It is asked for on its own, since the client would hide why it got
 /// none, and looked at, since the client would panic on one that cannot be a header.
 async fn authorize(config: &RegistryConfig, image: &Reference) -> Result<RegistryAuth, ResolveError> {
     let client = config.client()?;
-    let token = client.auth(image, &RegistryAuth::Anonymous, RegistryOperation::Pull).await.map_err(|e| error(&e))?;
+    let token = client
+        .auth(image, &RegistryAuth::Anonymous, RegistryOperation::Pull)
+        .await
+        .map_err(|e| error(&e))?;
     match token {
         None => Ok(RegistryAuth::Anonymous),
         Some(token) if token.bytes().all(|b| b.is_ascii_graphic()) => Ok(RegistryAuth::Bearer(token)),
-        Some(_) => {
-            Err(ResolveError::new("InvalidAnswer", "the registry's token has characters that no header may have"))
-        }
+        Some(_) => Err(ResolveError::new(
+            "InvalidAnswer",
+            "the registry's token has characters that no header may have",
+        )),
     }
 }
 
@@ -147,14 +171,20 @@ impl Attempt {
         };
         match label.await {
             Ok(version) => Ok(version),
-            Err(ResolveError { reason: "ImageNotFound" | "InvalidAnswer" | "NoSuchPlatform", .. }) => Ok(None),
+            Err(ResolveError {
+                reason: "ImageNotFound" | "InvalidAnswer" | "NoSuchPlatform",
+                ..
+            }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
 fn too_large() -> ResolveError {
-    ResolveError::new("InvalidAnswer", format!("the registry's answer is larger than {MAX_DOCUMENT} bytes"))
+    ResolveError::new(
+        "InvalidAnswer",
+        format!("the registry's answer is larger than {MAX_DOCUMENT} bytes"),
+    )
 }
 
 /// An error with its causes in one line, without saying anything twice.
@@ -213,5 +243,10 @@ fn envelope_words(envelope: &OciEnvelope) -> String {
         let value = serde_json::to_value(code).unwrap_or_default();
         value.as_str().unwrap_or("UNKNOWN").to_owned()
     };
-    envelope.errors.iter().map(|e| format!("{}: {}", word(&e.code), e.message)).collect::<Vec<_>>().join("; ")
+    envelope
+        .errors
+        .iter()
+        .map(|e| format!("{}: {}", word(&e.code), e.message))
+        .collect::<Vec<_>>()
+        .join("; ")
 }

@@ -41,8 +41,14 @@ pub struct Span {
 impl Fleet {
     /// Starts the cluster. Staging takes 0.2 s, a reboot 1 s; there are no pods.
     pub async fn start() -> Result<Self> {
-        let options = ClusterOptions { hosts: HOSTS, scheduler: false, ..ClusterOptions::default() };
-        let this = Self { cluster: Cluster::start(options).await? };
+        let options = ClusterOptions {
+            hosts: HOSTS,
+            scheduler: false,
+            ..ClusterOptions::default()
+        };
+        let this = Self {
+            cluster: Cluster::start(options).await?,
+        };
         let first = this.cluster.publish("1.0.0").await?;
         this.roll(&first).await?;
         Ok(this)
@@ -61,15 +67,25 @@ impl Fleet {
                 break;
             }
             if start.elapsed() > LIMIT {
-                anyhow::bail!("no end of the rollout within {LIMIT:?}\n{}", self.cluster.describe().await);
+                anyhow::bail!(
+                    "no end of the rollout within {LIMIT:?}\n{}",
+                    self.cluster.describe().await
+                );
             }
             tokio::time::sleep(TICK).await;
         }
-        let span = Span { begin, end: Timestamp::now(), seconds: start.elapsed().as_secs_f64() };
+        let span = Span {
+            begin,
+            end: Timestamp::now(),
+            seconds: start.elapsed().as_secs_f64(),
+        };
         self.cluster.until_all_run(image, LIMIT).await?;
         // What is written a moment later belongs to the rollout as well.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        Ok(Span { end: Timestamp::now(), ..span })
+        Ok(Span {
+            end: Timestamp::now(),
+            ..span
+        })
     }
 
     /// Reboots a host that has nothing staged, and answers how long it took until its Node was Ready again.
@@ -80,7 +96,11 @@ impl Fleet {
         let nodes = self.cluster.nodes();
         loop {
             let status = nodes.get(host.name()).await?.status.unwrap_or_default();
-            let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+            let ready = status
+                .conditions
+                .iter()
+                .flatten()
+                .any(|c| c.type_ == "Ready" && c.status == "True");
             if ready && status.node_info.is_some_and(|info| info.boot_id == boot) {
                 return Ok(start.elapsed().as_secs_f64());
             }
@@ -94,7 +114,12 @@ impl Fleet {
     /// What the API server was asked in a time, by whoever.
     pub fn requests(&self, begin: Timestamp, end: Timestamp) -> Result<Vec<Record>> {
         let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
-        Ok(log.records().iter().filter(|r| begin <= r.received && r.received <= end).cloned().collect())
+        Ok(log
+            .records()
+            .iter()
+            .filter(|r| begin <= r.received && r.received <= end)
+            .cloned()
+            .collect())
     }
 }
 
@@ -110,5 +135,8 @@ pub fn by_controller(record: &Record) -> bool {
 
 /// Field manager of what the measurement itself writes.
 pub(super) fn manager() -> PatchParams {
-    PatchParams { field_manager: Some("berth-bench".to_owned()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some("berth-bench".to_owned()),
+        ..PatchParams::default()
+    }
 }

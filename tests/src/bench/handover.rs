@@ -54,8 +54,20 @@ struct Measured {
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     let turns = usize::try_from(setting("BERTH_BENCH_TURNS", 300))?;
-    let cluster = Cluster::start(ClusterOptions { hosts: 0, scheduler: false, ..ClusterOptions::default() }).await?;
-    let mut bench = Bench { cluster, waiting, turns, done: Arc::default(), agents: JoinSet::new(), progress };
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 0,
+        scheduler: false,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let mut bench = Bench {
+        cluster,
+        waiting,
+        turns,
+        done: Arc::default(),
+        agents: JoinSet::new(),
+        progress,
+    };
     bench.gather().await?;
     bench.progress.say("handing over one berth");
     let one = bench.run(1, turns).await?;
@@ -79,8 +91,11 @@ impl Bench {
         let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
         self.cluster.pool(POOL, &image.reference, rollout).await?;
         self.progress.say("starting their agents");
-        let started: Vec<Waiting> =
-            stream::iter(0..nodes).map(|n| self.agent(n)).buffer_unordered(thousand::AT_ONCE).try_collect().await?;
+        let started: Vec<Waiting> = stream::iter(0..nodes)
+            .map(|n| self.agent(n))
+            .buffer_unordered(thousand::AT_ONCE)
+            .try_collect()
+            .await?;
         for agent in started {
             self.agents.spawn(agent.run(self.done.clone()));
         }
@@ -100,14 +115,20 @@ impl Bench {
         let name = thousand::name(self.waiting + 2 * self.turns);
         let condition = json!({ "type": "Ready", "status": if ready { "True" } else { "False" } });
         let patch = Patch::Strategic(json!({ "status": { "conditions": [condition] } }));
-        self.cluster.nodes().patch_status(&name, &PatchParams::default(), &patch).await.context("the last Node")?;
+        self.cluster
+            .nodes()
+            .patch_status(&name, &PatchParams::default(), &patch)
+            .await
+            .context("the last Node")?;
         Ok(())
     }
 
     async fn agent(&self, number: usize) -> Result<Waiting> {
         let name = thousand::name(number);
         let plane = &self.cluster.control_plane;
-        let identity = plane.service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(&name)).await?;
+        let identity = plane
+            .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(&name))
+            .await?;
         // Not all the same, so that turns do not keep step with anything.
         let hold = Duration::from_millis(50 + (number as u64 * 37) % 100);
         Waiting::start(&name, &identity.path, &self.cluster.client(), hold).await
@@ -117,7 +138,9 @@ impl Bench {
     async fn run(&mut self, berths: usize, turns: usize) -> Result<Measured> {
         let wanted = self.done.load(Ordering::Relaxed) + turns;
         let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
-        self.cluster.patch_pool(POOL, json!({ "rollout": { "maxUnavailable": berths } })).await?;
+        self.cluster
+            .patch_pool(POOL, json!({ "rollout": { "maxUnavailable": berths } }))
+            .await?;
         self.last_is_ready(true).await?;
         self.until_done(wanted).await?;
         let (end, busy) = (Timestamp::now(), usage.busy_since()?);
@@ -127,7 +150,12 @@ impl Bench {
         let ended = handovers::turns(&records);
         let handovers = handovers::handovers(&ended);
         let turns = ended.iter().flatten().count();
-        Ok(Measured { handovers, turns, conflicts: handovers::conflicts(&records), busy })
+        Ok(Measured {
+            handovers,
+            turns,
+            conflicts: handovers::conflicts(&records),
+            busy,
+        })
     }
 
     /// Waits until so many agents have had their turn, and none has failed.
@@ -142,7 +170,10 @@ impl Bench {
                 ended.context("an agent's task ended")??;
             }
             if start.elapsed() > LIMIT {
-                bail!("{done} of {wanted} turns within {LIMIT:?}\n{}", self.cluster.controllers.tail(20));
+                bail!(
+                    "{done} of {wanted} turns within {LIMIT:?}\n{}",
+                    self.cluster.controllers.tail(20)
+                );
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -174,7 +205,9 @@ impl Measured {
 /// The figures are those of one berth, which is handed over while nothing else happens; the runs have both.
 fn print(selection: &Selection, one: &Measured, many: &Measured, waiting: usize) {
     let with = |figure: Figure| {
-        let figure = figure.detail("nodes that wait", json!(waiting)).detail("with one berth", one.detail());
+        let figure = figure
+            .detail("nodes that wait", json!(waiting))
+            .detail("with one berth", one.detail());
         figure.detail(&format!("with {MANY} berths"), many.detail())
     };
     let [name, p99, conflicts] = BENCHES;
@@ -182,14 +215,18 @@ fn print(selection: &Selection, one: &Measured, many: &Measured, waiting: usize)
         with(Figure::new(name, "ms", &[median(&one.to_take())]).aim(100.0)).print();
     }
     if selection.wants(p99) {
-        Figure::new(p99, "ms", &[percentile(&one.to_take(), 0.99)]).aim(1000.0).print();
+        Figure::new(p99, "ms", &[percentile(&one.to_take(), 0.99)])
+            .aim(1000.0)
+            .print();
     }
     if selection.wants(conflicts) {
         let all = one.handovers.len() + many.handovers.len();
         let lost: usize = one.conflicts.values().chain(many.conflicts.values()).sum();
         let figure = Figure::new(conflicts, "per hand-over", &[lost as f64 / all.max(1) as f64]).aim(0.1);
         let figure = figure.detail("with one berth", json!(rounded(one.conflicts())));
-        figure.detail(&format!("with {MANY} berths"), json!(rounded(many.conflicts()))).print();
+        figure
+            .detail(&format!("with {MANY} berths"), json!(rounded(many.conflicts())))
+            .print();
     }
 }
 

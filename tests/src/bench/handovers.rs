@@ -49,7 +49,9 @@ pub(super) fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
         done: Vec<Turn>,
     }
     let mut berths: BTreeMap<String, Open> = BTreeMap::new();
-    let writes = records.iter().filter(|r| r.resource == "leases" && r.is_write() && r.succeeded());
+    let writes = records
+        .iter()
+        .filter(|r| r.resource == "leases" && r.is_write() && r.succeeded());
     for (record, berth) in writes.filter_map(|r| Some((r, stored(r)?))) {
         let open = berths.entry(berth.name()).or_default();
         match &berth.state {
@@ -59,7 +61,11 @@ pub(super) fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
             BerthState::Closed(closed) => {
                 let (offered, taken) = (open.offered.take(), open.taken.take());
                 if let (ClosedReason::Released, Some(offered), Some(taken)) = (closed.reason, offered, taken) {
-                    open.done.push(Turn { offered, taken, given_back: record.at });
+                    open.done.push(Turn {
+                        offered,
+                        taken,
+                        given_back: record.at,
+                    });
                 }
             }
         }
@@ -81,7 +87,10 @@ pub(super) fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
         }),
         _ => None,
     };
-    turns.iter().flat_map(|turns| turns.windows(2).filter_map(between)).collect()
+    turns
+        .iter()
+        .flat_map(|turns| turns.windows(2).filter_map(between))
+        .collect()
 }
 
 /// Writes of berths that lost against another one: who wanted to write what, and how often.
@@ -96,7 +105,10 @@ pub(super) fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
             _ => "somebody",
         };
         // Of a refused write the log has the request: `closed:…`, `offered:NODE`, or the name of the holder.
-        let holder = record.request.as_ref().and_then(|r| r.pointer("/spec/holderIdentity")?.as_str());
+        let holder = record
+            .request
+            .as_ref()
+            .and_then(|r| r.pointer("/spec/holderIdentity")?.as_str());
         let what = match holder.unwrap_or_default().split_once(':') {
             Some(("offered", _)) => "offered",
             Some(_) => holder.unwrap_or_default(),
@@ -124,12 +136,19 @@ mod tests {
     }
 
     fn turn(offered: i64, taken: i64, given_back: i64) -> Turn {
-        Turn { offered: at(offered), taken: at(taken), given_back: at(given_back) }
+        Turn {
+            offered: at(offered),
+            taken: at(taken),
+            given_back: at(given_back),
+        }
     }
 
     #[test]
     fn a_handover_lies_between_two_turns_of_one_berth() {
-        let turns = [vec![turn(1, 2, 5), turn(6, 9, 20), turn(22, 25, 26)], vec![turn(1, 1, 30)]];
+        let turns = [
+            vec![turn(1, 2, 5), turn(6, 9, 20), turn(22, 25, 26)],
+            vec![turn(1, 1, 30)],
+        ];
         let all: Vec<_> = handovers(&turns).iter().map(|h| (h.to_offer, h.to_take)).collect();
         assert_eq!(all, [(1.0, 4.0), (2.0, 5.0)]);
     }

@@ -51,13 +51,29 @@ pub async fn measure(progress: Progress) -> Result<()> {
     let hosts = usize::try_from(setting("BERTH_BENCH_HUNDRED", 100))?;
     let reboot = Duration::from_secs(setting("BERTH_BENCH_REBOOT", 10));
     progress.say(&format!("starting {} simulated hosts", hosts + 1));
-    let settings = Settings { reboot_time: reboot, ..Settings::default() };
-    let options = ClusterOptions { hosts: hosts + 1, settings, scheduler: false, ..ClusterOptions::default() };
-    let bench = Bench { cluster: Cluster::start(options).await?, hosts, progress };
+    let settings = Settings {
+        reboot_time: reboot,
+        ..Settings::default()
+    };
+    let options = ClusterOptions {
+        hosts: hosts + 1,
+        settings,
+        scheduler: false,
+        ..ClusterOptions::default()
+    };
+    let bench = Bench {
+        cluster: Cluster::start(options).await?,
+        hosts,
+        progress,
+    };
     for (number, host) in bench.cluster.fleet.hosts.iter().enumerate() {
         let pool = if number < hosts { MANY } else { SINGLE };
         let labels = Patch::Merge(json!({ "metadata": { "labels": { LABEL: pool } } }));
-        bench.cluster.nodes().patch(host.name(), &PatchParams::default(), &labels).await?;
+        bench
+            .cluster
+            .nodes()
+            .patch(host.name(), &PatchParams::default(), &labels)
+            .await?;
     }
     bench.run(reboot).await
 }
@@ -67,14 +83,18 @@ impl Bench {
         let mut alone = vec![];
         for run in 0..ALONE {
             let rolled = self.roll(SINGLE, 1, 1, &format!("2.{run}.0")).await?;
-            self.progress.say(&format!("one node alone took {:.2} s", rolled.seconds));
+            self.progress
+                .say(&format!("one node alone took {:.2} s", rolled.seconds));
             alone.push(rolled.seconds);
         }
         let ideal = median(&alone) * self.hosts.div_ceil(AT_ONCE) as f64;
         let (mut ratios, mut details) = (vec![], vec![]);
         for run in 0..runs() {
             let rolled = self.roll(MANY, self.hosts, AT_ONCE, &format!("3.{run}.0")).await?;
-            self.progress.say(&format!("{} nodes took {:.1} s, ideally {ideal:.1} s", self.hosts, rolled.seconds));
+            self.progress.say(&format!(
+                "{} nodes took {:.1} s, ideally {ideal:.1} s",
+                self.hosts, rolled.seconds
+            ));
             ratios.push(rolled.seconds / ideal);
             details.push(rolled.detail());
         }
@@ -95,20 +115,34 @@ impl Bench {
     async fn roll(&self, pool: &str, members: usize, at_once: usize, version: &str) -> Result<Rolled> {
         let image = self.cluster.publish(version).await?;
         let rollout = json!({ "maxUnavailable": at_once, "maxStaging": "100%", "paused": true });
-        self.cluster.pool_of(pool, json!({ LABEL: pool }), &image.reference, rollout).await?;
+        self.cluster
+            .pool_of(pool, json!({ LABEL: pool }), &image.reference, rollout)
+            .await?;
         self.until(pool, &image, "staged", members).await?;
         // What the staging has set going comes to rest.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
-        self.cluster.patch_pool(pool, json!({ "rollout": { "paused": false } })).await?;
+        self.cluster
+            .patch_pool(pool, json!({ "rollout": { "paused": false } }))
+            .await?;
         self.until(pool, &image, "updated", members).await?;
         let busy = usage.busy_since()?;
         let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         let records: Vec<Record> = log.records().iter().filter(|r| r.received >= begin).cloned().collect();
         let turns = handovers::turns(&records);
-        let ended = turns.iter().flatten().map(|turn| turn.given_back).max().context("no node had a turn")?;
+        let ended = turns
+            .iter()
+            .flatten()
+            .map(|turn| turn.given_back)
+            .max()
+            .context("no node had a turn")?;
         let seconds = ended.duration_since(begin).as_secs_f64();
-        Ok(Rolled { seconds, turns, conflicts: handovers::conflicts(&records), busy })
+        Ok(Rolled {
+            seconds,
+            turns,
+            conflicts: handovers::conflicts(&records),
+            busy,
+        })
     }
 
     /// Waits until the pool's status counts so many members in that state, and no berth is held.

@@ -18,8 +18,12 @@ pub const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-
 
 /// How large the agent is as it is shipped.
 pub fn size(agent: &Path) -> Result<Figure> {
-    let bytes = std::fs::metadata(agent).with_context(|| format!("cannot read {}", agent.display()))?.len();
-    Ok(Figure::new("agent-size", "MiB", &[bytes as f64 / f64::from(1 << 20)]).aim(8.0).peer(32.3))
+    let bytes = std::fs::metadata(agent)
+        .with_context(|| format!("cannot read {}", agent.display()))?
+        .len();
+    Ok(Figure::new("agent-size", "MiB", &[bytes as f64 / f64::from(1 << 20)])
+        .aim(8.0)
+        .peer(32.3))
 }
 
 /// Leaves the agents alone, and then measures.
@@ -46,9 +50,14 @@ fn memory(fleet: &Fleet) -> Result<()> {
         file: median(&column(|m| m.file)),
         peak: median(&column(|m| m.peak)),
     };
-    let resident = Figure::new("agent-memory", "MiB", &column(|m| m.resident)).aim(8.0).peer(30.3);
+    let resident = Figure::new("agent-memory", "MiB", &column(|m| m.resident))
+        .aim(8.0)
+        .peer(30.3);
     resident.detail("medians", of.json()).print();
-    Figure::new("agent-memory-anonymous", "MiB", &column(|m| m.anonymous)).aim(1.5).peer(7.8).print();
+    Figure::new("agent-memory-anonymous", "MiB", &column(|m| m.anonymous))
+        .aim(1.5)
+        .peer(7.8)
+        .print();
     Ok(())
 }
 
@@ -56,14 +65,22 @@ fn memory(fleet: &Fleet) -> Result<()> {
 async fn requests(fleet: &Fleet, begin: Timestamp, progress: Progress) -> Result<()> {
     let window = Duration::from_secs(setting("BERTH_BENCH_IDLE_REQUESTS", 300));
     let left = window.saturating_sub(Duration::try_from(Timestamp::now().duration_since(begin))?);
-    progress.say(&format!("counting the requests of idle agents for {} s more", left.as_secs()));
+    progress.say(&format!(
+        "counting the requests of idle agents for {} s more",
+        left.as_secs()
+    ));
     tokio::time::sleep(left).await;
     let minutes = Timestamp::now().duration_since(begin).as_secs_f64() / 60.0;
     let records = fleet.requests(begin, Timestamp::now())?;
-    let asked: Vec<&Record> = records.iter().filter(|r| by_agent(r) && r.stage == "ResponseComplete").collect();
+    let asked: Vec<&Record> = records
+        .iter()
+        .filter(|r| by_agent(r) && r.stage == "ResponseComplete")
+        .collect();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for record in &asked {
-        *counts.entry(format!("{} {}", record.verb, record.target())).or_default() += 1;
+        *counts
+            .entry(format!("{} {}", record.verb, record.target()))
+            .or_default() += 1;
     }
     let runs: Vec<f64> = fleet
         .cluster
@@ -76,7 +93,10 @@ async fn requests(fleet: &Fleet, begin: Timestamp, progress: Progress) -> Result
         })
         .collect();
     let figure = Figure::new("idle-requests", "requests per node and minute", &runs).aim(1.0);
-    figure.detail("of all nodes", json!(counts)).detail("minutes", json!((minutes * 10.0).round() / 10.0)).print();
+    figure
+        .detail("of all nodes", json!(counts))
+        .detail("minutes", json!((minutes * 10.0).round() / 10.0))
+        .print();
     Ok(())
 }
 

@@ -52,7 +52,14 @@ impl Figure {
     pub fn new(bench: &'static str, unit: &'static str, runs: &[f64]) -> Self {
         let median = round(median(runs));
         let runs = runs.iter().map(|run| round(*run)).collect();
-        Self { bench, value: median, unit, runs, median, ..Self::default() }
+        Self {
+            bench,
+            value: median,
+            unit,
+            runs,
+            median,
+            ..Self::default()
+        }
     }
 
     /// With what is wanted.
@@ -100,7 +107,14 @@ pub fn median(runs: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     let upper = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
     match sorted.len() % 2 {
-        0 => (upper + sorted.get((sorted.len() / 2).saturating_sub(1)).copied().unwrap_or_default()) / 2.0,
+        0 => {
+            (upper
+                + sorted
+                    .get((sorted.len() / 2).saturating_sub(1))
+                    .copied()
+                    .unwrap_or_default())
+                / 2.0
+        }
         _ => upper,
     }
 }
@@ -133,7 +147,13 @@ pub struct Selection(Vec<String>);
 impl Selection {
     /// From the text of the variable.
     pub fn parse(text: &str) -> Self {
-        Self(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
+        Self(
+            text.split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        )
     }
 
     /// Whether a figure is wanted.
@@ -149,7 +169,10 @@ impl Selection {
 
 /// A number from the environment.
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
 }
 
 /// How often each thing is measured that can be repeated: `BERTH_BENCH_RUNS`.

@@ -27,12 +27,18 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     progress.say("building the planner as it is shipped");
     let program = tokio::task::spawn_blocking(programs::planner).await??;
     progress.say("planning for 5000 nodes");
-    let output = Command::new(&program).output().await.with_context(|| format!("cannot run {}", program.display()))?;
+    let output = Command::new(&program)
+        .output()
+        .await
+        .with_context(|| format!("cannot run {}", program.display()))?;
     if !output.status.success() {
         bail!("the planner failed: {}", String::from_utf8_lossy(&output.stderr));
     }
     let text = String::from_utf8(output.stdout).context("the planner prints no text")?;
-    let lines = text.lines().map(serde_json::from_str::<Line>).collect::<Result<Vec<_>, _>>()?;
+    let lines = text
+        .lines()
+        .map(serde_json::from_str::<Line>)
+        .collect::<Result<Vec<_>, _>>()?;
     let times: BTreeMap<String, Vec<f64>> = lines.into_iter().map(|line| (line.name, line.milliseconds)).collect();
     for (bench, pools) in BENCHES.into_iter().zip(["100 pools", "1 pool"]) {
         if selection.wants(bench) {
@@ -46,10 +52,14 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
 fn figure(bench: &'static str, pools: &str, times: &BTreeMap<String, Vec<f64>>) -> Result<Figure> {
     let of = |what: &str| {
         let name = format!("{what}, {pools}");
-        times.get(&name).with_context(|| format!("the planner does not say {name:?}"))
+        times
+            .get(&name)
+            .with_context(|| format!("the planner does not say {name:?}"))
     };
     let least = |runs: &[f64]| runs.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut figure = Figure::new(bench, "ms", of("plan")?).aim(20.0).detail("nodes and pools", json!(["5000", pools]));
+    let mut figure = Figure::new(bench, "ms", of("plan")?)
+        .aim(20.0)
+        .detail("nodes and pools", json!(["5000", pools]));
     figure = figure.detail("fastest", json!(least(of("plan")?)));
     for what in ["facts", "membership"] {
         let runs = of(what)?;

@@ -19,8 +19,12 @@ use crate::audit::AuditLog;
 use crate::cluster::{Cluster, ClusterOptions, Published};
 
 /// The figures of this module.
-pub const BENCHES: [&str; 4] =
-    ["controller-memory", "controller-memory-anonymous", "publish-new-digest", "publish-first"];
+pub const BENCHES: [&str; 4] = [
+    "controller-memory",
+    "controller-memory-anonymous",
+    "publish-new-digest",
+    "publish-first",
+];
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// The cluster's first controller.
@@ -35,22 +39,39 @@ struct Bench {
 /// Measures all of it. `BERTH_BENCH_NODES` asks for another number of Nodes.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let nodes = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
-    let cluster = Cluster::start(ClusterOptions { hosts: 0, scheduler: false, ..ClusterOptions::default() }).await?;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 0,
+        scheduler: false,
+        ..ClusterOptions::default()
+    })
+    .await?;
     progress.say(&format!("creating {nodes} Nodes"));
     thousand::make(&cluster.client(), nodes).await?;
-    let bench = Bench { cluster, nodes, progress };
+    let bench = Bench {
+        cluster,
+        nodes,
+        progress,
+    };
     let before = bench.memory()?;
     let first = bench.publish(&bench.cluster.publish("2.0.0").await?).await?;
-    progress.say(&format!("first publish took {first:.2} s; leaving the controller alone"));
+    progress.say(&format!(
+        "first publish took {first:.2} s; leaving the controller alone"
+    ));
     tokio::time::sleep(idle()).await;
     let after = bench.memory()?;
     if selection.wants_one(&BENCHES[..2]) {
         let resident = Figure::new(BENCHES[0], "MiB", &[after.resident]).peer(110.0);
-        resident.detail("now", after.json()).detail("before a pool", before.json()).print();
+        resident
+            .detail("now", after.json())
+            .detail("before a pool", before.json())
+            .print();
         Figure::new(BENCHES[1], "MiB", &[after.anonymous]).print();
     }
     if selection.wants("publish-first") {
-        Figure::new("publish-first", "s", &[first]).peer(9.3).detail("nodes", json!(nodes)).print();
+        Figure::new("publish-first", "s", &[first])
+            .peer(9.3)
+            .detail("nodes", json!(nodes))
+            .print();
     }
     if selection.wants("publish-new-digest") {
         bench.new_digests().await?;
@@ -71,15 +92,24 @@ impl Bench {
     async fn new_digests(&self) -> Result<()> {
         let (mut ours, mut naive) = (vec![], vec![]);
         for run in 0..runs() {
-            ours.push(self.publish(&self.cluster.publish(&format!("3.{run}.0")).await?).await?);
+            ours.push(
+                self.publish(&self.cluster.publish(&format!("3.{run}.0")).await?)
+                    .await?,
+            );
             // Undone by the controller once it is back: the next run starts from what it wants.
             self.cluster.controllers.stop(CONTROLLER);
             naive.push(self.naive(run).await?);
             self.cluster.controllers.start(CONTROLLER)?;
             let target = self.cluster.pools().get(POOL).await?.status.and_then(|s| s.target);
-            let digest = target.and_then(|t| t.digest_for("amd64").cloned()).context("the pool has no target")?;
+            let digest = target
+                .and_then(|t| t.digest_for("amd64").cloned())
+                .context("the pool has no target")?;
             self.until_all(&digest).await?;
-            self.progress.say(&format!("published in {:?} s, bare patches in {:?} s", ours.last(), naive.last()));
+            self.progress.say(&format!(
+                "published in {:?} s, bare patches in {:?} s",
+                ours.last(),
+                naive.last()
+            ));
         }
         let figure = Figure::new("publish-new-digest", "s", &ours).floor(&naive).peer(2.9);
         let memory = self.memory()?;
@@ -97,7 +127,9 @@ impl Bench {
         self.cluster.pool(POOL, &image.reference, json!({})).await?;
         self.until_all(&image.digest).await?;
         let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
-        let writes = log.writes().filter(|r| r.received >= begin && by_controller(r) && r.resource == "bootcnodes");
+        let writes = log
+            .writes()
+            .filter(|r| r.received >= begin && by_controller(r) && r.resource == "bootcnodes");
         let writes: Vec<Timestamp> = writes.map(|r| r.at).collect();
         self.progress.say(&format!("{} writes of BootcNodes", writes.len()));
         let last = writes.into_iter().max().context("nothing was published")?;
@@ -115,7 +147,10 @@ impl Bench {
                 return Ok(());
             }
         }
-        bail!("{digest} is not published to all within {LIMIT:?}\n{}", self.cluster.controllers.tail(20))
+        bail!(
+            "{digest} is not published to all within {LIMIT:?}\n{}",
+            self.cluster.controllers.tail(20)
+        )
     }
 
     /// A client that only writes: one patch of the same field for each, as many at a time as the controller has.
@@ -127,7 +162,11 @@ impl Bench {
         stream::iter(0..self.nodes)
             .map(|number| {
                 let (api, params, body) = (api.clone(), params.clone(), body.clone());
-                async move { api.patch(&thousand::name(number), &params, &Patch::Merge(body)).await.map(drop) }
+                async move {
+                    api.patch(&thousand::name(number), &params, &Patch::Merge(body))
+                        .await
+                        .map(drop)
+                }
             })
             .buffer_unordered(thousand::AT_ONCE)
             .try_collect::<()>()

@@ -39,7 +39,11 @@ pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         progress.say("a rollout, one node at a time");
         let span = fleet.roll(&image).await?;
-        progress.say(&format!("took {:.2} s; plain reboots {:.2} s", span.seconds, plain.iter().sum::<f64>()));
+        progress.say(&format!(
+            "took {:.2} s; plain reboots {:.2} s",
+            span.seconds,
+            plain.iter().sum::<f64>()
+        ));
         all.add(fleet, span, &plain)?;
     }
     all.print(selection);
@@ -51,7 +55,8 @@ impl Measured {
         let nodes = HOSTS as f64;
         // All pulls run at the same time before the first reboot.
         let staging = fleet.cluster.host(1).settings(|s| s.pull_time.as_secs_f64());
-        self.overhead.push((span.seconds - staging - plain.iter().sum::<f64>()) / nodes);
+        self.overhead
+            .push((span.seconds - staging - plain.iter().sum::<f64>()) / nodes);
         self.floor.push(median(plain));
         self.seconds.push(span.seconds);
         let records = fleet.requests(span.begin, span.end)?;
@@ -69,7 +74,9 @@ impl Measured {
                 "bootcnodes" | "bootcnodes/status" | "nodes" | "nodes/status" => writes += 1,
                 _ => {}
             }
-            *kinds.entry(format!("{who} {} {target} {}", record.verb, record.code)).or_default() += 1;
+            *kinds
+                .entry(format!("{who} {} {target} {}", record.verb, record.code))
+                .or_default() += 1;
         }
         self.writes.push(f64::from(writes) / nodes);
         self.leases.push(f64::from(leases) / nodes);
@@ -86,7 +93,11 @@ impl Measured {
     fn print(&self, selection: &Selection) {
         let rounded = |runs: &Vec<f64>| (median(runs) * 1000.0).round() / 1000.0;
         if selection.wants("rollout-overhead") {
-            let stretches: BTreeMap<_, _> = self.stretches.iter().map(|(name, runs)| (name, rounded(runs))).collect();
+            let stretches: BTreeMap<_, _> = self
+                .stretches
+                .iter()
+                .map(|(name, runs)| (name, rounded(runs)))
+                .collect();
             Figure::new("rollout-overhead", "s per node", &self.overhead)
                 .aim(0.2)
                 .peer(0.4)
@@ -105,7 +116,9 @@ impl Measured {
                 .print();
         }
         if selection.wants("rollout-lease-writes") {
-            Figure::new("rollout-lease-writes", "writes of berths per node", &self.leases).aim(5.0).print();
+            Figure::new("rollout-lease-writes", "writes of berths per node", &self.leases)
+                .aim(5.0)
+                .print();
         }
     }
 }

@@ -58,12 +58,20 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
             by_hand.push(bench.by_hand(theirs).await?);
             through.push(bench.through_the_agent(ours).await?);
         }
-        progress.say(&format!("staged through the agent in {:?} s, by hand in {:?} s", through.last(), by_hand.last()));
+        progress.say(&format!(
+            "staged through the agent in {:?} s, by hand in {:?} s",
+            through.last(),
+            by_hand.last()
+        ));
     }
     let more: Vec<f64> = through.iter().zip(&by_hand).map(|(a, b)| a - b).collect();
     let figure = Figure::new(BENCH, "s more than by hand", &more).aim(0.2_f64.max(0.02 * median(&by_hand)));
-    let figure = figure.floor(&by_hand).detail("through the agent, s", json!(super::round(median(&through))));
-    figure.detail("megabytes", json!(PAYLOAD.iter().sum::<u64>() / 1_000_000)).print();
+    let figure = figure
+        .floor(&by_hand)
+        .detail("through the agent, s", json!(super::round(median(&through))));
+    figure
+        .detail("megabytes", json!(PAYLOAD.iter().sum::<u64>() / 1_000_000))
+        .print();
     Ok(())
 }
 
@@ -71,7 +79,12 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
 fn images(count: usize) -> Result<(OsImages, Vec<OsImage>, OsImage)> {
     let images = OsImages::ensure(None)?;
     let first = images.version(&OsVersion::new("1.0.0"))?;
-    let of = |n: usize| images.version(&OsVersion { payload: PAYLOAD.into(), ..OsVersion::new(&format!("bench-{n}")) });
+    let of = |n: usize| {
+        images.version(&OsVersion {
+            payload: PAYLOAD.into(),
+            ..OsVersion::new(&format!("bench-{n}"))
+        })
+    };
     let others = (0..count).map(of).collect::<Result<_>>()?;
     Ok((images, others, first))
 }
@@ -83,17 +96,26 @@ impl<'a> Bench<'a> {
         let address = registry.host();
         let all: Vec<OsImage> = others.iter().chain([first]).cloned().collect();
         tokio::task::spawn_blocking(move || {
-            all.iter().try_for_each(|image| image.push(&address, "os", &image.version).map(drop))
+            all.iter()
+                .try_for_each(|image| image.push(&address, "os", &image.version).map(drop))
         })
         .await??;
         let host = hosts.add(HostOptions::new(NODE, first, &registry.host())).await?;
         host.start().await?;
         let plane = ControlPlane::start(Options::simulated_nodes()).await?;
         for file in ["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"] {
-            plane.apply_manifests(&workspace_root().join("manifests").join(file)).await?;
+            plane
+                .apply_manifests(&workspace_root().join("manifests").join(file))
+                .await?;
         }
         let identities = objects(&plane).await?;
-        let this = Self { agent, plane, identities, host, registry };
+        let this = Self {
+            agent,
+            plane,
+            identities,
+            host,
+            registry,
+        };
         this.publish(None).await?;
         Ok(this)
     }
@@ -106,8 +128,16 @@ impl<'a> Bench<'a> {
     fn agent(&self) -> Result<Process> {
         let [own, kubelet] = &self.identities;
         let mut command = Command::new(self.agent);
-        command.arg("--node-name").arg(NODE).arg("--bus").arg(self.host.bus_address()?);
-        command.arg("--kubeconfig").arg(&own.path).arg("--kubelet-kubeconfig").arg(&kubelet.path);
+        command
+            .arg("--node-name")
+            .arg(NODE)
+            .arg("--bus")
+            .arg(self.host.bus_address()?);
+        command
+            .arg("--kubeconfig")
+            .arg(&own.path)
+            .arg("--kubelet-kubeconfig")
+            .arg(&kubelet.path);
         command.arg("--host-root").arg(self.host.path("/")?);
         Process::start("berth-agent", &command, &self.plane.directory().join("agent.log"))
     }
@@ -122,14 +152,17 @@ impl<'a> Bench<'a> {
         let before = self.api().get(NODE).await?.status.and_then(|s| s.heartbeat_time);
         let mut agent = self.agent()?;
         // Each agent begins with a sign of life: what an earlier one said does not count.
-        self.until(&mut agent, |phase, s| phase == "Updated" && s.heartbeat_time != before).await?;
+        self.until(&mut agent, |phase, s| phase == "Updated" && s.heartbeat_time != before)
+            .await?;
         let start = Instant::now();
         self.publish(Some(image)).await?;
-        self.until(&mut agent, |phase, s| phase == "Waiting" && staged(s) == image.digest).await?;
+        self.until(&mut agent, |phase, s| phase == "Waiting" && staged(s) == image.digest)
+            .await?;
         let time = start.elapsed().as_secs_f64();
         // Nothing but what is booted is wanted any more: the agent removes what it staged.
         self.publish(None).await?;
-        self.until(&mut agent, |phase, s| phase == "Updated" && staged(s).is_empty()).await?;
+        self.until(&mut agent, |phase, s| phase == "Updated" && staged(s).is_empty())
+            .await?;
         agent.stop(Duration::from_secs(5));
         Ok(time)
     }
@@ -138,7 +171,9 @@ impl<'a> Bench<'a> {
         let reference = image.reference(&self.registry.host(), "os");
         let start = Instant::now();
         // In a scope of the host, so that both are in the same cgroup and compete with others alike.
-        self.host.exec(&["systemd-run", "--scope", "--quiet", "bootc", "switch", &reference]).await?;
+        self.host
+            .exec(&["systemd-run", "--scope", "--quiet", "bootc", "switch", &reference])
+            .await?;
         let time = start.elapsed().as_secs_f64();
         self.unstage().await?;
         Ok(time)
@@ -155,7 +190,10 @@ impl<'a> Bench<'a> {
         };
         let image = json!({ "ref": reference, "digest": digest, "indexDigest": digest });
         let patch = Patch::Merge(json!({ "spec": { "image": image, "staging": "Allowed" } }));
-        self.api().patch(NODE, &manager(), &patch).await.context("cannot publish to the BootcNode")?;
+        self.api()
+            .patch(NODE, &manager(), &patch)
+            .await
+            .context("cannot publish to the BootcNode")?;
         Ok(())
     }
 
@@ -180,14 +218,30 @@ impl<'a> Bench<'a> {
 
 /// Digest of what is staged; empty when nothing is.
 fn staged(status: &BootcNodeStatus) -> String {
-    status.staged.as_ref().and_then(|s| s.digest.as_ref()).map(ToString::to_string).unwrap_or_default()
+    status
+        .staged
+        .as_ref()
+        .and_then(|s| s.digest.as_ref())
+        .map(ToString::to_string)
+        .unwrap_or_default()
 }
 
 /// Makes the Node and its BootcNode; answers the agent's identity and the kubelet's.
 async fn objects(plane: &ControlPlane) -> Result<[Kubeconfig; 2]> {
     let nodes: Api<Node> = Api::all(plane.admin_client());
-    let metadata = ObjectMeta { name: Some(NODE.to_owned()), ..ObjectMeta::default() };
-    let node = nodes.create(&PostParams::default(), &Node { metadata, ..Node::default() }).await?;
+    let metadata = ObjectMeta {
+        name: Some(NODE.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let node = nodes
+        .create(
+            &PostParams::default(),
+            &Node {
+                metadata,
+                ..Node::default()
+            },
+        )
+        .await?;
     let mut object = BootcNode::default();
     object.metadata.name = Some(NODE.to_owned());
     object.spec.pool_name = "workers".to_owned();
@@ -196,6 +250,8 @@ async fn objects(plane: &ControlPlane) -> Result<[Kubeconfig; 2]> {
         .create(&PostParams::default(), &object)
         .await
         .context("cannot create the BootcNode")?;
-    let own = plane.service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(NODE)).await?;
+    let own = plane
+        .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(NODE))
+        .await?;
     Ok([own, plane.node_kubeconfig(NODE)?])
 }

@@ -21,18 +21,41 @@ pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
             let name = name(number);
             let object: Node = serde_json::from_value(node(number)).context("the Node is malformed")?;
             let kubelet = || Some("kubelet".to_owned());
-            nodes.create(&PostParams { field_manager: kubelet(), ..PostParams::default() }, &object).await?;
-            let params = PatchParams { field_manager: kubelet(), ..PatchParams::default() };
+            nodes
+                .create(
+                    &PostParams {
+                        field_manager: kubelet(),
+                        ..PostParams::default()
+                    },
+                    &object,
+                )
+                .await?;
+            let params = PatchParams {
+                field_manager: kubelet(),
+                ..PatchParams::default()
+            };
             let status = Patch::Merge(json!({ "status": status(number) }));
-            nodes.patch_status(&name, &params, &status).await.with_context(|| format!("the status of {name}"))?;
+            nodes
+                .patch_status(&name, &params, &status)
+                .await
+                .with_context(|| format!("the status of {name}"))?;
             // Another writer has fields of its own, as the controller manager and a network plugin do.
             let others = Patch::Merge(json!({ "metadata": { "annotations": annotations(number) } }));
-            let params = PatchParams { field_manager: Some("network-plugin".to_owned()), ..PatchParams::default() };
-            nodes.patch(&name, &params, &others).await.with_context(|| format!("the annotations of {name}"))?;
+            let params = PatchParams {
+                field_manager: Some("network-plugin".to_owned()),
+                ..PatchParams::default()
+            };
+            nodes
+                .patch(&name, &params, &others)
+                .await
+                .with_context(|| format!("the annotations of {name}"))?;
             anyhow::Ok(())
         }
     };
-    stream::iter((0..count).map(one)).buffer_unordered(AT_ONCE).try_collect().await
+    stream::iter((0..count).map(one))
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 pub(super) fn name(number: usize) -> String {
@@ -73,9 +96,24 @@ fn annotations(number: usize) -> Value {
 
 fn status(number: usize) -> Value {
     let conditions: Vec<Value> = [
-        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        (
+            "MemoryPressure",
+            "False",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        ),
+        (
+            "DiskPressure",
+            "False",
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+        ),
+        (
+            "PIDPressure",
+            "False",
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+        ),
         ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
     ]
     .iter()

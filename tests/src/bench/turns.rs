@@ -10,8 +10,16 @@ use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
 /// The moments of one turn, in order.
-const MOMENTS: [&str; 8] =
-    ["1 offered", "2 taken", "3 committed", "4 down", "5 up", "6 ready", "7 releasing", "8 given back"];
+const MOMENTS: [&str; 8] = [
+    "1 offered",
+    "2 taken",
+    "3 committed",
+    "4 down",
+    "5 up",
+    "6 ready",
+    "7 releasing",
+    "8 given back",
+];
 
 const FIRST: &str = "0 first offered";
 
@@ -23,7 +31,10 @@ pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestam
     for (moment, at) in moments(records, hosts, begin) {
         // The first offer waits for the staging as well.
         let moment = if before == begin { FIRST } else { moment };
-        stretches.entry(moment).or_default().push(at.duration_since(before).as_secs_f64());
+        stretches
+            .entry(moment)
+            .or_default()
+            .push(at.duration_since(before).as_secs_f64());
         before = at;
     }
     stretches
@@ -39,7 +50,12 @@ fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'
             HostChange::Up { .. } => {
                 all.push((MOMENTS[4], event.at));
                 // After a boot the kubelet stand-in speaks twice: not ready, and then ready.
-                all.extend(said.iter().filter(|at| **at > event.at).nth(1).map(|at| (MOMENTS[5], *at)));
+                all.extend(
+                    said.iter()
+                        .filter(|at| **at > event.at)
+                        .nth(1)
+                        .map(|at| (MOMENTS[5], *at)),
+                );
             }
             HostChange::Ready { .. } | HostChange::PullStarted { .. } | HostChange::PullEnded { .. } => {}
         }

@@ -46,7 +46,9 @@ impl Waiting {
     pub(super) async fn start(name: &str, kubeconfig: &Path, admin: &Client, hold: Duration) -> Result<Self> {
         let node = NodeName::from(name);
         let client = clients::agent_client(Some(kubeconfig), kubeconfig, Path::new("/")).await?;
-        let known = cordon::read(admin, name).await?.with_context(|| format!("there is no Node {name}"))?;
+        let known = cordon::read(admin, name)
+            .await?
+            .with_context(|| format!("there is no Node {name}"))?;
         let boot = known.boot_id.clone().context("the Node has no boot ID")?;
         let mut facts = Facts::nothing_yet(node.clone(), boot, Timestamp::now());
         facts.cluster_node = ClusterNode::Is(known);
@@ -54,7 +56,14 @@ impl Waiting {
         let published = published(&mut object).await?;
         let berths = Berths::new(client.clone(), NAMESPACE, &node);
         let status = StatusWriter::new(client, &node);
-        let mut this = Self { facts, object, published, berths, status, hold };
+        let mut this = Self {
+            facts,
+            object,
+            published,
+            berths,
+            status,
+            hold,
+        };
         this.stage()?;
         this.report(false).await?;
         this.berths.refresh().await?;
@@ -142,11 +151,19 @@ impl Waiting {
     async fn give_back(&mut self) -> Result<()> {
         loop {
             self.look();
-            let held = self.facts.berths.iter().flatten().find_map(|b| Some((b.clone(), b.holding()?.phase.clone())));
+            let held = self
+                .facts
+                .berths
+                .iter()
+                .flatten()
+                .find_map(|b| Some((b.clone(), b.holding()?.phase.clone())));
             let (next, last) = match held {
                 None => return Ok(()),
                 Some((berth, HoldPhase::Releasing(_))) => (berth.given_back()?, true),
-                Some((berth, _)) => (berth.releasing(Outcome::Updated, self.facts.host.boot_id.clone())?, false),
+                Some((berth, _)) => (
+                    berth.releasing(Outcome::Updated, self.facts.host.boot_id.clone())?,
+                    false,
+                ),
             };
             match self.berths.put(&next).await {
                 Ok(()) if last => return Ok(()),
@@ -188,7 +205,13 @@ impl Waiting {
 /// The BootcNode, once an image is published in it.
 async fn published(object: &mut watch::Receiver<Seen>) -> Result<BootcNode> {
     let has_image = |seen: &Seen| matches!(seen, Seen::Is(object) if object.spec.image.is_some());
-    let seen = object.wait_for(has_image).await.context("the watch of the BootcNode ended")?.clone();
-    let Seen::Is(object) = seen else { bail!("there is no BootcNode") };
+    let seen = object
+        .wait_for(has_image)
+        .await
+        .context("the watch of the BootcNode ended")?
+        .clone();
+    let Seen::Is(object) = seen else {
+        bail!("there is no BootcNode")
+    };
     Ok(*object)
 }

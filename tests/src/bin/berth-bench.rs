@@ -35,7 +35,10 @@ async fn main() -> Result<()> {
     berth_tests::install_crypto();
     let progress = Progress::default();
     let programs = match arguments.programs {
-        Some(from) => Programs { agent: from.join("berth-agent"), controller: from.join("berth-controller") },
+        Some(from) => Programs {
+            agent: from.join("berth-agent"),
+            controller: from.join("berth-controller"),
+        },
         None => {
             progress.say("building the programs as they are shipped");
             tokio::task::spawn_blocking(programs::shipped).await??
@@ -49,19 +52,29 @@ async fn main() -> Result<()> {
         on_a_fleet(&selection, progress).await?;
     }
     if selection.wants_one(&publish::BENCHES) {
-        publish::measure(&selection, progress).await.context("cannot measure the controller")?;
+        publish::measure(&selection, progress)
+            .await
+            .context("cannot measure the controller")?;
     }
     if selection.wants_one(&planner::BENCHES) {
-        planner::measure(&selection, progress).await.context("cannot measure the planner")?;
+        planner::measure(&selection, progress)
+            .await
+            .context("cannot measure the planner")?;
     }
     if selection.wants_one(&handover::BENCHES) {
-        handover::measure(&selection, progress).await.context("cannot measure the hand-over of berths")?;
+        handover::measure(&selection, progress)
+            .await
+            .context("cannot measure the hand-over of berths")?;
     }
     if selection.wants(hundred::BENCH) {
-        hundred::measure(progress).await.context("cannot measure the rollout of a hundred nodes")?;
+        hundred::measure(progress)
+            .await
+            .context("cannot measure the rollout of a hundred nodes")?;
     }
     if selection.wants(staging::BENCH) {
-        staging::measure(&programs.agent, progress).await.context("cannot measure the staging on a real host")?;
+        staging::measure(&programs.agent, progress)
+            .await
+            .context("cannot measure the staging on a real host")?;
     }
     progress.say("done");
     Ok(())
@@ -71,10 +84,14 @@ async fn on_a_fleet(selection: &Selection, progress: Progress) -> Result<()> {
     progress.say("starting ten simulated hosts");
     let fleet = Fleet::start().await?;
     if selection.wants_one(&rollout::BENCHES) {
-        rollout::measure(&fleet, selection, progress).await.context("cannot measure rollouts")?;
+        rollout::measure(&fleet, selection, progress)
+            .await
+            .context("cannot measure rollouts")?;
     }
     if selection.wants_one(&idle::BENCHES) {
-        idle::measure(&fleet, selection, progress).await.context("cannot measure idle agents")?;
+        idle::measure(&fleet, selection, progress)
+            .await
+            .context("cannot measure idle agents")?;
     }
     Ok(())
 }

@@ -101,7 +101,11 @@ async fn find(bug: Bug, rollout: u64) -> Result<bool> {
     println!("{}: seed {} {plan}", bug.name(), known::SEED);
     for tried in 1..=TRIES {
         // A new one each time: the image of a rollout is new to a cluster only once.
-        let mut soak = Soak::start(&Options { bug: Some(bug.name().to_owned()), ..Options::default() }).await?;
+        let mut soak = Soak::start(&Options {
+            bug: Some(bug.name().to_owned()),
+            ..Options::default()
+        })
+        .await?;
         let outcome = soak.rollout(&plan).await?;
         if let Some(violation) = outcome.verdict.violations.first() {
             println!("  found, try {tried}: {violation}");
@@ -113,7 +117,9 @@ async fn find(bug: Bug, rollout: u64) -> Result<bool> {
 }
 
 async fn go_on(arguments: &Arguments) -> Result<bool> {
-    let seed = arguments.seed.unwrap_or_else(|| jiff::Timestamp::now().as_microsecond().unsigned_abs() % 1_000_000);
+    let seed = arguments
+        .seed
+        .unwrap_or_else(|| jiff::Timestamp::now().as_microsecond().unsigned_abs() % 1_000_000);
     let file = state::file(seed)?;
     let mut state = match (arguments.from, State::load(&file)?) {
         (None, Some(state)) if state.next < arguments.rollouts && arguments.bug.is_none() => state,
@@ -134,8 +140,15 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         arguments.rollouts
     );
     let begin = Instant::now();
-    let mut soak = Soak::start(&Options { bug: arguments.bug.clone(), ..Options::default() }).await?;
-    println!("{:>7.1} s  {HOSTS} hosts and a control plane are up", begin.elapsed().as_secs_f64());
+    let mut soak = Soak::start(&Options {
+        bug: arguments.bug.clone(),
+        ..Options::default()
+    })
+    .await?;
+    println!(
+        "{:>7.1} s  {HOSTS} hosts and a control plane are up",
+        begin.elapsed().as_secs_f64()
+    );
     while state.next < arguments.rollouts {
         let plan = plan_of(state.next);
         println!("{plan}");

@@ -33,7 +33,11 @@ fn main() -> Result<()> {
         let begun = Instant::now();
         let tools = Tools::ensure(&[tool])?;
         let time = begun.elapsed().as_secs_f64();
-        println!("{:<24} {time:>6.1} s  {}", tool.file_name(), tools.path(tool)?.display());
+        println!(
+            "{:<24} {time:>6.1} s  {}",
+            tool.file_name(),
+            tools.path(tool)?.display()
+        );
     }
     println!("all there after {:.1} s", started.elapsed().as_secs_f64());
     Ok(())

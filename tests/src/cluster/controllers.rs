@@ -69,8 +69,15 @@ impl Inner {
             .arg(format!("--identity=controller-{number}"))
             .arg(format!("--registry-plain-http={}", self.registry))
             // Short, so that a scenario with a killed leader does not wait long.
-            .args(["--leader-lease-duration=3s", "--leader-renew-deadline=2s", "--leader-retry-period=1s"])
-            .args(["--log-format=human", "--log-level=info,berth_controller=debug,kube_client=off"]);
+            .args([
+                "--leader-lease-duration=3s",
+                "--leader-renew-deadline=2s",
+                "--leader-retry-period=1s",
+            ])
+            .args([
+                "--log-format=human",
+                "--log-level=info,berth_controller=debug,kube_client=off",
+            ]);
         Process::start("berth-controller", &command, &self.log(number)).context("cannot start the controller")
     }
 
@@ -102,8 +109,9 @@ impl Controllers {
         control_plane: &ControlPlane,
         registry: &Registry,
     ) -> Result<Self> {
-        let config =
-            control_plane.service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing).await?;
+        let config = control_plane
+            .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
+            .await?;
         let inner = Arc::new(Inner {
             binary,
             kubeconfig: config.path,
@@ -158,7 +166,9 @@ impl Controllers {
 
     /// Whether it runs.
     pub fn runs(&self, number: usize) -> bool {
-        self.running().get_mut(&number).is_some_and(|p| p.exit_status().is_none())
+        self.running()
+            .get_mut(&number)
+            .is_some_and(|p| p.exit_status().is_none())
     }
 
     /// Process ID, for measurements.
@@ -169,6 +179,7 @@ impl Controllers {
     /// The last lines of each log.
     pub fn tail(&self, lines: usize) -> String {
         let logs = (0..4).map(|n| (n, self.log(n))).filter(|(_, path)| path.exists());
-        logs.map(|(n, path)| format!("controller {n}:\n{}\n", tail(&path, lines))).collect()
+        logs.map(|(n, path)| format!("controller {n}:\n{}\n", tail(&path, lines)))
+            .collect()
     }
 }

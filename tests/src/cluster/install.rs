@@ -9,7 +9,10 @@ use crate::programs;
 pub(super) async fn install(control_plane: &ControlPlane) -> Result<()> {
     let manifests = programs::workspace_root().join("manifests");
     for file in ["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"] {
-        control_plane.apply_manifests(&manifests.join(file)).await.with_context(|| format!("cannot apply {file}"))?;
+        control_plane
+            .apply_manifests(&manifests.join(file))
+            .await
+            .with_context(|| format!("cannot apply {file}"))?;
     }
     Ok(())
 }

@@ -38,7 +38,11 @@ pub struct Part<'a> {
 impl<'a> Part<'a> {
     /// Takes these hosts, numbered from 1, as a part of that name. There is no pool yet.
     pub async fn new(cluster: &'a Cluster, name: &str, hosts: impl IntoIterator<Item = usize>) -> Result<Self> {
-        let part = Self { cluster, name: name.to_owned(), hosts: hosts.into_iter().map(|n| cluster.host(n)).collect() };
+        let part = Self {
+            cluster,
+            name: name.to_owned(),
+            hosts: hosts.into_iter().map(|n| cluster.host(n)).collect(),
+        };
         for host in &part.hosts {
             part.join(host).await?;
         }
@@ -67,23 +71,36 @@ impl<'a> Part<'a> {
 
     /// Sets or removes a label of a Node.
     pub async fn label(&self, node: &str, key: &str, value: Option<&str>) -> Result<()> {
-        self.patch_node(node, json!({ "metadata": { "labels": { key: value } } })).await
+        self.patch_node(node, json!({ "metadata": { "labels": { key: value } } }))
+            .await
     }
 
     /// Cordons or uncordons a Node, as its admin does.
     pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
-        self.patch_node(node, json!({ "spec": { "unschedulable": unschedulable } })).await
+        self.patch_node(node, json!({ "spec": { "unschedulable": unschedulable } }))
+            .await
     }
 
     async fn patch_node(&self, node: &str, patch: Value) -> Result<()> {
-        let patched = self.cluster.nodes().patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let patched = self
+            .cluster
+            .nodes()
+            .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
         patched.with_context(|| format!("cannot change Node {node}"))?;
         Ok(())
     }
 
     /// Whether the Node is unschedulable.
     pub async fn is_cordoned(&self, node: &str) -> Result<bool> {
-        Ok(self.cluster.nodes().get(node).await?.spec.and_then(|s| s.unschedulable).unwrap_or(false))
+        Ok(self
+            .cluster
+            .nodes()
+            .get(node)
+            .await?
+            .spec
+            .and_then(|s| s.unschedulable)
+            .unwrap_or(false))
     }
 
     /// Makes a Node say that it is not Ready, until its kubelet says otherwise at its next start.
@@ -111,14 +128,20 @@ impl<'a> Part<'a> {
                 "containers": [{ "name": "app", "image": "registry.test/app:1" }],
             },
         }))?;
-        self.pods().create(&Default::default(), &pod).await.context("cannot create a pod")?;
+        self.pods()
+            .create(&Default::default(), &pod)
+            .await
+            .context("cannot create a pod")?;
         Ok(())
     }
 
     /// Takes that pod away.
     pub async fn unblock(&self, node: &str) -> Result<()> {
         let name = format!("block-{node}");
-        self.pods().delete(&name, &DeleteParams::default().grace_period(0)).await.context("cannot delete a pod")?;
+        self.pods()
+            .delete(&name, &DeleteParams::default().grace_period(0))
+            .await
+            .context("cannot delete a pod")?;
         Ok(())
     }
 
@@ -154,7 +177,9 @@ impl<'a> Part<'a> {
     /// Makes the pool, or changes its spec. Every member may stage at once.
     pub async fn pool(&self, image: &Published, mut rollout: Value) -> Result<()> {
         rollout["maxStaging"] = json!("100%");
-        self.cluster.pool_of(&self.name, json!({ LABEL: self.name }), &image.reference, rollout).await
+        self.cluster
+            .pool_of(&self.name, json!({ LABEL: self.name }), &image.reference, rollout)
+            .await
     }
 
     /// Changes the pool's `spec.rollout` by a merge patch.
@@ -179,15 +204,24 @@ impl<'a> Part<'a> {
     pub async fn berths(&self) -> Result<Vec<Berth>> {
         let list = ListParams::default().labels(&format!("berth.dev/pool={}", self.name));
         let leases = self.cluster.berths().list(&list).await?;
-        let mut berths =
-            leases.items.iter().map(lease::read).collect::<Result<Vec<_>, _>>().context("a berth cannot be read")?;
+        let mut berths = leases
+            .items
+            .iter()
+            .map(lease::read)
+            .collect::<Result<Vec<_>, _>>()
+            .context("a berth cannot be read")?;
         berths.sort_by_key(|b| b.index);
         Ok(berths)
     }
 
     /// Who holds a berth of the pool.
     pub async fn holdings(&self) -> Result<Vec<Holding>> {
-        Ok(self.berths().await?.into_iter().filter_map(|b| b.holding().cloned()).collect())
+        Ok(self
+            .berths()
+            .await?
+            .into_iter()
+            .filter_map(|b| b.holding().cloned())
+            .collect())
     }
 
     /// Their names.
@@ -201,9 +235,15 @@ impl<'a> Part<'a> {
     pub fn ever(&self, index: u32) -> Result<Vec<String>> {
         let audit = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         let name = format!("{}-{index}", self.name);
-        let writes = audit.records().iter().filter(|r| r.is_write() && r.succeeded() && r.target() == "leases");
+        let writes = audit
+            .records()
+            .iter()
+            .filter(|r| r.is_write() && r.succeeded() && r.target() == "leases");
         let holder = |object: &Value| Some(object.pointer("/spec/holderIdentity")?.as_str()?.to_owned());
-        Ok(writes.filter(|r| r.name == name).filter_map(|r| holder(r.response.as_ref()?)).collect())
+        Ok(writes
+            .filter(|r| r.name == name)
+            .filter_map(|r| holder(r.response.as_ref()?))
+            .collect())
     }
 
     /// Waits until a question is answered with yes.
@@ -263,15 +303,20 @@ impl<'a> Part<'a> {
 
     /// Waits until a node is in that phase.
     pub async fn until_phase(&self, node: &str, phase: &str, limit: Duration) -> Result<()> {
-        self.until(&format!("{node} is {phase}"), limit, || async { Ok(self.cluster.phase(node).await? == phase) })
-            .await
+        self.until(&format!("{node} is {phase}"), limit, || async {
+            Ok(self.cluster.phase(node).await? == phase)
+        })
+        .await
     }
 
     /// Waits until exactly these nodes hold a berth.
     pub async fn until_hold(&self, nodes: &[&str], limit: Duration) -> Result<()> {
         let mut wanted: Vec<_> = nodes.iter().map(ToString::to_string).collect();
         wanted.sort();
-        self.until(&format!("{wanted:?} hold berths"), limit, || async { Ok(self.holders().await? == wanted) }).await
+        self.until(&format!("{wanted:?} hold berths"), limit, || async {
+            Ok(self.holders().await? == wanted)
+        })
+        .await
     }
 
     /// Waits until these hosts run an image, their BootcNodes say so, and none of them holds a berth.
@@ -341,7 +386,9 @@ pub type Scenario<'a> = (&'static str, LocalBoxFuture<'a, Result<()>>);
 async fn until_somebody_leads(cluster: &Cluster) -> Result<()> {
     let nobody = Part::new(cluster, "nobody", []).await?;
     nobody.roll_to("1.0.0", json!({})).await?;
-    nobody.until_says("ImageResolved", "True", "Resolved", "", Duration::from_secs(120)).await
+    nobody
+        .until_says("ImageResolved", "True", "Resolved", "", Duration::from_secs(120))
+        .await
 }
 
 /// Runs scenarios on different parts of one cluster at the same time, prints how long each took, and lets the judge

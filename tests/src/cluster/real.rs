@@ -72,7 +72,11 @@ fn build() -> Result<Built> {
     clock.says("tools");
     let images = OsImages::ensure(Some(tools.path(Tool::Kubelet)?))?;
     clock.says("OS images");
-    Ok(Built { controller, agent, images })
+    Ok(Built {
+        controller,
+        agent,
+        images,
+    })
 }
 
 /// Says how long each step took.
@@ -92,14 +96,19 @@ impl Clock {
 impl RealCluster {
     /// Builds what is needed and starts everything but a pool. The hosts run version `1.0.0`, and one controller runs.
     pub async fn start(hosts: usize) -> Result<Self> {
-        let Built { controller, agent, images } =
-            tokio::task::spawn_blocking(build).await.context("the build ended")??;
+        let Built {
+            controller,
+            agent,
+            images,
+        } = tokio::task::spawn_blocking(build).await.context("the build ended")??;
         let mut clock = Clock::start();
         let log = HostLog::default();
         let network = RealHosts::new(images.clone(), log.clone()).await?;
         let gateway = network.gateway().into();
-        let (control_plane, registry) =
-            tokio::try_join!(ControlPlane::start(Options::real_hosts(gateway)), Registry::start(gateway))?;
+        let (control_plane, registry) = tokio::try_join!(
+            ControlPlane::start(Options::real_hosts(gateway)),
+            Registry::start(gateway)
+        )?;
         install(&control_plane).await?;
         deploy_agent(&control_plane, &registry, &agent).await?;
         clock.says("control plane");
@@ -107,10 +116,18 @@ impl RealCluster {
         controllers.start(0)?;
         let mut site = Site::new(controllers, registry, control_plane, log);
         // With one pod on each node at any time every drain has something to evict.
-        site.workload = Workload { image: GUEST_IMAGE.to_owned(), uneven: "DoNotSchedule".to_owned() };
+        site.workload = Workload {
+            image: GUEST_IMAGE.to_owned(),
+            uneven: "DoNotSchedule".to_owned(),
+        };
         let hosts = add_hosts(&network, &images, &site, hosts).await?;
         clock.says("installation");
-        let cluster = Self { hosts, site, images, _network: network };
+        let cluster = Self {
+            hosts,
+            site,
+            images,
+            _network: network,
+        };
         try_join_all(cluster.hosts.iter().map(RealHost::start)).await?;
         clock.says("boot");
         cluster.until_ready().await?;
@@ -136,8 +153,17 @@ impl RealCluster {
     /// Whether a host's Node is Ready under the boot that runs.
     pub async fn is_ready(&self, host: &RealHost) -> Result<bool> {
         let Some(boot) = host.boot() else { return Ok(false) };
-        let status = self.nodes().get_opt(host.name()).await?.and_then(|node| node.status).unwrap_or_default();
-        let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+        let status = self
+            .nodes()
+            .get_opt(host.name())
+            .await?
+            .and_then(|node| node.status)
+            .unwrap_or_default();
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|c| c.type_ == "Ready" && c.status == "True");
         Ok(ready && status.node_info.is_some_and(|info| info.boot_id == boot.boot_id))
     }
 
@@ -148,7 +174,10 @@ impl RealCluster {
 
     /// The host of that name.
     pub fn named(&self, name: &str) -> Result<&RealHost> {
-        self.hosts.iter().find(|h| h.name() == name).with_context(|| format!("no host {name}"))
+        self.hosts
+            .iter()
+            .find(|h| h.name() == name)
+            .with_context(|| format!("no host {name}"))
     }
 
     /// How many hosts run this image now.
@@ -208,7 +237,11 @@ impl RealCluster {
             .labels(&format!("app.kubernetes.io/name={AGENT}"))
             .fields(&format!("spec.nodeName={}", host.name()));
         for pod in pods.list(&params).await?.items {
-            pods.delete(pod.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;
+            pods.delete(
+                pod.metadata.name.as_deref().unwrap_or_default(),
+                &DeleteParams::default(),
+            )
+            .await?;
         }
         Ok(())
     }
@@ -227,13 +260,27 @@ impl RealCluster {
             text += &format!("host {}: {:?}\n{log}\n", host.name(), host.boot());
         }
         let pods: Api<Pod> = Api::all(self.client());
-        for pod in pods.list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+        for pod in pods
+            .list(&ListParams::default())
+            .await
+            .map(|l| l.items)
+            .unwrap_or_default()
+        {
             let (status, node) = (pod.status.unwrap_or_default(), pod.spec.and_then(|s| s.node_name));
             let name = pod.metadata.name.unwrap_or_default();
-            text += &format!("pod {name} on {node:?}: {:?} {}\n", status.phase, json!(status.container_statuses));
+            text += &format!(
+                "pod {name} on {node:?}: {:?} {}\n",
+                status.phase,
+                json!(status.container_statuses)
+            );
         }
         let events: Api<Event> = Api::all(self.client());
-        for event in events.list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+        for event in events
+            .list(&ListParams::default())
+            .await
+            .map(|l| l.items)
+            .unwrap_or_default()
+        {
             if event.type_.as_deref() == Some("Warning") {
                 let about = event.involved_object.name.unwrap_or_default();
                 text += &format!("event {about}: {}\n", event.message.unwrap_or_default());
@@ -256,7 +303,11 @@ fn runs(host: &RealHost, image: &Published) -> bool {
 fn agent_log(host: &RealHost) -> Result<String> {
     let mut files = vec![];
     for pod in fs::read_dir(host.path("/var/log/pods")?)?.flatten() {
-        if pod.file_name().to_string_lossy().starts_with("berth-system_berth-agent") {
+        if pod
+            .file_name()
+            .to_string_lossy()
+            .starts_with("berth-system_berth-agent")
+        {
             files.extend(fs::read_dir(pod.path().join("agent"))?.flatten().map(|f| f.path()));
         }
     }
@@ -267,8 +318,16 @@ fn agent_log(host: &RealHost) -> Result<String> {
 }
 
 fn os_version(version: &str) -> OsVersion {
-    let delay = ("usr/lib/systemd/logind.conf.d/delay.conf".to_owned(), 0o644, DELAY.as_bytes().to_vec());
-    OsVersion { payload: LAYERS.to_vec(), files: vec![delay], ..OsVersion::new(version) }
+    let delay = (
+        "usr/lib/systemd/logind.conf.d/delay.conf".to_owned(),
+        0o644,
+        DELAY.as_bytes().to_vec(),
+    );
+    OsVersion {
+        payload: LAYERS.to_vec(),
+        files: vec![delay],
+        ..OsVersion::new(version)
+    }
 }
 
 async fn publish(images: &OsImages, registry: &Registry, version: &str) -> Result<Published> {
@@ -277,8 +336,15 @@ async fn publish(images: &OsImages, registry: &Registry, version: &str) -> Resul
     let blocking = tokio::task::spawn_blocking(move || {
         let image = images.version(&spec)?;
         let pinned = image.push(&host, REPOSITORY, &spec.version)?;
-        let digest = image.digest.parse().map_err(|e| anyhow::anyhow!("{}: {e}", image.digest))?;
-        Ok(Published { reference: format!("{host}/{REPOSITORY}:{}", spec.version), pinned, digest })
+        let digest = image
+            .digest
+            .parse()
+            .map_err(|e| anyhow::anyhow!("{}: {e}", image.digest))?;
+        Ok(Published {
+            reference: format!("{host}/{REPOSITORY}:{}", spec.version),
+            pinned,
+            digest,
+        })
     });
     blocking.await.context("the push ended")?
 }
@@ -291,7 +357,10 @@ async fn add_hosts(network: &RealHosts, images: &OsImages, site: &Site, count: u
         let name = format!("node{n}");
         let mut options = HostOptions::new(&name, &first, &site.registry.host());
         let kubeconfig = site.control_plane.node_kubeconfig(&name)?.text;
-        options.node = Some(NodeIdentity { kubeconfig, ca: site.control_plane.ca_certificate() });
+        options.node = Some(NodeIdentity {
+            kubeconfig,
+            ca: site.control_plane.ca_certificate(),
+        });
         hosts.push(network.add(options).await?);
     }
     Ok(hosts)
@@ -301,7 +370,11 @@ async fn add_hosts(network: &RealHosts, images: &OsImages, site: &Site, count: u
 async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: &std::path::Path) -> Result<()> {
     let stripped = tempfile::tempdir()?;
     let program = stripped.path().join(AGENT);
-    let status = std::process::Command::new("strip").arg("-o").arg(&program).arg(agent).status();
+    let status = std::process::Command::new("strip")
+        .arg("-o")
+        .arg(&program)
+        .arg(agent)
+        .status();
     if !status.context("cannot run strip")?.success() {
         bail!("strip failed on {}", agent.display());
     }
@@ -310,13 +383,17 @@ async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: 
     let file = programs::workspace_root().join("manifests/agent-daemonset.yaml");
     let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let mut object: Value = serde_saphyr::from_str(&text).context("agent-daemonset.yaml")?;
-    let container = object.pointer_mut("/spec/template/spec/containers/0").context("the DaemonSet has no container")?;
+    let container = object
+        .pointer_mut("/spec/template/spec/containers/0")
+        .context("the DaemonSet has no container")?;
     container["image"] = json!(format!("{}/{AGENT}@{digest}", registry.host()));
     if let Some(env) = container["env"].as_array_mut() {
         env.push(json!({ "name": "BERTH_LOG", "value": "info,berth_agent=debug,kube_client=off" }));
     }
     let sets: Api<DaemonSet> = Api::namespaced(control_plane.admin_client(), "berth-system");
     let params = PatchParams::apply("admin").force();
-    sets.patch(AGENT, &params, &Patch::Apply(&object)).await.context("cannot apply the DaemonSet")?;
+    sets.patch(AGENT, &params, &Patch::Apply(&object))
+        .await
+        .context("cannot apply the DaemonSet")?;
     Ok(())
 }

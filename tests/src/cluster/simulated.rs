@@ -120,10 +120,18 @@ impl Cluster {
         }
         let fleet = SimFleet::start(configs.len(), |i| configs[i].clone()).await?;
         let kubeconfigs = ways.of_controllers(&control_plane).await?;
-        let settings = ControllerSettings { kubeconfigs, env: options.controller_env.clone() };
+        let settings = ControllerSettings {
+            kubeconfigs,
+            env: options.controller_env.clone(),
+        };
         let controllers = Controllers::with(controller, settings, &control_plane, &registry).await?;
         controllers.start(0)?;
-        Ok(Self { fleet, ways, site: Site::new(controllers, registry, control_plane, log), catalog })
+        Ok(Self {
+            fleet,
+            ways,
+            site: Site::new(controllers, registry, control_plane, log),
+            catalog,
+        })
     }
 
     /// The host with that number, from 1.
@@ -139,8 +147,16 @@ impl Cluster {
     /// Pushes an index over an amd64 and an arm64 image with that version.
     pub async fn publish_index(&self, version: &str) -> Result<Published> {
         let index = Index::tiny_os(version, version.as_bytes())?;
-        let image = index.image("amd64").context("the index has no amd64 image")?.digest.clone();
-        let digest = self.registry.client().push_index(REPOSITORY, Some(version), &index).await?;
+        let image = index
+            .image("amd64")
+            .context("the index has no amd64 image")?
+            .digest
+            .clone();
+        let digest = self
+            .registry
+            .client()
+            .push_index(REPOSITORY, Some(version), &index)
+            .await?;
         self.catalog.insert(&image.to_string(), CatalogImage::new(version));
         let repository = format!("{}/{REPOSITORY}", self.registry.host());
         Ok(Published {
@@ -158,14 +174,18 @@ impl Cluster {
     /// A new token for the agent of a host whose Node was created anew: the old one died with the old Node.
     pub async fn renew_agent_token(&self, host: &SimHost) -> Result<()> {
         let bound = Bound::Node(host.name());
-        let config = self.control_plane.service_account_kubeconfig("berth-system", "berth-agent", bound).await?;
+        let config = self
+            .control_plane
+            .service_account_kubeconfig("berth-system", "berth-agent", bound)
+            .await?;
         self.ways.of_node(host.name(), &config.path)?;
         Ok(())
     }
 
     /// Waits until every host runs a digest, all BootcNodes say so, and every berth is given back.
     pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
-        self.until_run(image, &self.fleet.hosts.iter().collect::<Vec<_>>(), limit).await
+        self.until_run(image, &self.fleet.hosts.iter().collect::<Vec<_>>(), limit)
+            .await
     }
 
     /// The same for some hosts.
@@ -194,11 +214,14 @@ impl Cluster {
 
     /// The state of everything, for a failing test's output.
     pub async fn describe(&self) -> String {
-        let hosts = self
-            .fleet
-            .hosts
-            .iter()
-            .map(|host| format!("host {}: {:?}\n{}\n", host.name(), host.facts(), tail(&host.agent_log(), 20)));
+        let hosts = self.fleet.hosts.iter().map(|host| {
+            format!(
+                "host {}: {:?}\n{}\n",
+                host.name(),
+                host.facts(),
+                tail(&host.agent_log(), 20)
+            )
+        });
         hosts.collect::<String>() + &self.site.describe().await
     }
 }
@@ -208,7 +231,11 @@ async fn publish(registry: &Registry, catalog: &Catalog, version: &str) -> Resul
     let digest = registry.client().push_image(REPOSITORY, Some(version), &image).await?;
     catalog.insert(&digest.to_string(), CatalogImage::new(version));
     let repository = format!("{}/{REPOSITORY}", registry.host());
-    Ok(Published { reference: format!("{repository}:{version}"), pinned: format!("{repository}@{digest}"), digest })
+    Ok(Published {
+        reference: format!("{repository}:{version}"),
+        pinned: format!("{repository}@{digest}"),
+        digest,
+    })
 }
 
 /// A host's configuration, with a token for its agent that is bound to its Node. The Node is made beforehand, since
@@ -223,22 +250,41 @@ async fn host(
     agent: &std::path::Path,
 ) -> Result<SimHostConfig> {
     let nodes: Api<Node> = Api::all(control_plane.admin_client());
-    let node =
-        Node { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..Node::default() };
-    nodes.create(&PostParams::default(), &node).await.context("cannot create a Node")?;
-    let token = control_plane.service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(name)).await?;
+    let node = Node {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..Node::default()
+    };
+    nodes
+        .create(&PostParams::default(), &node)
+        .await
+        .context("cannot create a Node")?;
+    let token = control_plane
+        .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(name))
+        .await?;
     let kubelet = control_plane.node_kubeconfig(name)?;
     let digest = image.digest.to_string();
-    let repository = image.reference.rsplit_once(':').map_or(image.reference.as_str(), |(r, _)| r);
+    let repository = image
+        .reference
+        .rsplit_once(':')
+        .map_or(image.reference.as_str(), |(r, _)| r);
     let mut config = SimHostConfig::new(name, repository, &digest, catalog, log);
     config.settings = options.settings.clone();
-    config.kubelet = Some(KubeletConfig { kubeconfig: kubelet.path.clone(), labels: BTreeMap::new() });
+    config.kubelet = Some(KubeletConfig {
+        kubeconfig: kubelet.path.clone(),
+        labels: BTreeMap::new(),
+    });
     config.agent = Some(AgentConfig {
         binary: agent.to_owned(),
         kubeconfig: token.path,
         kubelet_kubeconfig: kubelet.path,
-        args: [vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()], options.agent_args.clone()]
-            .concat(),
+        args: [
+            vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()],
+            options.agent_args.clone(),
+        ]
+        .concat(),
         env: options.agent_env.clone(),
     });
     Ok(config)

@@ -95,7 +95,10 @@ impl Site {
             "spec": { "nodeSelector": selector, "image": { "ref": reference }, "rollout": rollout },
         });
         let params = PatchParams::apply("admin").force();
-        self.pools().patch(name, &params, &Patch::Apply(&object)).await.context("cannot apply the pool")?;
+        self.pools()
+            .patch(name, &params, &Patch::Apply(&object))
+            .await
+            .context("cannot apply the pool")?;
         Ok(())
     }
 
@@ -109,7 +112,10 @@ impl Site {
     /// Changes a pool's spec by a merge patch.
     pub async fn patch_pool(&self, name: &str, spec: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": spec }));
-        self.pools().patch(name, &PatchParams::default(), &patch).await.context("cannot change the pool")?;
+        self.pools()
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .context("cannot change the pool")?;
         Ok(())
     }
 
@@ -166,14 +172,20 @@ impl Site {
 
     /// Who holds a berth, by its Lease.
     pub async fn held(&self) -> Result<Vec<String>> {
-        let leases = self.berths().list(&ListParams::default().labels("berth.dev/pool")).await?;
+        let leases = self
+            .berths()
+            .list(&ListParams::default().labels("berth.dev/pool"))
+            .await?;
         let holders = leases.items.into_iter().filter_map(|l| l.spec?.holder_identity);
         Ok(holders.filter(|h| !h.contains(':')).collect())
     }
 
     /// Tells the judge that what happens to this host now is the test's doing.
     pub fn excuse(&self, host: &str) {
-        self.excused.lock().unwrap_or_else(|e| e.into_inner()).push((host.to_owned(), Timestamp::now()));
+        self.excused
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .push((host.to_owned(), Timestamp::now()));
     }
 
     /// What the test did to hosts itself, and when.
@@ -188,7 +200,11 @@ impl Site {
     pub fn judge(&self) -> Result<()> {
         let violations = self.violations()?;
         if !violations.is_empty() {
-            bail!("the ground truth has {} violations:\n  {}", violations.len(), violations.join("\n  "));
+            bail!(
+                "the ground truth has {} violations:\n  {}",
+                violations.len(),
+                violations.join("\n  ")
+            );
         }
         let reboots = self.with_truth(|t| t.licensed_reboots())?;
         let mut seen = self.reboots_seen.lock().unwrap_or_else(|e| e.into_inner());
@@ -209,7 +225,13 @@ impl Site {
         let hosts = self.log.events();
         let excused = self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone();
         let capacity = self.capacity.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        Ok(ask(&Truth { hosts: &hosts, audit: audit.records(), excused: &excused, capacity, lag: LAG }))
+        Ok(ask(&Truth {
+            hosts: &hosts,
+            audit: audit.records(),
+            excused: &excused,
+            capacity,
+            lag: LAG,
+        }))
     }
 
     /// How often each host booted so far.
@@ -226,10 +248,26 @@ impl Site {
     /// The state of everything, for a failing test's output.
     pub async fn describe(&self) -> String {
         let mut text = String::new();
-        for pool in self.pools().list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
-            text += &format!("pool {}: {}\n", pool.metadata.name.unwrap_or_default(), json!(pool.status));
+        for pool in self
+            .pools()
+            .list(&ListParams::default())
+            .await
+            .map(|l| l.items)
+            .unwrap_or_default()
+        {
+            text += &format!(
+                "pool {}: {}\n",
+                pool.metadata.name.unwrap_or_default(),
+                json!(pool.status)
+            );
         }
-        for node in self.bootc_nodes().list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+        for node in self
+            .bootc_nodes()
+            .list(&ListParams::default())
+            .await
+            .map(|l| l.items)
+            .unwrap_or_default()
+        {
             text += &format!(
                 "bootcnode {}: spec {} status {}\n",
                 node.metadata.name.unwrap_or_default(),
@@ -237,7 +275,13 @@ impl Site {
                 json!(node.status)
             );
         }
-        for lease in self.berths().list(&ListParams::default()).await.map(|l| l.items).unwrap_or_default() {
+        for lease in self
+            .berths()
+            .list(&ListParams::default())
+            .await
+            .map(|l| l.items)
+            .unwrap_or_default()
+        {
             text += &format!(
                 "lease {}: {} {}\n",
                 lease.metadata.name.unwrap_or_default(),

@@ -22,7 +22,10 @@ impl Ways {
         let server = control_plane.url();
         let target = server.strip_prefix("https://").and_then(|a| a.parse().ok());
         let target = target.with_context(|| format!("{server} is no address to lead a proxy to"))?;
-        let mut ways = Self { server, ..Self::default() };
+        let mut ways = Self {
+            server,
+            ..Self::default()
+        };
         for node in nodes {
             ways.nodes.insert(node.clone(), Proxy::start(target).await?);
         }
@@ -36,8 +39,11 @@ impl Ways {
     fn through(&self, proxy: &Proxy, kubeconfig: &Path, name: &str) -> Result<PathBuf> {
         let text = std::fs::read_to_string(kubeconfig).with_context(|| format!("reading {}", kubeconfig.display()))?;
         let path = kubeconfig.with_extension(format!("{name}.kubeconfig"));
-        std::fs::write(&path, text.replace(&self.server, &format!("https://{}", proxy.address())))
-            .with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(
+            &path,
+            text.replace(&self.server, &format!("https://{}", proxy.address())),
+        )
+        .with_context(|| format!("writing {}", path.display()))?;
         Ok(path)
     }
 
@@ -54,8 +60,9 @@ impl Ways {
         if self.controllers.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let config =
-            control_plane.service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing).await?;
+        let config = control_plane
+            .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
+            .await?;
         let through = |(n, proxy)| Ok((n, self.through(proxy, &config.path, &format!("proxied-{n}"))?));
         self.controllers.iter().enumerate().map(through).collect()
     }
@@ -76,6 +83,9 @@ impl Ways {
 
     /// Changes the weather for everybody.
     pub fn everybody(&self, change: impl Fn(&mut Weather)) {
-        self.nodes.values().chain(&self.controllers).for_each(|proxy| proxy.weather(&change));
+        self.nodes
+            .values()
+            .chain(&self.controllers)
+            .for_each(|proxy| proxy.weather(&change));
     }
 }

@@ -22,7 +22,10 @@ pub struct Workload {
 impl Default for Workload {
     /// For kubelets that run nothing.
     fn default() -> Self {
-        Self { image: "registry.test/app:1".to_owned(), uneven: "ScheduleAnyway".to_owned() }
+        Self {
+            image: "registry.test/app:1".to_owned(),
+            uneven: "ScheduleAnyway".to_owned(),
+        }
     }
 }
 
@@ -54,10 +57,14 @@ impl Site {
         api.patch(name, &PatchParams::apply("tenant").force(), &Patch::Apply(&object))
             .await
             .context("cannot apply the Deployment")?;
-        self.until(&format!("Deployment {name} is available"), Duration::from_secs(30), || async {
-            let status = api.get(name).await?.status.unwrap_or_default();
-            Ok(status.available_replicas.unwrap_or(0) as usize == replicas)
-        })
+        self.until(
+            &format!("Deployment {name} is available"),
+            Duration::from_secs(30),
+            || async {
+                let status = api.get(name).await?.status.unwrap_or_default();
+                Ok(status.available_replicas.unwrap_or(0) as usize == replicas)
+            },
+        )
         .await
     }
 
@@ -72,18 +79,24 @@ impl Site {
         api.patch(name, &PatchParams::apply("tenant").force(), &Patch::Apply(&object))
             .await
             .context("cannot apply the budget")?;
-        self.until(&format!("budget {name} is observed"), Duration::from_secs(20), || async {
-            let object = api.get(name).await?;
-            let status = object.status.unwrap_or_default();
-            Ok(status.observed_generation == object.metadata.generation && status.expected_pods > 0)
-        })
+        self.until(
+            &format!("budget {name} is observed"),
+            Duration::from_secs(20),
+            || async {
+                let object = api.get(name).await?;
+                let status = object.status.unwrap_or_default();
+                Ok(status.observed_generation == object.metadata.generation && status.expected_pods > 0)
+            },
+        )
         .await
     }
 
     /// Takes a disruption budget away.
     pub async fn remove_budget(&self, name: &str) -> Result<()> {
         let api: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> = Api::namespaced(self.client(), "default");
-        api.delete(name, &DeleteParams::default()).await.context("cannot delete the budget")?;
+        api.delete(name, &DeleteParams::default())
+            .await
+            .context("cannot delete the budget")?;
         Ok(())
     }
 }

@@ -24,7 +24,9 @@ pub(super) async fn path(client: &Client, path: &Path) -> Result<()> {
     }
     for file in files(path)? {
         let content = fs::read_to_string(&file)?;
-        text(client, &content).await.with_context(|| file.display().to_string())?;
+        text(client, &content)
+            .await
+            .with_context(|| file.display().to_string())?;
     }
     Ok(())
 }
@@ -62,7 +64,11 @@ pub(super) async fn text(client: &Client, text: &str) -> Result<()> {
     for document in documents.into_iter().filter(|document| !document.is_null()) {
         let object: DynamicObject =
             serde_json::from_value(document).context("a document that is no Kubernetes object")?;
-        let what = format!("{} {}", object.types.as_ref().map_or("?", |types| &types.kind), object.name_any());
+        let what = format!(
+            "{} {}",
+            object.types.as_ref().map_or("?", |types| &types.kind),
+            object.name_any()
+        );
         one(client, &object).await.context(what)?;
     }
     Ok(())
@@ -106,7 +112,11 @@ async fn established(api: &Api<DynamicObject>, name: &str) -> Result<()> {
         let crd = api.get(name).await?;
         let conditions = crd.data["status"]["conditions"].clone();
         let is_true = |kind: &str| {
-            conditions.as_array().into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
+            conditions
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|c| c["type"] == kind && c["status"] == "True")
         };
         if is_true("Established") {
             return Ok(());

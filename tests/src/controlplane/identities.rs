@@ -25,8 +25,16 @@ pub struct Kubeconfig {
 
 impl Kubeconfig {
     pub(super) fn write(directory: &Path, name: &str, text: String) -> Result<Self> {
-        let safe: String =
-            name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect();
+        let safe: String = name
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || "-.".contains(c) {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .collect();
         let path = directory.join(format!("{safe}.kubeconfig"));
         std::fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
         Ok(Self { path, text })
@@ -145,7 +153,9 @@ impl ControlPlane {
             },
         }))?;
         let pods: Api<Pod> = Api::namespaced(self.admin_client(), namespace);
-        pods.create(&PostParams::default(), &pod).await.with_context(|| format!("placing pod {name} on {node}"))
+        pods.create(&PostParams::default(), &pod)
+            .await
+            .with_context(|| format!("placing pod {name} on {node}"))
     }
 
     fn kubeconfig_with(&self, name: &str, credential: &Credential) -> Result<Kubeconfig> {
@@ -169,5 +179,9 @@ where
 /// The text of the admin's kubeconfig. It goes by loopback, which is there before any bridge.
 pub(super) fn admin(authority: &Authority, layout: &Layout) -> Result<String> {
     let pair = authority.client("berth-test-admin", &["system:masters"])?;
-    kubeconfig(&layout.url(Ipv4Addr::LOCALHOST.into()), &authority.certificate(), &Credential::Certificate(pair))
+    kubeconfig(
+        &layout.url(Ipv4Addr::LOCALHOST.into()),
+        &authority.certificate(),
+        &Credential::Certificate(pair),
+    )
 }

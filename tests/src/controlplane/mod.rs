@@ -73,7 +73,11 @@ impl Options {
 
     /// For real hosts, which reach the API server by this address: everything runs.
     pub fn real_hosts(advertise: IpAddr) -> Self {
-        Self { advertise: Some(advertise), scheduler: true, ..Self::default() }
+        Self {
+            advertise: Some(advertise),
+            scheduler: true,
+            ..Self::default()
+        }
     }
 }
 
@@ -120,7 +124,10 @@ impl Servers {
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Process> {
-        self.etcd.iter_mut().chain(&mut self.apiserver).chain(&mut self.controllers)
+        self.etcd
+            .iter_mut()
+            .chain(&mut self.apiserver)
+            .chain(&mut self.controllers)
     }
 }
 
@@ -150,12 +157,23 @@ impl ControlPlane {
         let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
         let authority = Authority::new()?;
         let [api, etcd, peer] = &ports;
-        let layout =
-            Layout::write(directory.path(), options, &authority, [api.number(), etcd.number(), peer.number()])?;
+        let layout = Layout::write(
+            directory.path(),
+            options,
+            &authority,
+            [api.number(), etcd.number(), peer.number()],
+        )?;
         let admin = identities::admin(&authority, &layout)?;
         let admin = Kubeconfig::write(layout.directory(), "admin", admin)?.client().await?;
-        let this =
-            Self { servers: Mutex::default(), tools, layout, authority, admin, _ports: ports, _directory: directory };
+        let this = Self {
+            servers: Mutex::default(),
+            tools,
+            layout,
+            authority,
+            admin,
+            _ports: ports,
+            _directory: directory,
+        };
         this.start_all().await?;
         Ok(this)
     }
@@ -176,7 +194,8 @@ impl ControlPlane {
         }
         self.with_servers(|servers| servers.controllers = controllers)?;
         if options.controller_manager {
-            self.wait("controller manager", async || self.has_default_account().await).await?;
+            self.wait("controller manager", async || self.has_default_account().await)
+                .await?;
         }
         Ok(())
     }
@@ -209,7 +228,8 @@ impl ControlPlane {
     /// # Errors
     /// When it cannot be started.
     pub fn another_apiserver(&self, port: u16) -> Result<Process> {
-        self.layout.another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
+        self.layout
+            .another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
     }
 
     /// Whether the API server answers that it is ready.
@@ -240,8 +260,10 @@ impl ControlPlane {
     }
 
     fn with_servers<T>(&self, change: impl FnOnce(&mut Servers) -> T) -> Result<T> {
-        let mut servers =
-            self.servers.lock().map_err(|_| anyhow::anyhow!("a thread panicked while it held the servers"))?;
+        let mut servers = self
+            .servers
+            .lock()
+            .map_err(|_| anyhow::anyhow!("a thread panicked while it held the servers"))?;
         Ok(change(&mut servers))
     }
 
@@ -279,7 +301,9 @@ impl ControlPlane {
     /// Applies every YAML document of a file, or of a directory's `*.yaml` files in order of their names
     /// (what `kubectl kustomize` makes of it, if there is a `kustomization.yaml`), server-side and in order.
     pub async fn apply_manifests(&self, path: &Path) -> Result<()> {
-        apply::path(&self.admin, path).await.with_context(|| format!("applying {}", path.display()))
+        apply::path(&self.admin, path)
+            .await
+            .with_context(|| format!("applying {}", path.display()))
     }
 
     /// Applies every document of a YAML text, server-side and in order.

@@ -71,8 +71,11 @@ impl Authority {
 
     /// A server certificate for these names and addresses.
     pub fn server(&self, names: &[&str], addresses: &BTreeSet<IpAddr>) -> Result<Pair> {
-        let all: Vec<String> =
-            names.iter().map(|name| (*name).to_owned()).chain(addresses.iter().map(IpAddr::to_string)).collect();
+        let all: Vec<String> = names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .chain(addresses.iter().map(IpAddr::to_string))
+            .collect();
         let mut params = params("kube-apiserver", &[]);
         params.subject_alt_names = CertificateParams::new(all)?.subject_alt_names;
         self.sign(params, ExtendedKeyUsagePurpose::ServerAuth)
@@ -84,7 +87,10 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer).context("signing a certificate")?;
-        Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+        Ok(Pair {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
     }
 }
 

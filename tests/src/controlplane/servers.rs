@@ -58,11 +58,17 @@ impl Layout {
             "kubernetes.default.svc.cluster.local",
         ];
         authority.server(&names, &addresses)?.write(directory, "apiserver")?;
-        authority.client("kube-apiserver-kubelet-client", &["system:masters"])?.write(directory, "kubelet-client")?;
+        authority
+            .client("kube-apiserver-kubelet-client", &["system:masters"])?
+            .write(directory, "kubelet-client")?;
         fs::write(directory.join("ca.crt"), authority.certificate())?;
         fs::write(directory.join("audit.yaml"), AUDIT_POLICY)?;
         write_token_keys(directory)?;
-        Ok(Self { directory: directory.to_owned(), options, ports })
+        Ok(Self {
+            directory: directory.to_owned(),
+            options,
+            ports,
+        })
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -116,7 +122,12 @@ impl Layout {
 
     /// Starts one more API server of the same cluster, on another port.
     pub(super) fn another_apiserver(&self, program: &Path, port: u16) -> Result<Process> {
-        self.apiserver_on(program, &format!("kube-apiserver-{port}"), port, &format!("audit-{port}.log"))
+        self.apiserver_on(
+            program,
+            &format!("kube-apiserver-{port}"),
+            port,
+            &format!("audit-{port}.log"),
+        )
     }
 
     fn apiserver_on(&self, program: &Path, name: &str, port: u16, audit_log: &str) -> Result<Process> {
@@ -145,9 +156,10 @@ impl Layout {
             "--max-mutating-requests-inflight=1000".to_owned(),
         ];
         match self.options.advertise {
-            Some(address) => {
-                arguments.extend(["--bind-address=0.0.0.0".to_owned(), format!("--advertise-address={address}")])
-            }
+            Some(address) => arguments.extend([
+                "--bind-address=0.0.0.0".to_owned(),
+                format!("--advertise-address={address}"),
+            ]),
             // The endpoints of the service may not be a loopback address.
             None => arguments.extend([
                 "--bind-address=127.0.0.1".to_owned(),
@@ -201,7 +213,13 @@ impl Layout {
 
 /// Flags of a component that is the only one of its kind, serves nobody, and has a machine to itself.
 fn alone() -> [String; 4] {
-    ["--leader-elect=false", "--secure-port=0", "--kube-api-qps=500", "--kube-api-burst=1000"].map(str::to_owned)
+    [
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
+    ]
+    .map(str::to_owned)
 }
 
 fn etcd_url(port: u16) -> String {

@@ -65,7 +65,11 @@ pub struct HostLog(Arc<Mutex<Vec<HostEvent>>>);
 impl HostLog {
     /// Adds an entry with the time of now.
     pub fn record(&self, host: &str, change: HostChange) {
-        let event = HostEvent { at: Timestamp::now(), host: host.to_owned(), change };
+        let event = HostEvent {
+            at: Timestamp::now(),
+            host: host.to_owned(),
+            change,
+        };
         tracing::info!(host, change = ?event.change, "host");
         // A poisoned lock only means that another test thread panicked between two pushes: the list is whole.
         self.0.lock().unwrap_or_else(|e| e.into_inner()).push(event);

@@ -44,12 +44,20 @@ pub struct Entry {
 impl Entry {
     /// A file that everybody may read.
     pub fn file(path: String, content: Vec<u8>) -> Self {
-        Self { path, mode: 0o644, content }
+        Self {
+            path,
+            mode: 0o644,
+            content,
+        }
     }
 
     /// A file that everybody may run.
     pub fn executable(path: String, content: Vec<u8>) -> Self {
-        Self { path, mode: 0o755, content }
+        Self {
+            path,
+            mode: 0o755,
+            content,
+        }
     }
 }
 
@@ -83,7 +91,13 @@ impl Layer {
         let diff_id = transfer(&mut archive.as_slice(), &mut hashed, compression)?;
         let (digest, size, bytes) = hashed.finish()?;
         let content = Content::Memory(bytes.into());
-        Ok(Self { digest, diff_id, size, compression, content })
+        Ok(Self {
+            digest,
+            diff_id,
+            size,
+            compression,
+            content,
+        })
     }
 
     /// A layer from a tar file. Uncompressed, the file itself is what gets pushed, so leave it there.
@@ -93,14 +107,26 @@ impl Layer {
             let mut hashed = Hashed::new(io::sink());
             let diff_id = transfer(&mut source, &mut hashed, compression)?;
             let (digest, size, _) = hashed.finish()?;
-            return Ok(Self { digest, diff_id, size, compression, content: Content::File(path.to_owned()) });
+            return Ok(Self {
+                digest,
+                diff_id,
+                size,
+                compression,
+                content: Content::File(path.to_owned()),
+            });
         }
         let target = tempfile::NamedTempFile::new()?;
         let mut hashed = Hashed::new(io::BufWriter::new(target));
         let diff_id = transfer(&mut source, &mut hashed, compression)?;
         let (digest, size, writer) = hashed.finish()?;
         let target = writer.into_inner().context("writing a layer")?;
-        Ok(Self { digest, diff_id, size, compression, content: Content::Temporary(Arc::new(target.into_temp_path())) })
+        Ok(Self {
+            digest,
+            diff_id,
+            size,
+            compression,
+            content: Content::Temporary(Arc::new(target.into_temp_path())),
+        })
     }
 
     /// Its entry in a manifest.
@@ -198,7 +224,11 @@ struct Hashed<W> {
 
 impl<W: Write> Hashed<W> {
     fn new(inner: W) -> Self {
-        Self { inner, hash: Hash::new(&SHA256), size: 0 }
+        Self {
+            inner,
+            hash: Hash::new(&SHA256),
+            size: 0,
+        }
     }
 
     fn finish(mut self) -> Result<(Digest, u64, W)> {

@@ -42,7 +42,10 @@ pub struct RegistryClient {
 impl RegistryClient {
     /// A client for the registry at `http://address:port`.
     pub fn new(url: &str) -> Self {
-        Self { url: url.trim_end_matches('/').to_owned(), http: Client::builder(TokioExecutor::new()).build_http() }
+        Self {
+            url: url.trim_end_matches('/').to_owned(),
+            http: Client::builder(TokioExecutor::new()).build_http(),
+        }
     }
 
     /// Pushes an image; returns its digest. Without a tag only the digest finds it.
@@ -52,9 +55,11 @@ impl RegistryClient {
         }
         if !self.has_blob(repository, &image.config_digest).await? {
             let body = full(image.config.clone());
-            self.upload(repository, &image.config_digest, image.config.len() as u64, body).await?;
+            self.upload(repository, &image.config_digest, image.config.len() as u64, body)
+                .await?;
         }
-        self.put_manifest(repository, tag, &image.digest, MANIFEST, &image.manifest).await?;
+        self.put_manifest(repository, tag, &image.digest, MANIFEST, &image.manifest)
+            .await?;
         Ok(image.digest.clone())
     }
 
@@ -63,7 +68,8 @@ impl RegistryClient {
         for image in &index.images {
             self.push_image(repository, None, image).await?;
         }
-        self.put_manifest(repository, tag, &index.digest, INDEX, &index.manifest).await?;
+        self.put_manifest(repository, tag, &index.digest, INDEX, &index.manifest)
+            .await?;
         Ok(index.digest.clone())
     }
 
@@ -71,7 +77,8 @@ impl RegistryClient {
     pub async fn tag(&self, repository: &str, tag: &str, digest: &Digest) -> Result<()> {
         let found = self.manifest(repository, &digest.to_string()).await?;
         let found = found.with_context(|| format!("{repository}@{digest} is not there"))?;
-        self.put_manifest(repository, Some(tag), digest, &found.media_type, &found.bytes).await
+        self.put_manifest(repository, Some(tag), digest, &found.media_type, &found.bytes)
+            .await
     }
 
     /// The manifest or index of a tag or digest, or nothing.
@@ -86,7 +93,11 @@ impl RegistryClient {
         let response = expect(response, StatusCode::OK).await?;
         let media_type = header(&response, CONTENT_TYPE)?;
         let bytes = response.into_body().collect().await?.to_bytes();
-        Ok(Some(Manifest { digest: super::digest(&bytes)?, media_type, bytes }))
+        Ok(Some(Manifest {
+            digest: super::digest(&bytes)?,
+            media_type,
+            bytes,
+        }))
     }
 
     /// Removes a manifest, as a registry's clean-up would.

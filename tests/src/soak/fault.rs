@@ -185,7 +185,10 @@ impl Kind {
     /// Whether it takes the host or its turn apart so that only one of this sort fits into a rollout of a node: three
     /// turns that do not apply a digest make it a failed one, and rightly so.
     pub(super) fn is_violent(self) -> bool {
-        matches!(self, Self::LostReboot | Self::PowerCut | Self::Vanish | Self::FailFinalization)
+        matches!(
+            self,
+            Self::LostReboot | Self::PowerCut | Self::Vanish | Self::FailFinalization
+        )
     }
 }
 
@@ -254,7 +257,12 @@ impl fmt::Display for Fault {
             Self::Outage(who, lasts) => write!(f, "no API server for {who} for {}", seconds(lasts)),
             Self::Stall(who, lasts) => write!(f, "API server stalls for {who} for {}", seconds(lasts)),
             Self::Latency(who, latency, lasts) => {
-                write!(f, "{} ms more to the API server for {who} for {}", latency.as_millis(), seconds(lasts))
+                write!(
+                    f,
+                    "{} ms more to the API server for {who} for {}",
+                    latency.as_millis(),
+                    seconds(lasts)
+                )
             }
             Self::Pause(lasts) => write!(f, "pause for {}", seconds(lasts)),
             Self::Resize(first, second, lasts) => {

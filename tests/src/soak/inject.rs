@@ -175,7 +175,10 @@ impl Injector<'_> {
             Fault::Outage(who, lasts) => self.weather(who, lasts, |w, on| w.down = on).await,
             Fault::Stall(who, lasts) => self.weather(who, lasts, |w, on| w.stalled = on).await,
             Fault::Latency(who, latency, lasts) => {
-                self.weather(who, lasts, |w, on| w.latency = if on { latency } else { Duration::ZERO }).await;
+                self.weather(who, lasts, |w, on| {
+                    w.latency = if on { latency } else { Duration::ZERO }
+                })
+                .await;
             }
             Fault::LostReboot(node, rescue, after) => self.lose_reboot(self.host(node), rescue, after).await?,
             Fault::PowerCut(node) => {
@@ -224,13 +227,17 @@ impl Injector<'_> {
             }
             Fault::Retarget(lasts) => self.ask_for(self.other, lasts).await,
             Fault::RefuseBerths(lasts) => {
-                self.webhooks().create(&PostParams::default(), &broken_webhook()?).await.or_else(if_there)?;
+                self.webhooks()
+                    .create(&PostParams::default(), &broken_webhook()?)
+                    .await
+                    .or_else(if_there)?;
                 sleep(lasts).await;
                 self.mend_webhook().await
             }
             Fault::BadImage(lasts) => self.ask_for(self.bad.context("no bad image was made")?, lasts).await,
             Fault::Move(node, lasts) => {
-                self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: "true" } } })).await?;
+                self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: "true" } } }))
+                    .await?;
                 let Some(lasts) = lasts else { return Ok(()) };
                 sleep(lasts).await;
                 self.move_back(node).await
@@ -244,7 +251,8 @@ impl Injector<'_> {
     /// # Errors
     /// When the API server does not take it.
     pub async fn move_back(&self, node: usize) -> Result<()> {
-        self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: null } } })).await
+        self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: null } } }))
+            .await
     }
 
     fn webhooks(&self) -> Api<ValidatingWebhookConfiguration> {
@@ -252,7 +260,12 @@ impl Injector<'_> {
     }
 
     async fn mend_webhook(&self) -> Result<()> {
-        unless_absent(self.webhooks().delete(WEBHOOK, &DeleteParams::default()).await.map(drop))
+        unless_absent(
+            self.webhooks()
+                .delete(WEBHOOK, &DeleteParams::default())
+                .await
+                .map(drop),
+        )
     }
 
     /// Asks for another image, and for the first one after a while.
@@ -277,7 +290,12 @@ impl Injector<'_> {
         match who {
             Who::Everybody => ways.everybody(change),
             Who::Agent(node) => ways.node(self.host(node).name(), change),
-            Who::Agents => self.cluster.fleet.hosts.iter().for_each(|host| ways.node(host.name(), &change)),
+            Who::Agents => self
+                .cluster
+                .fleet
+                .hosts
+                .iter()
+                .for_each(|host| ways.node(host.name(), &change)),
             Who::Controller(number) => ways.controller(number, change),
             Who::Controllers | Who::Leader => (0..CONTROLLERS).for_each(|number| ways.controller(number, &change)),
         }
@@ -300,7 +318,8 @@ impl Injector<'_> {
     /// When the API server does not take it.
     pub async fn cordon_all(&self, nodes: &[usize], unschedulable: bool) -> Result<()> {
         for node in nodes {
-            self.patch_node(*node, json!({ "spec": { "unschedulable": unschedulable } })).await?;
+            self.patch_node(*node, json!({ "spec": { "unschedulable": unschedulable } }))
+                .await?;
         }
         Ok(())
     }
@@ -309,7 +328,11 @@ impl Injector<'_> {
     async fn patch_node(&self, node: usize, patch: serde_json::Value) -> Result<()> {
         let (name, start) = (self.host(node).name(), Instant::now());
         loop {
-            let patched = self.cluster.nodes().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+            let patched = self
+                .cluster
+                .nodes()
+                .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await;
             match patched {
                 Err(kube::Error::Api(status)) if status.code == 404 && start.elapsed() < ADMIN_TRIES => {
                     sleep(Duration::from_millis(100)).await;
@@ -359,14 +382,22 @@ impl Injector<'_> {
                 host.stop_kubelet();
             }
         }
-        unless_absent(self.cluster.nodes().delete(host.name(), &DeleteParams::default()).await.map(drop))?;
+        unless_absent(
+            self.cluster
+                .nodes()
+                .delete(host.name(), &DeleteParams::default())
+                .await
+                .map(drop),
+        )?;
         sleep(lasts).await;
         match how {
             Vanish::PowerLoss => host.power_on().await?,
             Vanish::Stopped => host.register().await?,
         }
         let back = || async { Ok(self.uid(host).await?.is_some_and(|uid| Some(uid) != before)) };
-        self.cluster.until(&format!("{} is back", host.name()), ADMIN_TRIES, back).await?;
+        self.cluster
+            .until(&format!("{} is back", host.name()), ADMIN_TRIES, back)
+            .await?;
         self.cluster.renew_agent_token(host).await?;
         // One that another fault had started meanwhile still has the old Node's token.
         host.kill_agent();
@@ -375,14 +406,22 @@ impl Injector<'_> {
     }
 
     async fn uid(&self, host: &SimHost) -> Result<Option<String>> {
-        Ok(self.cluster.nodes().get_opt(host.name()).await?.and_then(|node| node.metadata.uid))
+        Ok(self
+            .cluster
+            .nodes()
+            .get_opt(host.name())
+            .await?
+            .and_then(|node| node.metadata.uid))
     }
 }
 
 /// A webhook that nobody answers for, which has to see what controllers write of berths.
 fn broken_webhook() -> Result<ValidatingWebhookConfiguration> {
     let of_controllers = "request.userInfo.username == 'system:serviceaccount:berth-system:berth-controller'";
-    let berths = format!("'{}' in object.metadata.?labels.orValue({{}})", berth_api::keys::LABEL_POOL);
+    let berths = format!(
+        "'{}' in object.metadata.?labels.orValue({{}})",
+        berth_api::keys::LABEL_POOL
+    );
     let object = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": { "name": WEBHOOK },

@@ -46,7 +46,13 @@ impl Judge {
     /// When the audit log cannot be read.
     pub fn new(cluster: &Cluster) -> Result<Self> {
         let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
-        let mut judge = Self { audit, events: 0, boots: BTreeMap::new(), kept: vec![], since: Timestamp::now() };
+        let mut judge = Self {
+            audit,
+            events: 0,
+            boots: BTreeMap::new(),
+            kept: vec![],
+            since: Timestamp::now(),
+        };
         judge.next(cluster)?;
         Ok(judge)
     }
@@ -89,23 +95,45 @@ impl Judge {
         for event in hosts.iter().filter(|e| matches!(e.change, HostChange::Up { .. })) {
             self.boots.insert(event.host.clone(), event.clone());
         }
-        let excused: Vec<_> = cluster.excused().into_iter().filter(|(_, at)| *at >= self.since).collect();
+        let excused: Vec<_> = cluster
+            .excused()
+            .into_iter()
+            .filter(|(_, at)| *at >= self.since)
+            .collect();
         let capacity = BTreeMap::from([(POOL.to_owned(), most), (SPARE.to_owned(), 1)]);
-        let truth = Truth { hosts: &hosts, audit: &records, excused: &excused, capacity, lag };
+        let truth = Truth {
+            hosts: &hosts,
+            audit: &records,
+            excused: &excused,
+            capacity,
+            lag,
+        };
         let (violations, licensed) = (truth.violations(), truth.licensed_reboots());
         self.kept = last_writes(&records);
         self.since = Timestamp::now();
-        Ok(Verdict { violations, licensed, records, hosts })
+        Ok(Verdict {
+            violations,
+            licensed,
+            records,
+            hosts,
+        })
     }
 }
 
 /// The last write of each berth, Node, BootcNode and status of a pool: what the next ones are compared with.
 fn last_writes(records: &[Record]) -> Vec<Record> {
     let mut last: BTreeMap<(String, String), &Record> = BTreeMap::new();
-    for record in records.iter().filter(|r| r.is_write() && r.succeeded() && r.response.is_some()) {
+    for record in records
+        .iter()
+        .filter(|r| r.is_write() && r.succeeded() && r.response.is_some())
+    {
         let of_interest = ["leases", "nodes", "bootcnodes", "bootcnodepools/status"];
         if of_interest.contains(&record.target().as_str()) {
-            let name = record.response.as_ref().and_then(|o| o.pointer("/metadata/name")).and_then(|n| n.as_str());
+            let name = record
+                .response
+                .as_ref()
+                .and_then(|o| o.pointer("/metadata/name"))
+                .and_then(|n| n.as_str());
             last.insert((record.target(), name.unwrap_or_default().to_owned()), record);
         }
     }

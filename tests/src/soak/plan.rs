@@ -78,42 +78,80 @@ impl Plan {
     /// takes the agent a minute, and another one to try again.
     pub fn new(run: u64, rollout: u64, nodes: usize, patience: bool) -> Self {
         let seed = seed_of(run, rollout);
-        let mut draw = Draw { random: Random::new(seed), nodes, patience, hurt: BTreeSet::new() };
+        let mut draw = Draw {
+            random: Random::new(seed),
+            nodes,
+            patience,
+            hurt: BTreeSet::new(),
+        };
         let cordoned = draw.cordoned();
         let scene = (!draw.random.once_in(3)).then(|| draw.scene());
         let (scene, besides) = scene.unzip();
         draw.hurt.extend(scene.as_ref().map(|scene| scene.node));
-        let besides = besides.unwrap_or_default().into_iter().map(|fault| Timed { at: Duration::ZERO, fault });
+        let besides = besides.unwrap_or_default().into_iter().map(|fault| Timed {
+            at: Duration::ZERO,
+            fault,
+        });
         let count = draw.random.within(if scene.is_some() { 0..=4 } else { 2..=6 });
         let mut faults: Vec<Timed> = besides.chain((0..count).filter_map(|_| draw.timed())).collect();
         faults.sort_by_key(|timed| timed.at);
-        Self { rollout, seed, cordoned, faults, scene }
+        Self {
+            rollout,
+            seed,
+            cordoned,
+            faults,
+            scene,
+        }
     }
 
     /// The plan without any fault.
     pub fn quiet(run: u64, rollout: u64) -> Self {
-        Self { rollout, seed: seed_of(run, rollout), cordoned: (vec![], None), faults: vec![], scene: None }
+        Self {
+            rollout,
+            seed: seed_of(run, rollout),
+            cordoned: (vec![], None),
+            faults: vec![],
+            scene: None,
+        }
     }
 
     /// Everything that goes wrong, whenever it does.
     pub fn all_faults(&self) -> impl Iterator<Item = &Fault> {
-        let of_scene = self.scene.iter().flat_map(|scene| scene.faults.iter().map(|(_, fault)| fault));
+        let of_scene = self
+            .scene
+            .iter()
+            .flat_map(|scene| scene.faults.iter().map(|(_, fault)| fault));
         self.faults.iter().map(|timed| &timed.fault).chain(of_scene)
     }
 
     /// How late a request or a change may arrive because of these faults, and a little more.
     pub fn lag(&self) -> jiff::SignedDuration {
         let delays = |fault: &Fault| {
-            matches!(fault, Fault::Outage(..) | Fault::Stall(..) | Fault::Latency(..) | Fault::FreezeController(..))
+            matches!(
+                fault,
+                Fault::Outage(..) | Fault::Stall(..) | Fault::Latency(..) | Fault::FreezeController(..)
+            )
         };
         let is_slow = self.scene.as_ref().is_some_and(|scene| !scene.slow.is_empty());
         // Several of them may follow each other.
-        jiff::SignedDuration::from_secs(if is_slow || self.all_faults().any(delays) { 12 } else { 1 })
+        jiff::SignedDuration::from_secs(if is_slow || self.all_faults().any(delays) {
+            12
+        } else {
+            1
+        })
     }
 
     /// The nodes that are still in the other pool in the end.
     pub fn moved_to_the_end(&self) -> BTreeSet<usize> {
-        self.all_faults().filter_map(|f| if let Fault::Move(node, None) = f { Some(*node) } else { None }).collect()
+        self.all_faults()
+            .filter_map(|f| {
+                if let Fault::Move(node, None) = f {
+                    Some(*node)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     /// The nodes that are still cordoned in the end: cordoned by an admin before the rollout, and neither uncordoned by
@@ -193,9 +231,11 @@ impl Draw {
             Kind::Stall => Fault::Stall(self.who(), self.lasting(300..=LONGEST_OUTAGE)),
             Kind::Latency => Fault::Latency(self.who(), self.lasting(20..=400), self.lasting(1_000..=4_000)),
             Kind::Pause => Fault::Pause(self.lasting(100..=2_000)),
-            Kind::Resize => {
-                Fault::Resize(self.random.within(1..=5), self.random.within(1..=5), self.lasting(200..=2_000))
-            }
+            Kind::Resize => Fault::Resize(
+                self.random.within(1..=5),
+                self.random.within(1..=5),
+                self.lasting(200..=2_000),
+            ),
             Kind::Cordon => Fault::Cordon(self.node(), self.lasting(300..=3_000)),
             Kind::Label => Fault::Label(self.node()),
             Kind::DeleteBootcNode => Fault::DeleteBootcNode(self.node()),
@@ -203,7 +243,11 @@ impl Draw {
             Kind::LostReboot => self.lost_reboot(),
             Kind::PowerCut => Fault::PowerCut(self.node()),
             Kind::Vanish => {
-                let how = if self.random.once_in(2) { Vanish::PowerLoss } else { Vanish::Stopped };
+                let how = if self.random.once_in(2) {
+                    Vanish::PowerLoss
+                } else {
+                    Vanish::Stopped
+                };
                 Fault::Vanish(self.node(), how, self.lasting(200..=3_000))
             }
             Kind::Move => Fault::Move(self.node(), self.stay()),
@@ -254,7 +298,11 @@ impl fmt::Display for Plan {
             let until = until.map_or("to the end".to_owned(), |until| format!("until {}", seconds(&until)));
             write!(f, " {} cordoned {until},", names.join(" "))?;
         }
-        let faults: Vec<_> = self.faults.iter().map(|t| format!("{} @{}", t.fault, seconds(&t.at))).collect();
+        let faults: Vec<_> = self
+            .faults
+            .iter()
+            .map(|t| format!("{} @{}", t.fault, seconds(&t.at)))
+            .collect();
         match faults.is_empty() {
             true => f.write_str(" none")?,
             false => write!(f, " {}", faults.join(", "))?,
@@ -286,7 +334,10 @@ mod tests {
 
     #[test]
     fn every_kind_of_fault_comes_in_a_long_run() {
-        let kinds: BTreeSet<Kind> = plans(200).iter().flat_map(|p| p.faults.iter().map(|t| t.fault.kind())).collect();
+        let kinds: BTreeSet<Kind> = plans(200)
+            .iter()
+            .flat_map(|p| p.faults.iter().map(|t| t.fault.kind()))
+            .collect();
         assert_eq!(kinds.len(), WEIGHTS.len(), "{kinds:?}");
     }
 
@@ -295,10 +346,21 @@ mod tests {
         for plan in plans(1000) {
             assert!(plan.faults.len() <= 15 && plan.faults.is_sorted_by_key(|t| t.at));
             assert!(plan.faults.iter().all(|t| t.at <= Duration::from_millis(LAST_BEGIN)));
-            let violent = plan.faults.iter().filter(|t| t.fault.kind().is_violent()).filter_map(|t| t.fault.node());
+            let violent = plan
+                .faults
+                .iter()
+                .filter(|t| t.fault.kind().is_violent())
+                .filter_map(|t| t.fault.node());
             let violent: Vec<_> = violent.collect();
-            assert_eq!(violent.iter().collect::<BTreeSet<_>>().len(), violent.len(), "one for each node: {plan}");
-            assert!(plan.cordoned_to_the_end().len() < CAPACITY, "who stays cordoned must leave room: {plan}");
+            assert_eq!(
+                violent.iter().collect::<BTreeSet<_>>().len(),
+                violent.len(),
+                "one for each node: {plan}"
+            );
+            assert!(
+                plan.cordoned_to_the_end().len() < CAPACITY,
+                "who stays cordoned must leave room: {plan}"
+            );
             for timed in &plan.faults {
                 assert!(timed.fault.node().is_none_or(|n| (1..=12).contains(&n)), "{plan}");
                 if let Fault::Outage(_, lasts) | Fault::Stall(_, lasts) = timed.fault {

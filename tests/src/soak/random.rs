@@ -57,7 +57,11 @@ mod tests {
     fn the_numbers_of_a_seed_never_change() {
         let mut random = Random::new(1_234_567);
         // From the reference implementation by Sebastiano Vigna.
-        let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+        ];
         assert_eq!([random.bits(), random.bits(), random.bits()], expected);
     }
 

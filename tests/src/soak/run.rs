@@ -35,7 +35,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { bug: None, hosts: HOSTS }
+        Self {
+            bug: None,
+            hosts: HOSTS,
+        }
     }
 }
 
@@ -83,7 +86,12 @@ impl Soak {
     pub async fn rollout(&mut self, plan: &Plan) -> Result<Outcome> {
         let target = self.cluster.publish(&format!("{}.0.0", plan.rollout + 2)).await?;
         let bad = self.bad_image(plan).await?;
-        let injector = Injector { cluster: &self.cluster, target: &target, other: &self.before, bad: bad.as_ref() };
+        let injector = Injector {
+            cluster: &self.cluster,
+            target: &target,
+            other: &self.before,
+            bad: bad.as_ref(),
+        };
         injector.cordon_all(&plan.cordoned.0, true).await?;
         self.judge.next(&self.cluster)?;
         let start = Instant::now();
@@ -100,7 +108,9 @@ impl Soak {
         if let Err(error) = settled {
             let what = format!("{error:#}");
             let line = what.lines().next().unwrap_or_default();
-            verdict.violations.push(format!("I10: the rollout did not come to its end: {line}"));
+            verdict
+                .violations
+                .push(format!("I10: the rollout did not come to its end: {line}"));
         }
         let state = match (state, verdict.violations.is_empty()) {
             (None, false) => Some(self.cluster.describe().await),
@@ -135,11 +145,15 @@ impl Soak {
             "maxFailures": HOSTS, "retryToken": format!("rollout-{}", plan.rollout), "paused": false,
         });
         if self.cluster.pools().get_opt(POOL).await?.is_none() {
-            self.cluster.pool(POOL, &self.before.reference, json!({ "maxUnavailable": CAPACITY })).await?;
+            self.cluster
+                .pool(POOL, &self.before.reference, json!({ "maxUnavailable": CAPACITY }))
+                .await?;
             let others = json!({ "matchExpressions": [{ "key": LABEL_SPARE, "operator": "DoesNotExist" }] });
             self.cluster.patch_pool(POOL, json!({ "nodeSelector": others })).await?;
             let spare = json!({ LABEL_SPARE: "true" });
-            self.cluster.pool_of(SPARE, spare, &self.before.reference, json!({ "maxUnavailable": 1 })).await?;
+            self.cluster
+                .pool_of(SPARE, spare, &self.before.reference, json!({ "maxUnavailable": 1 }))
+                .await?;
         }
         let mut of_spare = rollout.clone();
         of_spare["maxUnavailable"] = json!(1);
@@ -156,19 +170,28 @@ impl Soak {
         for pool in [POOL, SPARE] {
             self.cluster.patch_pool(pool, token.clone()).await?;
         }
-        let alone = plan.all_faults().any(|f| matches!(f, Fault::LostReboot(_, Rescue::Nothing, _)));
+        let alone = plan
+            .all_faults()
+            .any(|f| matches!(f, Fault::LostReboot(_, Rescue::Nothing, _)));
         let limit = if alone { NOTICED_WITHIN } else { SETTLED_WITHIN };
         let start = Instant::now();
         self.cluster.until_all_run(target, limit).await?;
         let left = limit.saturating_sub(start.elapsed()).max(Duration::from_secs(1));
-        self.cluster.until("every berth is closed and every cordon is undone", left, || self.is_tidy(plan)).await
+        self.cluster
+            .until("every berth is closed and every cordon is undone", left, || {
+                self.is_tidy(plan)
+            })
+            .await
     }
 
     async fn is_tidy(&self, plan: &Plan) -> Result<bool> {
         let params = ListParams::default().labels(berth_api::keys::LABEL_POOL);
         let berths = self.cluster.berths().list(&params).await?;
         let closed = |holder: Option<&str>| holder.is_some_and(|h| h.starts_with("closed:"));
-        if !berths.iter().all(|b| closed(b.spec.as_ref().and_then(|s| s.holder_identity.as_deref()))) {
+        if !berths
+            .iter()
+            .all(|b| closed(b.spec.as_ref().and_then(|s| s.holder_identity.as_deref())))
+        {
             return Ok(false);
         }
         let nodes = self.cluster.nodes().list(&ListParams::default()).await?;
@@ -197,7 +220,10 @@ fn most(plan: &Plan) -> usize {
 fn cluster_options(options: &Options) -> Result<ClusterOptions> {
     let mut cluster = ClusterOptions {
         hosts: options.hosts,
-        settings: Settings { reboot_time: Duration::from_millis(200), ..Settings::default() },
+        settings: Settings {
+            reboot_time: Duration::from_millis(200),
+            ..Settings::default()
+        },
         proxied_controllers: CONTROLLERS,
         ..ClusterOptions::default()
     };
@@ -224,9 +250,18 @@ pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> R
     write("plan.txt", &format!("{plan}\n"))?;
     write("violations.txt", &outcome.verdict.violations.join("\n"))?;
     write("state.txt", outcome.state.as_deref().unwrap_or_default())?;
-    let hosts: Vec<_> = outcome.verdict.hosts.iter().map(|event| json!(event).to_string()).collect();
+    let hosts: Vec<_> = outcome
+        .verdict
+        .hosts
+        .iter()
+        .map(|event| json!(event).to_string())
+        .collect();
     write("hosts.jsonl", &hosts.join("\n"))?;
-    let writes = outcome.verdict.records.iter().filter(|r| r.is_write() || !r.succeeded());
+    let writes = outcome
+        .verdict
+        .records
+        .iter()
+        .filter(|r| r.is_write() || !r.succeeded());
     let writes: Vec<_> = writes.map(|record| json!(record).to_string()).collect();
     write("writes.jsonl", &writes.join("\n"))?;
     for host in &soak.cluster.fleet.hosts {
@@ -234,7 +269,10 @@ pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> R
     }
     for number in 0..CONTROLLERS {
         let log = format!("berth-controller-{number}.log");
-        copy_tail(&soak.cluster.control_plane.directory().join(&log), &directory.join(&log))?;
+        copy_tail(
+            &soak.cluster.control_plane.directory().join(&log),
+            &directory.join(&log),
+        )?;
     }
     Ok(directory)
 }

@@ -81,7 +81,11 @@ impl fmt::Display for Scene {
         for (who, latency) in &self.slow {
             write!(f, " ({who} {} ms slower before)", latency.as_millis())?;
         }
-        let faults: Vec<_> = self.faults.iter().map(|(at, fault)| format!(" {fault} +{}", seconds(at))).collect();
+        let faults: Vec<_> = self
+            .faults
+            .iter()
+            .map(|(at, fault)| format!(" {fault} +{}", seconds(at)))
+            .collect();
         f.write_str(&faults.join(","))
     }
 }
@@ -119,7 +123,17 @@ impl Draw {
         let moment = Moment::OF_TURN[self.random.index(Moment::OF_TURN.len())];
         let soon = self.lasting(0..=150);
         let one = |fault| vec![(soon, fault)];
-        let plain = |moment, faults| (Scene { node, moment, slow: vec![], faults }, vec![]);
+        let plain = |moment, faults| {
+            (
+                Scene {
+                    node,
+                    moment,
+                    slow: vec![],
+                    faults,
+                },
+                vec![],
+            )
+        };
         match self.random.within(1..=11) {
             1 => (self.gate_closes(node), vec![]),
             2 => (self.capacity_shrinks(node), vec![]),
@@ -147,7 +161,12 @@ impl Draw {
             2 => Fault::Resize(1, self.random.within(1..=4), lasts),
             _ => Fault::Retarget(lasts),
         };
-        Scene { node, moment: Moment::Offered, slow, faults: vec![(Duration::ZERO, fault)] }
+        Scene {
+            node,
+            moment: Moment::Offered,
+            slow,
+            faults: vec![(Duration::ZERO, fault)],
+        }
     }
 
     /// The node takes what a smaller capacity has no room for, and what no controller could withdraw.
@@ -156,14 +175,24 @@ impl Draw {
         let refuse = Fault::RefuseBerths(self.lasting(2_000..=3_000));
         let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
         let faults = vec![(Duration::ZERO, refuse), (Duration::from_millis(100), shrink)];
-        Scene { node, moment: Moment::Offered, slow, faults }
+        Scene {
+            node,
+            moment: Moment::Offered,
+            slow,
+            faults,
+        }
     }
 
     /// More nodes hold a berth than may, while others wait that are unavailable already and would come first.
     fn shrinks_below_what_is_held(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.lasting(700..=1_500);
         let fault = Fault::Resize(5, 1, lasts);
-        let scene = Scene { node, moment: Moment::Offered, slow: vec![], faults: vec![(Duration::ZERO, fault)] };
+        let scene = Scene {
+            node,
+            moment: Moment::Offered,
+            slow: vec![],
+            faults: vec![(Duration::ZERO, fault)],
+        };
         let lasts = self.lasting(3_000..=5_000);
         let others = (1..=self.nodes).filter(|other| *other != node).take(8);
         let cordons = others.chain([node]).map(|other| Fault::Cordon(other, lasts));
@@ -172,20 +201,46 @@ impl Draw {
 
     /// Another Node comes under the holder's name before a controller can see it.
     fn node_is_replaced(&mut self, node: usize) -> Scene {
-        let moment = if self.random.once_in(2) { Moment::Taken } else { Moment::Committed };
-        let how = if self.random.once_in(2) { Vanish::PowerLoss } else { Vanish::Stopped };
+        let moment = if self.random.once_in(2) {
+            Moment::Taken
+        } else {
+            Moment::Committed
+        };
+        let how = if self.random.once_in(2) {
+            Vanish::PowerLoss
+        } else {
+            Vanish::Stopped
+        };
         let blind = Fault::Outage(Who::Controllers, self.lasting(2_500..=5_000));
         let vanish = Fault::Vanish(node, how, self.lasting(100..=1_000));
-        Scene { node, moment, slow: vec![], faults: vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)] }
+        Scene {
+            node,
+            moment,
+            slow: vec![],
+            faults: vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)],
+        }
     }
 
     /// A revoke finds a berth that is committed, and stays so for a while.
     fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.lasting(300..=1_500);
-        let fault = if self.random.once_in(3) { Fault::Retarget(lasts) } else { Fault::Pause(lasts) };
-        let rescue = if self.random.once_in(2) { Rescue::AgentKill } else { Rescue::Reboot };
+        let fault = if self.random.once_in(3) {
+            Fault::Retarget(lasts)
+        } else {
+            Fault::Pause(lasts)
+        };
+        let rescue = if self.random.once_in(2) {
+            Rescue::AgentKill
+        } else {
+            Rescue::Reboot
+        };
         let lost = Fault::LostReboot(node, rescue, self.lasting(1_000..=2_500));
-        let scene = Scene { node, moment: Moment::Committed, slow: vec![], faults: vec![(Duration::ZERO, fault)] };
+        let scene = Scene {
+            node,
+            moment: Moment::Committed,
+            slow: vec![],
+            faults: vec![(Duration::ZERO, fault)],
+        };
         (scene, vec![lost])
     }
 
@@ -196,6 +251,11 @@ impl Draw {
         let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
         let slow = vec![(Who::Controllers, latency)];
         let faults = vec![(self.lasting(0..=600), stall), (Duration::from_millis(700), shrink)];
-        Scene { node, moment: Moment::Released, slow, faults }
+        Scene {
+            node,
+            moment: Moment::Released,
+            slow,
+            faults,
+        }
     }
 }

@@ -31,7 +31,11 @@ pub struct State {
 impl State {
     /// A run that has not begun.
     pub fn new(seed: u64, from: u64) -> Self {
-        Self { seed, next: from, ..Self::default() }
+        Self {
+            seed,
+            next: from,
+            ..Self::default()
+        }
     }
 
     /// The run of that seed, as far as it came before.
@@ -73,7 +77,8 @@ impl State {
         if cordoned > 0 {
             *self.faults.entry("node cordoned beforehand".to_owned()).or_default() += cordoned;
         }
-        self.violations.extend(violations.iter().map(|v| (plan.rollout, v.clone())));
+        self.violations
+            .extend(violations.iter().map(|v| (plan.rollout, v.clone())));
     }
 
     /// The summary, for people.
@@ -85,8 +90,16 @@ impl State {
             let last = sorted.len().saturating_sub(1) as f64;
             sorted.get((last * part).round() as usize).copied().unwrap_or_default()
         };
-        let faults: Vec<_> = self.faults.iter().map(|(kind, count)| format!("  {count:>5}  {kind}\n")).collect();
-        let violations: Vec<_> = self.violations.iter().map(|(n, what)| format!("  rollout {n}: {what}\n")).collect();
+        let faults: Vec<_> = self
+            .faults
+            .iter()
+            .map(|(kind, count)| format!("  {count:>5}  {kind}\n"))
+            .collect();
+        let violations: Vec<_> = self
+            .violations
+            .iter()
+            .map(|(n, what)| format!("  rollout {n}: {what}\n"))
+            .collect();
         format!(
             "seed {}: {} rollouts, {} licensed reboots, {} faults, {} violations\n\
              seconds for each rollout: mean {:.1}, median {:.1}, longest {:.1}; {:.0} in all\n\
@@ -142,7 +155,10 @@ mod tests {
         assert_eq!((again.next, again.rollouts, again.reboots), (4, 1, 12));
         assert_eq!(again, state);
         let summary = again.summary();
-        assert!(summary.contains("1 violations") && summary.contains("rollout 3: I1: too many"), "{summary}");
+        assert!(
+            summary.contains("1 violations") && summary.contains("rollout 3: I1: too many"),
+            "{summary}"
+        );
         std::fs::write(&file, "{").unwrap();
         assert!(State::load(&file).is_err());
     }

@@ -36,8 +36,10 @@ impl Truth<'_> {
                 continue;
             };
             let k = k.max(self.perhaps_published(pool, seen));
-            let others =
-                || now.values().filter(|s| s.berth.pool.as_str() == pool && s.berth.name() != seen.berth.name());
+            let others = || {
+                now.values()
+                    .filter(|s| s.berth.pool.as_str() == pool && s.berth.name() != seen.berth.name())
+            };
             let held = others().filter(|s| s.berth.holding().is_some()).count();
             match (before, &seen.berth.state) {
                 (Some(BerthState::Offered(_)), BerthState::Held(h)) if h.phase == HoldPhase::Taken && held >= k => {
@@ -49,8 +51,10 @@ impl Truth<'_> {
                     ));
                 }
                 (Some(BerthState::Closed(_)) | None, BerthState::Offered(offer)) => {
-                    let in_use: BTreeSet<_> =
-                        others().filter_map(|s| s.berth.node()).map(|(_, uid)| uid.to_string()).collect();
+                    let in_use: BTreeSet<_> = others()
+                        .filter_map(|s| s.berth.node())
+                        .map(|(_, uid)| uid.to_string())
+                        .collect();
                     let used = in_use.len();
                     if used >= k {
                         wrong.push(format!(
@@ -136,13 +140,19 @@ impl Truth<'_> {
             }
         }
         let long = since.iter().filter(|(_, at)| **at + self.lag < seen.received);
-        long.map(|(uid, _)| (*uid).to_owned()).filter(|uid| !self.vanished(uid, seen)).collect()
+        long.map(|(uid, _)| (*uid).to_owned())
+            .filter(|uid| !self.vanished(uid, seen))
+            .collect()
     }
 
     /// Whether the node was unschedulable at some moment shortly before: then it may count as unavailable.
     fn lately_cordoned(&self, cordoned: &[Cordoned], seen: &Seen, uid: &str) -> bool {
         let mut last = false;
-        for change in cordoned.iter().take_while(|c| c.version < seen.version).filter(|c| c.uid == uid) {
+        for change in cordoned
+            .iter()
+            .take_while(|c| c.version < seen.version)
+            .filter(|c| c.uid == uid)
+        {
             if change.unschedulable || (last && change.at + self.lag >= seen.received) {
                 return true;
             }
@@ -181,10 +191,16 @@ fn second_berth(now: &BTreeMap<String, &Seen>, seen: &Seen) -> Option<String> {
 
 /// The pool that a Node belongs to at a place in the order.
 fn pool_of<'a>(members: &'a [(String, u64, String)], uid: &str, version: u64) -> Option<&'a str> {
-    members.iter().rfind(|(of, at, _)| of == uid && *at < version).map(|(_, _, pool)| pool.as_str())
+    members
+        .iter()
+        .rfind(|(of, at, _)| of == uid && *at < version)
+        .map(|(_, _, pool)| pool.as_str())
 }
 
 /// The capacity in force at a place in the order. Unknown before it was published for the first time.
 fn published(totals: &[(String, u64, usize)], pool: &str, version: u64) -> Option<usize> {
-    totals.iter().rfind(|(name, at, _)| name == pool && *at < version).map(|(_, _, total)| *total)
+    totals
+        .iter()
+        .rfind(|(name, at, _)| name == pool && *at < version)
+        .map(|(_, _, total)| *total)
 }

@@ -18,7 +18,11 @@ impl Truth<'_> {
             let unschedulable = record.unschedulable() == Some(true);
             let state = admins.entry(uid.to_owned()).or_default();
             if record.program() != "berth-agent" {
-                let asked = record.request.as_ref().and_then(|r| r.pointer("/spec/unschedulable")).is_some();
+                let asked = record
+                    .request
+                    .as_ref()
+                    .and_then(|r| r.pointer("/spec/unschedulable"))
+                    .is_some();
                 if asked && !our_cordon(node) {
                     *state = unschedulable;
                 } else if !unschedulable {
@@ -28,11 +32,17 @@ impl Truth<'_> {
             }
             let name = &record.name;
             if *state && !unschedulable {
-                wrong.push(format!("I4: {name} was uncordoned at {} although an admin had cordoned it", record.at));
+                wrong.push(format!(
+                    "I4: {name} was uncordoned at {} although an admin had cordoned it",
+                    record.at
+                ));
                 *state = false;
             }
             if !*state && unschedulable && !our_cordon(node) {
-                wrong.push(format!("I4: {name} was left cordoned at {} although no admin wants that", record.at));
+                wrong.push(format!(
+                    "I4: {name} was left cordoned at {} although no admin wants that",
+                    record.at
+                ));
             }
         }
         wrong

@@ -43,13 +43,22 @@ pub(super) fn history(audit: &[Record]) -> History {
         };
         let states = history.entry(name).or_default();
         // A write that was stored, and whose answer nobody got: the next one builds on it.
-        let built_on = record.request.as_ref().filter(|_| record.verb == "update").map_or(0, version);
+        let built_on = record
+            .request
+            .as_ref()
+            .filter(|_| record.verb == "update")
+            .map_or(0, version);
         if let Some(last) = states.last()
             && built_on > last.version
         {
-            let unanswered = audit.iter().find_map(|r| unanswered(r, &seen.berth.name(), last.version));
+            let unanswered = audit
+                .iter()
+                .find_map(|r| unanswered(r, &seen.berth.name(), last.version));
             match unanswered {
-                Some(between) => states.push(Seen { version: built_on, ..between }),
+                Some(between) => states.push(Seen {
+                    version: built_on,
+                    ..between
+                }),
                 None => seen.after_gap = true,
             }
         }
@@ -79,9 +88,15 @@ fn seen(record: &Record, object: &Value) -> Option<(String, Seen)> {
 
 /// A write to that berth, as it was at that version, which may have been stored all the same.
 fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<Seen> {
-    let request = record.request.as_ref().filter(|_| is_doubtful(record) && record.target() == "leases")?;
+    let request = record
+        .request
+        .as_ref()
+        .filter(|_| is_doubtful(record) && record.target() == "leases")?;
     let (_, seen) = seen(record, request).filter(|(n, _)| n == name && version(request) == built_on)?;
-    Some(Seen { at: record.received, ..seen })
+    Some(Seen {
+        at: record.received,
+        ..seen
+    })
 }
 
 /// Whether nobody knows if this write was stored: the server said that it failed itself, or nothing.
@@ -104,7 +119,9 @@ fn has_pool(object: &Value) -> bool {
 
 /// An object's place in the order of all writes.
 pub(super) fn version(object: &Value) -> u64 {
-    text(object, "/metadata/resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0)
+    text(object, "/metadata/resourceVersion")
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(0)
 }
 
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
@@ -117,7 +134,12 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
         let now = states.iter().rev().find(|s| s.at <= at)?;
         let holding = now.berth.holding().filter(|h| h.node.as_str() == host)?;
         let committed = holding.phase == HoldPhase::Committed && holding.boot_id.as_str() == boot;
-        committed.then(|| (holding.target.to_string(), holding.from.as_ref().map(ToString::to_string)))
+        committed.then(|| {
+            (
+                holding.target.to_string(),
+                holding.from.as_ref().map(ToString::to_string),
+            )
+        })
     })
 }
 
@@ -125,15 +147,18 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
 pub(super) fn holds(history: &History, host: &str, at: Timestamp) -> bool {
     history.values().any(|states| {
         let now = states.iter().rev().find(|s| s.at <= at);
-        now.and_then(|s| s.berth.holding()).is_some_and(|h| h.node.as_str() == host)
+        now.and_then(|s| s.berth.holding())
+            .is_some_and(|h| h.node.as_str() == host)
     })
 }
 
 /// Successful writes of one kind of object whose answer is on record: place in the order, and record.
 pub(super) fn writes<'a>(audit: &'a [Record], target: &str) -> Vec<(u64, &'a Record, &'a Value)> {
     let ours = |r: &&Record| r.is_write() && r.succeeded() && r.target() == target;
-    let found =
-        audit.iter().filter(ours).filter_map(|r| Some((version(r.response.as_ref()?), r, r.response.as_ref()?)));
+    let found = audit
+        .iter()
+        .filter(ours)
+        .filter_map(|r| Some((version(r.response.as_ref()?), r, r.response.as_ref()?)));
     let mut found: Vec<_> = found.filter(|(version, ..)| *version > 0).collect();
     found.sort_by_key(|(version, ..)| *version);
     found

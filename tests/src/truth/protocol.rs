@@ -45,7 +45,9 @@ fn shown(state: &BerthState) -> String {
 }
 
 fn is_releasing(seen: &Seen) -> bool {
-    seen.berth.holding().is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))
+    seen.berth
+        .holding()
+        .is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))
 }
 
 impl Truth<'_> {
@@ -56,14 +58,23 @@ impl Truth<'_> {
             let (mut taken_under, mut releasing_since) = (None, None);
             for pair in states.windows(2) {
                 let [before, after] = pair else { continue };
-                if matches!((&before.berth.state, &after.berth.state), (BerthState::Offered(_), BerthState::Held(_))) {
+                if matches!(
+                    (&before.berth.state, &after.berth.state),
+                    (BerthState::Offered(_), BerthState::Held(_))
+                ) {
                     taken_under = after.berth.holding().map(|h| &h.boot_id);
                 }
                 releasing_since = is_releasing(before).then(|| releasing_since.unwrap_or(before.version));
                 if after.after_gap {
                     continue;
                 }
-                let change = Change { lease, before, after, taken_under, releasing_since };
+                let change = Change {
+                    lease,
+                    before,
+                    after,
+                    taken_under,
+                    releasing_since,
+                };
                 if after.berth.epoch < before.berth.epoch {
                     wrong.push(change.wrong("Fence", "the epoch went back"));
                 }
@@ -181,7 +192,11 @@ impl Truth<'_> {
     /// under that very boot.
     fn unproven(&self, change: &Change<'_>, after: &Holding) -> Vec<String> {
         let boot = after.boot_id.as_str();
-        let of_host = || self.hosts.iter().filter(|e| e.host == after.node.as_str() && e.at <= change.after.received);
+        let of_host = || {
+            self.hosts
+                .iter()
+                .filter(|e| e.host == after.node.as_str() && e.at <= change.after.received)
+        };
         let booted = of_host().find_map(|e| match &e.change {
             HostChange::Up { boot_id, digest, .. } if boot_id == boot => Some(digest.clone()),
             _ => None,
@@ -193,9 +208,10 @@ impl Truth<'_> {
             && booted != target
             && Some(&booted) != from.as_ref()
         {
-            wrong.push(
-                change.wrong("I5", &format!("{booted} is booted, which is neither the target nor what ran before")),
-            );
+            wrong.push(change.wrong(
+                "I5",
+                &format!("{booted} is booted, which is neither the target nor what ran before"),
+            ));
         }
         let ready = |e: &crate::hosts::HostEvent| matches!(&e.change, HostChange::Ready { boot_id } if boot_id == boot);
         let recorded = self.hosts.iter().any(|e| matches!(e.change, HostChange::Ready { .. }));
@@ -234,13 +250,16 @@ impl Truth<'_> {
         let nodes = writes(self.audit, "bootcnodes");
         let mut desired: Option<&str> = None;
         let mut lately = vec![];
-        for (version, record, object) in
-            nodes.iter().filter(|(_, record, object)| name_of(record, object) == taken.node.as_str())
+        for (version, record, object) in nodes
+            .iter()
+            .filter(|(_, record, object)| name_of(record, object) == taken.node.as_str())
         {
             if *version > change.after.version {
                 break;
             }
-            let digest = ["/spec/image/image", "/spec/image/digest"].iter().find_map(|p| text(object, p));
+            let digest = ["/spec/image/image", "/spec/image/digest"]
+                .iter()
+                .find_map(|p| text(object, p));
             if record.at + self.lag >= change.after.received {
                 lately.extend(desired);
             }
@@ -264,8 +283,13 @@ impl Truth<'_> {
                     && name_of(record, object) == holding.node.as_str()
             })
             .collect();
-        let settled = created.iter().rposition(|(_, record, _)| record.at + self.lag < change.after.received)?;
-        let mut uids = created.iter().skip(settled).filter_map(|(_, _, node)| text(node, "/metadata/uid"));
+        let settled = created
+            .iter()
+            .rposition(|(_, record, _)| record.at + self.lag < change.after.received)?;
+        let mut uids = created
+            .iter()
+            .skip(settled)
+            .filter_map(|(_, _, node)| text(node, "/metadata/uid"));
         if uids.clone().any(|uid| uid == holding.uid.as_str()) {
             return None;
         }
@@ -286,7 +310,13 @@ impl Truth<'_> {
             (BerthState::Offered(_), BerthState::Closed(_)) => vec![],
             (BerthState::Offered(before), BerthState::Offered(after)) if before == after => vec![],
             (BerthState::Held(before), BerthState::Held(after)) => {
-                let unchanged = Holding { revoke: None, ..before.clone() } == Holding { revoke: None, ..after.clone() };
+                let unchanged = Holding {
+                    revoke: None,
+                    ..before.clone()
+                } == Holding {
+                    revoke: None,
+                    ..after.clone()
+                };
                 match unchanged {
                     true => vec![],
                     false => vec![change.wrong("I1", "it changed what belongs to the holder")],
@@ -315,10 +345,14 @@ impl Truth<'_> {
         };
         let pool = change.after.berth.pool.as_str();
         let statuses = writes(self.audit, "bootcnodepools/status");
-        let mut before =
-            statuses.iter().filter(|(version, record, _)| *version < change.after.version && record.name == pool);
+        let mut before = statuses
+            .iter()
+            .filter(|(version, record, _)| *version < change.after.version && record.name == pool);
         let names = |(_, _, status): &(u64, &Record, &Value)| {
-            let failures = status.pointer("/status/failures").map(Value::to_string).unwrap_or_default();
+            let failures = status
+                .pointer("/status/failures")
+                .map(Value::to_string)
+                .unwrap_or_default();
             failures.contains(&digest.to_string()) && failures.contains(&format!("\"{node}\""))
         };
         let lost = |r: &Record| is_doubtful(r) && r.target() == "bootcnodepools/status";

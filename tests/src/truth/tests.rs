@@ -58,7 +58,11 @@ impl World {
             },
             node_claim: None,
             // As the programs do: the controller says nothing.
-            user_agent: if program == CONTROLLER { String::new() } else { format!("{program}/1") },
+            user_agent: if program == CONTROLLER {
+                String::new()
+            } else {
+                format!("{program}/1")
+            },
             verb: verb.to_owned(),
             group: String::new(),
             resource: resource.to_owned(),
@@ -77,7 +81,10 @@ impl World {
     fn berth(&mut self, program: &str, berth: Berth) -> &mut Self {
         let object = json!(lease::create(&berth, "berth-system", Duration::from_secs(900), at(0)));
         let mut request = object.clone();
-        let last = self.audit.iter().rfind(|r| r.resource == "leases" && r.name == berth.name());
+        let last = self
+            .audit
+            .iter()
+            .rfind(|r| r.resource == "leases" && r.name == berth.name());
         let last = last.and_then(|r| r.response.clone()).unwrap_or_default();
         request["metadata"]["resourceVersion"] = last["metadata"]["resourceVersion"].clone();
         self.berth = Some(berth.clone());
@@ -96,7 +103,14 @@ impl World {
             "metadata": { "name": name, "uid": format!("uid-{name}"), "annotations": annotations },
             "spec": { "unschedulable": unschedulable },
         });
-        self.write(program, verb, "nodes", name, json!({ "spec": { "unschedulable": unschedulable } }), object)
+        self.write(
+            program,
+            verb,
+            "nodes",
+            name,
+            json!({ "spec": { "unschedulable": unschedulable } }),
+            object,
+        )
     }
 
     fn member(&mut self, name: &str, pool: &str) -> &mut Self {
@@ -107,22 +121,39 @@ impl World {
 
     fn capacity(&mut self, total: u64) -> &mut Self {
         let status = json!({ "status": { "berths": { "total": total } }, "metadata": {} });
-        self.write(CONTROLLER, "patch", "bootcnodepools/status", "workers", json!({}), status)
+        self.write(
+            CONTROLLER,
+            "patch",
+            "bootcnodepools/status",
+            "workers",
+            json!({}),
+            status,
+        )
     }
 
     fn host(&mut self, change: HostChange) -> &mut Self {
         self.now += 1;
-        self.hosts.push(HostEvent { at: at(self.now), host: "n1".to_owned(), change });
+        self.hosts.push(HostEvent {
+            at: at(self.now),
+            host: "n1".to_owned(),
+            change,
+        });
         self
     }
 
     fn up(&mut self, boot: &str, n: u8) -> &mut Self {
         let (boot_id, digest) = (boot.to_owned(), digest(n).to_string());
-        self.host(HostChange::Up { boot_id, digest, version: n.to_string() })
+        self.host(HostChange::Up {
+            boot_id,
+            digest,
+            version: n.to_string(),
+        })
     }
 
     fn ready(&mut self, boot: &str) -> &mut Self {
-        self.host(HostChange::Ready { boot_id: boot.to_owned() })
+        self.host(HostChange::Ready {
+            boot_id: boot.to_owned(),
+        })
     }
 
     fn judged(&self) -> Vec<String> {
@@ -131,7 +162,14 @@ impl World {
 
     fn judged_with(&self, lag: SignedDuration) -> Vec<String> {
         let capacity = [("workers".to_owned(), 1), ("spare".to_owned(), 1)].into();
-        Truth { hosts: &self.hosts, audit: &self.audit, excused: &[], capacity, lag }.violations()
+        Truth {
+            hosts: &self.hosts,
+            audit: &self.audit,
+            excused: &[],
+            capacity,
+            lag,
+        }
+        .violations()
     }
 
     /// The one violation must begin with this and have that in it.
@@ -144,8 +182,14 @@ impl World {
     /// A pool of one berth, offered to n1, which runs 1 and shall run 2.
     fn offered() -> Self {
         let mut world = Self::default();
-        world.up("b1", 1).ready("b1").capacity(1).node(ADMIN, "create", "n1", false, false);
-        world.berth(CONTROLLER, new(0)).next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+        world
+            .up("b1", 1)
+            .ready("b1")
+            .capacity(1)
+            .node(ADMIN, "create", "n1", false, false);
+        world
+            .berth(CONTROLLER, new(0))
+            .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
         world
     }
 
@@ -157,7 +201,9 @@ impl World {
 
     fn committed() -> Self {
         let mut world = Self::taken();
-        world.node(AGENT, "patch", "n1", true, true).next(AGENT, |b| b.committed(BootId::from("b1")).unwrap());
+        world
+            .node(AGENT, "patch", "n1", true, true)
+            .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap());
         world
     }
 
@@ -169,13 +215,17 @@ impl World {
 
     fn releasing() -> Self {
         let mut world = Self::rebooted();
-        world.ready("b2").next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap());
+        world
+            .ready("b2")
+            .next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap());
         world
     }
 
     fn given_back() -> Self {
         let mut world = Self::releasing();
-        world.node(AGENT, "patch", "n1", false, false).next(AGENT, |b| b.given_back().unwrap());
+        world
+            .node(AGENT, "patch", "n1", false, false)
+            .next(AGENT, |b| b.given_back().unwrap());
         world
     }
 }
@@ -186,7 +236,12 @@ fn new(index: u32) -> Berth {
 
 fn offer(node: &str, target: u8) -> Offer {
     let uid = NodeUid::from(format!("uid-{node}").as_str());
-    Offer { node: NodeName::from(node), uid, target: digest(target), open_until: None }
+    Offer {
+        node: NodeName::from(node),
+        uid,
+        target: digest(target),
+        open_until: None,
+    }
 }
 
 fn take(berth: &Berth) -> Berth {
@@ -207,15 +262,23 @@ fn a_turn_by_the_book_has_no_violation() {
 #[test]
 fn a_reboot_needs_a_commit_for_its_boot() {
     let mut world = World::taken();
-    world.host(HostChange::Down).up("b2", 1).blamed("I2", "without a committed berth");
+    world
+        .host(HostChange::Down)
+        .up("b2", 1)
+        .blamed("I2", "without a committed berth");
     let mut world = World::rebooted();
-    world.host(HostChange::Down).up("b3", 2).blamed("I2", "without a committed berth");
+    world
+        .host(HostChange::Down)
+        .up("b3", 2)
+        .blamed("I2", "without a committed berth");
 }
 
 #[test]
 fn a_berth_is_given_back_only_when_it_is_proven() {
     let mut world = World::rebooted();
-    world.next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap()).blamed("I5", "not Ready");
+    world
+        .next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap())
+        .blamed("I5", "not Ready");
     let mut world = World::committed();
     world
         .next(AGENT, |b| b.releasing(Outcome::Revoked, BootId::from("b1")).unwrap())
@@ -245,9 +308,13 @@ fn a_boot_that_was_licensed_anew_is_proven_as_any_other() {
 
 #[test]
 fn a_commit_is_taken_back_only_under_its_boot() {
-    World::committed().next(AGENT, |b| b.uncommitted().unwrap()).host(HostChange::Down);
+    World::committed()
+        .next(AGENT, |b| b.uncommitted().unwrap())
+        .host(HostChange::Down);
     let mut world = World::rebooted();
-    world.next(AGENT, |b| b.uncommitted().unwrap()).blamed("I2", "boot b1 does not run");
+    world
+        .next(AGENT, |b| b.uncommitted().unwrap())
+        .blamed("I2", "boot b1 does not run");
     let mut world = World::committed();
     world.next(AGENT, |b| b.uncommitted().unwrap());
     assert_eq!(world.judged(), Vec::<String>::new());
@@ -256,7 +323,9 @@ fn a_commit_is_taken_back_only_under_its_boot() {
 #[test]
 fn a_release_writes_the_node_first() {
     let mut world = World::releasing();
-    world.next(AGENT, |b| b.given_back().unwrap()).blamed("I4", "without writing its Node");
+    world
+        .next(AGENT, |b| b.given_back().unwrap())
+        .blamed("I4", "without writing its Node");
     let mut world = World::releasing();
     world
         .node(AGENT, "patch", "n1", true, true)
@@ -264,11 +333,18 @@ fn a_release_writes_the_node_first() {
         .blamed("I4", "its cordon in place");
     // A new leader stamped it meanwhile.
     let mut world = World::releasing();
-    world.node(AGENT, "patch", "n1", false, false).next(CONTROLLER, |b| b.stamped(8));
+    world
+        .node(AGENT, "patch", "n1", false, false)
+        .next(CONTROLLER, |b| b.stamped(8));
     world.next(AGENT, |b| b.given_back().unwrap());
     assert_eq!(world.judged(), Vec::<String>::new());
     let mut world = World::taken();
-    let closed = |b: &Berth| b.releasing(Outcome::Revoked, BootId::from("b1")).unwrap().given_back().unwrap();
+    let closed = |b: &Berth| {
+        b.releasing(Outcome::Revoked, BootId::from("b1"))
+            .unwrap()
+            .given_back()
+            .unwrap()
+    };
     world.next(AGENT, closed).blamed("I4", "without Releasing");
 }
 
@@ -276,10 +352,14 @@ fn a_release_writes_the_node_first() {
 fn only_what_is_offered_is_taken() {
     let mut world = World::offered();
     world
-        .next(AGENT, |b| new(b.index).offered(offer("n1", 3)).map(|b| take(&b)).unwrap())
+        .next(AGENT, |b| {
+            new(b.index).offered(offer("n1", 3)).map(|b| take(&b)).unwrap()
+        })
         .blamed("I1", "not offered to it");
     let mut world = World::given_back();
-    world.next(AGENT, |b| b.offered(offer("n1", 2)).unwrap()).blamed("I1", "an agent may not do that");
+    world
+        .next(AGENT, |b| b.offered(offer("n1", 2)).unwrap())
+        .blamed("I1", "an agent may not do that");
     let mut world = World::offered();
     let published = json!({ "metadata": { "name": "n1" }, "spec": { "image": { "digest": digest(3).to_string() } } });
     world
@@ -293,14 +373,23 @@ fn a_licence_is_for_one_uid() {
     let mut world = World::taken();
     let anew = json!({ "metadata": { "name": "n1", "uid": "another" }, "spec": {} });
     world.write(ADMIN, "create", "nodes", "", json!({}), anew);
-    world.next(AGENT, |b| b.committed(BootId::from("b1")).unwrap()).blamed("I2", "has the UID another");
+    world
+        .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap())
+        .blamed("I2", "has the UID another");
     // A Node that has just been made is as good as one that has long been there.
     let mut world = World::default();
     let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
     world.write(ADMIN, "create", "nodes", "", json!({}), former);
     world.now += 60;
-    world.up("b1", 1).ready("b1").capacity(1).node(ADMIN, "create", "n1", false, false);
-    world.berth(CONTROLLER, new(0)).next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap()).next(AGENT, take);
+    world
+        .up("b1", 1)
+        .ready("b1")
+        .capacity(1)
+        .node(ADMIN, "create", "n1", false, false);
+    world
+        .berth(CONTROLLER, new(0))
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .next(AGENT, take);
     assert_eq!(world.judged_with(SignedDuration::from_secs(30)), Vec::<String>::new());
 }
 
@@ -310,7 +399,9 @@ fn a_controller_takes_nothing_away() {
     let mut world = World::committed();
     world.next(CONTROLLER, ended).blamed("I5", "was not deleted");
     let mut world = World::committed();
-    world.write(ADMIN, "delete", "nodes", "n1", json!({}), json!({ "metadata": {} })).next(CONTROLLER, ended);
+    world
+        .write(ADMIN, "delete", "nodes", "n1", json!({}), json!({ "metadata": {} }))
+        .next(CONTROLLER, ended);
     assert_eq!(world.judged(), Vec::<String>::new());
     let mut world = World::committed();
     world
@@ -318,7 +409,11 @@ fn a_controller_takes_nothing_away() {
         .blamed("I1", "a controller may not do that");
     let mut world = World::taken();
     world.next(CONTROLLER, |b| b.revoked(Some("Paused".to_owned())).unwrap());
-    world.next(AGENT, |b| b.revoked(None).unwrap().committed(BootId::from("b1")).unwrap()).blamed("I1", "revoked");
+    world
+        .next(AGENT, |b| {
+            b.revoked(None).unwrap().committed(BootId::from("b1")).unwrap()
+        })
+        .blamed("I1", "revoked");
 }
 
 #[test]
@@ -329,13 +424,26 @@ fn a_failure_is_on_record_before_the_berth_opens() {
         world.next(CONTROLLER, |b| b.ended(ClosedReason::Gone).unwrap());
         world
     };
-    gone().next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap()).blamed("I8", "opened before its failure");
-    gone().next(CONTROLLER, |b| b.acknowledged().unwrap()).blamed("I8", "acknowledged before");
+    gone()
+        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
+        .blamed("I8", "opened before its failure");
+    gone()
+        .next(CONTROLLER, |b| b.acknowledged().unwrap())
+        .blamed("I8", "acknowledged before");
     let mut world = gone();
     let failures = json!([{ "digest": digest(2).to_string(), "nodes": ["n1 (deleted)"] }]);
     let status = json!({ "status": { "berths": { "total": 1 }, "failures": failures }, "metadata": {} });
-    world.write(CONTROLLER, "patch", "bootcnodepools/status", "workers", json!({}), status);
-    world.next(CONTROLLER, |b| b.acknowledged().unwrap()).next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
+    world.write(
+        CONTROLLER,
+        "patch",
+        "bootcnodepools/status",
+        "workers",
+        json!({}),
+        status,
+    );
+    world
+        .next(CONTROLLER, |b| b.acknowledged().unwrap())
+        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
     assert_eq!(world.judged(), Vec::<String>::new());
 }
 
@@ -349,12 +457,21 @@ fn capacity_is_what_was_published() {
         .blamed("I1b", "1 of 1 were held");
     // It was open already when the capacity shrank.
     let mut world = World::default();
-    world.capacity(2).up("b1", 1).berth(CONTROLLER, new(1)).next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
+    world
+        .capacity(2)
+        .up("b1", 1)
+        .berth(CONTROLLER, new(1))
+        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
     let other = world.berth.take().unwrap();
-    world.berth(CONTROLLER, new(0)).next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap()).next(AGENT, take);
+    world
+        .berth(CONTROLLER, new(0))
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .next(AGENT, take);
     assert_eq!(world.judged(), Vec::<String>::new());
     world.capacity(1);
-    let taken = other.taken(&NodeName::from("n2"), &NodeUid::from("uid-n2"), None, BootId::from("x")).unwrap();
+    let taken = other
+        .taken(&NodeName::from("n2"), &NodeUid::from("uid-n2"), None, BootId::from("x"))
+        .unwrap();
     world.berth(AGENT, taken).blamed("I1c", "while 1 of 1 were held");
 }
 
@@ -362,14 +479,20 @@ fn capacity_is_what_was_published() {
 fn a_node_holds_one_berth_at_a_time() {
     let mut world = World::taken();
     let other = Berth::new(PoolName::from("spare"), 0, 7);
-    world.berth(CONTROLLER, other).next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    world
+        .berth(CONTROLLER, other)
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
     world.next(AGENT, take).blamed("I1", "holds workers-0 already");
     // One after the other is how nodes move between pools.
     let mut world = World::given_back();
-    world.ready("b2").berth(CONTROLLER, Berth::new(PoolName::from("spare"), 0, 7));
+    world
+        .ready("b2")
+        .berth(CONTROLLER, Berth::new(PoolName::from("spare"), 0, 7));
     world.next(CONTROLLER, |b| b.offered(offer("n1", 3)).unwrap());
     let (node, uid) = (NodeName::from("n1"), NodeUid::from("uid-n1"));
-    world.next(AGENT, |b| b.taken(&node, &uid, Some(digest(2)), BootId::from("b2")).unwrap());
+    world.next(AGENT, |b| {
+        b.taken(&node, &uid, Some(digest(2)), BootId::from("b2")).unwrap()
+    });
     assert_eq!(world.judged(), Vec::<String>::new());
 }
 
@@ -392,19 +515,35 @@ fn what_the_policies_had_to_stop_is_a_violation() {
 #[test]
 fn who_is_cordoned_by_others_uses_up_capacity() {
     let mut world = World::default();
-    world.capacity(1).node(ADMIN, "create", "n2", false, false).node(ADMIN, "patch", "n2", true, false);
+    world
+        .capacity(1)
+        .node(ADMIN, "create", "n2", false, false)
+        .node(ADMIN, "patch", "n2", true, false);
     let member = json!({ "metadata": { "name": "n2" }, "spec": { "poolName": "workers", "nodeUID": "uid-n2" } });
     world.write(CONTROLLER, "create", "bootcnodes", "n2", json!({}), member);
     world.now += 5;
     world.berth(CONTROLLER, new(0));
     // As long as it is a member of another pool, it is nothing to this one.
-    let mut other =
-        World { audit: world.audit.clone(), now: world.now, berth: world.berth.clone(), ..World::default() };
-    other.member("n2", "others").next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    let mut other = World {
+        audit: world.audit.clone(),
+        now: world.now,
+        berth: world.berth.clone(),
+        ..World::default()
+    };
+    other
+        .member("n2", "others")
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
     assert_eq!(other.judged(), Vec::<String>::new());
     world.member("n2", "workers");
-    let mut same = World { audit: world.audit.clone(), now: world.now, berth: world.berth.clone(), ..World::default() };
-    world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap()).blamed("I1b", "held, open or cordoned");
+    let mut same = World {
+        audit: world.audit.clone(),
+        now: world.now,
+        berth: world.berth.clone(),
+        ..World::default()
+    };
+    world
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .blamed("I1b", "held, open or cordoned");
     // It may itself be repaired.
     same.next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
     assert_eq!(same.judged(), Vec::<String>::new());
@@ -413,11 +552,16 @@ fn who_is_cordoned_by_others_uses_up_capacity() {
 #[test]
 fn a_deposed_leader_writes_nothing_any_more() {
     let mut world = World::default();
-    world.capacity(2).berth(CONTROLLER, new(0)).berth(CONTROLLER, new(1).stamped(8));
+    world
+        .capacity(2)
+        .berth(CONTROLLER, new(0))
+        .berth(CONTROLLER, new(1).stamped(8));
     world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
     world.berth(CONTROLLER, new(0)).blamed("Fence", "after one of epoch 8");
     let mut world = World::offered();
-    world.next(CONTROLLER, |b| b.stamped(3)).blamed("Fence", "the epoch went back");
+    world
+        .next(CONTROLLER, |b| b.stamped(3))
+        .blamed("Fence", "the epoch went back");
 }
 
 #[test]
@@ -437,16 +581,29 @@ fn the_admins_cordons_are_the_admins() {
     let mut world = World::default();
     world.node(ADMIN, "patch", "n1", true, false);
     let mut world = World { berth: None, ..world };
-    world.berth(CONTROLLER, new(0)).next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap()).next(AGENT, take);
-    world.node(AGENT, "patch", "n1", true, true).node(ADMIN, "patch", "n1", false, true);
-    world.node(AGENT, "patch", "n1", true, false).blamed("I4", "was left cordoned");
-    assert!(matches!(world.berth.as_ref().and_then(Berth::holding).map(|h| &h.phase), Some(HoldPhase::Taken)));
+    world
+        .berth(CONTROLLER, new(0))
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .next(AGENT, take);
+    world
+        .node(AGENT, "patch", "n1", true, true)
+        .node(ADMIN, "patch", "n1", false, true);
+    world
+        .node(AGENT, "patch", "n1", true, false)
+        .blamed("I4", "was left cordoned");
+    assert!(matches!(
+        world.berth.as_ref().and_then(Berth::holding).map(|h| &h.phase),
+        Some(HoldPhase::Taken)
+    ));
 }
 
 #[test]
 fn a_write_without_an_answer_counts_when_the_next_one_builds_on_it() {
     let mut world = World::given_back();
-    let lost = world.audit.iter().rposition(|r| r.resource == "leases" && r.response.as_ref().is_some_and(committed));
+    let lost = world
+        .audit
+        .iter()
+        .rposition(|r| r.resource == "leases" && r.response.as_ref().is_some_and(committed));
     let lost = &mut world.audit[lost.unwrap()];
     (lost.code, lost.response) = (504, Some(json!({ "metadata": {}, "code": 504 })));
     assert_eq!(world.judged(), Vec::<String>::new());
@@ -457,5 +614,7 @@ fn a_write_without_an_answer_counts_when_the_next_one_builds_on_it() {
 }
 
 fn committed(object: &Value) -> bool {
-    object.pointer("/metadata/annotations").is_some_and(|a| a["berth.dev/phase"] == "Committed")
+    object
+        .pointer("/metadata/annotations")
+        .is_some_and(|a| a["berth.dev/phase"] == "Committed")
 }

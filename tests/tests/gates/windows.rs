@@ -19,21 +19,33 @@ pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
     let far = format!("{} {} * * *", now.minute(), (now.hour() + 12) % 24);
     let v2 = part.publish("2.0.0").await?;
     part.block(node).await?;
-    part.pool(&v2, json!({ "windows": [{ "schedule": far, "duration": "1h" }] })).await?;
+    part.pool(&v2, json!({ "windows": [{ "schedule": far, "duration": "1h" }] }))
+        .await?;
     part.until_phase(node, "Waiting", SOON).await?;
-    part.until_held(&[node], "OutsideWindows", "reboots may start at", SOON).await?;
-    part.until_says("WindowOpen", "False", "OutsideWindows", "reboots may start at", SOON).await?;
-    part.until_says("Progressing", "False", "OutsideWindows", "", SOON).await?;
-    ensure!(part.holders().await?.is_empty() && part.boots(1) == 1, "nobody goes outside the window");
+    part.until_held(&[node], "OutsideWindows", "reboots may start at", SOON)
+        .await?;
+    part.until_says("WindowOpen", "False", "OutsideWindows", "reboots may start at", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "OutsideWindows", "", SOON)
+        .await?;
+    ensure!(
+        part.holders().await?.is_empty() && part.boots(1) == 1,
+        "nobody goes outside the window"
+    );
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
     let open = format!("{} {} * * *", now.minute(), now.hour());
-    part.rollout(json!({ "windows": [{ "schedule": open, "duration": "1h" }] })).await?;
+    part.rollout(json!({ "windows": [{ "schedule": open, "duration": "1h" }] }))
+        .await?;
     part.until_hold(&[node], SOON).await?;
     let holding = part.holdings().await?.pop().context("it holds a berth")?;
-    let left = holding.open_until.context("until when it may reboot")?.duration_since(Timestamp::now());
+    let left = holding
+        .open_until
+        .context("until when it may reboot")?
+        .duration_since(Timestamp::now());
     let hour = SignedDuration::from_mins(58)..=SignedDuration::from_mins(60);
     ensure!(hour.contains(&left), "the window is open for an hour, not {left:?}");
-    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
+    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
+        .await?;
     part.unblock(node).await?;
     part.until_all_run(&v2, LONG).await
 }
@@ -45,37 +57,54 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     part.until_held(&[node], "Paused", "", SOON).await?;
     part.until_phase(node, "Waiting", SOON).await?;
     let (from, to) = (Timestamp::now() + 10.seconds(), Timestamp::now() + 20.seconds());
-    part.rollout(json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] })).await?;
+    part.rollout(json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] }))
+        .await?;
     part.until_phase(node, "Draining", SOON).await?;
     let until = part.holdings().await?.pop().and_then(|h| h.open_until);
-    ensure!(until.is_some_and(|t| t <= from), "it may reboot before the exclusion only: {until:?}");
+    ensure!(
+        until.is_some_and(|t| t <= from),
+        "it may reboot before the exclusion only: {until:?}"
+    );
     until_taken_back(part, 1, Outcome::Revoked).await?;
     ensure!(Timestamp::now() >= from, "not before the exclusion begins");
-    part.until_held(&[node], "Excluded", "an exclusion is in force", SOON).await?;
-    part.until_says("WindowOpen", "False", "Excluded", "an exclusion is in force", SOON).await?;
+    part.until_held(&[node], "Excluded", "an exclusion is in force", SOON)
+        .await?;
+    part.until_says("WindowOpen", "False", "Excluded", "an exclusion is in force", SOON)
+        .await?;
     // Nothing holds up the drain any more, and still the host waits for the end of the exclusion.
     part.unblock(node).await?;
     part.until_all_run(&v2, LONG).await?;
     let events = part.cluster.log.events();
-    let mut downs = events.iter().filter(|e| e.host == node && matches!(e.change, HostChange::Down));
+    let mut downs = events
+        .iter()
+        .filter(|e| e.host == node && matches!(e.change, HostChange::Down));
     let down = downs.next().context("it rebooted")?.at;
-    ensure!(down >= to && downs.next().is_none(), "it went down once, at {down}, and not before {to}");
+    ensure!(
+        down >= to && downs.next().is_none(),
+        "it went down once, at {down}, and not before {to}"
+    );
     Ok(())
 }
 
 pub(crate) async fn a_window_that_means_nothing(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     let window = |schedule: &str, zone: &str| json!([{ "schedule": schedule, "duration": "8h", "timeZone": zone }]);
-    let v2 = part.roll_to("2.0.0", json!({ "windows": window("* * * * *", "Mars/Olympus") })).await?;
-    part.until_says("WindowOpen", "False", "InvalidWindow", "Mars/Olympus", SOON).await?;
+    let v2 = part
+        .roll_to("2.0.0", json!({ "windows": window("* * * * *", "Mars/Olympus") }))
+        .await?;
+    part.until_says("WindowOpen", "False", "InvalidWindow", "Mars/Olympus", SOON)
+        .await?;
     part.until_held(&[node], "InvalidWindow", "Mars/Olympus", SOON).await?;
     part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says("Progressing", "False", "InvalidWindow", "windows[0]", SOON).await?;
+    part.until_says("Progressing", "False", "InvalidWindow", "windows[0]", SOON)
+        .await?;
     part.rollout(json!({ "windows": window("0 0 31 2 *", "UTC") })).await?;
-    part.until_says("WindowOpen", "False", "InvalidWindow", "0 0 31 2 *", SOON).await?;
+    part.until_says("WindowOpen", "False", "InvalidWindow", "0 0 31 2 *", SOON)
+        .await?;
     part.until_held(&[node], "InvalidWindow", "0 0 31 2 *", SOON).await?;
     ensure!(part.boots(1) == 1, "nobody goes meanwhile");
-    part.rollout(json!({ "windows": window("* * * * *", "Europe/Berlin") })).await?;
+    part.rollout(json!({ "windows": window("* * * * *", "Europe/Berlin") }))
+        .await?;
     part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
     part.until_all_run(&v2, LONG).await
 }
@@ -88,10 +117,14 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     part.host(1).kill_agent();
     part.host(2).kill_agent();
     let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
-    let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 3, "windows": always })).await?;
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": 3, "windows": always }))
+        .await?;
     part.until_run(&v2, &[3], LONG).await?;
-    part.until_held(&[bad, mute], "ClockNotSynchronized", "clock", SOON).await?;
-    part.until_says("Progressing", "False", "Waiting", "clock is not synchronised", SOON).await?;
+    part.until_held(&[bad, mute], "ClockNotSynchronized", "clock", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "Waiting", "clock is not synchronised", SOON)
+        .await?;
     let said = part.bootc_node(bad).await?.status.and_then(|s| s.clock_synchronized);
     ensure!(said == Some(false), "the agent says so: {said:?}");
     ensure!([1, 2].iter().all(|n| part.boots(*n) == 1), "and nobody of them goes");
@@ -110,28 +143,57 @@ fn clock_is_kept() -> Result<bool> {
 
 pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
     let (node, kept) = (part.node(1), clock_is_kept()?);
-    println!("the clock of this machine is {}", if kept { "kept: windows are judged" } else { "kept by nobody" });
+    println!(
+        "the clock of this machine is {}",
+        if kept {
+            "kept: windows are judged"
+        } else {
+            "kept by nobody"
+        }
+    );
     let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
     let v2 = part.roll_to("2.0.0", json!({ "windows": always })).await?;
     if kept {
-        part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
+        part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
+            .await?;
         return part.until_all_run(&v2, LONG).await;
     }
     part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says("WindowOpen", "False", "ClockNotSynchronized", "the controller's clock", SOON).await?;
-    part.until_says("Progressing", "False", "ClockNotSynchronized", "--trust-clock", SOON).await?;
-    part.until_held(&[node], "ClockNotSynchronized", "the controller's clock", SOON).await?;
+    part.until_says(
+        "WindowOpen",
+        "False",
+        "ClockNotSynchronized",
+        "the controller's clock",
+        SOON,
+    )
+    .await?;
+    part.until_says("Progressing", "False", "ClockNotSynchronized", "--trust-clock", SOON)
+        .await?;
+    part.until_held(&[node], "ClockNotSynchronized", "the controller's clock", SOON)
+        .await?;
     // An exclusion cannot be judged either.
     let far = Timestamp::now() + 1000.hours();
     let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
-    part.rollout(json!({ "windows": null, "exclusions": exclusion })).await?;
+    part.rollout(json!({ "windows": null, "exclusions": exclusion }))
+        .await?;
     part.until("the spec is looked at", SOON, || async {
         let pool = part.cluster.pools().get(&part.name).await?;
         Ok(pool.status.unwrap_or_default().observed_generation == pool.metadata.generation)
     })
     .await?;
-    part.until_says("WindowOpen", "False", "ClockNotSynchronized", "the controller's clock", SOON).await?;
-    ensure!(part.ever(0)? == ["closed:new"], "nobody was offered a berth: {:?}", part.ever(0)?);
+    part.until_says(
+        "WindowOpen",
+        "False",
+        "ClockNotSynchronized",
+        "the controller's clock",
+        SOON,
+    )
+    .await?;
+    ensure!(
+        part.ever(0)? == ["closed:new"],
+        "nobody was offered a berth: {:?}",
+        part.ever(0)?
+    );
     ensure!(part.boots(1) == 1, "and nobody goes");
     // Without either nothing depends on a clock.
     part.rollout(json!({ "exclusions": null })).await?;
@@ -167,21 +229,36 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     let now = Timestamp::now();
     let of_start = |minutes: i64| {
         let start = whole_minute(now - minutes.minutes()).to_zoned(TimeZone::UTC);
-        let schedule = format!("{} {} {} {} *", start.minute(), start.hour(), start.day(), start.month());
+        let schedule = format!(
+            "{} {} {} {} *",
+            start.minute(),
+            start.hour(),
+            start.day(),
+            start.month()
+        );
         let opens = delayed(&part.name, &schedule, WHOLE, now).ok().flatten()?;
         let share = opens.duration_since(start.timestamp()).as_secs_f64() / WHOLE as f64;
         let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 10.0;
-        (0.1..0.9).contains(&share).then(|| (start.timestamp(), schedule, (wanted / share) as u64))
+        (0.1..0.9)
+            .contains(&share)
+            .then(|| (start.timestamp(), schedule, (wanted / share) as u64))
     };
     let (start, schedule, splay) = (1..60).find_map(of_start).context("no start has such a share")?;
     let opens = delayed(&part.name, &schedule, splay, now)?.context("it is delayed")?;
     let ahead = opens.duration_since(now);
-    ensure!((8..12).contains(&ahead.as_secs()), "it opens in ten seconds, not in {ahead:?}");
-    ensure!(delayed(&part.name, &schedule, 0, now)?.is_none(), "without a splay it would be open since {start}");
+    ensure!(
+        (8..12).contains(&ahead.as_secs()),
+        "it opens in ten seconds, not in {ahead:?}"
+    );
+    ensure!(
+        delayed(&part.name, &schedule, 0, now)?.is_none(),
+        "without a splay it would be open since {start}"
+    );
     let window = json!({ "schedule": schedule, "duration": "168h", "splay": format!("{splay}s") });
     part.rollout(json!({ "paused": false, "windows": [window] })).await?;
     let words = format!("reboots may start at {opens}");
-    part.until_says("WindowOpen", "False", "OutsideWindows", &words, SOON).await?;
+    part.until_says("WindowOpen", "False", "OutsideWindows", &words, SOON)
+        .await?;
     part.until_held(&[node], "OutsideWindows", &words, SOON).await?;
     part.until_all_run(&v2, LONG).await?;
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
@@ -200,12 +277,20 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
     let v2 = part.roll_to("2.0.0", json!({})).await?;
     part.until_all_run(&v2, LONG).await?;
     part.until("the reboot is measured", SOON, || async {
-        Ok(part.status().await?.phase_durations.reboot_seconds.is_some_and(|s| s >= 8))
+        Ok(part
+            .status()
+            .await?
+            .phase_durations
+            .reboot_seconds
+            .is_some_and(|s| s >= 8))
     })
     .await?;
     part.host(1).settings(|s| s.reboot_time = Duration::from_secs(1));
     let v3 = part.roll_to("3.0.0", json!({ "paused": true })).await?;
-    part.until("the next image is staged", SOON, || async { Ok(part.status().await?.nodes.staged == 1) }).await?;
+    part.until("the next image is staged", SOON, || async {
+        Ok(part.status().await?.nodes.staged == 1)
+    })
+    .await?;
     // Open for eight more seconds today, and for three in a year.
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
     let schedule = format!("{} {} {} {} *", now.minute(), now.hour(), now.day(), now.month());
@@ -220,17 +305,31 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         ],
     });
     part.rollout(rollout).await?;
-    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON).await?;
-    part.until_held(&[node], "WindowTooShort", "would outlast this one", SOON).await?;
-    part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON).await?;
+    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
+        .await?;
+    part.until_held(&[node], "WindowTooShort", "would outlast this one", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON)
+        .await?;
     let words = "the longest window lasts 3s, and a drain and a reboot take";
-    part.until_says("WindowOpen", "False", "WindowTooShort", words, SOON).await?;
-    part.until_says("Progressing", "False", "WindowTooShort", "write a longer one", SOON).await?;
+    part.until_says("WindowOpen", "False", "WindowTooShort", words, SOON)
+        .await?;
+    part.until_says("Progressing", "False", "WindowTooShort", "write a longer one", SOON)
+        .await?;
     part.until_held(&[node], "WindowTooShort", words, SOON).await?;
     ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "nobody goes");
-    let offers = part.ever(0)?.into_iter().filter(|holder| holder.starts_with("offered:")).count();
-    ensure!(offers == 1, "nobody was offered a berth but for the first image: {:?}", part.ever(0)?);
-    part.rollout(json!({ "windows": [{ "schedule": schedule, "duration": "2h" }], "exclusions": null })).await?;
+    let offers = part
+        .ever(0)?
+        .into_iter()
+        .filter(|holder| holder.starts_with("offered:"))
+        .count();
+    ensure!(
+        offers == 1,
+        "nobody was offered a berth but for the first image: {:?}",
+        part.ever(0)?
+    );
+    part.rollout(json!({ "windows": [{ "schedule": schedule, "duration": "2h" }], "exclusions": null }))
+        .await?;
     part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
     part.until_all_run(&v3, LONG).await
 }

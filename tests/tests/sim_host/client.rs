@@ -33,7 +33,18 @@ pub trait Manager {
         &self,
         names: &[&str],
     ) -> zbus::Result<
-        Vec<(String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath)>,
+        Vec<(
+            String,
+            String,
+            String,
+            String,
+            String,
+            String,
+            OwnedObjectPath,
+            u32,
+            String,
+            OwnedObjectPath,
+        )>,
     >;
     #[zbus(property)]
     fn version(&self) -> zbus::Result<String>;
@@ -41,13 +52,19 @@ pub trait Manager {
     fn job_removed(&self, id: u32, job: OwnedObjectPath, unit: String, result: String) -> zbus::Result<()>;
 }
 
-#[proxy(interface = "org.freedesktop.systemd1.Unit", default_service = "org.freedesktop.systemd1")]
+#[proxy(
+    interface = "org.freedesktop.systemd1.Unit",
+    default_service = "org.freedesktop.systemd1"
+)]
 pub trait Unit {
     #[zbus(property)]
     fn active_state(&self) -> zbus::Result<String>;
 }
 
-#[proxy(interface = "org.freedesktop.systemd1.Service", default_service = "org.freedesktop.systemd1")]
+#[proxy(
+    interface = "org.freedesktop.systemd1.Service",
+    default_service = "org.freedesktop.systemd1"
+)]
 pub trait Service {
     #[zbus(property)]
     fn result(&self) -> zbus::Result<String>;
@@ -97,10 +114,17 @@ pub struct Ended {
 
 impl Client {
     pub async fn connect(host: &SimHost) -> Result<Self> {
-        let conn = zbus::connection::Builder::address(host.bus_address().as_str()).build().await?;
+        let conn = zbus::connection::Builder::address(host.bus_address().as_str())
+            .build()
+            .await?;
         let manager = ManagerProxy::new(&conn).await?;
         manager.subscribe().await?;
-        Ok(Self { login: LoginProxy::new(&conn).await?, manager, conn, root: host.root().to_owned() })
+        Ok(Self {
+            login: LoginProxy::new(&conn).await?,
+            manager,
+            conn,
+            root: host.root().to_owned(),
+        })
     }
 
     pub async fn start(
@@ -164,7 +188,9 @@ impl Client {
 /// Waits for the end of a job and answers its result.
 pub async fn wait_for(removed: &mut JobRemovedStream, job: &OwnedObjectPath) -> Result<String> {
     loop {
-        let signal = timeout(Duration::from_secs(5), removed.next()).await?.context("the bus went away")?;
+        let signal = timeout(Duration::from_secs(5), removed.next())
+            .await?
+            .context("the bus went away")?;
         let args = signal.args()?;
         if args.job() == job {
             return Ok(args.result().clone());

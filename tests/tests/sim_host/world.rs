@@ -45,7 +45,9 @@ impl World {
 
     /// Stages the new image and locks it in one unit.
     pub async fn pull(&self, client: &Client) -> Result<String> {
-        let ended = client.run(&self.pull_unit(), &["/usr/bin/bootc", "switch", &self.target()], LOCK).await?;
+        let ended = client
+            .run(&self.pull_unit(), &["/usr/bin/bootc", "switch", &self.target()], LOCK)
+            .await?;
         Ok(ended.job)
     }
 

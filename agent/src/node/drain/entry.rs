@@ -104,7 +104,11 @@ impl Entry {
         let watched = until(since, now);
         let grace = pod.metadata.deletion_grace_period_seconds;
         let grace = grace.map_or(DEFAULT_GRACE, |seconds| u64::try_from(seconds).unwrap_or(0));
-        let gone_by = pod.metadata.deletion_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
+        let gone_by = pod
+            .metadata
+            .deletion_timestamp
+            .as_deref()
+            .and_then(|text| text.parse::<Timestamp>().ok());
         watched >= OVERDUE
             && (gone_by.is_some_and(|gone_by| now >= later(gone_by, OVERDUE))
                 || watched >= OVERDUE.saturating_add(Duration::from_secs(grace)))
@@ -115,7 +119,11 @@ impl Entry {
     }
 
     pub(super) fn blocker_because(&self, pod: &Pod, reason: &str) -> DrainBlocker {
-        DrainBlocker { pod: pod.full_name(), reason: reason.to_owned(), since: Time::from(self.since) }
+        DrainBlocker {
+            pod: pod.full_name(),
+            reason: reason.to_owned(),
+            since: Time::from(self.since),
+        }
     }
 }
 

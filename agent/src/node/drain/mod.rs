@@ -135,7 +135,11 @@ impl Drain {
         let pods = list(client, given.node).await?;
         let settings = given.settings;
         let delete = settings.disable_eviction || settings.forced;
-        let mover = ByRequest { client, grace_period: settings.grace_period, delete };
+        let mover = ByRequest {
+            client,
+            grace_period: settings.grace_period,
+            delete,
+        };
         let progress = self.move_pods(&mover, &pods, given).await;
         // A kubelet that is not ready unmounts nothing.
         if !matches!(progress, DrainProgress::Done { .. }) || !given.node_ready {
@@ -165,12 +169,22 @@ impl Drain {
         let before = self.known.len();
         let mut classes: Vec<(&Pod, Class)> = pods.iter().map(|pod| (pod, pod.class(given.settings))).collect();
         classes.retain(|(_, class)| *class != Class::Stays);
-        self.known.retain(|uid, _| classes.iter().any(|(pod, _)| pod.metadata.uid == *uid));
-        self.quiet = if self.known.len() == before { self.quiet.saturating_add(1) } else { 0 };
-        let first = self.first.get_or_insert_with(|| pods.iter().map(|pod| pod.metadata.uid.clone()).collect());
+        self.known
+            .retain(|uid, _| classes.iter().any(|(pod, _)| pod.metadata.uid == *uid));
+        self.quiet = if self.known.len() == before {
+            self.quiet.saturating_add(1)
+        } else {
+            0
+        };
+        let first = self
+            .first
+            .get_or_insert_with(|| pods.iter().map(|pod| pod.metadata.uid.clone()).collect());
         for (pod, class) in &classes {
             let late = !first.contains(&pod.metadata.uid);
-            let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now, late));
+            let entry = self
+                .known
+                .entry(pod.metadata.uid.clone())
+                .or_insert_with(|| Entry::new(now, late));
             match class {
                 Class::Terminating => entry.seen_ending(now),
                 Class::Blocked(obstacle) => entry.set(obstacle.reason(), true),
@@ -184,7 +198,9 @@ impl Drain {
         }
         self.forced = given.settings.forced;
         let entry = |pod: &Pod, class: Class| {
-            self.known.get(&pod.metadata.uid).filter(|entry| entry.left_behind(pod, class, given).is_none())
+            self.known
+                .get(&pod.metadata.uid)
+                .filter(|entry| entry.left_behind(pod, class, given).is_none())
         };
         let blocks = |(pod, class): &(&Pod, Class)| matches!(class, Class::Blocked(_)) && entry(pod, *class).is_some();
         if self.held_back(now).is_some() || classes.iter().any(blocks) {
@@ -194,14 +210,21 @@ impl Drain {
             matches!(class, Class::Moves | Class::Finished)
                 && entry(pod, class).is_some_and(|entry| wait(now, entry.next_try, RETRY.1).is_none())
         };
-        classes.into_iter().filter(|(pod, class)| is_due(pod, *class)).map(|(pod, _)| pod).collect()
+        classes
+            .into_iter()
+            .filter(|(pod, class)| is_due(pod, *class))
+            .map(|(pod, _)| pod)
+            .collect()
     }
 
     /// Remembers what a pod's question led to.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.now;
         let jitter = self.next_jitter();
-        let entry = self.known.entry(pod.metadata.uid.clone()).or_insert_with(|| Entry::new(now, false));
+        let entry = self
+            .known
+            .entry(pod.metadata.uid.clone())
+            .or_insert_with(|| Entry::new(now, false));
         let name = pod.full_name();
         match &answer {
             Answer::Accepted | Answer::Gone => {
@@ -242,7 +265,9 @@ impl Drain {
         let mut told = vec![];
         for pod in pods {
             let class = pod.class(given.settings);
-            let Some(entry) = self.known.get(&pod.metadata.uid).filter(|_| class != Class::Stays) else { continue };
+            let Some(entry) = self.known.get(&pod.metadata.uid).filter(|_| class != Class::Stays) else {
+                continue;
+            };
             match entry.left_behind(pod, class, given) {
                 None => left.push((pod, entry, class)),
                 Some(why) => {
@@ -256,7 +281,10 @@ impl Drain {
         }
         let progress = match left.is_empty() {
             true => DrainProgress::Done { left_behind },
-            false => DrainProgress::Waiting { next: self.next(&left, given.now), blockers: blockers(left) },
+            false => DrainProgress::Waiting {
+                next: self.next(&left, given.now),
+                blockers: blockers(left),
+            },
         };
         for uid in told {
             self.known.entry(uid).and_modify(|entry| entry.told = true);
@@ -293,7 +321,11 @@ impl Drain {
         }
         let now = given.now;
         // Not so long that the drain's own time would be over.
-        let most = if given.left.is_zero() { VOLUMES } else { VOLUMES.min(given.left / 2) };
+        let most = if given.left.is_zero() {
+            VOLUMES
+        } else {
+            VOLUMES.min(given.left / 2)
+        };
         let (since, end) = *self.volumes.get_or_insert((now, later(now, most)));
         let blocker = |reason: &str| {
             let blocker = |name: &String| DrainBlocker {
@@ -305,11 +337,21 @@ impl Drain {
         };
         if let Some(rest) = wait(now, end, VOLUMES) {
             let blockers = blocker("no pod uses it any more; it is still attached to this node");
-            return DrainProgress::Waiting { blockers, next: rest.min(LOOK.1).max(LOOK.0) };
+            return DrainProgress::Waiting {
+                blockers,
+                next: rest.min(LOOK.1).max(LOOK.0),
+            };
         }
-        let DrainProgress::Done { mut left_behind } = done else { return done };
-        tracing::warn!(volumes = lingering.join(" "), "still attached; the drain goes on without waiting for them");
-        left_behind.extend(blocker("still attached to this node; pods that wait for it start when this node is back"));
+        let DrainProgress::Done { mut left_behind } = done else {
+            return done;
+        };
+        tracing::warn!(
+            volumes = lingering.join(" "),
+            "still attached; the drain goes on without waiting for them"
+        );
+        left_behind.extend(blocker(
+            "still attached to this node; pods that wait for it start when this node is back",
+        ));
         DrainProgress::Done { left_behind }
     }
 
@@ -326,7 +368,13 @@ impl Drain {
 /// Those in the way, the worst first.
 fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
     left.sort_by(|(p, a, _), (q, b, _)| {
-        b.stuck.cmp(&a.stuck).then(a.since.cmp(&b.since)).then_with(|| p.full_name().cmp(&q.full_name()))
+        b.stuck
+            .cmp(&a.stuck)
+            .then(a.since.cmp(&b.since))
+            .then_with(|| p.full_name().cmp(&q.full_name()))
     });
-    left.iter().take(MAX_BLOCKERS).map(|(pod, entry, _)| entry.blocker(pod)).collect()
+    left.iter()
+        .take(MAX_BLOCKERS)
+        .map(|(pod, entry, _)| entry.blocker(pod))
+        .collect()
 }

@@ -59,16 +59,22 @@ mod tests {
             "podSelector": {"matchLabels": {"tier": "web"}},
         });
         let all = settings(all, 0).unwrap();
-        assert_eq!(all.pod_selector.as_ref().map(ToString::to_string).as_deref(), Some("tier=web"));
+        assert_eq!(
+            all.pod_selector.as_ref().map(ToString::to_string).as_deref(),
+            Some("tier=web")
+        );
         assert_eq!(all.grace_period, Some(7));
         assert!(all.delete_empty_dir_data && all.force && all.disable_eviction && !all.forced);
     }
 
     #[test]
     fn force_begins_with_the_timeout_and_only_when_it_is_asked_for() {
-        for (on_timeout, seconds, forced) in
-            [("Force", 59, false), ("Force", 60, true), ("Hold", 60, false), ("Release", 60, false)]
-        {
+        for (on_timeout, seconds, forced) in [
+            ("Force", 59, false),
+            ("Force", 60, true),
+            ("Hold", 60, false),
+            ("Release", 60, false),
+        ] {
             let settings = settings(json!({"timeout": "60s", "onTimeout": on_timeout}), seconds).unwrap();
             assert_eq!(settings.forced, forced, "{on_timeout} after {seconds} s");
         }

@@ -55,7 +55,13 @@ static PLAIN: Settings = settings(false);
 static FORCED: Settings = settings(true);
 
 fn given(now: Timestamp) -> Given<'static> {
-    Given { node: "n", settings: &PLAIN, node_ready: true, left: Duration::from_secs(900), now }
+    Given {
+        node: "n",
+        settings: &PLAIN,
+        node_ready: true,
+        left: Duration::from_secs(900),
+        now,
+    }
 }
 
 fn waiting(progress: DrainProgress) -> (Vec<DrainBlocker>, Duration) {
@@ -95,7 +101,10 @@ fn an_evicted_pod_is_waited_for_and_not_evicted_again() {
     let (blockers, next) = waiting(drain.progress(&running, &given(at(0))));
     assert_eq!((blockers[0].reason.as_str(), next), ("Terminating", LOOK.0));
     assert!(drain.sort(&[pod("a", true, "ReplicaSet")], &given(at(1))).is_empty());
-    assert!(drain.sort(&running, &given(at(1))).is_empty(), "a stale list does not evict twice");
+    assert!(
+        drain.sort(&running, &given(at(1))).is_empty(),
+        "a stale list does not evict twice"
+    );
     assert!(drain.sort(&[], &given(at(2))).is_empty());
     assert!(done(drain.progress(&[], &given(at(2)))).is_empty());
 }
@@ -120,7 +129,11 @@ fn a_budget_is_named_with_its_own_words_and_tried_again_less_and_less_often() {
     assert!(pauses[0] <= RETRY.0 && pauses[0] >= RETRY.0.mul_f64(0.7), "{pauses:?}");
     assert!(pauses[5] <= RETRY.1 && pauses[5] >= RETRY.1.mul_f64(0.7), "{pauses:?}");
     let set_back = given(at(-3600));
-    assert_eq!(drain.sort(&pods, &set_back).len(), 1, "a clock that was set back holds up nothing");
+    assert_eq!(
+        drain.sort(&pods, &set_back).len(),
+        1,
+        "a clock that was set back holds up nothing"
+    );
 }
 
 #[test]
@@ -199,10 +212,17 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     };
     let after = |pods: &[Pod], ready: bool, settings: &'static Settings, seconds: i64| {
         let mut drain = Drain::default();
-        let given = |second| Given { node_ready: ready, settings, ..given(at(second)) };
+        let given = |second| Given {
+            node_ready: ready,
+            settings,
+            ..given(at(second))
+        };
         assert!(drain.sort(pods, &given(0)).is_empty());
         drain.progress(pods, &given(0));
-        assert!(drain.sort(pods, &given(seconds)).is_empty(), "what terminates is not asked");
+        assert!(
+            drain.sort(pods, &given(seconds)).is_empty(),
+            "what terminates is not asked"
+        );
         drain.progress(pods, &given(seconds))
     };
     let (past, future) = (deleted("2023-01-01T00:00:00Z"), deleted("2026-11-01T00:00:00Z"));
@@ -240,11 +260,21 @@ fn a_drain_ends_although_pods_that_tolerate_the_cordon_come_again() {
         pod_with(name, owner, change)
     };
     let mut drain = Drain::default();
-    let first = [tolerant("a1", "ReplicaSet", "Running"), tolerant("d1", "DaemonSet", "Failed")];
-    assert_eq!(names(&drain.sort(&first, &given(at(0)))), ["a1", "d1"], "those that were there are moved");
+    let first = [
+        tolerant("a1", "ReplicaSet", "Running"),
+        tolerant("d1", "DaemonSet", "Failed"),
+    ];
+    assert_eq!(
+        names(&drain.sort(&first, &given(at(0)))),
+        ["a1", "d1"],
+        "those that were there are moved"
+    );
     waiting(drain.progress(&first, &given(at(0))));
-    let later =
-        [tolerant("a2", "ReplicaSet", "Pending"), tolerant("d2", "DaemonSet", "Failed"), tolerant("o", "", "Running")];
+    let later = [
+        tolerant("a2", "ReplicaSet", "Pending"),
+        tolerant("d2", "DaemonSet", "Failed"),
+        tolerant("o", "", "Running"),
+    ];
     let plain = [pod("p", false, "ReplicaSet")];
     let both: Vec<Pod> = later.iter().chain(&plain).cloned().collect();
     assert_eq!(
@@ -263,8 +293,15 @@ fn force_asks_at_once_and_says_so() {
     let mut drain = Drain::default();
     assert!(drain.sort(&pods, &given(at(0))).is_empty());
     drain.note(&pods[0], Answer::Budget("a budget".to_owned()), &given(at(0)));
-    let forced = |second| Given { settings: &FORCED, ..given(at(second)) };
-    assert_eq!(names(&drain.sort(&pods, &forced(0))), ["a", "z"], "neither the budget's pause nor an obstacle counts");
+    let forced = |second| Given {
+        settings: &FORCED,
+        ..given(at(second))
+    };
+    assert_eq!(
+        names(&drain.sort(&pods, &forced(0))),
+        ["a", "z"],
+        "neither the budget's pause nor an obstacle counts"
+    );
     for pod in &pods {
         drain.note(pod, Answer::Accepted, &forced(0));
     }
@@ -272,7 +309,10 @@ fn force_asks_at_once_and_says_so() {
     let ending = [pod("a", true, "ReplicaSet"), pod("z", true, "")];
     assert!(drain.sort(&ending, &forced(1)).is_empty());
     let (blockers, _) = waiting(drain.progress(&ending, &forced(1)));
-    assert!(blockers.len() == 2 && blockers.iter().all(|b| b.reason.contains("by force")), "{blockers:?}");
+    assert!(
+        blockers.len() == 2 && blockers.iter().all(|b| b.reason.contains("by force")),
+        "{blockers:?}"
+    );
 }
 
 #[test]
@@ -281,9 +321,15 @@ fn volumes_are_waited_for_and_not_for_ever() {
     let volumes = ["kubernetes.io/csi/x^1".to_owned()];
     for (left, most) in [(0, 120), (900, 120), (60, 30)] {
         let mut drain = Drain::default();
-        let given = |second| Given { left: Duration::from_secs(left), ..given(at(second)) };
+        let given = |second| Given {
+            left: Duration::from_secs(left),
+            ..given(at(second))
+        };
         let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given(0)));
-        assert_eq!((blockers[0].pod.as_str(), next), ("volume kubernetes.io/csi/x^1", LOOK.1));
+        assert_eq!(
+            (blockers[0].pod.as_str(), next),
+            ("volume kubernetes.io/csi/x^1", LOOK.1)
+        );
         let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given(most - 1)));
         assert_eq!((blockers[0].since.0, next), (at(0), Duration::from_secs(1)));
         let left_behind = done(drain.wait_for_volumes(nothing(), &volumes, &given(most)));
@@ -324,15 +370,31 @@ fn any_settings() -> impl Strategy<Value = Settings> {
     let selector = proptest::option::of(Just(Selector::from_iter([("tier", "web")])));
     (any::<[bool; 4]>(), any::<Option<u32>>(), selector).prop_map(|(flags, grace_period, pod_selector)| {
         let [delete_empty_dir_data, force, disable_eviction, forced] = flags;
-        Settings { grace_period, delete_empty_dir_data, force, pod_selector, disable_eviction, forced }
+        Settings {
+            grace_period,
+            delete_empty_dir_data,
+            force,
+            pod_selector,
+            disable_eviction,
+            forced,
+        }
     })
 }
 
 fn any_pod() -> impl Strategy<Value = Pod> {
     let owner = prop_oneof![Just(""), Just("ReplicaSet"), Just("ReplicaSet"), Just("DaemonSet")];
-    let phase = prop_oneof![Just("Running"), Just("Running"), Just("Pending"), Just("Succeeded"), Just("Failed")];
-    let deletion =
-        proptest::option::of(prop_oneof![Just("2020-01-01T00:00:00Z"), Just("2030-01-01T00:00:00Z"), Just("?")]);
+    let phase = prop_oneof![
+        Just("Running"),
+        Just("Running"),
+        Just("Pending"),
+        Just("Succeeded"),
+        Just("Failed")
+    ];
+    let deletion = proptest::option::of(prop_oneof![
+        Just("2020-01-01T00:00:00Z"),
+        Just("2030-01-01T00:00:00Z"),
+        Just("?")
+    ]);
     (0..12u8, owner, phase, deletion, any::<i64>(), any::<[bool; 3]>()).prop_map(
         |(name, owner, phase, deletion, grace, [mirror, web, data])| {
             let metadata = json!({

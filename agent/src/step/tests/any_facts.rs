@@ -10,7 +10,11 @@ fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
 
 fn any_os() -> impl Strategy<Value = Os> {
     let known = (1u8..4, any_deployment()).prop_map(|(booted, staged)| {
-        Os::Bootc(Box::new(Deployments { booted: deployment(booted, false), staged, rollback: None }))
+        Os::Bootc(Box::new(Deployments {
+            booted: deployment(booted, false),
+            staged,
+            rollback: None,
+        }))
     });
     prop_oneof![
         6 => known,
@@ -37,7 +41,13 @@ fn any_berth() -> impl Strategy<Value = Option<Berth>> {
 }
 
 fn any_node() -> impl Strategy<Value = ClusterNode> {
-    let bits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let bits = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
     let bits = (bits, prop::bool::weighted(0.1));
     let node = bits.prop_map(|((other_uid, unschedulable, ready, new_boot, ours), excluded)| {
         ClusterNode::Is(NodeFacts {
@@ -45,7 +55,10 @@ fn any_node() -> impl Strategy<Value = ClusterNode> {
             unschedulable,
             ready,
             boot_id: Some(BootId::from(if new_boot { "b2" } else { "b1" })),
-            cordon: ours.then(|| CordonRecord { berth: "workers-0".into(), unschedulable: false }),
+            cordon: ours.then(|| CordonRecord {
+                berth: "workers-0".into(),
+                unschedulable: false,
+            }),
             excluded,
             ..node()
         })
@@ -123,7 +136,11 @@ prop_compose! {
 
 /// Whether it is known that a shutdown now would apply nothing.
 fn is_disarmed(facts: &Facts) -> bool {
-    facts.host.os.deployments().is_some_and(|d| d.staged.as_ref().is_none_or(|s| s.locked))
+    facts
+        .host
+        .os
+        .deployments()
+        .is_some_and(|d| d.staged.as_ref().is_none_or(|s| s.locked))
 }
 
 fn holding(facts: &Facts) -> Option<&Holding> {
@@ -134,7 +151,11 @@ fn holding(facts: &Facts) -> Option<&Holding> {
 fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
     held.boot_id != facts.host.boot_id
         || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
-        || facts.host.os.deployments().is_some_and(|d| d.booted.digest != held.from)
+        || facts
+            .host
+            .os
+            .deployments()
+            .is_some_and(|d| d.booted.digest != held.from)
 }
 
 /// What runs is known, and the Node is Ready under it.

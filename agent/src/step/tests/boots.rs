@@ -9,7 +9,10 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
     if let ClusterNode::Is(node) = &mut stale.cluster_node {
         node.boot_id = Some(BootId::from("b1"));
     }
-    let again = |proving_for| match step(&Facts { proving_for, ..stale.clone() }) {
+    let again = |proving_for| match step(&Facts {
+        proving_for,
+        ..stale.clone()
+    }) {
         Step::Wait(Why::NotReady, Some(again)) => again.as_millis(),
         other => panic!("Ready from before the reboot proves nothing: {other:?}"),
     };
@@ -20,7 +23,10 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
     let old = rebooted(&committed(), 1);
     assert!(matches!(step(&old), Step::Release(_, Outcome::NotApplied, _)));
     let mut unseen = rebooted(&committed(), 2);
-    unseen.host.os = Os::Unusable { reason: "StatusFailed", message: String::new() };
+    unseen.host.os = Os::Unusable {
+        reason: "StatusFailed",
+        message: String::new(),
+    };
     assert_eq!(step(&unseen), Step::Wait(Why::HostUnusable, None));
     let unplanned = rebooted(&taken(), 1);
     assert!(matches!(step(&unplanned), Step::Release(_, Outcome::NotStaged, _)));
@@ -33,7 +39,10 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
 fn a_release_begun_before_a_reboot_is_proven_after_it() {
     let releasing = taken().releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap();
     let mut facts = rebooted(&releasing, 7);
-    assert!(matches!(step(&facts), Step::Wait(Why::Unproven, _)), "a third image is not given back");
+    assert!(
+        matches!(step(&facts), Step::Wait(Why::Unproven, _)),
+        "a third image is not given back"
+    );
     os(&mut facts, 1, None);
     assert_eq!(step(&facts), Step::Restore(releasing));
 }
@@ -45,7 +54,10 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     assert_eq!(step(&f), Step::StartPull(image(3)));
     f.host.os = Os::Unknown;
     f.host.fresh = false;
-    f.host.pull = Some(PullFacts { digest: digest(3), progress: None });
+    f.host.pull = Some(PullFacts {
+        digest: digest(3),
+        progress: None,
+    });
     assert_eq!(step(&f), Step::Wait(Why::Pulling, None));
     f.host.pull = None;
     assert_eq!(step(&f), Step::LookAtHost);
@@ -54,9 +66,16 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     assert_eq!(step(&f), Step::Lock, "as early as possible");
     os(&mut f, 2, Some(deployment(3, true)));
     f.drain.done = false;
-    f.cluster_node = ClusterNode::Is(NodeFacts { ready: false, boot_id: Some("b2".into()), ..node() });
+    f.cluster_node = ClusterNode::Is(NodeFacts {
+        ready: false,
+        boot_id: Some("b2".into()),
+        ..node()
+    });
     assert_eq!(step(&f), Step::Cordon(committed()), "somebody has uncordoned it");
-    f = Facts { cluster_node: stuck(&committed(), 2).cluster_node, ..f };
+    f = Facts {
+        cluster_node: stuck(&committed(), 2).cluster_node,
+        ..f
+    };
     f.drain.elapsed = HOUR * 2;
     assert_eq!(step(&f), Step::Drain, "for as long as it takes");
     f.drain.done = true;
@@ -87,9 +106,21 @@ type Change = fn(&mut Facts);
 fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
     let cases: [(&str, Change, Step); 9] = [
         ("revoked", |f| revoke(f), Step::Wait(Why::Revoked, Some(LOOK_SELDOM))),
-        ("window", |f| f.now = now() + HOUR, Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM))),
-        ("clock", |f| f.host.clock_synchronized = None, Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM))),
-        ("inhibited", |f| f.host.inhibitors = vec!["x".into()], Step::Wait(Why::Inhibited, Some(LOOK_SELDOM))),
+        (
+            "window",
+            |f| f.now = now() + HOUR,
+            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM)),
+        ),
+        (
+            "clock",
+            |f| f.host.clock_synchronized = None,
+            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM)),
+        ),
+        (
+            "inhibited",
+            |f| f.host.inhibitors = vec!["x".into()],
+            Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)),
+        ),
         ("looked", |f| f.host.fresh = false, Step::LookAtHost),
         ("failed here", |f| f.past.failed_digests = vec![digest(3)], not_ready()),
         ("other Node", |f| publish(f, |m| m.node_uid = "u0".into()), not_ready()),
@@ -102,9 +133,18 @@ fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
         assert_eq!(step(&facts), expected, "{name}");
     }
     let mut facts = stuck(&committed(), 2);
-    publish(&mut facts, |m| m.drain = Drain { enabled: Some(false), ..Drain::default() });
+    publish(&mut facts, |m| {
+        m.drain = Drain {
+            enabled: Some(false),
+            ..Drain::default()
+        }
+    });
     facts.drain.done = false;
-    assert_eq!(step(&facts), Step::Relicense(committed(), digest(3)), "where nothing is drained");
+    assert_eq!(
+        step(&facts),
+        Step::Relicense(committed(), digest(3)),
+        "where nothing is drained"
+    );
 }
 
 fn not_ready() -> Step {
@@ -112,7 +152,12 @@ fn not_ready() -> Step {
 }
 
 fn revoke(facts: &mut Facts) {
-    let berths = facts.berths.iter().flatten().map(|b| b.revoked(Some("Paused".into())).unwrap()).collect();
+    let berths = facts
+        .berths
+        .iter()
+        .flatten()
+        .map(|b| b.revoked(Some("Paused".into())).unwrap())
+        .collect();
     facts.berths = Some(berths);
 }
 
@@ -144,7 +189,11 @@ fn who_can_be_proven_gives_back_instead_of_going_on() {
     if let BerthState::Held(holding) = &mut origin_unknown.state {
         holding.from = None;
     }
-    assert_eq!(step(&stuck(&origin_unknown, 2)), not_ready(), "nobody could tell later that the boot is not proven");
+    assert_eq!(
+        step(&stuck(&origin_unknown, 2)),
+        not_ready(),
+        "nobody could tell later that the boot is not proven"
+    );
 }
 
 #[test]
@@ -153,7 +202,10 @@ fn a_pull_that_leads_nowhere_does_not_keep_the_boot_from_being_proven() {
         let mut facts = stuck(&committed(), 2);
         facts.desired = Desired::Member(Box::new(member(wanted)));
         facts.host.os = Os::Unknown;
-        facts.host.pull = Some(PullFacts { digest: digest(pulled), progress: None });
+        facts.host.pull = Some(PullFacts {
+            digest: digest(pulled),
+            progress: None,
+        });
         assert_eq!(step(&facts), Step::CancelPull(digest(pulled)));
     }
 }
@@ -196,12 +248,20 @@ fn there_is_no_way_back_from_a_new_licence() {
         os(&mut f, 2, Some(deployment(3, true)));
         assert_eq!(step(&f), Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)), "{name}");
         ready(&mut f, true);
-        assert_eq!(step(&f), Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)), "{name}: 2 is not what it is licensed for");
+        assert_eq!(
+            step(&f),
+            Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)),
+            "{name}: 2 is not what it is licensed for"
+        );
     }
     // After a while it is tried again.
-    for again in
-        [Reboot::Asked(REBOOT_GRACE + REBOOT_AGAIN), Reboot::Blocked { why: "refused".into(), ago: REBOOT_AGAIN }]
-    {
+    for again in [
+        Reboot::Asked(REBOOT_GRACE + REBOOT_AGAIN),
+        Reboot::Blocked {
+            why: "refused".into(),
+            ago: REBOOT_AGAIN,
+        },
+    ] {
         f.host.reboot = again;
         assert_eq!(step(&f), Step::Reboot);
     }
@@ -225,7 +285,12 @@ fn there_is_no_way_back_from_a_new_licence() {
 fn blocks() -> [(&'static str, Change); 3] {
     [
         ("inhibited", |f| f.host.inhibitors = vec!["backup".into()]),
-        ("refused", |f| f.host.reboot = Reboot::Blocked { why: "no".into(), ago: Duration::from_secs(1) }),
+        ("refused", |f| {
+            f.host.reboot = Reboot::Blocked {
+                why: "no".into(),
+                ago: Duration::from_secs(1),
+            }
+        }),
         ("nothing came of it", |f| f.host.reboot = Reboot::Asked(REBOOT_GRACE)),
     ]
 }
@@ -238,12 +303,19 @@ fn a_boot_that_was_never_proven_is_remembered_by_the_host() {
     f.host.inhibitors = vec!["backup".into()];
     assert_eq!(step(&f), Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)));
     ready(&mut f, true);
-    assert!(matches!(step(&f), Step::Release(_, Outcome::RebootBlocked, _)), "proven: {:?}", step(&f));
+    assert!(
+        matches!(step(&f), Step::Release(_, Outcome::RebootBlocked, _)),
+        "proven: {:?}",
+        step(&f)
+    );
     f.desired = Desired::Release;
     f.host.inhibitors = vec![];
     assert!(matches!(step(&f), Step::Release(_, Outcome::Withdrawn, _)));
     f.host.shutdown_scheduled = true;
-    assert!(matches!(step(&f), Step::Wait(Why::Rebooting, _)), "whatever it ends is under this licence");
+    assert!(
+        matches!(step(&f), Step::Wait(Why::Rebooting, _)),
+        "whatever it ends is under this licence"
+    );
 }
 
 #[test]
@@ -258,7 +330,10 @@ fn a_licence_that_led_nowhere_is_repeated_after_a_while_and_not_for_ever() {
         matches!(step(&facts), Step::Relicense(_, target) if target == digest(2))
     };
     assert!(repeats(0, None, HOUR, 1) && repeats(1, None, HOUR, 7));
-    assert!(!repeats(0, None, HOUR - Duration::from_secs(1), 1), "giving back comes first");
+    assert!(
+        !repeats(0, None, HOUR - Duration::from_secs(1), 1),
+        "giving back comes first"
+    );
     assert!(!repeats(MAX_NOT_APPLIED - 1, None, HOUR, 1), "not for ever");
     assert!(!repeats(0, Some(digest(2)), HOUR, 1), "it ran, and went away");
     assert!(!repeats(0, None, HOUR, 2), "it runs");
@@ -266,19 +341,42 @@ fn a_licence_that_led_nowhere_is_repeated_after_a_while_and_not_for_ever() {
 
 #[test]
 fn a_digest_fails_here_when_it_ran_in_vain_or_never_applies() {
-    let outcome = |past: Past| match step(&Facts { past, ..rebooted(&committed(), 1) }) {
+    let outcome = |past: Past| match step(&Facts {
+        past,
+        ..rebooted(&committed(), 1)
+    }) {
         Step::Release(_, outcome, message) => (outcome, message),
         other => panic!("{other:?}"),
     };
-    let times = |n| Past { not_applied: Some((digest(2), n)), ..Past::default() };
+    let times = |n| Past {
+        not_applied: Some((digest(2), n)),
+        ..Past::default()
+    };
     assert_eq!(outcome(times(0)).0, Outcome::NotApplied);
     assert_eq!(outcome(times(MAX_NOT_APPLIED - 2)).0, Outcome::NotApplied);
     assert_eq!(outcome(times(MAX_NOT_APPLIED - 1)).0, Outcome::Failed);
-    assert_eq!(outcome(Past { not_applied: Some((digest(9), 9)), ..Past::default() }).0, Outcome::NotApplied);
-    let (failed, message) = outcome(Past { tried: Some(digest(2)), ..Past::default() });
+    assert_eq!(
+        outcome(Past {
+            not_applied: Some((digest(9), 9)),
+            ..Past::default()
+        })
+        .0,
+        Outcome::NotApplied
+    );
+    let (failed, message) = outcome(Past {
+        tried: Some(digest(2)),
+        ..Past::default()
+    });
     assert_eq!(failed, Outcome::Failed);
     assert!(message.contains("ran unproven"), "{message}");
-    assert_eq!(outcome(Past { failed_digests: vec![digest(2)], ..Past::default() }).0, Outcome::Failed);
+    assert_eq!(
+        outcome(Past {
+            failed_digests: vec![digest(2)],
+            ..Past::default()
+        })
+        .0,
+        Outcome::Failed
+    );
 }
 
 #[test]
@@ -299,7 +397,11 @@ fn an_excluded_node_gives_back_an_unproven_boot() {
     assert_eq!(outcome(&committed(), 1, false), Outcome::NotApplied);
     assert_eq!(outcome(&committed(), 7, true), Outcome::Failed);
     assert_eq!(outcome(&taken(), 1, false), Outcome::Withdrawn);
-    assert_eq!(outcome(&relicensed(), 2, false), Outcome::Withdrawn, "3 was never booted");
+    assert_eq!(
+        outcome(&relicensed(), 2, false),
+        Outcome::Withdrawn,
+        "3 was never booted"
+    );
     let releasing = committed().releasing(Outcome::Failed, BootId::from("b2")).unwrap();
     let mut facts = stuck(&releasing, 2);
     facts.host.boot_id = BootId::from("b3");
@@ -315,8 +417,15 @@ fn a_pull_does_not_hide_what_a_release_has_to_prove() {
     let releasing = taken().releasing(Outcome::Withdrawn, BootId::from("b1")).unwrap();
     let mut f = rebooted(&releasing, 1);
     f.host.os = Os::Unknown;
-    f.host.pull = Some(PullFacts { digest: digest(2), progress: None });
+    f.host.pull = Some(PullFacts {
+        digest: digest(2),
+        progress: None,
+    });
     assert_eq!(step(&f), Step::CancelPull(digest(2)));
     f.host.boot_id = BootId::from("b1");
-    assert_eq!(step(&f), Step::Restore(releasing), "under the same boot there is nothing to prove");
+    assert_eq!(
+        step(&f),
+        Step::Restore(releasing),
+        "under the same boot there is nothing to prove"
+    );
 }

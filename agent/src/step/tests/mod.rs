@@ -23,12 +23,21 @@ fn digest(n: u8) -> Digest {
 }
 
 fn deployment(n: u8, locked: bool) -> Deployment {
-    Deployment { digest: Some(digest(n)), locked, ..Deployment::default() }
+    Deployment {
+        digest: Some(digest(n)),
+        locked,
+        ..Deployment::default()
+    }
 }
 
 fn image(n: u8) -> DesiredImage {
     let reference = format!("registry.example/os@{}", digest(n));
-    DesiredImage { reference, digest: digest(n), index_digest: digest(n), version: None }
+    DesiredImage {
+        reference,
+        digest: digest(n),
+        index_digest: digest(n),
+        version: None,
+    }
 }
 
 fn member(n: u8) -> Member {
@@ -38,7 +47,10 @@ fn member(n: u8) -> Member {
         image: Some(image(n)),
         staging: Staging::Allowed,
         hold: None,
-        drain: Drain { timeout: Some("1h".into()), ..Drain::default() },
+        drain: Drain {
+            timeout: Some("1h".into()),
+            ..Drain::default()
+        },
         retry_token: None,
         reboot_timeout: HOUR,
     }
@@ -54,7 +66,11 @@ fn later(seconds: i64) -> Time {
 
 /// A node that runs 1, should run 2, has 2 staged and locked, and was never in trouble.
 fn facts() -> Facts {
-    let deployments = Deployments { booted: deployment(1, false), staged: Some(deployment(2, true)), rollback: None };
+    let deployments = Deployments {
+        booted: deployment(1, false),
+        staged: Some(deployment(2, true)),
+        rollback: None,
+    };
     Facts {
         node: NodeName::from("n1"),
         now: now(),
@@ -96,12 +112,23 @@ fn node() -> NodeFacts {
 }
 
 fn cordoned() -> ClusterNode {
-    let cordon = Some(CordonRecord { berth: "workers-0".into(), unschedulable: false });
-    ClusterNode::Is(NodeFacts { unschedulable: true, cordon, ..node() })
+    let cordon = Some(CordonRecord {
+        berth: "workers-0".into(),
+        unschedulable: false,
+    });
+    ClusterNode::Is(NodeFacts {
+        unschedulable: true,
+        cordon,
+        ..node()
+    })
 }
 
 fn os(facts: &mut Facts, booted: u8, staged: Option<Deployment>) {
-    facts.host.os = Os::Bootc(Box::new(Deployments { booted: deployment(booted, false), staged, rollback: None }));
+    facts.host.os = Os::Bootc(Box::new(Deployments {
+        booted: deployment(booted, false),
+        staged,
+        rollback: None,
+    }));
 }
 
 fn offered(target: u8, uid: &str) -> Berth {
@@ -117,7 +144,9 @@ fn offered(target: u8, uid: &str) -> Berth {
 
 fn taken() -> Berth {
     let (node, uid) = (NodeName::from("n1"), NodeUid::from("u1"));
-    offered(2, "u1").taken(&node, &uid, Some(digest(1)), BootId::from("b1")).unwrap()
+    offered(2, "u1")
+        .taken(&node, &uid, Some(digest(1)), BootId::from("b1"))
+        .unwrap()
 }
 
 fn committed() -> Berth {
@@ -125,7 +154,11 @@ fn committed() -> Berth {
 }
 
 fn with(berth: &Berth) -> Facts {
-    Facts { berths: Some(vec![berth.clone()]), cluster_node: cordoned(), ..facts() }
+    Facts {
+        berths: Some(vec![berth.clone()]),
+        cluster_node: cordoned(),
+        ..facts()
+    }
 }
 
 /// Back from the reboot, under b2, running `booted`.

@@ -8,7 +8,12 @@ use crate::report::{Subject, report};
 
 fn status(facts: &Facts) -> BootcNodeStatus {
     let next = step(facts);
-    let subject = Subject { generation: Some(1), step: &next, bootc_version: None, heartbeat: later(0) };
+    let subject = Subject {
+        generation: Some(1),
+        step: &next,
+        bootc_version: None,
+        heartbeat: later(0),
+    };
     report(facts, &subject, &BootcNodeStatus::default())
 }
 
@@ -22,22 +27,40 @@ fn told(facts: &Facts, type_: &str) -> String {
 #[test]
 fn a_hold_is_told_and_the_node_stays_ready_for_an_offer() {
     let mut facts = facts();
-    let hold = |reason: &str| Some(Hold { reason: reason.into(), message: "the window opens at 22:00".into() });
+    let hold = |reason: &str| {
+        Some(Hold {
+            reason: reason.into(),
+            message: "the window opens at 22:00".into(),
+        })
+    };
     for (reason, shown) in [("WindowClosed", "WindowClosed"), ("not a reason", "Held")] {
-        facts.desired = Desired::Member(Box::new(Member { hold: hold(reason), ..member(2) }));
+        facts.desired = Desired::Member(Box::new(Member {
+            hold: hold(reason),
+            ..member(2)
+        }));
         let updated = told(&facts, types::UPDATED);
-        assert!(updated.starts_with(&format!("False {shown} should run sha256:02")), "{updated}");
+        assert!(
+            updated.starts_with(&format!("False {shown} should run sha256:02")),
+            "{updated}"
+        );
         assert!(updated.ends_with(": the window opens at 22:00"), "{updated}");
         assert_eq!(told(&facts, types::UPDATE_PREPARED), "True Ready ");
     }
     os(&mut facts, 2, None);
-    assert!(told(&facts, types::UPDATED).starts_with("True Updated"), "it waits for nothing");
+    assert!(
+        told(&facts, types::UPDATED).starts_with("True Updated"),
+        "it waits for nothing"
+    );
 }
 
 #[test]
 fn what_keeps_a_stuck_holder_from_going_on_is_told() {
     let mut facts = stuck(&committed().revoked(Some("Paused".into())).unwrap(), 2);
-    assert!(told(&facts, types::UPDATED).contains("Revoked"), "{}", told(&facts, types::UPDATED));
+    assert!(
+        told(&facts, types::UPDATED).contains("Revoked"),
+        "{}",
+        told(&facts, types::UPDATED)
+    );
     assert!(told(&facts, types::UPDATED).ends_with("Paused"));
     facts.berths = Some(vec![committed()]);
     facts.now = now() + HOUR;
@@ -45,7 +68,11 @@ fn what_keeps_a_stuck_holder_from_going_on_is_told() {
     facts.now = now();
     facts.host.inhibitors = vec!["backup: running".into()];
     assert!(told(&facts, types::UPDATED).ends_with("inhibited by backup: running"));
-    assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ", "it is not late yet");
+    assert_eq!(
+        told(&facts, types::NODE_DEGRADED),
+        "False AsExpected ",
+        "it is not late yet"
+    );
     facts.proving_for = HOUR;
     assert!(told(&facts, types::NODE_DEGRADED).starts_with("True NodeNotReady"));
     assert!(told(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
@@ -65,18 +92,39 @@ fn the_phase_tells_a_boot_to_be_proven_from_one_to_be_left() {
 
 #[test]
 fn a_drain_that_goes_on_for_too_long_says_who_holds_it_up_and_why_it_goes_on() {
-    let blockers = vec![DrainBlocker { pod: "web/a".into(), reason: "budget web".into(), since: later(0) }];
-    let drain = DrainFacts { elapsed: HOUR, blockers, ..DrainFacts::default() };
-    for (on_timeout, words) in
-        [(OnTimeout::Hold, "held by drain.onTimeout: Hold"), (OnTimeout::Force, "not asked any more")]
-    {
-        let mut facts = Facts { drain: drain.clone(), ..with(&taken()) };
-        let settings = Drain { timeout: Some("1h".into()), on_timeout: Some(on_timeout), ..Drain::default() };
-        facts.desired = Desired::Member(Box::new(Member { drain: settings, ..member(2) }));
+    let blockers = vec![DrainBlocker {
+        pod: "web/a".into(),
+        reason: "budget web".into(),
+        since: later(0),
+    }];
+    let drain = DrainFacts {
+        elapsed: HOUR,
+        blockers,
+        ..DrainFacts::default()
+    };
+    for (on_timeout, words) in [
+        (OnTimeout::Hold, "held by drain.onTimeout: Hold"),
+        (OnTimeout::Force, "not asked any more"),
+    ] {
+        let mut facts = Facts {
+            drain: drain.clone(),
+            ..with(&taken())
+        };
+        let settings = Drain {
+            timeout: Some("1h".into()),
+            on_timeout: Some(on_timeout),
+            ..Drain::default()
+        };
+        facts.desired = Desired::Member(Box::new(Member {
+            drain: settings,
+            ..member(2)
+        }));
         for (type_, status) in [(types::DRAINED, "False"), (types::NODE_DEGRADED, "True")] {
             let told = told(&facts, type_);
             assert!(
-                told.starts_with(&format!("{status} DrainTimeout after 3600s still there: web/a: budget web;")),
+                told.starts_with(&format!(
+                    "{status} DrainTimeout after 3600s still there: web/a: budget web;"
+                )),
                 "{told}"
             );
             assert!(told.contains(words), "{told}");
@@ -91,9 +139,19 @@ fn a_drain_that_goes_on_for_too_long_says_who_holds_it_up_and_why_it_goes_on() {
     );
     assert_eq!(status(&stuck).drain_blockers.len(), 1);
     let mut left = with(&taken());
-    left.drain = DrainFacts { done: true, ..DrainFacts::default() };
-    left.drain.left_behind = vec![DrainBlocker { pod: "db/0".into(), reason: "cannot end".into(), since: later(0) }];
-    assert_eq!(told(&left, types::DRAINED), "True LeftBehind drained but for db/0: cannot end");
+    left.drain = DrainFacts {
+        done: true,
+        ..DrainFacts::default()
+    };
+    left.drain.left_behind = vec![DrainBlocker {
+        pod: "db/0".into(),
+        reason: "cannot end".into(),
+        since: later(0),
+    }];
+    assert_eq!(
+        told(&left, types::DRAINED),
+        "True LeftBehind drained but for db/0: cannot end"
+    );
 }
 
 #[test]
@@ -103,6 +161,9 @@ fn what_the_controller_plans_with_is_reported() {
     facts.past.times.drain_seconds = Some(3);
     facts.past.times.reboot_seconds = Some(40);
     let status = status(&facts);
-    assert_eq!((status.retry_token.as_deref(), status.clock_synchronized), (Some("again"), Some(true)));
+    assert_eq!(
+        (status.retry_token.as_deref(), status.clock_synchronized),
+        (Some("again"), Some(true))
+    );
     assert_eq!((status.drain_seconds, status.reboot_seconds), (Some(3), Some(40)));
 }

@@ -19,12 +19,20 @@ fn a_whole_turn_is_the_only_way_to_a_reboot() {
     assert_eq!(step(&facts), Step::Commit(taken()));
     facts.berths = Some(vec![committed()]);
     facts.fenced = false;
-    assert_eq!(step(&facts), Step::Fence(committed()), "another agent's Uncommit may be on its way");
+    assert_eq!(
+        step(&facts),
+        Step::Fence(committed()),
+        "another agent's Uncommit may be on its way"
+    );
     facts.fenced = true;
     assert_eq!(step(&facts), Step::Unlock);
     os(&mut facts, 1, Some(deployment(2, false)));
     facts.fenced = false;
-    assert_eq!(step(&facts), Step::Fence(committed()), "whoever finds the image unlocked");
+    assert_eq!(
+        step(&facts),
+        Step::Fence(committed()),
+        "whoever finds the image unlocked"
+    );
     facts.fenced = true;
     assert_eq!(step(&facts), Step::Reboot);
     facts.host.reboot = Reboot::Asked(Duration::from_secs(3));
@@ -53,7 +61,10 @@ fn what_is_staged_is_locked_or_removed() {
     let mut f = with(&taken());
     os(&mut f, 1, Some(deployment(2, false)));
     assert_eq!(step(&f), Step::Lock, "taken is not committed");
-    f.desired = Desired::Member(Box::new(Member { image: None, ..member(2) }));
+    f.desired = Desired::Member(Box::new(Member {
+        image: None,
+        ..member(2)
+    }));
     f.berths = Some(vec![]);
     f.cluster_node = ClusterNode::Is(node());
     assert_eq!(step(&f), Step::Lock, "not resolved any more");
@@ -73,10 +84,17 @@ fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
     let mut late = facts.clone();
     late.now = now() + SignedDuration::from_secs(60);
     let clock = |clock_synchronized| {
-        let host = HostFacts { clock_synchronized, ..facts.host.clone() };
+        let host = HostFacts {
+            clock_synchronized,
+            ..facts.host.clone()
+        };
         Facts { host, ..facts.clone() }
     };
-    [(late, "the window has closed"), (clock(Some(false)), "not synchronised"), (clock(None), "not synchronised")]
+    [
+        (late, "the window has closed"),
+        (clock(Some(false)), "not synchronised"),
+        (clock(None), "not synchronised"),
+    ]
 }
 
 #[test]
@@ -126,7 +144,10 @@ fn an_excluded_node_takes_nothing_and_gives_back() {
     let mut offer = facts();
     offer.berths = Some(vec![offered(2, "u1")]);
     assert!(matches!(step(&excluded(offer)), Step::Wait(Why::Excluded, _)));
-    assert!(matches!(step(&excluded(with(&taken()))), Step::Release(_, Outcome::Withdrawn, _)));
+    assert!(matches!(
+        step(&excluded(with(&taken()))),
+        Step::Release(_, Outcome::Withdrawn, _)
+    ));
     let mut armed = excluded(with(&committed()));
     assert_eq!(step(&armed), Step::Uncommit(committed()));
     os(&mut armed, 1, Some(deployment(2, false)));
@@ -153,7 +174,11 @@ fn a_drain_that_takes_too_long_ends_as_the_pool_says() {
         (Some(OnTimeout::Force), 119, false),
         (Some(OnTimeout::Force), 120, true),
     ] {
-        let mut facts = drain_by(Drain { timeout: Some("60s".into()), on_timeout, ..Drain::default() });
+        let mut facts = drain_by(Drain {
+            timeout: Some("60s".into()),
+            on_timeout,
+            ..Drain::default()
+        });
         facts.drain.elapsed = Duration::from_secs(seconds);
         match step(&facts) {
             Step::Release(_, Outcome::DrainTimeout, _) => assert!(stops, "{on_timeout:?} after {seconds} s"),
@@ -164,7 +189,11 @@ fn a_drain_that_takes_too_long_ends_as_the_pool_says() {
 
 #[test]
 fn a_pool_that_does_not_drain_still_cordons_and_looks_before_the_commit() {
-    let mut facts = drain_by(Drain { enabled: Some(false), timeout: Some("1s".into()), ..Drain::default() });
+    let mut facts = drain_by(Drain {
+        enabled: Some(false),
+        timeout: Some("1s".into()),
+        ..Drain::default()
+    });
     facts.drain.elapsed = HOUR;
     facts.cluster_node = ClusterNode::Is(node());
     assert_eq!(step(&facts), Step::Cordon(taken()));
@@ -195,14 +224,24 @@ fn before_the_commit_every_reason_gives_back() {
     assert_eq!(release(&f).0, Outcome::NotStaged);
     let mut f = with(&taken());
     f.drain.elapsed = HOUR;
-    f.drain.blockers = vec![DrainBlocker { pod: "web/a".into(), reason: "budget web".into(), since: later(0) }];
+    f.drain.blockers = vec![DrainBlocker {
+        pod: "web/a".into(),
+        reason: "budget web".into(),
+        since: later(0),
+    }];
     let (outcome, message) = release(&f);
     assert_eq!(outcome, Outcome::DrainTimeout);
     assert!(message.contains("web/a: budget web"), "{message}");
     let mut f = with(&taken());
     f.drain.done = true;
     f.host.inhibitors = vec!["backup: running".into()];
-    assert_eq!(release(&f), (Outcome::RebootBlocked, "shutdown is inhibited by backup: running".into()));
+    assert_eq!(
+        release(&f),
+        (
+            Outcome::RebootBlocked,
+            "shutdown is inhibited by backup: running".into()
+        )
+    );
 }
 
 #[test]
@@ -228,7 +267,10 @@ fn no_reboot_for_another_node_of_this_name() {
     assert_eq!(step(&f), Step::Lock, "and nothing stays armed");
     os(&mut f, 1, Some(deployment(2, true)));
     assert_eq!(step(&f), Step::Wait(Why::ForeignBerth, None));
-    f.cluster_node = ClusterNode::Is(NodeFacts { uid: NodeUid::from("u9"), ..node() });
+    f.cluster_node = ClusterNode::Is(NodeFacts {
+        uid: NodeUid::from("u9"),
+        ..node()
+    });
     assert_eq!(step(&f), Step::Wait(Why::ForeignBerth, None));
     f.cluster_node = ClusterNode::Unread;
     assert_eq!(step(&f), Step::ReadNode);
@@ -239,7 +281,10 @@ fn a_cordon_without_a_berth_is_undone_and_an_admins_is_not() {
     let mut f = facts();
     f.cluster_node = cordoned();
     assert_eq!(step(&f), Step::Uncordon);
-    f.cluster_node = ClusterNode::Is(NodeFacts { unschedulable: true, ..node() });
+    f.cluster_node = ClusterNode::Is(NodeFacts {
+        unschedulable: true,
+        ..node()
+    });
     assert_eq!(step(&f), Step::Wait(Why::NoBerth, None));
 }
 
@@ -247,9 +292,15 @@ fn a_cordon_without_a_berth_is_undone_and_an_admins_is_not() {
 fn one_pull_at_a_time_and_the_right_one_is_adopted() {
     let mut f = facts();
     f.host.os = Os::Unknown;
-    f.host.pull = Some(PullFacts { digest: digest(2), progress: None });
+    f.host.pull = Some(PullFacts {
+        digest: digest(2),
+        progress: None,
+    });
     assert_eq!(step(&f), Step::Wait(Why::Pulling, None));
-    f.host.pull = Some(PullFacts { digest: digest(3), progress: None });
+    f.host.pull = Some(PullFacts {
+        digest: digest(3),
+        progress: None,
+    });
     assert_eq!(step(&f), Step::CancelPull(digest(3)));
     f.desired = Desired::Release;
     assert_eq!(step(&f), Step::CancelPull(digest(3)));
@@ -261,12 +312,19 @@ fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest()
     os(&mut f, 1, None);
     assert_eq!(step(&f), Step::StartPull(image(2)));
     let mut held = f.clone();
-    held.desired = Desired::Member(Box::new(Member { staging: Staging::Held, ..member(2) }));
+    held.desired = Desired::Member(Box::new(Member {
+        staging: Staging::Held,
+        ..member(2)
+    }));
     assert_eq!(step(&held), Step::Wait(Why::StagingHeld, None));
     let mut failed = f.clone();
-    failed.past.host_failed("RegistryUnavailable", "no route", &digest(2), true, now(), 0.0);
+    failed
+        .past
+        .host_failed("RegistryUnavailable", "no route", &digest(2), true, now(), 0.0);
     assert_eq!(step(&failed), Step::Wait(Why::BackingOff, Some(Duration::from_secs(5))));
-    failed.past.host_failed("NotBootable", "no label", &digest(2), false, now(), 0.0);
+    failed
+        .past
+        .host_failed("NotBootable", "no label", &digest(2), false, now(), 0.0);
     assert_eq!(step(&failed), Step::Wait(Why::FailedDigest, None));
 }
 
@@ -287,7 +345,10 @@ fn a_node_that_leaves_is_undone_and_keeps_what_others_staged() {
     assert_eq!(step(&f), Step::Wait(Why::Released, None));
     let mut f = with(&taken());
     f.desired = Desired::Release;
-    assert!(matches!(step(&f), Step::Release(_, Outcome::Withdrawn, _)), "first the berth");
+    assert!(
+        matches!(step(&f), Step::Release(_, Outcome::Withdrawn, _)),
+        "first the berth"
+    );
 }
 
 #[test]
@@ -306,9 +367,19 @@ fn a_turn_that_ended_badly_waits_before_the_next() {
 
 #[test]
 fn a_host_that_does_not_answer_keeps_its_licence() {
-    let unusable = || Os::Unusable { reason: "StatusFailed", message: "timeout".into() };
-    for berth in [taken(), committed(), taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap()] {
-        for (os, expected) in [(Os::Unknown, Step::LookAtHost), (unusable(), Step::Wait(Why::HostUnusable, None))] {
+    let unusable = || Os::Unusable {
+        reason: "StatusFailed",
+        message: "timeout".into(),
+    };
+    for berth in [
+        taken(),
+        committed(),
+        taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap(),
+    ] {
+        for (os, expected) in [
+            (Os::Unknown, Step::LookAtHost),
+            (unusable(), Step::Wait(Why::HostUnusable, None)),
+        ] {
             let mut facts = with(&berth);
             facts.host.fresh = os != Os::Unknown;
             facts.host.os = os;
@@ -329,13 +400,19 @@ fn a_shutdown_scheduled_by_others_holds_back_but_does_not_freeze() {
     os(&mut facts, 1, Some(deployment(2, false)));
     assert_eq!(step(&facts), Step::Lock);
     os(&mut facts, 1, Some(deployment(2, true)));
-    assert!(matches!(step(&facts), Step::Wait(Why::Rebooting, _)), "a commit is not taken back while one is queued");
+    assert!(
+        matches!(step(&facts), Step::Wait(Why::Rebooting, _)),
+        "a commit is not taken back while one is queued"
+    );
 }
 
 #[test]
 fn what_is_published_for_another_node_is_not_obeyed() {
     let mut facts = facts();
     facts.berths = Some(vec![offered(2, "u1")]);
-    facts.desired = Desired::Member(Box::new(Member { node_uid: NodeUid::from("u0"), ..member(2) }));
+    facts.desired = Desired::Member(Box::new(Member {
+        node_uid: NodeUid::from("u0"),
+        ..member(2)
+    }));
     assert_eq!(step(&facts), Step::Wait(Why::OtherNode, None));
 }

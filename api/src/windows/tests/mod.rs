@@ -19,7 +19,12 @@ fn ts(text: &str) -> Timestamp {
 type Row<'a> = (&'a str, &'a str, &'a str);
 
 fn spec<'a>((schedule, length, time_zone): Row<'a>) -> WindowSpec<'a> {
-    WindowSpec { schedule, duration: duration::parse(length).unwrap(), time_zone, splay: Duration::ZERO }
+    WindowSpec {
+        schedule,
+        duration: duration::parse(length).unwrap(),
+        time_zone,
+        splay: Duration::ZERO,
+    }
 }
 
 fn parsed(rows: &[Row<'_>], exclusions: &[(&str, &str)]) -> Result<Schedule, WindowError> {
@@ -37,9 +42,15 @@ fn open(until: &str) -> Opening {
 }
 
 fn outside(next: &str) -> Opening {
-    Opening::Closed { next: Some(ts(next)), why: Why::Outside }
+    Opening::Closed {
+        next: Some(ts(next)),
+        why: Why::Outside,
+    }
 }
 
 fn excluded(next: &str) -> Opening {
-    Opening::Closed { next: Some(ts(next)), why: Why::Excluded }
+    Opening::Closed {
+        next: Some(ts(next)),
+        why: Why::Excluded,
+    }
 }

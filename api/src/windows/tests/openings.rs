@@ -12,7 +12,10 @@ fn check(schedule: &Schedule, cases: &[(&str, Opening)]) {
 
 #[test]
 fn without_windows_it_is_always_open() {
-    check(&Schedule::default(), &[("2026-03-01T00:00:00Z", Opening::Open { until: None })]);
+    check(
+        &Schedule::default(),
+        &[("2026-03-01T00:00:00Z", Opening::Open { until: None })],
+    );
     assert!(Schedule::default().is_always_open());
     let freeze = schedule(&[], &[("2026-12-20T00:00:00Z", "2027-01-04T00:00:00Z")]);
     assert!(!freeze.is_always_open());
@@ -203,7 +206,10 @@ fn an_exclusion_cuts_a_window_in_two() {
         ],
     );
     let for_ever = schedule(&windows, &[("2026-06-10T00:00:00Z", "9999-12-30T22:00:00Z")]);
-    let never = Opening::Closed { next: None, why: Why::Excluded };
+    let never = Opening::Closed {
+        next: None,
+        why: Why::Excluded,
+    };
     check(&for_ever, &[("2026-06-20T01:00:00Z", never)]);
     assert_eq!(for_ever.longest(ts("2026-06-20T01:00:00Z"), SALT), Some(Duration::ZERO));
 }
@@ -227,23 +233,56 @@ fn leap_days_come_even_across_a_century() {
 fn day_of_month_and_day_of_week_are_alternatives() {
     let next = |text: &str, now: &str| schedule(&[(text, "1h", "UTC")], &[]).at(ts(now), SALT);
     // July 2026 starts on a Wednesday.
-    assert_eq!(next("0 0 13 * FRI", "2026-07-01T12:00:00Z"), outside("2026-07-03T00:00:00Z"));
-    assert_eq!(next("0 0 13 * FRI", "2026-07-10T12:00:00Z"), outside("2026-07-13T00:00:00Z"));
-    assert_eq!(next("0 0 13 * +FRI", "2026-07-01T12:00:00Z"), outside("2026-11-13T00:00:00Z"));
-    assert_eq!(next("0 0 * * 7", "2026-07-01T12:00:00Z"), outside("2026-07-05T00:00:00Z"));
-    assert_eq!(next("0 0 ? * FRI-SUN", "2026-07-01T12:00:00Z"), outside("2026-07-03T00:00:00Z"));
-    assert_eq!(next("0 0 * * tue#2", "2026-07-01T12:00:00Z"), outside("2026-07-14T00:00:00Z"));
-    assert_eq!(next("0 0 * * FRIL", "2026-07-01T12:00:00Z"), outside("2026-07-31T00:00:00Z"));
-    assert_eq!(next("0 0 L * *", "2026-07-01T12:00:00Z"), outside("2026-07-31T00:00:00Z"));
-    assert_eq!(next("0 0 1 jan,OCT-nov *", "2026-07-01T12:00:00Z"), outside("2026-10-01T00:00:00Z"));
+    assert_eq!(
+        next("0 0 13 * FRI", "2026-07-01T12:00:00Z"),
+        outside("2026-07-03T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 13 * FRI", "2026-07-10T12:00:00Z"),
+        outside("2026-07-13T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 13 * +FRI", "2026-07-01T12:00:00Z"),
+        outside("2026-11-13T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 * * 7", "2026-07-01T12:00:00Z"),
+        outside("2026-07-05T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 ? * FRI-SUN", "2026-07-01T12:00:00Z"),
+        outside("2026-07-03T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 * * tue#2", "2026-07-01T12:00:00Z"),
+        outside("2026-07-14T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 * * FRIL", "2026-07-01T12:00:00Z"),
+        outside("2026-07-31T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 L * *", "2026-07-01T12:00:00Z"),
+        outside("2026-07-31T00:00:00Z")
+    );
+    assert_eq!(
+        next("0 0 1 jan,OCT-nov *", "2026-07-01T12:00:00Z"),
+        outside("2026-10-01T00:00:00Z")
+    );
 }
 
 #[test]
 fn an_opening_without_end_is_followed_for_a_week() {
     let now = ts("2026-10-20T10:17:31Z");
-    for row in [("* * * * *", "168h", "UTC"), ("*/5 * * * *", "5m", "UTC"), ("0 0 * * *", "24h", "Asia/Tokyo")] {
+    for row in [
+        ("* * * * *", "168h", "UTC"),
+        ("*/5 * * * *", "5m", "UTC"),
+        ("0 0 * * *", "24h", "Asia/Tokyo"),
+    ] {
         let schedule = schedule(&[row], &[]);
-        let Opening::Open { until: Some(until) } = schedule.at(now, SALT) else { panic!("{row:?} is closed") };
+        let Opening::Open { until: Some(until) } = schedule.at(now, SALT) else {
+            panic!("{row:?} is closed")
+        };
         let length = until.duration_since(now).as_hours();
         assert!((168..=337).contains(&length), "{row:?}: {length} h");
         assert_eq!(schedule.longest(now, SALT), None);
@@ -261,11 +300,21 @@ fn an_opening_without_end_is_followed_for_a_week() {
 
 #[test]
 fn splay_delays_the_start_and_not_the_end() {
-    let hour = WindowSpec { splay: Duration::from_secs(3600), ..spec(("0 22 * * *", "4h", "UTC")) };
+    let hour = WindowSpec {
+        splay: Duration::from_secs(3600),
+        ..spec(("0 22 * * *", "4h", "UTC"))
+    };
     let schedule = Schedule::parse(&[hour], &[]).unwrap();
-    let (before, start, end) = (ts("2026-05-05T12:00:00Z"), ts("2026-05-05T22:00:00Z"), ts("2026-05-06T02:00:00Z"));
+    let (before, start, end) = (
+        ts("2026-05-05T12:00:00Z"),
+        ts("2026-05-05T22:00:00Z"),
+        ts("2026-05-06T02:00:00Z"),
+    );
     let opens = |salt: &str, now: Timestamp| match schedule.at(now, salt) {
-        Opening::Closed { next: Some(next), why: Why::Outside } => next,
+        Opening::Closed {
+            next: Some(next),
+            why: Why::Outside,
+        } => next,
         other => panic!("{other:?}"),
     };
     let mut by_quarter = [0_u32; 4];

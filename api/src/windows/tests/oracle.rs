@@ -33,7 +33,13 @@ impl Fields {
             [] => "*".to_owned(),
             _ => values.iter().map(i8::to_string).collect::<Vec<_>>().join(","),
         };
-        format!("{} {} {} * {}", list(&self.minutes), list(&self.hours), list(&self.days), list(&self.weekdays))
+        format!(
+            "{} {} {} * {}",
+            list(&self.minutes),
+            list(&self.hours),
+            list(&self.days),
+            list(&self.weekdays)
+        )
     }
 
     fn matches(&self, civil: jiff::civil::DateTime) -> bool {
@@ -62,7 +68,10 @@ impl Fields {
             }
             if starts {
                 let delay = if self.splay == 0 { 0 } else { share(SALT, t, self.splay) };
-                intervals.push((t + SignedDuration::from_secs(delay), t + SignedDuration::from_secs(self.duration)));
+                intervals.push((
+                    t + SignedDuration::from_secs(delay),
+                    t + SignedDuration::from_secs(self.duration),
+                ));
             }
             t += MINUTE;
         }
@@ -72,16 +81,38 @@ impl Fields {
 
 fn fields() -> impl Strategy<Value = Fields> {
     // Hours in which clocks change come more often than others.
-    let hours = prop_oneof![btree_set(0_i8..4, 0..4), btree_set(0_i8..24, 1..3), btree_set(0_i8..24, 0..1)];
-    let minutes = prop_oneof![btree_set(0_i8..60, 1..3), Just([0, 15, 30, 45].into()), btree_set(0_i8..60, 0..1)];
+    let hours = prop_oneof![
+        btree_set(0_i8..4, 0..4),
+        btree_set(0_i8..24, 1..3),
+        btree_set(0_i8..24, 0..1)
+    ];
+    let minutes = prop_oneof![
+        btree_set(0_i8..60, 1..3),
+        Just([0, 15, 30, 45].into()),
+        btree_set(0_i8..60, 0..1)
+    ];
     let days = prop_oneof![3 => btree_set(1_i8..32, 0..1), 1 => btree_set(1_i8..29, 1..4)];
     let weekdays = prop_oneof![1 => btree_set(0_i8..7, 0..1), 1 => btree_set(0_i8..7, 1..4)];
     let duration = prop_oneof![4 => 1_i64..180, 2 => 180_i64..2_000, 1 => 2_000_i64..=10_080];
-    let zones =
-        ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Casablanca"];
+    let zones = [
+        "UTC",
+        "Europe/Berlin",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "Asia/Kathmandu",
+        "Africa/Casablanca",
+    ];
     let zone = proptest::sample::select(zones.to_vec());
-    (minutes, hours, days, weekdays, duration, prop_oneof![2 => Just(0), 1 => 0_i64..100], zone).prop_map(
-        |(minutes, hours, days, weekdays, duration, splay, zone)| Fields {
+    (
+        minutes,
+        hours,
+        days,
+        weekdays,
+        duration,
+        prop_oneof![2 => Just(0), 1 => 0_i64..100],
+        zone,
+    )
+        .prop_map(|(minutes, hours, days, weekdays, duration, splay, zone)| Fields {
             minutes: minutes.into_iter().collect(),
             hours: hours.into_iter().collect(),
             days: days.into_iter().collect(),
@@ -89,8 +120,7 @@ fn fields() -> impl Strategy<Value = Fields> {
             duration: duration * 60,
             splay: duration * 60 * splay / 100,
             zone,
-        },
-    )
+        })
 }
 
 /// Instants near the clock changes of the zones above, and any others.
@@ -128,7 +158,11 @@ impl Oracle {
 
     /// The first instant after `now` at which it is open, or closed.
     fn turns(&self, now: Timestamp, open: bool) -> Option<Timestamp> {
-        let edges = self.intervals.iter().chain(&self.exclusions).flat_map(|&(from, to)| [from, to]);
+        let edges = self
+            .intervals
+            .iter()
+            .chain(&self.exclusions)
+            .flat_map(|&(from, to)| [from, to]);
         let mut later: Vec<_> = edges.filter(|&t| t > now).collect();
         later.sort_unstable();
         later.dedup();
@@ -140,8 +174,10 @@ fn compare(windows: &[Fields], spans: &[(i64, i64)], now: Timestamp) -> Result<(
     let longest = SignedDuration::from_secs(windows.iter().map(|w| w.duration).max().unwrap());
     let (from, to) = (now - longest - WARM_UP, now + AHEAD);
     let minutes = SignedDuration::from_mins;
-    let exclusions: Vec<_> =
-        spans.iter().map(|&(start, length)| (now + minutes(start), now + minutes(start + length))).collect();
+    let exclusions: Vec<_> = spans
+        .iter()
+        .map(|&(start, length)| (now + minutes(start), now + minutes(start + length)))
+        .collect();
     let oracle = Oracle {
         intervals: windows.iter().flat_map(|w| w.intervals(from, to)).collect(),
         exclusions: exclusions.clone(),

@@ -29,7 +29,10 @@ fn schedules_that_are_not_five_fields_say_what_to_write() {
     );
     assert!(of("0 22 * *").contains("has 4 fields"));
     assert!(of("CRON_TZ=Europe/Berlin 0 22 * * *").contains("the time zone in timeZone"));
-    assert_eq!(of("@weekly"), "windows[0] \"@weekly\" is a nickname; write it as five fields, such as \"0 0 * * SUN\"");
+    assert_eq!(
+        of("@weekly"),
+        "windows[0] \"@weekly\" is a nickname; write it as five fields, such as \"0 0 * * SUN\""
+    );
     for nickname in ["@yearly", "@monthly", "@hourly", "@reboot", "@every 5m"] {
         assert!(of(nickname).contains("is a nickname"), "{nickname}");
     }
@@ -63,7 +66,11 @@ fn a_field_that_cannot_be_read_is_named() {
         ("0 0 * * TUE#6", "day of week"),
         ("0 0 * * frı", "day of week"),
     ] {
-        assert!(of(schedule).contains(&format!(" is no {field}; write ")), "{schedule}: {}", of(schedule));
+        assert!(
+            of(schedule).contains(&format!(" is no {field}; write ")),
+            "{schedule}: {}",
+            of(schedule)
+        );
     }
 }
 
@@ -84,14 +91,23 @@ fn days_that_never_come_are_refused() {
 
 #[test]
 fn durations_splay_and_time_zones_have_bounds() {
-    for (length, bad) in [("1m", false), ("168h", false), ("59s", true), ("0", true), ("10081m", true)] {
+    for (length, bad) in [
+        ("1m", false),
+        ("168h", false),
+        ("59s", true),
+        ("0", true),
+        ("10081m", true),
+    ] {
         let row = ("0 22 * * *", length, "UTC");
         let text = parsed(&[row], &[]).map_err(|error| error.to_string());
         let duration = if length == "0" { "0h" } else { length };
         let refusal = format!("windows[0] \"0 22 * * *\" has a duration of {duration}; write 1m to 168h");
         assert_eq!(text.err(), bad.then_some(refusal), "{length}");
     }
-    let splayed = |seconds| WindowSpec { splay: Duration::from_secs(seconds), ..spec(("0 22 * * *", "1h", "UTC")) };
+    let splayed = |seconds| WindowSpec {
+        splay: Duration::from_secs(seconds),
+        ..spec(("0 22 * * *", "1h", "UTC"))
+    };
     assert!(Schedule::parse(&[splayed(3599)], &[]).is_ok());
     assert_eq!(
         Schedule::parse(&[splayed(3600)], &[]).unwrap_err().to_string(),
@@ -103,7 +119,10 @@ fn durations_splay_and_time_zones_have_bounds() {
          Europe/Berlin or UTC"
     );
     for zone in ["", "CEST", "Local", "+01:00", "../../etc/passwd"] {
-        assert!(message(&[("0 22 * * *", "1h", zone)]).contains("is not known"), "{zone}");
+        assert!(
+            message(&[("0 22 * * *", "1h", zone)]).contains("is not known"),
+            "{zone}"
+        );
     }
 }
 
@@ -111,7 +130,10 @@ fn durations_splay_and_time_zones_have_bounds() {
 fn exclusions_end_after_they_start() {
     let (day, next) = ("2026-12-20T00:00:00Z", "2026-12-21T00:00:00Z");
     assert!(parsed(&[], &[(day, next)]).is_ok());
-    assert!(matches!(parsed(&[], &[(day, next), (day, day)]), Err(WindowError::EmptyExclusion { index: 1, .. })));
+    assert!(matches!(
+        parsed(&[], &[(day, next), (day, day)]),
+        Err(WindowError::EmptyExclusion { index: 1, .. })
+    ));
     assert_eq!(
         parsed(&[], &[(next, day)]).unwrap_err().to_string(),
         "exclusions[0] is from 2026-12-21T00:00:00Z to 2026-12-20T00:00:00Z, which is not later; write a later time in \

@@ -19,8 +19,15 @@ fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
     let plan = now(&f);
     assert!(plan.writes.is_empty());
     assert_eq!(plan.waiting[&"n2".into()], Wait::Soaking);
-    let states: Vec<_> = plan.waves.iter().map(|w| (w.name.as_str(), w.updated, w.state)).collect();
-    let rest = [("rest", 0, WaveState::Waiting), ("control-plane", 0, WaveState::Waiting)];
+    let states: Vec<_> = plan
+        .waves
+        .iter()
+        .map(|w| (w.name.as_str(), w.updated, w.state))
+        .collect();
+    let rest = [
+        ("rest", 0, WaveState::Waiting),
+        ("control-plane", 0, WaveState::Waiting),
+    ];
     assert_eq!(states, [&[("canary", 1, WaveState::Soaking)], &rest[..]].concat());
     f.waves[0].soaked = Duration::from_secs(60);
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
@@ -77,8 +84,15 @@ fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for
     f.members[1].booted = Some(digest(2));
     f.members[1].ready = false;
     let plan = now(&f);
-    assert_eq!(plan.waiting[&"n1".into()], Wait::Capacity, "the first wave needs the very berth");
-    assert!(plan.writes.is_empty(), "nothing keeps the holder from going on: {plan:?}");
+    assert_eq!(
+        plan.waiting[&"n1".into()],
+        Wait::Capacity,
+        "the first wave needs the very berth"
+    );
+    assert!(
+        plan.writes.is_empty(),
+        "nothing keeps the holder from going on: {plan:?}"
+    );
     f.berths = vec![seen(committed(0, "n2").revoked(Some("WaveWaiting".into())).unwrap())];
     assert_eq!(words(&now(&f)), ["p-0 Unrevoke n2"]);
     f.members[1].alone = true;
@@ -88,7 +102,11 @@ fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for
 
 #[test]
 fn the_zone_with_the_fewest_nodes_down_goes_first() {
-    let mut f = facts(3, names(&["a1", "a2", "a3", "b1", "b2"]), (0..3).map(|i| seen(closed(i))).collect());
+    let mut f = facts(
+        3,
+        names(&["a1", "a2", "a3", "b1", "b2"]),
+        (0..3).map(|i| seen(closed(i))).collect(),
+    );
     for m in &mut f.members {
         m.zone = m.name.as_str()[..1].to_owned();
     }
@@ -99,18 +117,30 @@ fn the_zone_with_the_fewest_nodes_down_goes_first() {
 
 #[test]
 fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
-    let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(taken(1, "n2"))]);
+    let mut f = facts(
+        2,
+        names(&["n1", "n2", "n3"]),
+        vec![seen(closed(0)), seen(taken(1, "n2"))],
+    );
     f.max_failures = 1;
     f.members[0].failed = vec![digest(2)];
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-1 Revoke(\"RolloutHalted\") n2"]);
     assert_eq!(plan.waiting[&"n3".into()], Wait::Halted);
     assert_eq!(plan.failures[&digest(2)], [NodeName::from("n1")].into());
-    assert!(plan.halt.as_ref().unwrap().message.contains("failed on n1"), "{:?}", plan.halt);
+    assert!(
+        plan.halt.as_ref().unwrap().message.contains("failed on n1"),
+        "{:?}",
+        plan.halt
+    );
     f.max_failures = 2;
     assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
     f.failures = [(digest(2), ["n1".into(), "gone".into()].into())].into();
-    assert_eq!(now(&f).gate.unwrap().reason, "RolloutHalted", "also when a failed node is gone");
+    assert_eq!(
+        now(&f).gate.unwrap().reason,
+        "RolloutHalted",
+        "also when a failed node is gone"
+    );
     for m in &mut f.members {
         (m.desired, m.published, m.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
     }
@@ -119,7 +149,11 @@ fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
 
 #[test]
 fn a_failure_is_on_record_before_its_berth_opens_again_or_goes() {
-    let failed = committed(0, "n1").releasing(Outcome::Failed, BootId::from("b1")).unwrap().given_back().unwrap();
+    let failed = committed(0, "n1")
+        .releasing(Outcome::Failed, BootId::from("b1"))
+        .unwrap()
+        .given_back()
+        .unwrap();
     let BerthState::Closed(c) = &failed.state else { panic!() };
     assert_eq!((c.reason, &c.last_target), (ClosedReason::Failed, &Some(digest(2))));
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(failed.clone())]);
@@ -152,15 +186,29 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     f.closes = Some(at(50 + 100));
     let minute = Duration::from_secs(60);
-    f.members[0].estimate = Estimate { drain: minute, reboot: minute };
-    f.members[1].estimate = Estimate { drain: Duration::from_secs(10), reboot: minute };
+    f.members[0].estimate = Estimate {
+        drain: minute,
+        reboot: minute,
+    };
+    f.members[1].estimate = Estimate {
+        drain: Duration::from_secs(10),
+        reboot: minute,
+    };
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n2"]);
     assert_eq!(plan.waiting[&"n1".into()], Wait::TooLate);
-    let BerthWrite::Update { berth, .. } = &plan.writes[0] else { panic!() };
-    assert_eq!(berth.offer().unwrap().open_until, Some(at(50 + 40)), "the reboot must be over when it shuts");
+    let BerthWrite::Update { berth, .. } = &plan.writes[0] else {
+        panic!()
+    };
+    assert_eq!(
+        berth.offer().unwrap().open_until,
+        Some(at(50 + 40)),
+        "the reboot must be over when it shuts"
+    );
     f.members[1].estimate.reboot = minute / 2;
-    f.berths = vec![seen(berth.taken(&"n2".into(), &uid("n2"), None, BootId::from("b")).unwrap())];
+    f.berths = vec![seen(
+        berth.taken(&"n2".into(), &uid("n2"), None, BootId::from("b")).unwrap(),
+    )];
     assert!(now(&f).writes.is_empty(), "a better estimate is no news");
     f.closes = Some(at(50 + 1000));
     assert_eq!(words(&now(&f)), ["p-0 Window n2"], "the next window, or a longer one");

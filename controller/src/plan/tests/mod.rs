@@ -47,11 +47,18 @@ pub(super) fn member(name: &str) -> Member {
 }
 
 pub(super) fn wave(name: &str, soak: u64, soaked: u64) -> Wave {
-    Wave { name: name.into(), soak: Duration::from_secs(soak), soaked: Duration::from_secs(soaked) }
+    Wave {
+        name: name.into(),
+        soak: Duration::from_secs(soak),
+        soaked: Duration::from_secs(soaked),
+    }
 }
 
 pub(super) fn gate(reason: &'static str) -> Option<Gate> {
-    Some(Gate { reason, message: String::new() })
+    Some(Gate {
+        reason,
+        message: String::new(),
+    })
 }
 
 pub(super) fn closed(index: u32) -> Berth {
@@ -59,13 +66,20 @@ pub(super) fn closed(index: u32) -> Berth {
 }
 
 pub(super) fn offered(index: u32, node: &str) -> Berth {
-    let offer = Offer { node: node.into(), uid: uid(node), target: digest(2), open_until: None };
+    let offer = Offer {
+        node: node.into(),
+        uid: uid(node),
+        target: digest(2),
+        open_until: None,
+    };
     closed(index).offered(offer).unwrap()
 }
 
 pub(super) fn taken(index: u32, node: &str) -> Berth {
     let boot = BootId::from("b");
-    offered(index, node).taken(&node.into(), &uid(node), Some(digest(1)), boot).unwrap()
+    offered(index, node)
+        .taken(&node.into(), &uid(node), Some(digest(1)), boot)
+        .unwrap()
 }
 
 pub(super) fn committed(index: u32, node: &str) -> Berth {
@@ -73,11 +87,21 @@ pub(super) fn committed(index: u32, node: &str) -> Berth {
 }
 
 pub(super) fn seen(berth: Berth) -> SeenBerth {
-    SeenBerth { lease: berth.name(), berth: Ok(berth), in_doubt: false, age: Duration::ZERO }
+    SeenBerth {
+        lease: berth.name(),
+        berth: Ok(berth),
+        in_doubt: false,
+        age: Duration::ZERO,
+    }
 }
 
 fn unreadable(index: u32) -> SeenBerth {
-    SeenBerth { lease: closed(index).name(), berth: Err("edited".into()), in_doubt: false, age: Duration::ZERO }
+    SeenBerth {
+        lease: closed(index).name(),
+        berth: Err("edited".into()),
+        in_doubt: false,
+        age: Duration::ZERO,
+    }
 }
 
 pub(super) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> PoolFacts {
@@ -135,12 +159,23 @@ fn berths_are_created_closed_and_offered_later() {
 fn a_large_capacity_is_published_whole_and_costs_no_more_berths_than_members() {
     let of = |berths: Vec<SeenBerth>| now(&facts(1_000_000, names(&["n1", "n2"]), berths));
     let plan = of(vec![]);
-    assert_eq!((words(&plan), plan.counts.total), (vec!["p-0 Create".into(), "p-1 Create".into()], 1_000_000));
-    assert_eq!(words(&of(vec![seen(closed(0)), seen(closed(1))])), ["p-0 Offer n1", "p-1 Offer n2"]);
+    assert_eq!(
+        (words(&plan), plan.counts.total),
+        (vec!["p-0 Create".into(), "p-1 Create".into()], 1_000_000)
+    );
+    assert_eq!(
+        words(&of(vec![seen(closed(0)), seen(closed(1))])),
+        ["p-0 Offer n1", "p-1 Offer n2"]
+    );
     // What others have, nobody knows who has, or must stay closed until a failure is on record is of no use to a member.
     let failed = committed(2, "n9").ended(ClosedReason::Gone).unwrap();
     let theirs = vec![seen(taken(0, "n8")), unreadable(1), seen(failed)];
-    let created = |plan: &Plan| words(plan).into_iter().filter(|w| w.ends_with("Create")).collect::<Vec<_>>();
+    let created = |plan: &Plan| {
+        words(plan)
+            .into_iter()
+            .filter(|w| w.ends_with("Create"))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(created(&of(theirs)), ["p-3 Create", "p-4 Create"]);
     assert!(created(&now(&facts(3, vec![], vec![]))).is_empty());
 }
@@ -153,7 +188,9 @@ fn one_at_a_time_and_two_at_a_time() {
     assert_eq!(plan.waiting[&"n2".into()], Wait::Capacity);
     let two = now(&facts(2, three(), vec![seen(closed(1)), seen(closed(0))]));
     assert_eq!(words(&two), ["p-0 Offer n1", "p-1 Offer n2"]);
-    let BerthWrite::Update { berth, .. } = &two.writes[0] else { panic!() };
+    let BerthWrite::Update { berth, .. } = &two.writes[0] else {
+        panic!()
+    };
     let offer = berth.offer().unwrap();
     assert_eq!((&offer.uid, &offer.target), (&uid("n1"), &digest(2)));
     assert_eq!(offer.open_until, None);
@@ -179,7 +216,11 @@ fn others_failures_use_up_capacity_but_a_broken_node_can_be_repaired() {
     assert_eq!(plan.used_by.len(), 1);
     assert_eq!(plan.used_by[0].how, How::NotReady);
     f.members[2].prepared = true;
-    assert_eq!(words(&now(&f)), ["p-0 Offer n3"], "the unavailable node itself goes first");
+    assert_eq!(
+        words(&now(&f)),
+        ["p-0 Offer n3"],
+        "the unavailable node itself goes first"
+    );
     f.members[2].ready = true;
     f.members[2].unschedulable = true;
     assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
@@ -247,7 +288,9 @@ fn who_ended_badly_goes_behind_the_others() {
     let order = |f: &PoolFacts| -> Vec<String> {
         let occupancy = Occupancy::of(f, &f.berths);
         let mut queue = candidates::Queue::of(f, &f.berths, &occupancy);
-        std::iter::from_fn(|| queue.next()).map(|m| m.name.to_string()).collect()
+        std::iter::from_fn(|| queue.next())
+            .map(|m| m.name.to_string())
+            .collect()
     };
     let mut f = facts(1, members, vec![]);
     assert_eq!(order(&f), ["n3", "n2", "n1"]);
@@ -258,7 +301,11 @@ fn who_ended_badly_goes_behind_the_others() {
     assert_eq!(order(&f)[0], "n3");
     f.members[1].ready = false;
     f.members[0].ready = false;
-    assert_eq!(order(&f), ["n2", "n3", "n1"], "unavailable ones first, but who let an offer lapse goes last");
+    assert_eq!(
+        order(&f),
+        ["n2", "n3", "n1"],
+        "unavailable ones first, but who let an offer lapse goes last"
+    );
     f.berths.clear();
     assert_eq!(order(&f), ["n1", "n2", "n3"]);
     f.members[0].lapses = 2;
@@ -269,12 +316,19 @@ fn who_ended_badly_goes_behind_the_others() {
 fn an_offer_lapses_and_the_next_node_has_its_turn() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
     f.berths[0].age = OPEN_FOR - Duration::from_secs(1);
-    assert!(plan(&f, at(9000)).writes.is_empty(), "whatever the clock on the wall says");
+    assert!(
+        plan(&f, at(9000)).writes.is_empty(),
+        "whatever the clock on the wall says"
+    );
     f.berths[0].age = OPEN_FOR;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Lapsed", "p-0 Offer n2"]);
-    let BerthWrite::Update { berth, .. } = &plan.writes[0] else { panic!() };
-    let BerthState::Closed(closed) = &berth.state else { panic!() };
+    let BerthWrite::Update { berth, .. } = &plan.writes[0] else {
+        panic!()
+    };
+    let BerthState::Closed(closed) = &berth.state else {
+        panic!()
+    };
     assert_eq!(closed.outcome, Some(Outcome::Lapsed));
 }
 
@@ -285,7 +339,10 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
         ("paused", |f| f.gate = gate("Paused")),
         ("wave", |f| {
             f.members[0].wave = 1;
-            f.members.push(Member { staged: None, ..member("n2") });
+            f.members.push(Member {
+                staged: None,
+                ..member("n2")
+            });
         }),
         ("alone", |f| f.members[0].alone = true),
         ("unresolved", |f| f.unresolved = true),
@@ -321,7 +378,12 @@ fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
 
 #[test]
 fn a_withdrawn_image_goes_no_further_while_the_new_one_is_not_resolved() {
-    let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(offered(2, "n3")), seen(closed(3))];
+    let berths = vec![
+        seen(taken(0, "n1")),
+        seen(committed(1, "n2")),
+        seen(offered(2, "n3")),
+        seen(closed(3)),
+    ];
     let mut f = facts(4, names(&["n1", "n2", "n3", "n4"]), berths);
     assert_eq!(words(&now(&f)), ["p-3 Offer n4"]);
     f.unresolved = true;
@@ -339,7 +401,10 @@ fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
     f.members[0].desired = Some(digest(3));
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"TargetChanged\") n1"]);
     f.members[0].ready = false;
-    assert!(now(&f).writes.is_empty(), "it may have to go on from a boot that cannot be proven");
+    assert!(
+        now(&f).writes.is_empty(),
+        "it may have to go on from a boot that cannot be proven"
+    );
     f.members[0].ready = true;
     let revoked = taken(0, "n1").revoked(Some("TargetChanged".into())).unwrap();
     f.berths = vec![seen(revoked.clone())];
@@ -354,7 +419,9 @@ fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
 
 #[test]
 fn a_committed_or_releasing_holder_is_left_alone() {
-    let releasing = committed(1, "n2").releasing(Outcome::Updated, BootId::from("b1")).unwrap();
+    let releasing = committed(1, "n2")
+        .releasing(Outcome::Updated, BootId::from("b1"))
+        .unwrap();
     let f = facts(2, vec![], vec![seen(committed(0, "n1")), seen(releasing)]);
     assert!(now(&f).writes.is_empty());
 }
@@ -377,7 +444,9 @@ fn a_new_leader_stamps_every_berth_before_it_offers_any() {
     assert_eq!(words(&plan), ["p-0 Stamp n1", "p-1 Stamp"]);
     assert_eq!(plan.waiting[&"n2".into()], Wait::Fencing);
     for write in &plan.writes {
-        let BerthWrite::Update { berth, .. } = write else { panic!() };
+        let BerthWrite::Update { berth, .. } = write else {
+            panic!()
+        };
         assert_eq!(berth.epoch, 8);
     }
     let mut held = committed(0, "n1");
@@ -436,7 +505,10 @@ fn a_pool_shrinks_by_withdrawing_saying_closing_and_deleting() {
 #[test]
 fn a_shrunk_pool_lets_its_holders_finish() {
     let f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0)), seen(taken(1, "n2"))]);
-    assert!(now(&f).writes.is_empty(), "|H| = k: nothing is offered, nothing is taken away");
+    assert!(
+        now(&f).writes.is_empty(),
+        "|H| = k: nothing is offered, nothing is taken away"
+    );
 }
 
 #[test]

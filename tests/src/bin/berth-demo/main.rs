@@ -104,25 +104,41 @@ async fn demo(hosts: Hosts) -> Result<()> {
     {
         bail!("{}", why.trim_start_matches("SKIPPED: "));
     }
-    println!("Berth: {HOSTS} {} hosts go from 1.0.0 to 2.0.0, one at a time.\n", hosts.adjective());
+    println!(
+        "Berth: {HOSTS} {} hosts go from 1.0.0 to 2.0.0, one at a time.\n",
+        hosts.adjective()
+    );
     build().await?;
     let began = Instant::now();
-    let stage = step("control plane, registry, controller and hosts are up", Stage::start(hosts, HOSTS)).await?;
+    let stage = step(
+        "control plane, registry, controller and hosts are up",
+        Stage::start(hosts, HOSTS),
+    )
+    .await?;
     stage.say_hosts();
     let pods = format!("Deployment web runs {PODS} pods on them");
     step(&pods, stage.site().deploy("web", PODS)).await?;
-    let first = step("image 1.0.0 is published; pool workers asks for it, and nobody has to reboot", async {
-        roll(&stage, "1.0.0", stage.limit()).await
-    })
+    let first = step(
+        "image 1.0.0 is published; pool workers asks for it, and nobody has to reboot",
+        async { roll(&stage, "1.0.0", stage.limit()).await },
+    )
     .await?;
     let second = step("image 2.0.0 is published", stage.publish("2.0.0")).await?;
     println!("\nThe admin changes one field: spec.image.ref of pool {POOL}, from :1.0.0 to :2.0.0\n");
     let from = Timestamp::now();
-    stage.site().patch_pool(POOL, json!({ "image": { "ref": second.reference } })).await?;
+    stage
+        .site()
+        .patch_pool(POOL, json!({ "image": { "ref": second.reference } }))
+        .await?;
     watch(&stage, &second).await?;
     story::tell(stage.site(), from, HOSTS, &first.digest, &second.digest)?;
-    println!("\nThe demo took {:.0} s, builds apart. All of it is taken down now.", began.elapsed().as_secs_f64());
-    tokio::task::spawn_blocking(move || drop(stage)).await.context("cannot take the demo down")
+    println!(
+        "\nThe demo took {:.0} s, builds apart. All of it is taken down now.",
+        began.elapsed().as_secs_f64()
+    );
+    tokio::task::spawn_blocking(move || drop(stage))
+        .await
+        .context("cannot take the demo down")
 }
 
 impl Hosts {
@@ -136,9 +152,18 @@ impl Hosts {
 
 /// Builds or finds the programs. The first time takes minutes and says so; afterwards it is a look.
 async fn build() -> Result<()> {
-    const WANTED: [Tool; 5] =
-        [Tool::Etcd, Tool::KubeApiserver, Tool::KubeControllerManager, Tool::KubeScheduler, Tool::Registry];
-    step("berth-agent and berth-controller are built", blocking(|| programs::programs().map(drop))).await?;
+    const WANTED: [Tool; 5] = [
+        Tool::Etcd,
+        Tool::KubeApiserver,
+        Tool::KubeControllerManager,
+        Tool::KubeScheduler,
+        Tool::Registry,
+    ];
+    step(
+        "berth-agent and berth-controller are built",
+        blocking(|| programs::programs().map(drop)),
+    )
+    .await?;
     let servers = blocking(|| Tools::ensure(&WANTED).map(drop));
     step("etcd, the Kubernetes servers and a registry are there", servers).await
 }

@@ -28,7 +28,12 @@ pub(crate) struct Screen {
 impl Screen {
     /// Nothing is shown yet.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, began: Instant::now(), lines: 0, said: String::new() }
+        Self {
+            client,
+            began: Instant::now(),
+            lines: 0,
+            said: String::new(),
+        }
     }
 
     /// Shows the table for ever.
@@ -93,7 +98,9 @@ fn frame(text: &str, before: usize, height: usize) -> String {
 
 fn write(text: &str) -> Result<()> {
     let mut out = stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to standard output")
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("cannot write to standard output")
 }
 
 #[cfg(test)]
@@ -104,6 +111,10 @@ mod tests {
     fn a_frame_overwrites_the_one_before() {
         assert_eq!(frame("a\nb\n", 0, 24), "a\x1b[K\r\nb\x1b[K\r\n\x1b[J");
         assert_eq!(frame("c\n", 2, 24), "\x1b[2Ac\x1b[K\r\n\x1b[J");
-        assert_eq!(frame("a\nb\nc\n", 0, 3), "a\x1b[K\r\nb\x1b[K\r\n\x1b[J", "no higher than the screen");
+        assert_eq!(
+            frame("a\nb\nc\n", 0, 3),
+            "a\x1b[K\r\nb\x1b[K\r\n\x1b[J",
+            "no higher than the screen"
+        );
     }
 }

@@ -31,8 +31,16 @@ impl Stage {
     pub(crate) async fn start(kind: Hosts, hosts: usize) -> Result<Self> {
         match kind {
             Hosts::Sim => {
-                let settings = Settings { pull_time: PULL, reboot_time: REBOOT, ..Settings::default() };
-                let options = ClusterOptions { hosts, settings, ..ClusterOptions::default() };
+                let settings = Settings {
+                    pull_time: PULL,
+                    reboot_time: REBOOT,
+                    ..Settings::default()
+                };
+                let options = ClusterOptions {
+                    hosts,
+                    settings,
+                    ..ClusterOptions::default()
+                };
                 Ok(Self::Sim(Cluster::start(options).await?))
             }
             Hosts::Real => {

@@ -56,7 +56,11 @@ fn sentence(host: &str, part: &Part, from: Timestamp) -> String {
         .collect();
     let boots = part.downs.iter().zip(&part.boots);
     words.extend(boots.map(|(down, (up, _, version))| {
-        format!("went down at {:.1} s and booted {version} at {:.1} s", seconds(from, *down), seconds(from, *up))
+        format!(
+            "went down at {:.1} s and booted {version} at {:.1} s",
+            seconds(from, *down),
+            seconds(from, *up)
+        )
     }));
     format!("  {host}  {}", words.join(", "))
 }
@@ -74,7 +78,10 @@ pub(crate) fn tell(site: &Site, from: Timestamp, hosts: usize, old: &Digest, new
     ensure!(parts.len() == hosts, "{} of {hosts} hosts did anything", parts.len());
     let new = new.to_string();
     let once = |part: &Part| matches!(part.boots.as_slice(), [(_, digest, _)] if *digest == new);
-    ensure!(parts.values().all(once), "each host was to go from {old} to {new} by one boot");
+    ensure!(
+        parts.values().all(once),
+        "each host was to go from {old} to {new} by one boot"
+    );
     site.judge().context("the judge objects")?;
     let reboots: usize = parts.values().map(|part| part.downs.len()).sum();
     println!(
@@ -106,7 +113,13 @@ mod tests {
         let events = [
             event(-5, up("1")),
             event(1, HostChange::PullStarted { digest: digest.clone() }),
-            event(4, HostChange::PullEnded { digest: digest.clone(), ok: true }),
+            event(
+                4,
+                HostChange::PullEnded {
+                    digest: digest.clone(),
+                    ok: true,
+                },
+            ),
             event(5, HostChange::Down),
             event(7, up("2")),
         ];

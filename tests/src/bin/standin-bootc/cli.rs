@@ -146,7 +146,10 @@ mod tests {
     fn what_the_agent_calls_is_accepted() {
         assert_eq!(code(&["bootc", "--version"]), 0);
         assert_eq!(code(&["bootc", "switch", "--progress-fd", "3", "q.io/a@sha256:1"]), 0);
-        assert_eq!(code(&["bootc", "switch", "--quiet", "--retain", "--transport", "oci", "/x"]), 0);
+        assert_eq!(
+            code(&["bootc", "switch", "--quiet", "--retain", "--transport", "oci", "/x"]),
+            0
+        );
         assert_eq!(code(&["bootc", "status", "--format=json", "--format-version=1"]), 0);
         assert_eq!(code(&["bootc", "status", "--json"]), 0);
         assert_eq!(code(&["bootc", "upgrade", "--from-downloaded"]), 0);

@@ -17,7 +17,11 @@ pub(crate) struct ImageReference {
 impl ImageReference {
     /// An image in a registry, not verified.
     pub(crate) fn registry(name: &str) -> Self {
-        Self { image: name.to_owned(), signature: None, transport: "registry".to_owned() }
+        Self {
+            image: name.to_owned(),
+            signature: None,
+            transport: "registry".to_owned(),
+        }
     }
 
     /// As skopeo wants to hear it.
@@ -138,8 +142,10 @@ impl Host {
     pub(crate) fn of(list: Vec<Listed>) -> Self {
         let mut host = Self::null();
         let booted_at = list.iter().position(|d| d.booted);
-        let stateroot =
-            booted_at.and_then(|at| list.get(at)).and_then(|d| d.entry.ostree.as_ref()).map(|o| o.stateroot.clone());
+        let stateroot = booted_at
+            .and_then(|at| list.get(at))
+            .and_then(|d| d.entry.ostree.as_ref())
+            .map(|o| o.stateroot.clone());
         for (at, deployment) in list.into_iter().enumerate() {
             let own = deployment.entry.ostree.as_ref().map(|o| &o.stateroot) == stateroot.as_ref();
             if deployment.booted {
@@ -201,7 +207,10 @@ mod tests {
     }
 
     fn listed(digit: char, booted: bool, staged: bool) -> Listed {
-        let entry = BootEntry { download_only: staged, ..entry(digit, 0) };
+        let entry = BootEntry {
+            download_only: staged,
+            ..entry(digit, 0)
+        };
         Listed { booted, staged, entry }
     }
 
@@ -226,14 +235,21 @@ mod tests {
 
     #[test]
     fn staged_and_locked() {
-        let host = Host::of(vec![listed('3', false, true), listed('1', true, false), listed('2', false, false)]);
+        let host = Host::of(vec![
+            listed('3', false, true),
+            listed('1', true, false),
+            listed('2', false, false),
+        ]);
         let status = format!(
             r#"{{"booted":{},"readOnly":false,"rollback":{},"rollbackQueued":false,"staged":{},"type":"bootcHost","usrOverlay":null}}"#,
             expected('1', false),
             expected('2', false),
             expected('3', true)
         );
-        assert_eq!(serde_json::to_string(&host).unwrap(), document(&spec('3'), "default", &status));
+        assert_eq!(
+            serde_json::to_string(&host).unwrap(),
+            document(&spec('3'), "default", &status)
+        );
     }
 
     #[test]
@@ -244,13 +260,19 @@ mod tests {
             expected('1', false),
             expected('2', false)
         );
-        assert_eq!(serde_json::to_string(&host).unwrap(), document(&spec('1'), "rollback", &status));
+        assert_eq!(
+            serde_json::to_string(&host).unwrap(),
+            document(&spec('1'), "rollback", &status)
+        );
     }
 
     #[test]
     fn not_a_bootc_host() {
         let status = r#"{"booted":null,"readOnly":false,"rollback":null,"rollbackQueued":false,"staged":null,"type":null,"usrOverlay":null}"#;
-        assert_eq!(serde_json::to_string(&Host::null()).unwrap(), document("null", "default", status));
+        assert_eq!(
+            serde_json::to_string(&Host::null()).unwrap(),
+            document("null", "default", status)
+        );
     }
 
     #[test]

@@ -138,7 +138,13 @@ mod tests {
         assert_eq!(status.timestamp.as_deref(), Some("2026-01-01T00:00:00Z"));
         assert_eq!(image.layers().unwrap()[0].size, 3);
         image.check().unwrap();
-        let other = Image { config: r#"{"architecture":"amd64"}"#.into(), ..image };
-        assert_eq!(other.check().unwrap_err().to_string(), "Target image does not have ostree.bootable label");
+        let other = Image {
+            config: r#"{"architecture":"amd64"}"#.into(),
+            ..image
+        };
+        assert_eq!(
+            other.check().unwrap_err().to_string(),
+            "Target image does not have ostree.bootable label"
+        );
     }
 }

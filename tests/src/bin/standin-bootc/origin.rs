@@ -22,7 +22,11 @@ impl Origin {
     /// Reads the text of an origin file.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let incompatible = text.lines().any(|line| FOREIGN.contains(&line.trim()));
-        let image = text.lines().find_map(|line| line.trim().strip_prefix(KEY)).map(parse_reference).transpose()?;
+        let image = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(KEY))
+            .map(parse_reference)
+            .transpose()?;
         Ok(Self { image, incompatible })
     }
 }
@@ -43,7 +47,10 @@ pub(crate) fn text(image: &ImageReference) -> String {
 }
 
 fn parse_reference(text: &str) -> Result<ImageReference> {
-    let (kind, rest) = text.trim().split_once(':').with_context(|| format!("Parsing image reference {text}"))?;
+    let (kind, rest) = text
+        .trim()
+        .split_once(':')
+        .with_context(|| format!("Parsing image reference {text}"))?;
     let signature = match kind {
         "ostree-unverified-registry" => return Ok(ImageReference::registry(rest)),
         "ostree-unverified-image" => None,
@@ -52,9 +59,15 @@ fn parse_reference(text: &str) -> Result<ImageReference> {
     };
     let (transport, image) = match rest.strip_prefix("docker://") {
         Some(image) => ("registry", image),
-        None => rest.split_once(':').with_context(|| format!("Parsing image reference {text}"))?,
+        None => rest
+            .split_once(':')
+            .with_context(|| format!("Parsing image reference {text}"))?,
     };
-    Ok(ImageReference { image: image.to_owned(), signature, transport: transport.to_owned() })
+    Ok(ImageReference {
+        image: image.to_owned(),
+        signature,
+        transport: transport.to_owned(),
+    })
 }
 
 #[cfg(test)]

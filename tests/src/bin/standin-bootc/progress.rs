@@ -33,8 +33,14 @@ impl Progress {
         if !meta.file_type().is_fifo() {
             bail!("Opening progress fd {fd}: not a pipe");
         }
-        let out = OpenOptions::new().write(true).open(&path).with_context(|| format!("Opening progress fd {fd}"))?;
-        Ok(Self { out: Some(out), ..Self::default() })
+        let out = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("Opening progress fd {fd}"))?;
+        Ok(Self {
+            out: Some(out),
+            ..Self::default()
+        })
     }
 
     /// Sends an event that must not be lost.

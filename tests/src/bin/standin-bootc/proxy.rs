@@ -15,7 +15,11 @@ use serde_json::{Value, json};
 /// The longest packet skopeo sends.
 const PACKET: usize = 32 * 1024;
 /// Where the host keeps its registry credentials; the first that exists is used.
-const AUTH: [&str; 3] = ["/run/ostree/auth.json", "/etc/ostree/auth.json", "/usr/lib/ostree/auth.json"];
+const AUTH: [&str; 3] = [
+    "/run/ostree/auth.json",
+    "/etc/ostree/auth.json",
+    "/usr/lib/ostree/auth.json",
+];
 
 /// A running proxy.
 #[derive(Debug)]
@@ -46,7 +50,10 @@ impl Proxy {
             Some(path) => command.arg("--authfile").arg(path),
             None => command.arg("--no-creds"),
         };
-        let child = command.stdin(Stdio::from(theirs)).spawn().context("skopeo spawn error")?;
+        let child = command
+            .stdin(Stdio::from(theirs))
+            .spawn()
+            .context("skopeo spawn error")?;
         let proxy = Self { socket, child };
         proxy.call("Initialize", &json!([]))?;
         Ok(proxy)

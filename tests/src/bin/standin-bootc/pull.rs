@@ -53,7 +53,11 @@ pub(crate) fn prepare(source: &str) -> Result<Prepared> {
         let number = proxy.open(source)?;
         let (digest, manifest) = proxy.manifest(number)?;
         let config = proxy.config(number)?;
-        let image = Image { digest, manifest, config };
+        let image = Image {
+            digest,
+            manifest,
+            config,
+        };
         Ok(Prepared { proxy, number, image })
     };
     fetch().context("Fetching manifest").context("Preparing import")
@@ -70,8 +74,10 @@ pub(crate) fn import(
     image.check()?;
     let layers = image.layers()?;
     let known = refs(sysroot, BLOBS)?;
-    let (cached, missing): (Vec<Layer>, Vec<Layer>) =
-        layers.iter().cloned().partition(|layer| known.contains(&layer_ref(&layer.digest)));
+    let (cached, missing): (Vec<Layer>, Vec<Layer>) = layers
+        .iter()
+        .cloned()
+        .partition(|layer| known.contains(&layer_ref(&layer.digest)));
     let mut count = Count::new(&image.digest, &cached, &missing);
     let scratch = scratch(sysroot)?;
     let mut throttle = Throttle::from_host();
@@ -85,13 +91,20 @@ pub(crate) fn import(
         })
         .context("Importing")
         .context("Pulling")?;
-        commit_layer(sysroot, layer, &file).context("Importing").context("Pulling")?;
+        commit_layer(sysroot, layer, &file)
+            .context("Importing")
+            .context("Pulling")?;
         std::fs::remove_file(&file).context("removing a fetched layer")?;
         count.end();
         progress.send(&count.event());
     }
     drop(prepared);
-    let task = Task { name: "importing", description: "Importing Image", id: &image.digest, total: 1 };
+    let task = Task {
+        name: "importing",
+        description: "Importing Image",
+        id: &image.digest,
+        total: 1,
+    };
     progress.steps(&task, 0, &[]);
     let commit = merge(sysroot, reference, &image, &layers)?;
     progress.steps(&task, 1, &[]);
@@ -140,7 +153,11 @@ fn merge(sysroot: &Sysroot, reference: &ImageReference, image: &Image, layers: &
         format!("--add-metadata-string={META_MANIFEST}={}", image.manifest),
         format!("--add-metadata-string={META_CONFIG}={}", image.config),
     ];
-    args.extend(layers.iter().map(|layer| format!("--tree=ref={}", layer_ref(&layer.digest))));
+    args.extend(
+        layers
+            .iter()
+            .map(|layer| format!("--tree=ref={}", layer_ref(&layer.digest))),
+    );
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     Ok(sysroot.ostree(&args)?.trim().to_owned())
 }
@@ -214,7 +231,11 @@ impl Count {
 
     fn begin(&mut self, layer: &Layer) {
         let hex = layer.digest.strip_prefix("sha256:").unwrap_or(&layer.digest);
-        self.subtasks.push(Subtask { id: hex.chars().take(21).collect(), bytes: 0, total: layer.size });
+        self.subtasks.push(Subtask {
+            id: hex.chars().take(21).collect(),
+            bytes: 0,
+            total: layer.size,
+        });
     }
 
     fn add(&mut self, bytes: u64) {
@@ -260,7 +281,10 @@ mod tests {
     use super::*;
 
     fn layer(digit: char, size: u64) -> Layer {
-        Layer { digest: format!("sha256:{}", String::from(digit).repeat(64)), size }
+        Layer {
+            digest: format!("sha256:{}", String::from(digit).repeat(64)),
+            size,
+        }
     }
 
     #[test]

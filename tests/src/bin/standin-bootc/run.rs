@@ -7,8 +7,11 @@ use anyhow::{Context, Result, bail};
 
 /// Runs a command to its end and gives back what it printed; its own words are the error otherwise.
 pub(crate) fn output<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> {
-    let out =
-        Command::new(program).args(args).stdin(Stdio::null()).output().with_context(|| format!("running {program}"))?;
+    let out = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running {program}"))?;
     if !out.status.success() {
         let words = String::from_utf8_lossy(&out.stderr);
         let words = words.trim().trim_start_matches("error: ").to_owned();

@@ -45,7 +45,11 @@ pub(crate) fn run(options: &cli::Status) -> Result<()> {
     if let Some(version) = options.format_version.filter(|v| *v > 1) {
         bail!("Unsupported format version: {version}");
     }
-    let mut host = if is_host() { read(&Sysroot::lock()?)? } else { Host::null() };
+    let mut host = if is_host() {
+        read(&Sysroot::lock()?)?
+    } else {
+        Host::null()
+    };
     if options.booted {
         host.status.staged = None;
         host.status.rollback = None;
@@ -58,9 +62,9 @@ pub(crate) fn run(options: &cli::Status) -> Result<()> {
 fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<Listed> {
     let origin = Origin::parse(&sysroot.origin(deployment)?)?;
     let image = match &origin.image {
-        Some(reference) if !origin.incompatible => {
-            Image::of_commit(sysroot, &deployment.checksum)?.map(|image| image.status(reference)).transpose()?
-        }
+        Some(reference) if !origin.incompatible => Image::of_commit(sysroot, &deployment.checksum)?
+            .map(|image| image.status(reference))
+            .transpose()?,
         _ => None,
     };
     let entry = BootEntry {
@@ -78,7 +82,11 @@ fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<List
         soft_reboot_capable: soft,
         store: Some("ostreeContainer"),
     };
-    Ok(Listed { booted: deployment.booted, staged: deployment.staged, entry })
+    Ok(Listed {
+        booted: deployment.booted,
+        staged: deployment.staged,
+        entry,
+    })
 }
 
 /// Whether this libostree can prepare soft reboots. All test images have one kernel, so that is all there is to it.

@@ -44,24 +44,35 @@ impl Sysroot {
     /// its place, in a mount namespace of our own; for everybody else the real one stays locked.
     pub(crate) fn lock() -> Result<Self> {
         let file = open_lock(Path::new(LOCK))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| e).context("Locking sysroot")?;
+        let lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, e)| e)
+            .context("Locking sysroot")?;
         open_lock(Path::new(INNER_LOCK))?;
         unshare(CloneFlags::CLONE_NEWNS).context("This command requires full root privileges (CAP_SYS_ADMIN)")?;
         let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
         mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("Preparing for write: mount namespace")?;
         mount(Some(INNER_LOCK), LOCK, None::<&str>, MsFlags::MS_BIND, None::<&str>)
             .context("Preparing for write: inner lock")?;
-        Ok(Self { path: PathBuf::from("/sysroot"), _lock: Some(lock) })
+        Ok(Self {
+            path: PathBuf::from("/sysroot"),
+            _lock: Some(lock),
+        })
     }
 
     /// A sysroot that is not booted, made when it does not exist yet.
     pub(crate) fn at(path: &Path, stateroot: &str) -> Result<Self> {
-        let sysroot = Self { path: path.to_owned(), _lock: None };
+        let sysroot = Self {
+            path: path.to_owned(),
+            _lock: None,
+        };
         if !sysroot.repo().exists() {
             std::fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
             let path = path.to_str().context("sysroot path")?;
             output("ostree", &["admin", "init-fs", "--modern", path])?;
-            output("ostree", &["admin", "stateroot-init", stateroot, &format!("--sysroot={path}")])?;
+            output(
+                "ostree",
+                &["admin", "stateroot-init", stateroot, &format!("--sysroot={path}")],
+            )?;
         }
         Ok(sysroot)
     }
@@ -100,7 +111,12 @@ impl Sysroot {
     /// The text of a deployment's origin file.
     pub(crate) fn origin(&self, deployment: &Deployment) -> Result<String> {
         let name = format!("{}.{}.origin", deployment.checksum, deployment.serial);
-        let path = self.path.join("ostree/deploy").join(&deployment.stateroot).join("deploy").join(name);
+        let path = self
+            .path
+            .join("ostree/deploy")
+            .join(&deployment.stateroot)
+            .join("deploy")
+            .join(name);
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     }
 

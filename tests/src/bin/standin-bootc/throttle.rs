@@ -22,7 +22,11 @@ impl Throttle {
             .ok()
             .and_then(|v| v.trim().parse().ok())
             .or_else(|| parse(&std::fs::read_to_string(FILE).unwrap_or_default()));
-        Self { rate, begin: Instant::now(), bytes: 0 }
+        Self {
+            rate,
+            begin: Instant::now(),
+            bytes: 0,
+        }
     }
 
     /// How many bytes to read at most in one go, so that even slow rates pass evenly.

@@ -48,7 +48,9 @@ fn switch(options: &cli::Switch) -> Result<()> {
     let host = status::read(&sysroot)?;
     let target = ImageReference {
         image: options.target.clone(),
-        signature: options.enforce_container_sigpolicy.then(|| "containerPolicy".to_owned()),
+        signature: options
+            .enforce_container_sigpolicy
+            .then(|| "containerPolicy".to_owned()),
         transport: options.transport.clone(),
     };
     if host.spec.image.as_ref() == Some(&target) {
@@ -102,7 +104,11 @@ fn upgrade(options: &cli::Upgrade) -> Result<()> {
         return Ok(());
     }
     stage(&sysroot, &target, &pulled, options.download_only, &mut progress)?;
-    let title = if options.download_only { "Staged but not queued for next boot" } else { "Update for" };
+    let title = if options.download_only {
+        "Staged but not queued for next boot"
+    } else {
+        "Update for"
+    };
     announce(title, &target, &pulled.image)?;
     sysroot.touch()?;
     reboot_if(options.apply)
@@ -187,7 +193,12 @@ fn stage(
     lock: bool,
     progress: &mut Progress,
 ) -> Result<()> {
-    let task = Task { name: "staging", description: "Deploying Image", id: &pulled.image.digest, total: 3 };
+    let task = Task {
+        name: "staging",
+        description: "Deploying Image",
+        id: &pulled.image.digest,
+        total: 3,
+    };
     let parts = |done: usize| {
         let all = [
             subtask("merging", "Merging Image", "fetching", done > 0),

@@ -39,8 +39,13 @@ fn parse(text: &str) -> Option<Entry> {
         let mut lines = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
         lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim())
     };
-    let target = value("options")?.split_whitespace().find_map(|word| word.strip_prefix("ostree="))?;
-    Some(Entry { version: value("version")?.parse().ok()?, target: target.to_owned() })
+    let target = value("options")?
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("ostree="))?;
+    Some(Entry {
+        version: value("version")?.parse().ok()?,
+        target: target.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -67,6 +72,9 @@ mod tests {
             let text = format!("version {version}\noptions ostree=/{name}\n");
             fs::write(entries.join(format!("ostree-{version}.conf")), text).unwrap();
         }
-        assert_eq!(default_deployment(root.path()).unwrap(), fs::canonicalize(root.path().join("new")).unwrap());
+        assert_eq!(
+            default_deployment(root.path()).unwrap(),
+            fs::canonicalize(root.path().join("new")).unwrap()
+        );
     }
 }

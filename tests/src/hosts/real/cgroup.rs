@@ -72,7 +72,11 @@ pub(super) fn sweep(machines: &str) {
 /// Where the unified hierarchy is: beside the old ones on machines that still have those.
 fn unified() -> PathBuf {
     let hybrid = Path::new("/sys/fs/cgroup/unified");
-    if hybrid.join("cgroup.procs").exists() { hybrid.to_owned() } else { PathBuf::from("/sys/fs/cgroup") }
+    if hybrid.join("cgroup.procs").exists() {
+        hybrid.to_owned()
+    } else {
+        PathBuf::from("/sys/fs/cgroup")
+    }
 }
 
 /// Groups are removed from the leaves up; their files need no removing.

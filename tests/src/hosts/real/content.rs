@@ -12,19 +12,71 @@ use super::shell::sha256;
 type File = (&'static str, u32, &'static str);
 
 const FILES: [File; 16] = [
-    ("usr/lib/systemd/system/boot-id.service", 0o644, include_str!("../../../osimage/boot-id.service")),
-    ("usr/lib/systemd/system/kubelet.service", 0o644, include_str!("../../../osimage/kubelet.service")),
-    ("usr/lib/systemd/system/host-network.service", 0o644, include_str!("../../../osimage/host-network.service")),
-    ("usr/lib/systemd/system/guest-images.service", 0o644, include_str!("../../../osimage/guest-images.service")),
-    ("usr/lib/systemd/system/containerd.service.d/host.conf", 0o644, include_str!("../../../osimage/containerd.conf")),
-    ("usr/lib/systemd/system.conf.d/host.conf", 0o644, include_str!("../../../osimage/manager.conf")),
-    ("usr/lib/systemd/journald.conf.d/host.conf", 0o644, include_str!("../../../osimage/journald.conf")),
-    ("etc/kubernetes/kubelet.yaml", 0o644, include_str!("../../../osimage/kubelet.yaml")),
-    ("etc/containerd/config.toml", 0o644, include_str!("../../../osimage/containerd.toml")),
-    ("etc/cni/net.d/10-pods.conflist", 0o644, include_str!("../../../osimage/cni.conflist")),
-    ("etc/containers/policy.json", 0o644, include_str!("../../../osimage/policy.json")),
-    ("usr/bin/runc-on-host", 0o755, include_str!("../../../osimage/runc-on-host")),
-    ("usr/lib/ostree/prepare-root.conf", 0o644, include_str!("../../../osimage/prepare-root.conf")),
+    (
+        "usr/lib/systemd/system/boot-id.service",
+        0o644,
+        include_str!("../../../osimage/boot-id.service"),
+    ),
+    (
+        "usr/lib/systemd/system/kubelet.service",
+        0o644,
+        include_str!("../../../osimage/kubelet.service"),
+    ),
+    (
+        "usr/lib/systemd/system/host-network.service",
+        0o644,
+        include_str!("../../../osimage/host-network.service"),
+    ),
+    (
+        "usr/lib/systemd/system/guest-images.service",
+        0o644,
+        include_str!("../../../osimage/guest-images.service"),
+    ),
+    (
+        "usr/lib/systemd/system/containerd.service.d/host.conf",
+        0o644,
+        include_str!("../../../osimage/containerd.conf"),
+    ),
+    (
+        "usr/lib/systemd/system.conf.d/host.conf",
+        0o644,
+        include_str!("../../../osimage/manager.conf"),
+    ),
+    (
+        "usr/lib/systemd/journald.conf.d/host.conf",
+        0o644,
+        include_str!("../../../osimage/journald.conf"),
+    ),
+    (
+        "etc/kubernetes/kubelet.yaml",
+        0o644,
+        include_str!("../../../osimage/kubelet.yaml"),
+    ),
+    (
+        "etc/containerd/config.toml",
+        0o644,
+        include_str!("../../../osimage/containerd.toml"),
+    ),
+    (
+        "etc/cni/net.d/10-pods.conflist",
+        0o644,
+        include_str!("../../../osimage/cni.conflist"),
+    ),
+    (
+        "etc/containers/policy.json",
+        0o644,
+        include_str!("../../../osimage/policy.json"),
+    ),
+    (
+        "usr/bin/runc-on-host",
+        0o755,
+        include_str!("../../../osimage/runc-on-host"),
+    ),
+    (
+        "usr/lib/ostree/prepare-root.conf",
+        0o644,
+        include_str!("../../../osimage/prepare-root.conf"),
+    ),
     // No kernel is ever started; ostree only wants to see one.
     ("usr/lib/modules/6.12.0-berth/vmlinuz", 0o644, "kernel\n"),
     ("usr/lib/modules/6.12.0-berth/initramfs.img", 0o644, "initramfs\n"),
@@ -33,11 +85,26 @@ const FILES: [File; 16] = [
 ];
 
 /// Directories that a bootable image has beside Debian's own.
-const DIRECTORIES: [&str; 10] =
-    ["sysroot", "boot", "dev", "proc", "run", "sys", "tmp", "var", "etc/kubernetes/pki", "etc/containerd/conf.d"];
+const DIRECTORIES: [&str; 10] = [
+    "sysroot",
+    "boot",
+    "dev",
+    "proc",
+    "run",
+    "sys",
+    "tmp",
+    "var",
+    "etc/kubernetes/pki",
+    "etc/containerd/conf.d",
+];
 
 /// Units that start with the host.
-const WANTED: [&str; 4] = ["boot-id.service", "kubelet.service", "host-network.service", "guest-images.service"];
+const WANTED: [&str; 4] = [
+    "boot-id.service",
+    "kubelet.service",
+    "host-network.service",
+    "guest-images.service",
+];
 
 /// Units of Debian that have nothing to do on a test host.
 const MASKED: [&str; 9] = [
@@ -54,7 +121,10 @@ const MASKED: [&str; 9] = [
 
 /// A hash of all that [`write`] writes.
 pub(super) fn hash() -> String {
-    let files: String = FILES.iter().map(|(path, mode, text)| format!("{path} {mode} {text}\0")).collect();
+    let files: String = FILES
+        .iter()
+        .map(|(path, mode, text)| format!("{path} {mode} {text}\0"))
+        .collect();
     sha256(format!("{files}{DIRECTORIES:?}{WANTED:?}{MASKED:?}").as_bytes())
 }
 

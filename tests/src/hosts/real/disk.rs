@@ -44,7 +44,9 @@ impl Disk {
     pub(super) fn install(images: &OsImages, image: &OsImage, reference: &str, sysroot: &Path) -> Result<Self> {
         let template = template(images, image)?;
         copy(&template, sysroot)?;
-        let disk = Self { sysroot: sysroot.to_owned() };
+        let disk = Self {
+            sysroot: sysroot.to_owned(),
+        };
         disk.rename(image, reference)?;
         Ok(disk)
     }
@@ -65,7 +67,10 @@ impl Disk {
 
     /// What the deployment at this path was made from.
     pub(super) fn image(&self, deployment: &Path) -> Result<BootedImage> {
-        let name = deployment.file_name().context("a deployment without a name")?.to_string_lossy();
+        let name = deployment
+            .file_name()
+            .context("a deployment without a name")?
+            .to_string_lossy();
         let commit = name.split('.').next().unwrap_or_default();
         let config = self.metadata(commit, META_CONFIG)?;
         let config: serde_json::Value = serde_json::from_str(&config).context("image configuration")?;
@@ -85,7 +90,10 @@ impl Disk {
     /// Lets origin and ref of the deployment name the image as the host's registry does.
     fn rename(&self, image: &OsImage, reference: &str) -> Result<()> {
         let deployment = self.next()?;
-        let name = deployment.file_name().context("a deployment without a name")?.to_string_lossy();
+        let name = deployment
+            .file_name()
+            .context("a deployment without a name")?
+            .to_string_lossy();
         let origin = format!("[origin]\ncontainer-image-reference=ostree-unverified-registry:{reference}\n");
         let directory = format!("{STATEROOT}/deploy/{name}.origin");
         content::put(&self.sysroot, &directory, 0o644, origin.as_bytes())?;
@@ -106,7 +114,16 @@ fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
         fs::copy(&images.bootc, to.join("bootc"))?;
         fs::create_dir(to.join("layout"))?;
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "--", "sh", "-c", INSTALL, "install"]);
+        command.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "--",
+            "sh",
+            "-c",
+            INSTALL,
+            "install",
+        ]);
         command.arg(&images.root.path).arg(to).arg(&image.layout);
         command.arg(format!("{NOWHERE}@{}", image.digest));
         run(&mut command)?;
@@ -120,18 +137,31 @@ fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
 /// what is written into, or locked, cannot.
 fn copy(template: &Path, to: &Path) -> Result<()> {
     let deployment = bls::default_deployment(template)?;
-    let deployment =
-        deployment.strip_prefix(fs::canonicalize(template)?).context("deployment outside of its sysroot")?;
+    let deployment = deployment
+        .strip_prefix(fs::canonicalize(template)?)
+        .context("deployment outside of its sysroot")?;
     fs::create_dir_all(to)?;
     let everything = template.join(".");
     let shared = tool("cp", &["-al".as_ref(), everything.as_os_str(), to.as_os_str()]);
     if shared.is_err() {
         // Another file system.
-        return tool("cp", &["-a".as_ref(), "--reflink=auto".as_ref(), everything.as_os_str(), to.as_os_str()])
-            .map(drop);
+        return tool(
+            "cp",
+            &[
+                "-a".as_ref(),
+                "--reflink=auto".as_ref(),
+                everything.as_os_str(),
+                to.as_os_str(),
+            ],
+        )
+        .map(drop);
     }
-    let own =
-        [deployment.join("etc"), Path::new(STATEROOT).join("var"), Path::new("boot").into(), "ostree/repo/tmp".into()];
+    let own = [
+        deployment.join("etc"),
+        Path::new(STATEROOT).join("var"),
+        Path::new("boot").into(),
+        "ostree/repo/tmp".into(),
+    ];
     for part in own {
         let (from, mine) = (template.join(&part), to.join(&part));
         fs::remove_dir_all(&mine).with_context(|| format!("removing {}", mine.display()))?;

@@ -38,12 +38,26 @@ pub(super) fn ensure() -> Result<Guest> {
         let tree = to.join("tree");
         fs::create_dir(&tree)?;
         let (binary, source) = (tree.join("guest"), source.as_os_str());
-        tool("cc", &["-static".as_ref(), "-Os".as_ref(), "-s".as_ref(), "-o".as_ref(), binary.as_os_str(), source])?;
+        tool(
+            "cc",
+            &[
+                "-static".as_ref(),
+                "-Os".as_ref(),
+                "-s".as_ref(),
+                "-o".as_ref(),
+                binary.as_os_str(),
+                source,
+            ],
+        )?;
         let image = ImageSpec::program(&binary, &[])?.build()?;
         image.write_archive(&to.join("guest.tar"), GUEST_IMAGE)
     })?;
     let archive = directory.join("guest.tar");
     let digest = sha256_file(&archive)?;
     let program = directory.join("tree/guest");
-    Ok(Guest { archive, program, digest })
+    Ok(Guest {
+        archive,
+        program,
+        digest,
+    })
 }

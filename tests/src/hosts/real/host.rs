@@ -26,7 +26,11 @@ pub struct RealHost {
 
 impl RealHost {
     pub(super) fn new(machine: Machine, address: Ipv4Addr, site: Arc<Site>) -> Self {
-        Self { machine: Arc::new(machine), address, _site: site }
+        Self {
+            machine: Arc::new(machine),
+            address,
+            _site: site,
+        }
     }
 
     /// Its name.
@@ -79,7 +83,11 @@ impl RealHost {
                 return Ok(boot);
             }
             if begin.elapsed() > limit {
-                bail!("{} did not boot within {limit:?}; its console:\n{}", self.name(), self.machine.console());
+                bail!(
+                    "{} did not boot within {limit:?}; its console:\n{}",
+                    self.name(),
+                    self.machine.console()
+                );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -109,7 +117,9 @@ impl RealHost {
         let boot = self.boot().with_context(|| format!("{} is down", self.name()))?;
         let mut enter = Command::new("nsenter");
         enter.args(["--target", &boot.init.to_string()]);
-        enter.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", "env", "-i", PATH]);
+        enter.args([
+            "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", "env", "-i", PATH,
+        ]);
         enter.args(command);
         let mut enter = with_parent(&enter);
         enter.stdin(Stdio::null());
@@ -119,7 +129,8 @@ impl RealHost {
 
     /// The journal of a unit over all boots.
     pub async fn journal(&self, unit: &str) -> Result<String> {
-        self.exec(&["journalctl", "--no-pager", "--output=short-precise", "--unit", unit]).await
+        self.exec(&["journalctl", "--no-pager", "--output=short-precise", "--unit", unit])
+            .await
     }
 
     /// Writes a file on the running host.
@@ -143,7 +154,10 @@ impl RealHost {
 
     /// The D-Bus address of the running host's system bus, for programs on this computer. Another one after each boot.
     pub fn bus_address(&self) -> Result<String> {
-        Ok(format!("unix:path={}", self.path("run/dbus/system_bus_socket")?.display()))
+        Ok(format!(
+            "unix:path={}",
+            self.path("run/dbus/system_bus_socket")?.display()
+        ))
     }
 
     /// Lets pulls on this host go at so many bytes a second (with the stand-in for bootc), or at full speed.

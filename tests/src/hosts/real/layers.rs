@@ -51,7 +51,12 @@ fn archive(to: &Path, tree: &Path, arguments: &[String]) -> Result<()> {
     tool("gzip", &["-n".as_ref(), "-1".as_ref(), tar.as_os_str()])?;
     let blob = to.join("blob.tar.gz");
     fs::rename(to.join("layer.tar.gz"), &blob)?;
-    let layer = Layer { blob: sha256_file(&blob)?, diff, size: fs::metadata(&blob)?.len(), path: PathBuf::new() };
+    let layer = Layer {
+        blob: sha256_file(&blob)?,
+        diff,
+        size: fs::metadata(&blob)?.len(),
+        path: PathBuf::new(),
+    };
     fs::write(to.join("layer.json"), serde_json::to_string(&layer)?)?;
     Ok(())
 }

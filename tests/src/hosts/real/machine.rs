@@ -104,10 +104,17 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(hardware: Hardware) -> Self {
-        let shared = Arc::new(Shared { hardware, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            hardware,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let own = Arc::clone(&shared);
         let loader = std::thread::spawn(move || own.run());
-        Self { shared, loader: Some(loader) }
+        Self {
+            shared,
+            loader: Some(loader),
+        }
     }
 
     pub(super) fn hardware(&self) -> &Hardware {
@@ -191,7 +198,13 @@ impl Hardware {
         let sysroot = self.disk.sysroot.display();
         let mut nspawn = Command::new("setpriv");
         nspawn.args(["--pdeathsig", "TERM", "--", "sh", "-c", GUARD, "guard"]);
-        nspawn.arg(cgroup.path()).args(["systemd-nspawn", "--quiet", "--settings=no", "--register=no", "--keep-unit"]);
+        nspawn.arg(cgroup.path()).args([
+            "systemd-nspawn",
+            "--quiet",
+            "--settings=no",
+            "--register=no",
+            "--keep-unit",
+        ]);
         nspawn.arg("--directory").arg(deployment);
         nspawn.args([
             format!("--machine={}", self.machine),
@@ -295,7 +308,12 @@ impl Shared {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        let boot = Boot { boot_id, digest: image.digest, version: image.version, init };
+        let boot = Boot {
+            boot_id,
+            digest: image.digest,
+            version: image.version,
+            init,
+        };
         let change = HostChange::Up {
             boot_id: boot.boot_id.clone(),
             digest: boot.digest.clone(),
@@ -321,7 +339,11 @@ fn init_of(process: u32) -> Option<(u32, String)> {
 /// Whether a process is the first one of a PID namespace below ours.
 fn is_init(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let mut ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default().split_whitespace();
+    let mut ids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .unwrap_or_default()
+        .split_whitespace();
     ids.next_back() == Some("1") && ids.next().is_some()
 }
 

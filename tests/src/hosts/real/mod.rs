@@ -40,8 +40,15 @@ pub use self::network::Bridge;
 pub use self::osimage::{OsImage, OsImages, OsVersion};
 
 /// What the machine needs beside what every Debian has.
-const PACKAGES: [&str; 7] =
-    ["mmdebstrap", "systemd-container", "skopeo", "ostree", "iproute2", "util-linux", "e2fsprogs"];
+const PACKAGES: [&str; 7] = [
+    "mmdebstrap",
+    "systemd-container",
+    "skopeo",
+    "ostree",
+    "iproute2",
+    "util-linux",
+    "e2fsprogs",
+];
 
 /// Why real hosts cannot be had here, if so: a test that needs them says this and ends.
 pub fn unavailable() -> Option<String> {
@@ -133,10 +140,18 @@ impl RealHosts {
             run_dir::sweep()?;
             let bridge = Bridge::new()?;
             let directory = RunDirectory::new(&bridge.name())?;
-            Ok(Site { directory, bridge, next: AtomicU8::new(1) })
+            Ok(Site {
+                directory,
+                bridge,
+                next: AtomicU8::new(1),
+            })
         })
         .await?;
-        Ok(Self { site: Arc::new(site), images, log })
+        Ok(Self {
+            site: Arc::new(site),
+            images,
+            log,
+        })
     }
 
     /// This computer's address on the hosts' network: where registry and API server listen.
@@ -203,5 +218,7 @@ impl RealHosts {
 
 /// Runs what waits for processes and files away from the runtime's threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.context("a helper thread ended")?
+    tokio::task::spawn_blocking(work)
+        .await
+        .context("a helper thread ended")?
 }

@@ -50,7 +50,12 @@ pub struct OsVersion {
 impl OsVersion {
     /// A version with one layer of 2 MB.
     pub fn new(version: &str) -> Self {
-        Self { version: version.to_owned(), payload: vec![2 << 20], files: Vec::new(), labels: Vec::new() }
+        Self {
+            version: version.to_owned(),
+            payload: vec![2 << 20],
+            files: Vec::new(),
+            labels: Vec::new(),
+        }
     }
 }
 
@@ -70,7 +75,11 @@ impl OsImages {
         let bootc = real.unwrap_or_else(|| stand_in.clone());
         base.push(binary_layer("usr/bin/bootc", &bootc)?);
         base.push(host_layer()?);
-        Ok(Self { root, bootc: stand_in, base })
+        Ok(Self {
+            root,
+            bootc: stand_in,
+            base,
+        })
     }
 
     /// Finds or makes a version.
@@ -110,7 +119,11 @@ impl OsImages {
             fs::write(to.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
             Ok(())
         })?;
-        Ok(OsImage { version: version.version.clone(), digest: format!("sha256:{digest}"), layout })
+        Ok(OsImage {
+            version: version.version.clone(),
+            digest: format!("sha256:{digest}"),
+            layout,
+        })
     }
 }
 
@@ -120,8 +133,11 @@ impl OsImage {
         let to = format!("docker://{registry}/{repository}:{tag}");
         let from = format!("oci:{}", self.layout.display());
         let policy = "--insecure-policy";
-        tool("skopeo", &[policy, "copy", "--quiet", "--dest-tls-verify=false", &from, &to])
-            .with_context(|| format!("pushing {to}"))?;
+        tool(
+            "skopeo",
+            &[policy, "copy", "--quiet", "--dest-tls-verify=false", &from, &to],
+        )
+        .with_context(|| format!("pushing {to}"))?;
         Ok(self.reference(registry, repository))
     }
 
@@ -211,7 +227,12 @@ fn host_layer() -> Result<Layer> {
     let hash = sha256(format!("{}{}", content::hash(), guest.digest).as_bytes());
     layers::ensure(&format!("host-{}", short(&hash)), |work| {
         content::write(work)?;
-        content::put(work, "usr/lib/guest-images/guest.tar", 0o644, &fs::read(&guest.archive)?)?;
+        content::put(
+            work,
+            "usr/lib/guest-images/guest.tar",
+            0o644,
+            &fs::read(&guest.archive)?,
+        )?;
         Ok((work.to_owned(), owned()))
     })
 }
@@ -277,11 +298,20 @@ fn stand_in() -> Result<PathBuf> {
 fn build_stand_in() -> Result<PathBuf> {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--bin", "standin-bootc", "--message-format=json-render-diagnostics"]);
+    command.args([
+        "build",
+        "--quiet",
+        "--bin",
+        "standin-bootc",
+        "--message-format=json-render-diagnostics",
+    ]);
     command.args(["--manifest-path", manifest]);
     let out = command.output().context("running cargo")?;
     if !out.status.success() {
-        bail!("building standin-bootc: {}", last_lines(&String::from_utf8_lossy(&out.stderr), 20));
+        bail!(
+            "building standin-bootc: {}",
+            last_lines(&String::from_utf8_lossy(&out.stderr), 20)
+        );
     }
     let text = String::from_utf8_lossy(&out.stdout);
     text.lines()

@@ -61,7 +61,10 @@ pub(super) fn ensure(real_bootc: bool) -> Result<Root> {
         command.args(mirror());
         shell::run(&mut command).map(drop)
     })?;
-    Ok(Root { path: path.join("root"), key })
+    Ok(Root {
+        path: path.join("root"),
+        key,
+    })
 }
 
 /// The mirror of Debian that this machine uses, if it is a Debian; `mmdebstrap` knows one otherwise.

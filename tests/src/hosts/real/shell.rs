@@ -11,7 +11,10 @@ use crate::process::last_lines;
 /// Runs a command to its end and gives back its standard output; its last words are the error otherwise.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let out = command.stdin(Stdio::null()).output().with_context(|| format!("running {program}"))?;
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running {program}"))?;
     check(&program, &out)?;
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
@@ -34,7 +37,8 @@ pub(super) fn tool<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String>
 pub(super) fn sha256_file(path: &Path) -> Result<String> {
     let line = tool("sha256sum", &[path])?;
     let hex = line.trim_start_matches('\\').split_whitespace().next();
-    hex.map(str::to_owned).with_context(|| format!("sha256sum of {}", path.display()))
+    hex.map(str::to_owned)
+        .with_context(|| format!("sha256sum of {}", path.display()))
 }
 
 /// The SHA-256 of bytes, as hex digits.

@@ -97,7 +97,12 @@ impl Slot {
         let pid = Arc::<Mutex<Option<u32>>>::default();
         let (order, orders) = watch::channel(Order::Run);
         let supervisor = tokio::spawn(supervise(command, settings, log.clone(), pid.clone(), orders));
-        Self { log, pid, order, supervisor }
+        Self {
+            log,
+            pid,
+            order,
+            supervisor,
+        }
     }
 
     fn signal(&self, signal: Signal) {
@@ -163,7 +168,13 @@ pub(super) struct Agents {
 
 impl Agents {
     pub(super) fn new(command: Option<AgentCommand>, settings: SharedSettings, dir: PathBuf) -> Self {
-        Self { wanted: Mutex::new(usize::from(command.is_some())), command, settings, dir, slots: Mutex::default() }
+        Self {
+            wanted: Mutex::new(usize::from(command.is_some())),
+            command,
+            settings,
+            dir,
+            slots: Mutex::default(),
+        }
     }
 
     /// How many agents the host has while it is up.
@@ -245,7 +256,11 @@ mod tests {
         let binary = dir.join("agent");
         std::fs::write(&binary, "#!/bin/sh\necho \"$@\" >&2\nexec sleep 60\n").unwrap();
         std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let config = AgentConfig { binary, args: vec!["--more".to_owned()], ..AgentConfig::default() };
+        let config = AgentConfig {
+            binary,
+            args: vec!["--more".to_owned()],
+            ..AgentConfig::default()
+        };
         let command = AgentCommand {
             node: "node-1".to_owned(),
             bus: "unix:path=/nowhere".to_owned(),

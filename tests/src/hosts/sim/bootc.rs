@@ -163,7 +163,10 @@ impl Deployments {
             return Err(format!("Cannot undeploy currently booted deployment {index}"));
         }
         if position >= self.finalized.len() {
-            return Err(format!("Out of range deployment index {index}, expected < {}", self.finalized.len()));
+            return Err(format!(
+                "Out of range deployment index {index}, expected < {}",
+                self.finalized.len()
+            ));
         }
         let deployment = self.finalized.remove(position);
         self.booted -= usize::from(position < self.booted);
@@ -222,7 +225,10 @@ impl Deployments {
             return null_host();
         }
         let booted = self.booted().map(|d| entry(d, false, view, view.layered));
-        let staged = self.staged.as_ref().map(|s| entry(&s.deployment, s.locked, view, false));
+        let staged = self
+            .staged
+            .as_ref()
+            .map(|s| entry(&s.deployment, s.locked, view, false));
         let rollback = self.rollback().map(|d| entry(d, false, view, false));
         let spec = match self.spec_image() {
             Some(image) if !view.layered || self.staged.is_some() => json!({

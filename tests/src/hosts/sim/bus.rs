@@ -43,7 +43,15 @@ impl Bus {
         self.stop().await;
         let log = File::create(&self.log).context("cannot write the log of the bus")?;
         let daemon = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--", "dbus-daemon", "--nofork", "--nopidfile", "--nosyslog"])
+            .args([
+                "--pdeathsig",
+                "KILL",
+                "--",
+                "dbus-daemon",
+                "--nofork",
+                "--nopidfile",
+                "--nosyslog",
+            ])
             .arg(format!("--config-file={}", self.config.display()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -14,7 +14,10 @@ impl NamedError {
     /// An error with this full name; a name that D-Bus does not allow becomes `…Error.Failed`.
     pub(super) fn new(name: &str, message: impl Into<String>) -> Self {
         let failed = ErrorName::from_static_str_unchecked("org.freedesktop.DBus.Error.Failed");
-        Self { name: ErrorName::try_from(name.to_owned()).unwrap_or(failed), message: message.into() }
+        Self {
+            name: ErrorName::try_from(name.to_owned()).unwrap_or(failed),
+            message: message.into(),
+        }
     }
 
     /// An error of systemd, by the last part of its name.

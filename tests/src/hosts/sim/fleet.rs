@@ -19,7 +19,9 @@ impl SimFleet {
     /// Makes and boots `n` hosts; `config` is asked for each of them by number, from 0.
     pub async fn start(n: usize, config: impl Fn(usize) -> SimHostConfig) -> Result<Self> {
         let starting = stream::iter((0..n).map(|i| SimHost::start(config(i)))).buffered(AT_ONCE);
-        Ok(Self { hosts: starting.try_collect().await? })
+        Ok(Self {
+            hosts: starting.try_collect().await?,
+        })
     }
 
     /// The host with this name.

@@ -62,7 +62,9 @@ pub(super) struct Kubelet {
 
 impl std::fmt::Debug for Kubelet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kubelet").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("Kubelet")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -127,7 +129,12 @@ impl Kubelet {
         if !self.settings.with(|s| s.never_ready.contains(&boot.digest)) {
             tokio::time::sleep(settings.ready_delay).await;
             // Before it is said: whoever acts on it must not be earlier than the record.
-            self.log.record(&self.node, HostChange::Ready { boot_id: boot.boot_id.clone() });
+            self.log.record(
+                &self.node,
+                HostChange::Ready {
+                    boot_id: boot.boot_id.clone(),
+                },
+            );
             self.report(boot, true, "KubeletReady").await?;
         }
         Ok(())
@@ -136,7 +143,12 @@ impl Kubelet {
     /// Creates the Node unless it exists; a deleted one comes back with another UID.
     pub(super) async fn register(&self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
-        if nodes.get_opt(&self.node).await.context("cannot read the Node")?.is_some() {
+        if nodes
+            .get_opt(&self.node)
+            .await
+            .context("cannot read the Node")?
+            .is_some()
+        {
             return Ok(());
         }
         let mut labels = self.config.labels.clone();
@@ -189,7 +201,11 @@ impl Kubelet {
 
     fn pod_changed(&self, client: &Client, pod: Pod) {
         let ending = pod.metadata.deletion_timestamp.is_some();
-        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending");
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|s| s.phase.as_deref())
+            .unwrap_or("Pending");
         if (!ending && phase != "Pending") || (ending && pod.annotations().contains_key(NEVER_ENDS)) {
             return;
         }
@@ -201,7 +217,13 @@ impl Kubelet {
         let task = tokio::spawn(async move {
             let settings = kubelet.settings.with(|s| s.kubelet.clone());
             tokio::time::sleep(if ending { settings.pod_stop } else { settings.pod_start }).await;
-            let step = || async { if ending { end_pod(&client, &pod).await } else { run_pod(&client, &pod).await } };
+            let step = || async {
+                if ending {
+                    end_pod(&client, &pod).await
+                } else {
+                    run_pod(&client, &pod).await
+                }
+            };
             forever(&kubelet.node, step).await;
             kubelet.busy().remove(&key);
         });
@@ -263,7 +285,11 @@ async fn connect(kubeconfig: &PathBuf) -> Result<Client> {
 /// The Ready condition; its transition time changes only with its status.
 fn condition(node: &Node, ready: bool, reason: &str) -> Value {
     let status = if ready { "True" } else { "False" };
-    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|s| s.conditions.as_deref())
+        .unwrap_or_default();
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let same = conditions.iter().find(|c| c.type_ == "Ready" && c.status == status);
     let since = same
@@ -293,9 +319,17 @@ fn node_status(node: &str, architecture: &str, boot: &Boot, ready: Value) -> Val
 
 async fn run_pod(client: &Client, pod: &Pod) -> Result<()> {
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
-    let conditions: Vec<_> =
-        conditions.iter().map(|c| json!({"type": c, "status": "True", "lastTransitionTime": now})).collect();
+    let conditions = [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ];
+    let conditions: Vec<_> = conditions
+        .iter()
+        .map(|c| json!({"type": c, "status": "True", "lastTransitionTime": now}))
+        .collect();
     let containers = pod.spec.as_ref().map(|s| s.containers.as_slice()).unwrap_or_default();
     let containers: Vec<_> = containers
         .iter()
@@ -312,7 +346,10 @@ async fn run_pod(client: &Client, pod: &Pod) -> Result<()> {
     });
     let patch = Patch::Strategic(json!({"metadata": {"uid": pod.uid()}, "status": status}));
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-    match pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await {
+    match pods
+        .patch_status(&pod.name_any(), &PatchParams::default(), &patch)
+        .await
+    {
         // Gone, or another pod of that name by now.
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
         patched => patched.map(drop).context("cannot write the status of the pod"),
@@ -323,7 +360,10 @@ async fn end_pod(client: &Client, pod: &Pod) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
     let parameters = DeleteParams {
         grace_period_seconds: Some(0),
-        preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+        preconditions: Some(Preconditions {
+            uid: pod.uid(),
+            resource_version: None,
+        }),
         ..DeleteParams::default()
     };
     match pods.delete(&pod.name_any(), &parameters).await {

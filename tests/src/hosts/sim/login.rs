@@ -27,7 +27,11 @@ pub(super) struct Login {
 
 impl Login {
     pub(super) fn new(settings: SharedSettings, reboots: UnboundedSender<Duration>) -> Self {
-        Self { settings, preparing: Arc::default(), reboots }
+        Self {
+            settings,
+            preparing: Arc::default(),
+            reboots,
+        }
     }
 
     /// Serves on this connection and takes logind's name.
@@ -43,7 +47,8 @@ impl Login {
 
     /// Tells everybody that a shutdown begins.
     pub(super) async fn announce(&self, conn: &Connection) -> zbus::Result<()> {
-        conn.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &(true,)).await
+        conn.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &(true,))
+            .await
     }
 
     fn request(&self, flags: u64) -> Result<(), NamedError> {

@@ -176,18 +176,30 @@ impl Machine {
         let boot_id = self.new_boot_id()?;
         self.log.record(
             &self.name,
-            HostChange::Up { boot_id: boot_id.clone(), digest: digest.clone(), version: version.clone() },
+            HostChange::Up {
+                boot_id: boot_id.clone(),
+                digest: digest.clone(),
+                version: version.clone(),
+            },
         );
         self.units.fix(
             "ostree-boot-complete.service",
-            Some(if failed { ("failed", "failed") } else { ("inactive", "dead") }),
+            Some(if failed {
+                ("failed", "failed")
+            } else {
+                ("inactive", "dead")
+            }),
         );
         self.apply_rivals();
         self.login.set_preparing(false);
         self.bus.start().await?;
         let (systemd, login, clients) = self.serve().await?;
         let dead = self.settings.with(|s| s.kubelet_dead.contains(&digest));
-        let boot = Boot { boot_id: boot_id.clone(), digest, version };
+        let boot = Boot {
+            boot_id: boot_id.clone(),
+            digest,
+            version,
+        };
         *self.boot_id_slot() = Some(boot_id);
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| !dead) {
             kubelet.start(boot.clone());
@@ -196,18 +208,30 @@ impl Machine {
         } else if self.kubelet.is_none() {
             self.agents.start();
         }
-        Ok(Up { boot, systemd, login, clients })
+        Ok(Up {
+            boot,
+            systemd,
+            login,
+            clients,
+        })
     }
 
     async fn serve(&self) -> Result<(Connection, Connection, AbortHandle)> {
         let connect = || async {
             let builder = zbus::connection::Builder::address(self.bus.address().as_str());
-            builder.build().await.context("cannot connect to the bus of a simulated host")
+            builder
+                .build()
+                .await
+                .context("cannot connect to the bus of a simulated host")
         };
         let (systemd, login) = (connect().await?, connect().await?);
         self.login.serve(&login).await.context("cannot serve logind")?;
-        timedate::serve(&login, &self.settings).await.context("cannot serve the keeper of the clock")?;
-        let clients = systemd::serve(&systemd, &self.units).await.context("cannot serve systemd")?;
+        timedate::serve(&login, &self.settings)
+            .await
+            .context("cannot serve the keeper of the clock")?;
+        let clients = systemd::serve(&systemd, &self.units)
+            .await
+            .context("cannot serve systemd")?;
         Ok((systemd, login, clients))
     }
 
@@ -263,8 +287,10 @@ impl Machine {
         }
         let (report, time) = self.settings.with(|s| (s.kubelet.report_shutdown, s.shutdown_time));
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| report) {
-            let said =
-                tokio::time::timeout(Duration::from_secs(2), kubelet.report(&up.boot, false, "NodeShuttingDown"));
+            let said = tokio::time::timeout(
+                Duration::from_secs(2),
+                kubelet.report(&up.boot, false, "NodeShuttingDown"),
+            );
             let _ = said.await;
         }
         tokio::time::sleep(time + longer).await;

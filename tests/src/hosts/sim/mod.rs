@@ -146,10 +146,22 @@ impl SimHost {
         });
         let booted = deployment(&config.catalog, &config.image, &config.digest, &config.architecture);
         let machine = Arc::new(Machine::new(Parts {
-            os: Arc::new(Os::new(&config.name, booted, config.catalog, settings.clone(), config.log.clone())),
-            kubelet: config
-                .kubelet
-                .map(|k| Kubelet::new(&config.name, &config.architecture, k, settings.clone(), config.log.clone())),
+            os: Arc::new(Os::new(
+                &config.name,
+                booted,
+                config.catalog,
+                settings.clone(),
+                config.log.clone(),
+            )),
+            kubelet: config.kubelet.map(|k| {
+                Kubelet::new(
+                    &config.name,
+                    &config.architecture,
+                    k,
+                    settings.clone(),
+                    config.log.clone(),
+                )
+            }),
             agents: Agents::new(command, settings.clone(), dir.path().to_owned()),
             login: Login::new(settings.clone(), sender),
             name: config.name,
@@ -297,7 +309,11 @@ impl SimHost {
 
     /// Registers the Node again after a test deleted it: the same name, another UID, the current boot.
     pub async fn register(&self) -> Result<()> {
-        let kubelet = self.machine().kubelet.as_ref().context("this host has no kubelet stand-in")?;
+        let kubelet = self
+            .machine()
+            .kubelet
+            .as_ref()
+            .context("this host has no kubelet stand-in")?;
         kubelet.register().await?;
         self.machine().restart_kubelet().await;
         Ok(())
@@ -335,7 +351,11 @@ async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedRece
             continue;
         };
         if let Err(error) = machine.reboot(Down::Orderly(longer), Some(&boot)).await {
-            tracing::error!(host = machine.name, error = format!("{error:#}"), "the host did not come up again");
+            tracing::error!(
+                host = machine.name,
+                error = format!("{error:#}"),
+                "the host did not come up again"
+            );
         }
     }
 }

@@ -244,9 +244,22 @@ impl Os {
             io.out("Image specification is unchanged.");
             return 0;
         }
-        let digest = switch.target.rsplit_once('@').map(|(_, digest)| digest).unwrap_or_default();
-        let mut record = PullRecord { os: self, digest: digest.to_owned(), ok: false };
-        self.log.record(&self.host, HostChange::PullStarted { digest: digest.to_owned() });
+        let digest = switch
+            .target
+            .rsplit_once('@')
+            .map(|(_, digest)| digest)
+            .unwrap_or_default();
+        let mut record = PullRecord {
+            os: self,
+            digest: digest.to_owned(),
+            ok: false,
+        };
+        self.log.record(
+            &self.host,
+            HostChange::PullStarted {
+                digest: digest.to_owned(),
+            },
+        );
         let cached = self.deployments(|d| d.is_cached(digest));
         if let Err(text) = self.pull(&switch, digest, cached, settings, io).await {
             return io.fail(&format!("Switching: Switching (ostree): {text}"));
@@ -276,7 +289,11 @@ impl Os {
                 ));
             }
             let fails = self.settings.strikes(|s| &mut s.pull_failures);
-            let lines = if progress { pulling(digest, image.size) } else { Vec::new() };
+            let lines = if progress {
+                pulling(digest, image.size)
+            } else {
+                Vec::new()
+            };
             // In steps, so that the progress is spread over the time that the pull takes.
             let steps = if fails { 2 } else { 4 };
             for step in 0..steps {
@@ -334,7 +351,11 @@ impl Os {
 }
 
 fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch, &'a str> {
-    let mut switch = Switch { target: String::new(), progress: false, download_only: false };
+    let mut switch = Switch {
+        target: String::new(),
+        progress: false,
+        download_only: false,
+    };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match *argument {
@@ -345,7 +366,11 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
             other => return Err(other),
         }
     }
-    if switch.target.is_empty() { Err("<TARGET>") } else { Ok(switch) }
+    if switch.target.is_empty() {
+        Err("<TARGET>")
+    } else {
+        Ok(switch)
+    }
 }
 
 /// The progress lines of a pull with the quarter of the time at which each of them comes.
@@ -359,7 +384,9 @@ fn pulling(digest: &str, size: u64) -> Vec<(u32, String)> {
         })
     };
     let start = (0, json!({"type": "Start", "version": "0.1.0"}).to_string());
-    std::iter::once(start).chain((0..4).map(|quarter| (quarter, line(quarter).to_string()))).collect()
+    std::iter::once(start)
+        .chain((0..4).map(|quarter| (quarter, line(quarter).to_string())))
+        .collect()
 }
 
 fn staging(digest: &str) -> String {

@@ -25,7 +25,18 @@ const VERSION: &str = "257";
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// What `ListUnitsByNames` answers for one unit.
-type Listed = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
+type Listed = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    u32,
+    String,
+    OwnedObjectPath,
+);
 type Properties = Vec<(String, OwnedVariant)>;
 
 /// Serves the units on this connection and takes systemd's name. Dropping the answer leaves the service running:
@@ -35,7 +46,9 @@ pub(super) async fn serve(conn: &Connection, units: &Units) -> zbus::Result<toki
     for name in units.names() {
         publish(conn.object_server(), units, &name).await?;
     }
-    conn.object_server().at(MANAGER_PATH, Manager { units: units.clone() }).await?;
+    conn.object_server()
+        .at(MANAGER_PATH, Manager { units: units.clone() })
+        .await?;
     units.set_bus(Some(conn.clone()));
     conn.request_name("org.freedesktop.systemd1").await?;
     Ok(watch.abort_handle())
@@ -61,7 +74,15 @@ async fn publish(server: &ObjectServer, units: &Units, name: &str) -> zbus::Resu
     let path = unit_path(name);
     let (unit, service) = (units.clone(), units.clone());
     let name = name.to_owned();
-    server.at(&path, UnitFace { units: unit, name: name.clone() }).await?;
+    server
+        .at(
+            &path,
+            UnitFace {
+                units: unit,
+                name: name.clone(),
+            },
+        )
+        .await?;
     server.at(&path, ServiceFace { units: service, name }).await?;
     Ok(path.into())
 }
@@ -86,7 +107,9 @@ fn job_path(job: Option<u32>) -> OwnedObjectPath {
 
 /// The caller's unique name.
 fn caller(header: &Header<'_>) -> Result<String, NamedError> {
-    let sender = header.sender().ok_or_else(|| NamedError::invalid("the call has no sender"))?;
+    let sender = header
+        .sender()
+        .ok_or_else(|| NamedError::invalid("the call has no sender"))?;
     Ok(sender.to_string())
 }
 
@@ -100,11 +123,13 @@ async fn tell(units: &Units, notices: Vec<Notice>) {
             Notice::Changed(name) => changed(&conn, name, &units.get(name)).await,
             Notice::JobNew(id, name) => {
                 let body = (*id, job_path(Some(*id)), name.as_str());
-                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobNew", &body).await
+                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobNew", &body)
+                    .await
             }
             Notice::JobRemoved(id, name, result) => {
                 let body = (*id, job_path(Some(*id)), name.as_str(), *result);
-                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobRemoved", &body).await
+                conn.emit_signal(None::<&str>, MANAGER_PATH, MANAGER, "JobRemoved", &body)
+                    .await
             }
         };
         if let Err(error) = sent {
@@ -114,7 +139,10 @@ async fn tell(units: &Units, notices: Vec<Notice>) {
 }
 
 async fn changed(conn: &Connection, name: &str, unit: &Unit) -> zbus::Result<()> {
-    let of_unit = HashMap::from([("ActiveState", Variant::from(unit.active)), ("SubState", Variant::from(unit.sub))]);
+    let of_unit = HashMap::from([
+        ("ActiveState", Variant::from(unit.active)),
+        ("SubState", Variant::from(unit.sub)),
+    ]);
     let of_service = HashMap::from([
         ("Result", Variant::from(unit.result)),
         ("ExecMainCode", Variant::from(unit.main_code)),
@@ -123,7 +151,14 @@ async fn changed(conn: &Connection, name: &str, unit: &Unit) -> zbus::Result<()>
     for (interface, properties) in [(SERVICE, of_service), (UNIT, of_unit)] {
         let body = (interface, properties, Vec::<&str>::new());
         let path = unit_path(name);
-        conn.emit_signal(None::<&str>, path, "org.freedesktop.DBus.Properties", "PropertiesChanged", &body).await?;
+        conn.emit_signal(
+            None::<&str>,
+            path,
+            "org.freedesktop.DBus.Properties",
+            "PropertiesChanged",
+            &body,
+        )
+        .await?;
     }
     Ok(())
 }
@@ -150,7 +185,10 @@ impl Manager {
         if self.units.subscribe(&caller(&header)?) {
             return Ok(());
         }
-        Err(NamedError::systemd("AlreadySubscribed", "Client is already subscribed."))
+        Err(NamedError::systemd(
+            "AlreadySubscribed",
+            "Client is already subscribed.",
+        ))
     }
 
     async fn unsubscribe(&self, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
@@ -179,14 +217,23 @@ impl Manager {
         tokio::spawn(async move {
             let _ = timeout(TOLD_WITHIN, heard).await;
             let teller = units.clone();
-            units.run(&unit, job, spec, move |notices| async move { tell(&teller, notices).await });
+            units.run(
+                &unit,
+                job,
+                spec,
+                move |notices| async move { tell(&teller, notices).await },
+            );
         });
         publish(conn.object_server(), &self.units, &name).await?;
         self.drop_if_gone(conn, &client).await?;
         let (response, sent) = ResponseDispatchNotifier::new(job_path(Some(job)));
         let units = self.units.clone();
         tokio::spawn(async move {
-            tell(&units, vec![Notice::JobNew(job, name.clone()), Notice::Changed(name.clone())]).await;
+            tell(
+                &units,
+                vec![Notice::JobNew(job, name.clone()), Notice::Changed(name.clone())],
+            )
+            .await;
             // The caller hears of the job before it hears of its end.
             sent.await;
             let _ = told.send(());
@@ -384,8 +431,14 @@ mod tests {
     #[test]
     fn unit_paths_are_escaped_like_those_of_systemd() {
         let path = unit_path("berth-pull-0123.service");
-        assert_eq!(path.as_str(), "/org/freedesktop/systemd1/unit/berth_2dpull_2d0123_2eservice");
-        assert_eq!(unit_path("0.service").as_str(), "/org/freedesktop/systemd1/unit/_30_2eservice");
+        assert_eq!(
+            path.as_str(),
+            "/org/freedesktop/systemd1/unit/berth_2dpull_2d0123_2eservice"
+        );
+        assert_eq!(
+            unit_path("0.service").as_str(),
+            "/org/freedesktop/systemd1/unit/_30_2eservice"
+        );
     }
 
     #[test]

@@ -6,7 +6,14 @@ use super::settings::SharedSettings;
 
 /// Serves on this connection and takes the service's name.
 pub(super) async fn serve(conn: &Connection, settings: &SharedSettings) -> zbus::Result<()> {
-    conn.object_server().at("/org/freedesktop/timedate1", Timedate { settings: settings.clone() }).await?;
+    conn.object_server()
+        .at(
+            "/org/freedesktop/timedate1",
+            Timedate {
+                settings: settings.clone(),
+            },
+        )
+        .await?;
     conn.request_name("org.freedesktop.timedate1").await
 }
 

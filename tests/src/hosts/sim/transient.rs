@@ -66,7 +66,10 @@ impl Transient {
             return Err(NamedError::new("org.freedesktop.DBus.Error.NotSupported", text));
         }
         if unit.start.is_empty() {
-            return Err(NamedError::systemd("BadUnitSetting", "Service has no ExecStart=. Refusing."));
+            return Err(NamedError::systemd(
+                "BadUnitSetting",
+                "Service has no ExecStart=. Refusing.",
+            ));
         }
         Ok(unit)
     }
@@ -79,7 +82,9 @@ impl Transient {
             "ExecStartPost" => self.post.extend(commands(name, value)?),
             "StandardOutputFileToTruncate" => self.stdout = Some(path(name, value)?),
             "StandardErrorFileToTruncate" => self.stderr = Some(path(name, value)?),
-            "OpenFile" => self.open_files.extend(get::<Vec<_>>(name, "a(sst)", value)?.into_iter().map(open_file)),
+            "OpenFile" => self
+                .open_files
+                .extend(get::<Vec<_>>(name, "a(sst)", value)?.into_iter().map(open_file)),
             "AddRef" => self.add_ref = get(name, "b", value)?,
             "CollectMode" => self.collect_failed = collect_mode(get(name, "s", value)?)?,
             "TimeoutStartUSec" => {
@@ -104,7 +109,9 @@ fn check(name: &str, signature: &str, value: &OwnedVariant) -> Result<(), NamedE
     if has == signature {
         return Ok(());
     }
-    Err(NamedError::invalid(format!("property {name} has the type {has}, but must be {signature}")))
+    Err(NamedError::invalid(format!(
+        "property {name} has the type {has}, but must be {signature}"
+    )))
 }
 
 fn get<T>(name: &str, signature: &str, value: OwnedVariant) -> Result<T, NamedError>
@@ -120,7 +127,9 @@ fn path(name: &str, value: OwnedVariant) -> Result<String, NamedError> {
     if path.starts_with('/') {
         return Ok(path);
     }
-    Err(NamedError::invalid(format!("File {path} is not absolute or not normalized")))
+    Err(NamedError::invalid(format!(
+        "File {path} is not absolute or not normalized"
+    )))
 }
 
 fn commands(name: &str, value: OwnedVariant) -> Result<Vec<Exec>, NamedError> {
@@ -175,7 +184,10 @@ mod tests {
             owned("TimeoutStartUSec", Variant::new(5_000_000u64)),
             owned("AddRef", Variant::new(true)),
             owned("StandardOutputFileToTruncate", Variant::new("/run/berth/out")),
-            owned("OpenFile", Variant::new(vec![("/run/berth/fifo".to_owned(), String::new(), 8u64)])),
+            owned(
+                "OpenFile",
+                Variant::new(vec![("/run/berth/fifo".to_owned(), String::new(), 8u64)]),
+            ),
             owned("IOWeight", Variant::new(10u64)),
             owned("Environment", Variant::new(vec!["A=b".to_owned()])),
         ])
@@ -183,7 +195,10 @@ mod tests {
         assert_eq!(unit.start[0].argv, ["/usr/bin/bootc", "status"]);
         assert_eq!(unit.post[0].argv[0], "/usr/bin/ostree");
         assert_eq!(unit.timeout, Some(Duration::from_secs(5)));
-        assert_eq!(unit.open_files, [("/run/berth/fifo".to_owned(), String::new(), "graceful".to_owned())]);
+        assert_eq!(
+            unit.open_files,
+            [("/run/berth/fifo".to_owned(), String::new(), "graceful".to_owned())]
+        );
         assert!(unit.add_ref && !unit.collect_failed);
     }
 

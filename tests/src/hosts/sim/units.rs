@@ -79,12 +79,20 @@ struct Outcome {
 impl Outcome {
     fn exited(status: i32) -> Self {
         let result = if status == 0 { "success" } else { "exit-code" };
-        Self { result, code: EXITED, status }
+        Self {
+            result,
+            code: EXITED,
+            status,
+        }
     }
 
     fn killed(result: &'static str) -> Self {
         // SIGTERM.
-        Self { result, code: KILLED, status: 15 }
+        Self {
+            result,
+            code: KILLED,
+            status: 15,
+        }
     }
 }
 
@@ -127,7 +135,12 @@ pub(super) struct Units {
 
 impl Units {
     pub(super) fn new(os: Arc<Os>, root: PathBuf) -> Self {
-        Self { os, root, state: Arc::default(), bus: Arc::default() }
+        Self {
+            os,
+            root,
+            state: Arc::default(),
+            bus: Arc::default(),
+        }
     }
 
     /// The connection for signals, while there is one.
@@ -147,7 +160,11 @@ impl Units {
 
     /// The unit with this name, also when it is not loaded.
     pub(super) fn get(&self, name: &str) -> Unit {
-        self.state().units.get(name).cloned().unwrap_or_else(|| Unit::absent(name))
+        self.state()
+            .units
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| Unit::absent(name))
     }
 
     /// The unit with this name, if it is loaded.
@@ -229,7 +246,10 @@ impl Units {
         let mut state = self.state();
         let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
         if !unit.refs.remove(client) {
-            return Err(NamedError::systemd("NotReferenced", "Unit has not been referenced yet."));
+            return Err(NamedError::systemd(
+                "NotReferenced",
+                "Unit has not been referenced yet.",
+            ));
         }
         state.collect();
         Ok(())
@@ -295,7 +315,11 @@ impl Units {
 
     async fn execute(&self, name: &str, spec: &Transient) -> Outcome {
         let Ok(fd3) = self.open_files(spec) else {
-            return Outcome { result: "resources", code: 0, status: 0 };
+            return Outcome {
+                result: "resources",
+                code: 0,
+                status: 0,
+            };
         };
         let Ok(out) = self.output(spec.stdout.as_deref()) else {
             return Outcome::exited(EXIT_STDOUT);
@@ -313,7 +337,10 @@ impl Units {
         }
         let post = self.commands(&spec.post, &mut io).await;
         // The main process went well, so its status stays 0 although the unit fails.
-        Outcome { status: 0, ..Outcome::exited(post) }
+        Outcome {
+            status: 0,
+            ..Outcome::exited(post)
+        }
     }
 
     /// Runs commands until one fails that may not.
@@ -337,8 +364,11 @@ impl Units {
             return Ok(None);
         };
         let write = !flags.contains("read-only");
-        let opened =
-            OpenOptions::new().read(true).write(write).custom_flags(OFlag::O_NONBLOCK.bits()).open(self.on_host(path));
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(write)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(self.on_host(path));
         match opened {
             Err(_) if flags.contains("graceful") => Ok(None),
             opened => opened.map(Some),
@@ -355,7 +385,10 @@ impl Units {
         let unit = state.units.get_mut(name).filter(|u| u.job == Some(job))?;
         finish(unit, outcome);
         let result = if outcome.result == "success" { "done" } else { "failed" };
-        Some(vec![Notice::Changed(name.to_owned()), Notice::JobRemoved(job, name.to_owned(), result)])
+        Some(vec![
+            Notice::Changed(name.to_owned()),
+            Notice::JobRemoved(job, name.to_owned(), result),
+        ])
     }
 
     /// Stops a unit: what runs is terminated and its job cancelled. Answers the stop job.
@@ -413,7 +446,11 @@ impl Units {
 
 fn finish(unit: &mut Unit, outcome: Outcome) {
     let failed = outcome.result != "success";
-    (unit.active, unit.sub) = if failed { ("failed", "failed") } else { ("inactive", "dead") };
+    (unit.active, unit.sub) = if failed {
+        ("failed", "failed")
+    } else {
+        ("inactive", "dead")
+    };
     (unit.result, unit.main_code, unit.main_status) = (outcome.result, outcome.code, outcome.status);
     (unit.job, unit.task) = (None, None);
 }

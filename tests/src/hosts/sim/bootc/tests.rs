@@ -25,7 +25,10 @@ fn reboot(host: &mut Deployments) {
 }
 
 fn versions(host: &Deployments) -> (String, Option<String>) {
-    (host.booted().unwrap().version.clone(), host.rollback().map(|d| d.version.clone()))
+    (
+        host.booted().unwrap().version.clone(),
+        host.rollback().map(|d| d.version.clone()),
+    )
 }
 
 #[test]
@@ -36,7 +39,10 @@ fn a_locked_staged_image_is_discarded_by_a_reboot() {
     reboot(&mut host);
     assert_eq!(versions(&host), ("1".to_owned(), None));
     assert!(host.staged().is_none());
-    assert!(host.is_cached(&digest_of("2")), "its layers stay until the next cleanup");
+    assert!(
+        host.is_cached(&digest_of("2")),
+        "its layers stay until the next cleanup"
+    );
 }
 
 #[test]
@@ -76,7 +82,10 @@ fn a_failed_finalization_is_remembered_for_one_boot() {
 #[test]
 fn undeploy_removes_the_staged_image_but_never_the_booted_one() {
     let mut host = host("1");
-    assert_eq!(host.undeploy(0).unwrap_err(), "Cannot undeploy currently booted deployment 0");
+    assert_eq!(
+        host.undeploy(0).unwrap_err(),
+        "Cannot undeploy currently booted deployment 0"
+    );
     host.stage(deployment("2"), true);
     assert!(host.undeploy(0).unwrap().starts_with("Deleted deployment "));
     assert!(host.staged().is_none());
@@ -121,7 +130,15 @@ fn status_has_the_keys_of_the_real_one() {
     let set = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(
         keys(&status["status"]),
-        set(&["booted", "readOnly", "rollback", "rollbackQueued", "staged", "type", "usrOverlay"])
+        set(&[
+            "booted",
+            "readOnly",
+            "rollback",
+            "rollbackQueued",
+            "staged",
+            "type",
+            "usrOverlay"
+        ])
     );
     assert_eq!(
         keys(&status["status"]["staged"]),
@@ -138,20 +155,35 @@ fn status_has_the_keys_of_the_real_one() {
         ])
     );
     assert_eq!(status["status"]["staged"]["downloadOnly"], true);
-    assert_eq!(status["status"]["staged"]["ostree"]["checksum"].as_str().unwrap().len(), 64);
+    assert_eq!(
+        status["status"]["staged"]["ostree"]["checksum"].as_str().unwrap().len(),
+        64
+    );
     assert_eq!(status["status"]["rollback"], Value::Null);
-    assert_eq!(status["spec"]["image"]["image"], format!("registry.test/os@{}", digest_of("2")));
+    assert_eq!(
+        status["spec"]["image"]["image"],
+        format!("registry.test/os@{}", digest_of("2"))
+    );
 }
 
 #[test]
 fn status_of_other_kinds_of_hosts() {
     let host = host("1");
-    let not_bootc = host.status(View { not_bootc: true, ..View::default() });
+    let not_bootc = host.status(View {
+        not_bootc: true,
+        ..View::default()
+    });
     assert_eq!(not_bootc["status"]["booted"], Value::Null);
-    let layered = host.status(View { layered: true, ..View::default() });
+    let layered = host.status(View {
+        layered: true,
+        ..View::default()
+    });
     assert_eq!(layered["status"]["booted"]["incompatible"], true);
     assert_eq!(layered["status"]["booted"]["image"], Value::Null);
-    let old = host.status(View { old: true, ..View::default() });
+    let old = host.status(View {
+        old: true,
+        ..View::default()
+    });
     assert!(old["status"]["booted"].get("downloadOnly").is_none());
 }
 

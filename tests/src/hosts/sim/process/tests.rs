@@ -12,7 +12,10 @@ fn os(settings: Settings) -> Arc<Os> {
     let catalog = Catalog::default();
     let digest = catalog.publish("1");
     catalog.publish("2");
-    let arm = CatalogImage { architecture: "arm64".to_owned(), ..CatalogImage::new("3") };
+    let arm = CatalogImage {
+        architecture: "arm64".to_owned(),
+        ..CatalogImage::new("3")
+    };
     catalog.insert(&digest_of("3"), arm);
     let booted = Deployment {
         image: format!("registry.test/os@{digest}"),
@@ -22,7 +25,13 @@ fn os(settings: Settings) -> Arc<Os> {
         architecture: "amd64".to_owned(),
         serial: 0,
     };
-    Arc::new(Os::new("node", booted, catalog, SharedSettings::new(settings), HostLog::default()))
+    Arc::new(Os::new(
+        "node",
+        booted,
+        catalog,
+        SharedSettings::new(settings),
+        HostLog::default(),
+    ))
 }
 
 fn target(version: &str) -> String {
@@ -34,11 +43,18 @@ async fn run(os: &Os, words: &[&str]) -> (i32, String, String) {
     let argv: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
     let dir = tempfile::tempdir().unwrap();
     let create = |name: &str| File::create(dir.path().join(name)).ok();
-    let mut io = Stdio { out: create("out"), err: create("err"), fd3: None };
+    let mut io = Stdio {
+        out: create("out"),
+        err: create("err"),
+        fd3: None,
+    };
     let status = os.run(&argv, &mut io).await;
     let read = |name: &str| {
         let mut text = String::new();
-        File::open(dir.path().join(name)).unwrap().read_to_string(&mut text).unwrap();
+        File::open(dir.path().join(name))
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
         text
     };
     (status, read("out"), read("err"))
@@ -46,7 +62,10 @@ async fn run(os: &Os, words: &[&str]) -> (i32, String, String) {
 
 #[tokio::test]
 async fn status_waits_for_a_pull() {
-    let os = os(Settings { pull_time: Duration::from_millis(300), ..Settings::default() });
+    let os = os(Settings {
+        pull_time: Duration::from_millis(300),
+        ..Settings::default()
+    });
     let (pulling, image) = (os.clone(), target("2"));
     let pull = tokio::spawn(async move { run(&pulling, &["/usr/bin/bootc", "switch", &image]).await.0 });
     tokio::task::yield_now().await;
@@ -83,12 +102,21 @@ async fn layers_on_the_disk_need_no_registry() {
 async fn faults_have_the_real_texts() {
     let os = os(Settings::default());
     let (status, _, err) = run(&os, &["/usr/bin/bootc", "switch", &target("3")]).await;
-    assert_eq!((status, err.contains("Image has architecture arm64; expected amd64")), (1, true));
+    assert_eq!(
+        (status, err.contains("Image has architecture arm64; expected amd64")),
+        (1, true)
+    );
     os.settings.with(|s| s.staged_then_fails = 1);
     assert_eq!(run(&os, &["/usr/bin/bootc", "switch", &target("2")]).await.0, 1);
     assert!(os.deployments(|d| d.is_armed()), "staged in spite of the failure");
     let (status, _, err) = run(&os, &["/usr/bin/bootc", "upgrade", "--download-only"]).await;
-    assert_eq!((status, err.starts_with("error: unexpected argument '--download-only' found")), (2, true));
+    assert_eq!(
+        (
+            status,
+            err.starts_with("error: unexpected argument '--download-only' found")
+        ),
+        (2, true)
+    );
     os.settings.with(|s| s.not_bootc = true);
     let (status, out, _) = run(&os, STATUS).await;
     assert!(status == 0 && out.contains("\"booted\":null"));
@@ -99,7 +127,10 @@ async fn faults_have_the_real_texts() {
 
 #[tokio::test]
 async fn other_versions_have_other_commands() {
-    let os = os(Settings { bootc_version: "1.17.0".to_owned(), ..Settings::default() });
+    let os = os(Settings {
+        bootc_version: "1.17.0".to_owned(),
+        ..Settings::default()
+    });
     let switch = ["/usr/bin/bootc", "switch", "--download-only", &target("2")];
     assert_eq!(run(&os, &switch).await.0, 0);
     assert!(os.deployments(|d| d.staged().unwrap().locked));
