@@ -70,7 +70,7 @@ scenarios() {
 
 integration_tests() {
     local crate
-    for crate in api:berth-api agent:berth-agent controller:berth-controller cli:kubectl-berth; do
+    for crate in api:berth-api core:berth-core agent:berth-agent controller:berth-controller cli:kubectl-berth; do
         compgen -G "${crate%%:*}/tests/*.rs" >/dev/null || continue
         step "tests of ${crate%%:*}" cargo_test -p "${crate##*:}" --test '*'
     done

@@ -7,17 +7,18 @@ use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::condition::one_line;
 use berth_api::digest::Digest;
 use berth_api::node::DrainBlocker;
+use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Os};
+use berth_core::agent::node::NodeFacts;
+use berth_core::agent::step::Step;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::facts::{ClusterNode, Deployments, DrainFacts, Os};
 use crate::host::bootc::BootcStatus;
 use crate::host::{BootcVersion, HostError};
-use crate::node::cordon::{self, NodeFacts};
+use crate::node::cordon;
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::Agent;
 use crate::run::describe;
-use crate::step::Step;
 
 /// How soon settings that make no sense are looked at again.
 const SETTINGS_AGAIN: Duration = Duration::from_secs(10);

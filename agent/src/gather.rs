@@ -9,9 +9,9 @@ use berth_api::duration;
 use berth_api::names::{NodeUid, PoolName};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
+use berth_core::agent::facts::{ClusterNode, Desired, Facts, HostFacts, Member, Os, PullFacts, Reboot};
 use jiff::Timestamp;
 
-use crate::facts::{ClusterNode, Desired, Facts, HostFacts, Member, Os, PullFacts, Reboot};
 use crate::host::PullState;
 use crate::run::{Agent, TELL_AFTER};
 use crate::watches::Seen;

@@ -10,6 +10,9 @@ use berth_api::duration;
 use berth_api::names::NodeName;
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::DEFAULT_PROGRESS_INTERVAL;
+use berth_core::agent::facts::{ClusterNode, DrainFacts, Facts, Os, Past, Trouble};
+use berth_core::agent::report::{Subject, phase, report};
+use berth_core::agent::step::{Step, Why, step};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -17,15 +20,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::clients::KubeletClient;
-use crate::facts::{ClusterNode, DrainFacts, Facts, Os, Past, Trouble};
 use crate::host::clock::Clock;
 use crate::host::{Host, HostError};
 use crate::jitter::Jitter;
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
-use crate::report::{Subject, phase, report};
 use crate::status::StatusWriter;
-use crate::step::{Step, Why, step};
 use crate::watches::{self, Berths, Seen};
 
 /// Longest sleep of the loop: also how often a service manager's watchdog hears of us, at least.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use berth_core::Moment;
 
 /// A random number, from the seed that the standard library draws for its hash maps: enough for jitter and for
 /// telling two processes apart.
@@ -21,19 +23,19 @@ pub fn delay(failures: u32, first: Duration, last: Duration) -> Duration {
 
 /// Failures by object, so that one that always fails does not hold up the others, nor is tried at every pass.
 #[derive(Debug, Default)]
-pub struct Backoffs(BTreeMap<String, (u32, Instant)>);
+pub struct Backoffs(BTreeMap<String, (u32, Moment)>);
 
 const FIRST: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(30);
 
 impl Backoffs {
     /// Whether the object may be tried now.
-    pub fn ready(&self, key: &str, now: Instant) -> bool {
+    pub fn ready(&self, key: &str, now: Moment) -> bool {
         self.0.get(key).is_none_or(|(_, until)| *until <= now)
     }
 
     /// Notes how a try ended.
-    pub fn note(&mut self, key: &str, ok: bool, now: Instant) {
+    pub fn note(&mut self, key: &str, ok: bool, now: Moment) {
         if ok {
             self.0.remove(key);
             return;
@@ -44,12 +46,12 @@ impl Backoffs {
     }
 
     /// When the next object may be tried again.
-    pub fn due(&self, now: Instant) -> Option<Instant> {
+    pub fn due(&self, now: Moment) -> Option<Moment> {
         self.0.values().map(|(_, at)| *at).filter(|at| *at > now).min()
     }
 
     /// Forgets objects that have been quiet for a while: they are gone, or somebody else has repaired them.
-    pub fn forget(&mut self, now: Instant) {
+    pub fn forget(&mut self, now: Moment) {
         self.0.retain(|_, (_, until)| *until + LAST > now);
     }
 }
@@ -57,6 +59,7 @@ impl Backoffs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time;
 
     #[test]
     fn delays_double_up_to_a_limit() {
@@ -69,7 +72,7 @@ mod tests {
 
     #[test]
     fn one_failing_object_waits_alone() {
-        let now = Instant::now();
+        let now = time::now();
         let mut backoffs = Backoffs::default();
         backoffs.note("a", false, now);
         assert!(!backoffs.ready("a", now) && backoffs.ready("b", now));

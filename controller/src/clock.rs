@@ -4,8 +4,9 @@
 //! daemons never clear, but for the largest error that the clock may have. It grows by itself and stops at 16 s while
 //! nobody disciplines the clock. Reading it needs no privilege.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use berth_core::Moment;
 use rtime_clock::adjtime::{Timex, adjtimex};
 
 /// The error of a clock that nobody keeps, in microseconds: where the kernel stops counting.
@@ -17,7 +18,7 @@ const FRESH: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct Clock {
     trusted: bool,
-    known: Option<(Instant, bool)>,
+    known: Option<(Moment, bool)>,
 }
 
 impl Clock {
@@ -27,11 +28,11 @@ impl Clock {
     }
 
     /// Whether it is synchronised, as of at most ten seconds ago.
-    pub fn is_synchronized(&mut self, now: Instant) -> bool {
+    pub fn is_synchronized(&mut self, now: Moment) -> bool {
         if self.trusted {
             return true;
         }
-        let fresh = self.known.filter(|(at, _)| now.saturating_duration_since(*at) < FRESH);
+        let fresh = self.known.filter(|(at, _)| now.since(*at) < FRESH);
         if let Some((_, known)) = fresh {
             return known;
         }
@@ -67,6 +68,7 @@ fn tell(synchronized: bool, error: &std::io::Result<i64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time;
 
     #[test]
     fn the_error_tells_a_clock_that_is_kept() {
@@ -76,7 +78,7 @@ mod tests {
 
     #[test]
     fn an_answer_holds_for_a_while_and_trust_for_ever() {
-        let start = Instant::now();
+        let start = time::now();
         let mut clock = Clock {
             trusted: false,
             known: Some((start, true)),

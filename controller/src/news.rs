@@ -2,18 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard};
 
+use berth_core::controller::view::News;
 use tokio::sync::Notify;
-
-/// How soon a change is to be looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum News {
-    /// Together with others: nobody waits for it.
-    Later,
-    /// As soon as the last pass is rested from.
-    Soon,
-    /// At once.
-    Now,
-}
 
 /// What has changed since somebody last looked: the most urgent of it.
 #[derive(Debug, Default)]
@@ -59,10 +49,10 @@ mod tests {
 
     use berth_api::BootId;
     use berth_api::berth::{Berth, Offer, Outcome, lease};
+    use berth_core::controller::view::{LeaseView, View};
     use jiff::Timestamp;
 
     use super::*;
-    use crate::view::{LeaseView, View};
 
     #[test]
     fn what_is_given_back_is_looked_at_at_once() {

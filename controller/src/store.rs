@@ -5,12 +5,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
 
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
+use berth_core::Moment;
+use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
+use berth_core::controller::view::{FleetView, HostView, LeaseView, News, NodeView, PoolView, View};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -20,32 +22,8 @@ use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::news::{Board, News};
-use crate::view::{FleetView, HostView, LeaseView, NodeView, PoolView, View};
-
-/// One object as it is known.
-#[derive(Debug)]
-pub struct Entry<V> {
-    /// Its projection.
-    pub view: Arc<V>,
-    /// Its resourceVersion.
-    pub version: String,
-    /// When it was last seen to say something new of its own. Measured here: never another machine's clock.
-    pub heard: Instant,
-}
-
-impl<V> Clone for Entry<V> {
-    fn clone(&self) -> Self {
-        Self {
-            view: self.view.clone(),
-            version: self.version.clone(),
-            heard: self.heard,
-        }
-    }
-}
-
-/// All objects of one kind, by name.
-pub type Objects<V> = BTreeMap<String, Entry<V>>;
+use crate::news::Board;
+use crate::time;
 
 #[derive(Debug)]
 struct Table<V> {
@@ -67,7 +45,7 @@ impl<V> Default for Table<V> {
 }
 
 impl<V: View> Table<V> {
-    fn entry(&self, name: &str, version: String, view: V, now: Instant) -> Entry<V> {
+    fn entry(&self, name: &str, version: String, view: V, now: Moment) -> Entry<V> {
         let old = self.current.get(name);
         let view = view.after(old.map(|old| old.view.as_ref()));
         let heard = match old {
@@ -82,7 +60,7 @@ impl<V: View> Table<V> {
     }
 
     /// Takes one event in, and says how soon that is to be looked at, if a plan could now look different.
-    fn take(&mut self, event: Event<(String, String, V)>, now: Instant) -> Option<News> {
+    fn take(&mut self, event: Event<(String, String, V)>, now: Moment) -> Option<News> {
         match event {
             Event::Init => {
                 self.listed = Some(BTreeMap::new());
@@ -116,28 +94,6 @@ struct Tables {
     nodes: Table<NodeView>,
     leases: Table<LeaseView>,
     fleets: Table<FleetView>,
-}
-
-/// What the watches know at one moment.
-#[derive(Debug, Clone, Default)]
-pub struct Snapshot {
-    /// BootcNodePools.
-    pub pools: Arc<Objects<PoolView>>,
-    /// BootcNodes.
-    pub hosts: Arc<Objects<HostView>>,
-    /// Nodes.
-    pub nodes: Arc<Objects<NodeView>>,
-    /// Berths.
-    pub leases: Arc<Objects<LeaseView>>,
-    /// The BootcFleet that counts, when there is one.
-    pub fleet: Option<Entry<FleetView>>,
-}
-
-impl Snapshot {
-    /// Whether all pools are paused at once.
-    pub fn fleet_paused(&self) -> bool {
-        self.fleet.as_ref().is_some_and(|fleet| fleet.view.paused)
-    }
 }
 
 /// The watched objects. Cheap to clone.
@@ -223,7 +179,7 @@ impl Store {
                     continue;
                 }
             };
-            let news = table(&mut self.lock()).take(event, Instant::now());
+            let news = table(&mut self.lock()).take(event, time::now());
             if let Some(news) = news {
                 self.news.tell(news);
             }
@@ -313,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_list_replaces_all_at_once() {
-        let now = Instant::now();
+        let now = time::now();
         let mut table = Table::default();
         assert!(table.take(Event::Apply(event("x", 0)), now).is_some());
         assert!(table.take(Event::Init, now).is_none());
@@ -333,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_heard_and_wakes_nobody() {
-        let t0 = Instant::now();
+        let t0 = time::now();
         let later = t0 + Duration::from_secs(60);
         let mut table = Table::default();
         table.take(Event::Apply(event("x", 0)), t0);

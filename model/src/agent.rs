@@ -1,8 +1,8 @@
 //! What an agent's decisions do to the world: the model's mirror of the agent's `gather` and `act`.
 
-use berth_agent::step::Why;
 use berth_api::berth::Outcome;
 use berth_api::seeded::Bug;
+use berth_core::agent::step::Why;
 
 use crate::decide::{self, Act, Decision, Put, Steps};
 use crate::fault::Fault;

@@ -1,18 +1,18 @@
-//! The shipped [`berth_agent::step::step`], asked once for each view of the world that differs.
+//! The shipped [`berth_core::agent::step::step`], asked once for each view of the world that differs.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use berth_agent::facts::{
-    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, Member, Os as HostOs, Past, PullFacts,
-    Reboot as HostReboot,
-};
-use berth_agent::node::cordon::{CordonRecord, NodeFacts};
-use berth_agent::report::{Subject, report};
-use berth_agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step, Why, step};
 use berth_api::berth::{self, Outcome};
 use berth_api::condition;
 use berth_api::node::{BootcNodeStatus, Deployment, DesiredImage, Failure, Staging, Turn};
+use berth_core::agent::facts::{
+    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, Member, Os as HostOs, Past, PullFacts,
+    Reboot as HostReboot,
+};
+use berth_core::agent::node::{CordonRecord, NodeFacts};
+use berth_core::agent::report::{Subject, report};
+use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step, Why, step};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -1,11 +1,11 @@
-//! The shipped [`berth_controller::plan::plan`], asked once for each view of a pool that differs.
+//! The shipped [`berth_core::controller::plan::plan`], asked once for each view of a pool that differs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use berth_api::berth::{ClosedReason, Outcome};
 use berth_api::{NodeName, NodeUid};
-use berth_controller::plan::{
+use berth_core::controller::plan::{
     self, BerthWrite, Estimate, Failures, Gate, Member, OPEN_FOR, Plan, PoolFacts, REST, SeenBerth, Wave, Why,
 };
 

@@ -74,7 +74,7 @@ pub fn shipped() -> Result<Programs> {
     })
 }
 
-/// The controller's decisions without its I/O, as a program that measures them; built as the controller is shipped.
+/// The controller's decisions without its I/O, as a program that measures them; built as they are shipped.
 ///
 /// # Errors
 /// When it does not build.
@@ -85,7 +85,9 @@ pub fn planner() -> Result<PathBuf> {
             "--target",
             STATIC,
             "-p",
-            "berth-controller",
+            "berth-core",
+            "--features",
+            "controller",
             "--example",
             "plan",
         ])?,

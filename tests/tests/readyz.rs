@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use berth_controller::news::News;
-use berth_controller::readyz::{Answers, Readyz, alone};
+use berth_controller::readyz::Readyz;
 use berth_controller::store::Store;
-use berth_controller::view::NodeView;
+use berth_core::controller::servers::{Answers, alone};
+use berth_core::controller::view::{News, NodeView};
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::hosts::real::{Bridge, bridge, unavailable};
 use berth_tests::ports::Port;
@@ -116,7 +116,15 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!readyz.answers(false).listed);
     let node = control_plane_node()?;
-    let is_alone = |answers: &Answers| alone(&node, [&node].into_iter(), answers, |_| false, Instant::now());
+    let is_alone = |answers: &Answers| {
+        alone(
+            &node,
+            [&node].into_iter(),
+            answers,
+            |_| false,
+            berth_controller::time::now(),
+        )
+    };
     assert!(is_alone(&readyz.answers(true)), "not known yet");
     until(&readyz, "no server is listed", |a| a.listed && a.servers.is_empty()).await?;
     assert!(!is_alone(&readyz.answers(true)));

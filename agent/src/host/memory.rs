@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use anyhow::Context;
 use berth_api::node::Turn;
 use berth_api::{BootId, Digest};
+use berth_core::agent::facts::{Past, Times};
 use serde::{Deserialize, Serialize};
 
 use super::files;
 use super::root::{HostRoot, STATE_DIR};
-use crate::facts::{Past, Times};
 
 /// What the agent remembers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,21 +2,22 @@
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::berth::{Berth, lease};
 use berth_api::node::Hold;
 use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, WaveState};
 use berth_api::{NodeName, NodeUid};
+use berth_core::controller::facts::{Pool, Shared};
+use berth_core::controller::gates::Inputs;
+use berth_core::controller::plan::{BerthWrite, Plan, Wait, Why, plan};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::{Pass, Reconciler};
 use crate::api::CallError;
-use crate::facts::{Pool, Shared};
-use crate::gates::Inputs;
 use crate::leader::Lost;
-use crate::plan::{BerthWrite, Plan, Wait, Why, plan};
+use crate::time;
 
 impl Reconciler {
     /// Plans from what the watches know; if that asks for anything, reads all berths anew, and plans again unless they are
@@ -69,7 +70,7 @@ impl Reconciler {
             });
             if let Some(changes) = gates.changes {
                 let wait = Duration::try_from(changes.duration_since(pass.wall)).unwrap_or_default();
-                self.again(pass.now.checked_add(wait).unwrap_or(pass.now));
+                self.again(pass.now + wait);
             }
             pass.gates.insert(pool.name.clone(), gates);
         }
@@ -148,7 +149,7 @@ impl Reconciler {
             let shown = pass.snapshot.leases.get(write.lease().as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), &write) {
                 // What waits for this fence waits no longer.
-                self.again(Instant::now());
+                self.again(time::now());
             }
         }
         Ok(())

@@ -3,23 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
+use berth_core::controller::facts::{self, Pool};
+use berth_core::controller::snapshot::Snapshot;
+use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{Pass, Reconciler};
 use crate::api::CallError;
-use crate::facts::{self, Pool};
 use crate::leader::Lost;
-use crate::store::Snapshot;
-use crate::view::LeaseView;
+use crate::time;
 
 impl Reconciler {
     pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<Pass, Lost> {
-        let now = Instant::now();
+        let now = time::now();
         let leases: Vec<LeaseView> = snapshot
             .leases
             .values()
@@ -29,7 +29,7 @@ impl Reconciler {
         let heard = snapshot
             .hosts
             .iter()
-            .filter(|(_, host)| now.saturating_duration_since(host.heard) < self.settings.agent_silence)
+            .filter(|(_, host)| now.since(host.heard) < self.settings.agent_silence)
             .map(|(name, _)| NodeName::from(name.as_str()))
             .collect();
         let mut pass = Pass {

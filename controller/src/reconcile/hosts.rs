@@ -4,13 +4,13 @@ use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
 use berth_api::node::{BootcNode, BootcNodeSpec};
+use berth_core::controller::facts;
+use berth_core::controller::publish::{self, HostWrite};
 use futures::StreamExt;
 
 use super::{Pass, Reconciler};
 use crate::api::{CallError, Kube};
-use crate::facts;
 use crate::leader::Lost;
-use crate::publish::{self, HostWrite};
 
 /// BootcNodes written at once.
 const CONCURRENCY: usize = 16;
@@ -71,7 +71,7 @@ impl Reconciler {
         let overdue: BTreeSet<String> = self
             .asked
             .iter()
-            .filter(|(_, since)| pass.now.saturating_duration_since(**since) >= self.settings.release_deadline)
+            .filter(|(_, since)| pass.now.since(**since) >= self.settings.release_deadline)
             .map(|(uid, _)| uid.clone())
             .collect();
         publish::publish(&publish::Facts {

@@ -6,27 +6,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::node::Hold;
 use berth_api::{NodeName, NodeUid, PoolName};
+use berth_core::Moment;
+use berth_core::controller::belonging::Belonging;
+use berth_core::controller::facts::{Occupied, Pool, Shared};
+use berth_core::controller::gates::{Gates, Keeper};
+use berth_core::controller::memory::{Alike, Leaves, Offers, Soaks};
+use berth_core::controller::overdue::Overdue;
+use berth_core::controller::plan::Plan;
+use berth_core::controller::publish;
+use berth_core::controller::snapshot::Snapshot;
+use berth_core::controller::view::LeaseView;
+use berth_core::controller::view::News;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
 use crate::backoff::Backoffs;
-use crate::belonging::Belonging;
-use crate::facts::{Occupied, Pool, Shared};
-use crate::gates::{Gates, Keeper};
 use crate::leader::Lost;
-use crate::memory::{Alike, Leaves, Offers, Soaks};
-use crate::news::News;
-use crate::overdue::Overdue;
-use crate::plan::Plan;
-use crate::publish;
 use crate::resolve::{Resolution, Resolver};
-use crate::store::{Snapshot, Store};
-use crate::view::LeaseView;
+use crate::store::Store;
+use crate::time;
 use berth_api::membership::Membership;
 
 mod berths;
@@ -68,9 +71,9 @@ pub struct Reconciler {
     /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
     in_doubt: BTreeSet<String>,
     /// Since when a BootcNode (by UID) has been asked to release its node.
-    asked: BTreeMap<String, Instant>,
+    asked: BTreeMap<String, Moment>,
     /// When a pool's status was last written.
-    reported: BTreeMap<PoolName, Instant>,
+    reported: BTreeMap<PoolName, Moment>,
     /// The open offers, and who let some lapse.
     offers: Offers,
     /// Who belongs to which pool.
@@ -91,7 +94,7 @@ pub struct Reconciler {
     halted: Option<BTreeSet<PoolName>>,
     outside: Outside,
     backoffs: Backoffs,
-    due: Option<Instant>,
+    due: Option<Moment>,
 }
 
 /// What one pass works with.
@@ -118,7 +121,7 @@ struct Pass {
     touched: BTreeSet<PoolName>,
     /// Nodes that hold a berth and do not come back.
     timed_out: BTreeSet<NodeUid>,
-    now: Instant,
+    now: Moment,
     wall: Timestamp,
 }
 
@@ -151,7 +154,7 @@ impl Reconciler {
     /// Makes passes until leadership is lost.
     pub async fn run(mut self) -> Lost {
         let mut quiet = false;
-        let mut rested = Instant::now();
+        let mut rested = time::now();
         loop {
             self.rest(rested).await;
             let Some(snapshot) = self.store.snapshot() else {
@@ -161,30 +164,27 @@ impl Reconciler {
                 quiet = true;
                 continue;
             };
-            let began = Instant::now();
+            let began = time::now();
             if let Err(lost) = self.pass(snapshot).await {
                 return lost;
             }
-            rested = Instant::now() + began.elapsed().clamp(LEAST_REST, REST);
+            rested = time::now() + time::now().since(began).clamp(LEAST_REST, REST);
         }
     }
 
     /// Waits until something has changed or is due, and then, unless somebody waits for it, for more of it.
-    async fn rest(&self, rested: Instant) {
-        let wait = || {
-            self.due
-                .map_or(TICK, |due| due.saturating_duration_since(Instant::now()).min(TICK))
-        };
+    async fn rest(&self, rested: Moment) {
+        let wait = || self.due.map_or(TICK, |due| due.since(time::now()).min(TICK));
         let news = self.store.news();
         let _ = timeout(wait(), news.wait(News::Later)).await;
         if news.latest() == Some(News::Later) {
             let _ = timeout(wait().min(REST), news.wait(News::Soon)).await;
         }
-        let _ = timeout(rested.saturating_duration_since(Instant::now()), news.wait(News::Now)).await;
+        let _ = timeout(rested.since(time::now()), news.wait(News::Now)).await;
     }
 
     /// Asks for another pass no later than that.
-    fn again(&mut self, at: Instant) {
+    fn again(&mut self, at: Moment) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
@@ -262,7 +262,7 @@ impl Reconciler {
 
     /// Sorts out how a write ended: whether to go on, and when to try again.
     fn outcome<T>(&mut self, key: &str, result: Result<T, CallError>) -> Result<Option<T>, Lost> {
-        let now = Instant::now();
+        let now = time::now();
         match result {
             Ok(value) => {
                 self.backoffs.note(key, true, now);

@@ -8,16 +8,17 @@ use berth_api::condition::{find, is_true, pool as types};
 use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
 use berth_api::waves::is_control_plane;
 use berth_api::{NodeUid, PoolName};
+use berth_core::controller::facts::Pool;
+use berth_core::controller::plan::BerthWrite;
+use berth_core::controller::publish::desired_digest;
+use berth_core::controller::servers;
+use berth_core::controller::view::NodeView;
 
 use super::{Pass, Reconciler};
 use crate::clock::Clock;
 use crate::events::{Events, Note};
-use crate::facts::Pool;
 use crate::metrics::{Metrics, PoolNumbers};
-use crate::plan::BerthWrite;
-use crate::publish::desired_digest;
-use crate::readyz::{self, Readyz};
-use crate::view::NodeView;
+use crate::readyz::Readyz;
 
 /// The rest of the world.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Reconciler {
         let has_berth = |uid: &NodeUid| pass.occupied.by_uid.contains_key(uid);
         let alone = |node: &&&NodeView| {
             let busy = |uid: &NodeUid| !has_berth(&node.uid) && has_berth(uid);
-            readyz::alone(node, nodes(), &answers, busy, pass.now)
+            servers::alone(node, nodes(), &answers, busy, pass.now)
         };
         let uid = |node: &&NodeView| node.uid.clone();
         let alone: BTreeSet<NodeUid> = waiting.iter().filter(alone).map(uid).collect();

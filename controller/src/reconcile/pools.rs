@@ -1,17 +1,18 @@
 //! Phases 3, 7 and 8, client required: the pools' finalizers, their status, and their end.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::berth::Holding;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{NodeName, NodeUid, keys};
+use berth_core::controller::aggregate::{self, MemberView};
+use berth_core::controller::facts::Pool;
 use serde_json::json;
 
 use super::{Pass, Reconciler};
-use crate::aggregate::{self, MemberView};
-use crate::facts::Pool;
 use crate::leader::Lost;
+use crate::time;
 
 /// Counts and messages change with every report of every node; a pool says so at most this often.
 const STATUS_INTERVAL: Duration = Duration::from_millis(250);
@@ -67,7 +68,7 @@ impl Reconciler {
             }
             if let Some(last) = self.reported.get(&pool.name) {
                 let next = *last + STATUS_INTERVAL;
-                if next > Instant::now() && !is_urgent(&old, &new) {
+                if next > time::now() && !is_urgent(&old, &new) {
                     self.again(next);
                     continue;
                 }
@@ -79,7 +80,7 @@ impl Reconciler {
             let api = self.kube.all::<BootcNodePool>();
             let result = self.kube.replace_status(&api, pool.name.as_str(), &object).await;
             if self.outcome(&key, result)?.is_some() {
-                self.reported.insert(pool.name.clone(), Instant::now());
+                self.reported.insert(pool.name.clone(), time::now());
                 log(pool, &old, &new);
             }
         }

@@ -7,14 +7,14 @@ use berth_api::condition::{node as types, one_line};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
+use berth_core::controller::overdue::{Holder, Timeouts};
+use berth_core::controller::view::{HostView, LeaseView, NodeView};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Pass, Reconciler};
 use crate::events::Note;
 use crate::leader::Lost;
-use crate::overdue::{Holder, Timeouts};
-use crate::view::{HostView, LeaseView, NodeView};
 
 impl Reconciler {
     /// Works out who does not come back, and makes the conditions `RebootTimedOut` say so.

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_api::condition::Verdict;
 use berth_api::pool::Target;
 use berth_api::{ImageRef, PoolName};
+use berth_core::Moment;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
@@ -53,7 +54,7 @@ enum State {
     Failed {
         error: ResolveError,
         /// `None`: only another reference can help.
-        retry: Option<(Instant, Timestamp)>,
+        retry: Option<(Moment, Timestamp)>,
     },
     Done(Target),
 }
@@ -83,7 +84,7 @@ pub struct Resolution {
     /// The very first attempt is under way, or its answer is on its way into the status.
     pub first: bool,
     /// When to look again.
-    pub due: Option<Instant>,
+    pub due: Option<Moment>,
 }
 
 /// Resolves the references of all pools.
@@ -112,7 +113,7 @@ impl Resolver {
     }
 
     /// Takes in the answers that have arrived.
-    pub fn collect(&mut self, now: Instant, wall: Timestamp) {
+    pub fn collect(&mut self, now: Moment, wall: Timestamp) {
         let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(|e| e.into_inner()));
         for (pool, (reference, answer)) in answers {
             // An answer to a question that nobody asks any more is dropped.
@@ -141,7 +142,7 @@ impl Resolver {
     }
 
     /// Sees to it that the reference gets resolved, unless the target in force is from that very reference.
-    pub fn ensure(&mut self, pool: &PoolName, reference: &str, current: Option<&Target>, now: Instant) -> Resolution {
+    pub fn ensure(&mut self, pool: &PoolName, reference: &str, current: Option<&Target>, now: Moment) -> Resolution {
         if current.is_some_and(|t| t.image == reference) {
             self.jobs.remove(pool);
             return Resolution::default();
@@ -229,6 +230,7 @@ async fn resolve(config: &RegistryConfig, reference: &str) -> Result<Target, Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time;
 
     fn resolver() -> Resolver {
         Resolver::new(RegistryConfig::default(), Store::default())
@@ -238,7 +240,7 @@ mod tests {
     async fn a_bad_reference_is_said_so_and_not_tried_again() {
         let mut resolver = resolver();
         let pool = PoolName::from("a");
-        let now = Instant::now();
+        let now = time::now();
         assert!(resolver.ensure(&pool, "nonsense", None, now).first);
         tokio::time::sleep(Duration::from_millis(20)).await;
         resolver.collect(now, Timestamp::UNIX_EPOCH);
@@ -259,7 +261,7 @@ mod tests {
         );
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (pool, reference) = (PoolName::from("a"), "127.0.0.1:1/os:1");
-        let now = Instant::now();
+        let now = time::now();
         resolver.ensure(&pool, reference, None, now);
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -282,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn a_registry_that_comes_back_is_not_missed_for_long() {
         let mut resolver = resolver();
-        let (pool, now) = (PoolName::from("a"), Instant::now());
+        let (pool, now) = (PoolName::from("a"), time::now());
         resolver.ensure(&pool, "quay.io/os:1", None, now);
         resolver.jobs.get_mut(&pool).unwrap().attempts = 1000;
         let failed = Err(ResolveError::new("RegistryUnavailable", "away"));
@@ -293,7 +295,7 @@ mod tests {
             .insert(pool.clone(), ("quay.io/os:1".into(), failed));
         resolver.collect(now, Timestamp::UNIX_EPOCH);
         let due = resolver.ensure(&pool, "quay.io/os:1", None, now).due.unwrap();
-        assert!(due - now <= Duration::from_secs(72), "a minute, and the jitter");
+        assert!(due.since(now) <= Duration::from_secs(72), "a minute, and the jitter");
     }
 
     #[tokio::test]
@@ -306,7 +308,7 @@ mod tests {
             platforms: vec![],
             publish_time: None,
         };
-        let resolution = resolver.ensure(&"a".into(), "quay.io/os:1", Some(&target), Instant::now());
+        let resolution = resolver.ensure(&"a".into(), "quay.io/os:1", Some(&target), time::now());
         assert!(!resolution.first && resolver.jobs.is_empty());
     }
 }

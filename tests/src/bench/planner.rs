@@ -1,5 +1,5 @@
-//! The controller's decisions without its I/O, for 5,000 nodes. `controller/examples/plan.rs` measures them; here it is
-//! built as the controller is shipped, and run.
+//! The controller's decisions without its I/O, for 5,000 nodes. `core/examples/plan.rs` measures them; here it is
+//! built as it is shipped, and run.
 
 use std::collections::BTreeMap;
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use berth_agent::clients;
-use berth_agent::facts::{ClusterNode, Deployments, Facts, Os};
 use berth_agent::gather::desired;
 use berth_agent::node::cordon;
 use berth_agent::status::StatusWriter;
-use berth_agent::step::{Step, step};
 use berth_agent::watches::{self, Berths, Seen};
 use berth_api::NodeName;
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment};
+use berth_core::agent::facts::{ClusterNode, Deployments, Facts, Os};
+use berth_core::agent::step::{Step, step};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;

@@ -1,0 +1,264 @@
+//! How long the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, making the facts that it
+//! is decided from, and what there is to publish, which is nothing. No I/O; the objects are as the API server would show
+//! them in the middle of a rollout.
+//!
+//! Prints one JSON line for each figure, with every run in milliseconds. `cargo run --release -p berth-core --features controller --example plan`
+
+#![expect(clippy::disallowed_methods, reason = "a measurement looks at a clock")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use berth_api::berth::{Berth, Offer, lease};
+use berth_api::membership::Membership;
+use berth_api::{BootId, Digest, NodeName, NodeUid};
+use berth_core::Moment;
+use berth_core::controller::belonging::Belonging;
+use berth_core::controller::facts::{self, Occupied, Pool, Shared};
+use berth_core::controller::memory::{Alike, Leaves, Offers, Soaks};
+use berth_core::controller::plan::{self, PoolFacts};
+use berth_core::controller::publish::{self, HostWrite};
+use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
+use berth_core::controller::view::{HostView, LeaseView, NodeView, PoolView};
+use jiff::Timestamp;
+use serde_json::json;
+
+const NODES: usize = 5000;
+const RUNS: usize = 50;
+/// The epoch of the leader, which has stamped every berth.
+const EPOCH: u64 = 7;
+
+fn main() -> Result<()> {
+    for (name, pools) in [("100 pools", 100), ("1 pool", 1)] {
+        World::of(NODES, pools)?.measure(name);
+    }
+    Ok(())
+}
+
+/// The objects of a cluster.
+struct World {
+    snapshot: Snapshot,
+    leases: Vec<LeaseView>,
+    heard: BTreeSet<NodeName>,
+}
+
+/// The digest of what the nodes ran before, or of what they should run.
+fn digest(n: u8) -> Result<Digest> {
+    Ok(format!("sha256:{n:064x}").parse()?)
+}
+
+fn node_name(n: usize) -> String {
+    format!("worker-{n:04}.pool-a.example.internal")
+}
+
+fn uid(n: usize) -> String {
+    format!("00000000-0000-4000-8000-{n:012x}")
+}
+
+fn pool_name(n: usize) -> String {
+    format!("workers-{n}")
+}
+
+fn entry<V>(view: V) -> Entry<V> {
+    Entry {
+        view: Arc::new(view),
+        version: "1".to_owned(),
+        heard: Moment::default(),
+    }
+}
+
+impl World {
+    /// Every second node runs the target, the others have it staged; a tenth may be unavailable at a time.
+    fn of(nodes: usize, pools: usize) -> Result<Self> {
+        let mut world = Self {
+            snapshot: Snapshot::default(),
+            leases: vec![],
+            heard: BTreeSet::new(),
+        };
+        for n in 0..nodes {
+            let name = node_name(n);
+            let pool = pool_name(n % pools);
+            Arc::make_mut(&mut world.snapshot.nodes).insert(name.clone(), entry(node(n, &pool)?));
+            Arc::make_mut(&mut world.snapshot.hosts)
+                .insert(name.clone(), entry(host(n, &pool, (n / pools).is_multiple_of(2))?));
+            world.heard.insert(NodeName::new(name));
+        }
+        for p in 0..pools {
+            let berths = nodes / pools / 10;
+            Arc::make_mut(&mut world.snapshot.pools).insert(pool_name(p), entry(pool(&pool_name(p), berths)?));
+            for index in 0..berths {
+                let view = berth(&pool_name(p), index, p + pools * (2 * index + 1))?;
+                Arc::make_mut(&mut world.snapshot.leases).insert(view.name().to_owned(), entry(view.clone()));
+                world.leases.push(view);
+            }
+        }
+        Ok(world)
+    }
+
+    fn measure(&self, name: &str) {
+        let objects: &Objects<PoolView> = &self.snapshot.pools;
+        let pools = Pool::readable(objects);
+        let (mut belonging, mut making, mut planning, mut publishing) = (vec![], vec![], vec![], vec![]);
+        let (gone, in_doubt, alone, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        let (offers, soaks, alike) = (Offers::default(), Soaks::default(), Alike::default());
+        let (mut offered, mut published) = (0, 0);
+        for _ in 0..RUNS {
+            let membership = time(&mut belonging, || Belonging::default().of(&self.snapshot));
+            let occupied = facts::occupied(&self.leases);
+            let shared = Shared {
+                snapshot: &self.snapshot,
+                membership: &membership,
+                leases: &self.leases,
+                occupied: &occupied,
+                in_doubt: &in_doubt,
+                confirmed_gone: &gone,
+                heard: &self.heard,
+                offers: &offers,
+                soaks: &soaks,
+                alike: &alike,
+                gates: &gates,
+                alone: &alone,
+                now: Moment::default(),
+                epoch: EPOCH,
+            };
+            let all: Vec<PoolFacts> = time(&mut making, || pools.iter().map(|pool| shared.of(pool)).collect());
+            let now = Timestamp::now();
+            let plans: Vec<_> = time(&mut planning, || all.iter().map(|one| plan::plan(one, now)).collect());
+            offered = plans.iter().map(|plan| plan.writes.len()).sum();
+            published = time(&mut publishing, || self.publish(&pools, &membership, &occupied)).len();
+        }
+        let all = [
+            ("plan", planning),
+            ("facts", making),
+            ("membership", belonging),
+            ("publish", publishing),
+        ];
+        for (what, runs) in all {
+            let writes = if what == "publish" { published } else { offered };
+            println!(
+                "{}",
+                json!({ "name": format!("{what}, {name}"), "milliseconds": runs, "writes": writes })
+            );
+        }
+    }
+
+    fn publish(&self, pools: &[Pool], membership: &Membership, occupied: &Occupied) -> Vec<HostWrite> {
+        publish::publish(&publish::Facts {
+            nodes: &self.snapshot.nodes,
+            hosts: &self.snapshot.hosts,
+            membership,
+            terms: &facts::terms(pools, membership, &BTreeSet::new()),
+            occupied: &occupied.by_uid,
+            unclear: &occupied.unclear,
+            overdue: &BTreeSet::new(),
+            confirmed_gone: &BTreeSet::new(),
+            heard: &self.heard,
+            leaves: &Leaves::default(),
+            fleet_paused: false,
+            holds: &BTreeMap::new(),
+        })
+    }
+}
+
+/// Does it, and notes how many milliseconds that took.
+fn time<T>(runs: &mut Vec<f64>, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = black_box(work());
+    runs.push(start.elapsed().as_secs_f64() * 1000.0);
+    result
+}
+
+fn node(n: usize, pool: &str) -> Result<NodeView> {
+    let labels = BTreeMap::from([
+        ("example.com/pool".to_owned(), pool.to_owned()),
+        ("kubernetes.io/hostname".to_owned(), node_name(n)),
+        ("kubernetes.io/arch".to_owned(), "amd64".to_owned()),
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("node.kubernetes.io/instance-type".to_owned(), "m5.4xlarge".to_owned()),
+        ("topology.kubernetes.io/region".to_owned(), "region-1".to_owned()),
+        ("topology.kubernetes.io/zone".to_owned(), format!("region-1{}", n % 3)),
+    ]);
+    let object = json!({
+        "metadata": { "name": node_name(n), "uid": uid(n), "labels": labels },
+        "status": {
+            "conditions": [{ "type": "Ready", "status": "True" }],
+            "nodeInfo": {
+                "architecture": "amd64", "bootID": "b", "containerRuntimeVersion": "", "kernelVersion": "",
+                "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "linux",
+                "osImage": "", "systemUUID": "",
+            },
+        },
+    });
+    Ok(NodeView::of(&serde_json::from_value(object)?))
+}
+
+fn host(n: usize, pool: &str, updated: bool) -> Result<HostView> {
+    let target = digest(2)?;
+    let booted = digest(if updated { 2 } else { 1 })?;
+    let image = |digest: &Digest| json!({ "image": "registry.example.com/os:2", "digest": digest, "locked": true });
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
+        "metadata": { "name": node_name(n), "uid": format!("bn-{n}"), "generation": 3 },
+        "spec": {
+            "poolName": pool, "nodeUID": uid(n), "staging": "Allowed", "drainTimeout": "15m", "rebootTimeout": "15m",
+            "progressInterval": "5s",
+            "image": { "ref": "registry.example.com/os:2", "digest": target, "indexDigest": target },
+        },
+        "status": {
+            "observedGeneration": 3, "nodeUID": uid(n), "phase": if updated { "Updated" } else { "Waiting" },
+            "booted": image(&booted), "staged": (!updated).then(|| image(&target)),
+            "conditions": [{
+                "type": "UpdatePrepared", "status": if updated { "False" } else { "True" }, "reason": "Ready",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        },
+    });
+    Ok(HostView::of(serde_json::from_value(object)?))
+}
+
+fn pool(name: &str, berths: usize) -> Result<PoolView> {
+    let target = digest(2)?;
+    let platforms = [json!({ "architecture": "amd64", "digest": target })];
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name, "uid": name },
+        "spec": {
+            "nodeSelector": { "matchLabels": { "example.com/pool": name } },
+            "image": { "ref": "registry.example.com/os:2" }, "rollout": { "maxUnavailable": "10%" },
+        },
+        "status": {
+            "target": { "image": "registry.example.com/os:2", "digest": target, "platforms": platforms },
+            "berths": { "total": berths },
+        },
+    });
+    Ok(PoolView::of(serde_json::from_value(object)?))
+}
+
+/// Of five berths one is closed, one offered, one taken, and two are committed, each for another node.
+fn berth(pool: &str, index: usize, node: usize) -> Result<LeaseView> {
+    let (name, uid) = (NodeName::new(node_name(node)), NodeUid::new(uid(node)));
+    let now = Timestamp::now();
+    let offer = Offer {
+        node: name.clone(),
+        uid: uid.clone(),
+        target: digest(2)?,
+        open_until: None,
+    };
+    let closed = Berth::new(pool.into(), u32::try_from(index)?, EPOCH);
+    let offered = closed.offered(offer)?;
+    let taken = offered.taken(&name, &uid, Some(digest(1)?), BootId::from("b"))?;
+    let berth = match index % 5 {
+        0 => closed,
+        1 => offered,
+        2 => taken,
+        _ => taken.committed(BootId::from("b"))?,
+    };
+    Ok(LeaseView::of(lease::create(
+        &berth,
+        "berth-system",
+        Duration::from_secs(900),
+        now,
+    )))
+}

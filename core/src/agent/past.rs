@@ -1,0 +1,409 @@
+//! What the agent remembers of what went wrong, and how long it stays away from it. Pure.
+
+use std::time::Duration;
+
+use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::condition::one_line;
+use berth_api::digest::Digest;
+use berth_api::names::BootId;
+use berth_api::node::{BootcNodeStatus, Failure, Turn};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::agent::facts::Past;
+
+/// After so many reboots that did not apply a digest, it counts as failed on this node (I5, I8).
+pub const MAX_NOT_APPLIED: u32 = 3;
+/// How many failed digests are remembered.
+pub const MAX_FAILED: usize = 16;
+
+/// A reboot that seems to have taken longer says nothing of how long the next one takes.
+const LONGEST_REBOOT: Duration = Duration::from_secs(24 * 3600);
+
+/// Whole seconds, rounded up: what is planned with them must not be too short.
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs())
+        .unwrap_or(u32::MAX)
+        .saturating_add(u32::from(time.subsec_nanos() > 0))
+}
+
+/// Doubles from `first` with each attempt, up to `most`.
+fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
+    first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most)
+}
+
+fn after(now: Timestamp, wait: Duration, jitter: f64) -> Time {
+    let wait = wait.mul_f64(1.0 + 0.2 * jitter.clamp(0.0, 1.0));
+    Time::from(now.checked_add(wait).unwrap_or(now))
+}
+
+impl Past {
+    /// A pull or another host step failed. `retry` says whether trying again can help at all.
+    pub fn host_failed(
+        &mut self,
+        reason: &str,
+        message: &str,
+        digest: &Digest,
+        retry: bool,
+        now: Timestamp,
+        jitter: f64,
+    ) {
+        let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
+        let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
+        let wait = backoff(Duration::from_secs(5), Duration::from_secs(600), attempts);
+        self.failure = Some(Failure {
+            reason: reason.to_owned(),
+            message: one_line(message),
+            digest: Some(digest.clone()),
+            attempts,
+            next_try_time: after(now, wait, jitter),
+        });
+        if !retry {
+            self.digest_failed(digest);
+        }
+    }
+
+    /// A turn with a berth ended.
+    pub fn turn_ended(&mut self, outcome: Outcome, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
+        match outcome {
+            Outcome::NotApplied => self.count_not_applied(digest),
+            Outcome::Failed => self.digest_failed(digest),
+            _ => {}
+        }
+        self.tried = None;
+        self.unproven_boot = None;
+        let (first, most) = match outcome {
+            // Nothing went wrong here: the node is ready for the next offer at once.
+            Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => {
+                self.last_turn = None;
+                return;
+            }
+            Outcome::NotStaged => (Duration::from_secs(2), Duration::from_secs(300)),
+            Outcome::NotApplied => (Duration::from_secs(10), Duration::from_secs(600)),
+            Outcome::DrainTimeout | Outcome::RebootBlocked => (Duration::from_secs(60), Duration::from_secs(1800)),
+            // There is no next turn for it.
+            Outcome::Failed => (Duration::ZERO, Duration::ZERO),
+        };
+        let word = outcome.as_str();
+        let before = self
+            .last_turn
+            .as_ref()
+            .filter(|t| t.digest == *digest && t.outcome == word);
+        let attempts = before.map_or(0, |t| t.attempts).saturating_add(1);
+        self.last_turn = Some(Turn {
+            outcome: word.to_owned(),
+            message: one_line(message),
+            digest: digest.clone(),
+            attempts,
+            next_try_time: after(now, backoff(first, most, attempts), jitter),
+        });
+    }
+
+    /// Reboots that did not apply a digest are counted whatever happened in between. When they are too many is decided
+    /// before the turn ends, so that its outcome says so: see [`Outcome::Failed`].
+    fn count_not_applied(&mut self, digest: &Digest) {
+        self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
+    }
+
+    /// How often a reboot did not apply this digest.
+    pub fn times_not_applied(&self, digest: &Digest) -> u32 {
+        self.not_applied
+            .as_ref()
+            .filter(|(d, _)| d == digest)
+            .map_or(0, |(_, times)| *times)
+    }
+
+    /// A berth is about to be taken: nothing of an earlier turn has to do with this one. Answers whether there was
+    /// something to forget.
+    pub fn turn_begins(&mut self) -> bool {
+        self.tried.take().is_some() | self.unproven_boot.take().is_some()
+    }
+
+    /// The berth is about to be committed: the drain took this long.
+    pub fn turn_commits(&mut self, drained_in: Duration, now: Timestamp) {
+        self.times.drain_seconds = Some(seconds(drained_in));
+        self.times.committed = Some(now);
+    }
+
+    /// The berth is about to be licensed anew for a digest, under a boot that is not proven.
+    pub fn goes_on(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId, now: Timestamp) {
+        let again = holding.target == *digest && holding.phase == HoldPhase::Committed;
+        // Once per boot, should the write have to be tried again.
+        if again && self.unproven_boot.as_ref() != Some(boot_id) {
+            self.count_not_applied(digest);
+        }
+        self.tried = None;
+        self.unproven_boot = Some(boot_id.clone());
+        self.times.committed = Some(now);
+    }
+
+    /// What runs under a berth. Answers whether that has to be remembered: the target runs, and is not proven yet.
+    pub fn runs(&mut self, holding: &Holding, booted: Option<&Digest>) -> bool {
+        let new = holding.phase == HoldPhase::Committed
+            && booted == Some(&holding.target)
+            && self.tried.as_ref() != Some(&holding.target);
+        if new {
+            self.tried = Some(holding.target.clone());
+        }
+        new
+    }
+
+    /// The target is proven: that is how long the reboot took, unless the clock was set meanwhile.
+    pub fn turn_proven(&mut self, now: Timestamp) {
+        let Some(committed) = self.times.committed.take() else {
+            return;
+        };
+        match Duration::try_from(now.duration_since(committed)) {
+            Ok(took) if took <= LONGEST_REBOOT => self.times.reboot_seconds = Some(seconds(took)),
+            _ => {}
+        }
+    }
+
+    /// A retry token that was not seen before: what has failed here may be tried again, once. Answers whether it was
+    /// one.
+    pub fn retry(&mut self, token: Option<&str>) -> bool {
+        let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
+            return false;
+        };
+        self.retry_token = Some(token.to_owned());
+        self.failed_digests.clear();
+        self.failure = None;
+        self.last_turn = None;
+        self.not_applied = None;
+        // Also for a node that tried it, and was put back to something that cannot be proven: its turn goes on.
+        self.tried = None;
+        true
+    }
+
+    /// Takes over what the BootcNode's status remembers. The host's own memory comes first; and where the host has
+    /// obeyed a retry token that the status does not know of, the status is from before that.
+    pub fn adopt(&mut self, status: &BootcNodeStatus) {
+        self.times.drain_seconds = self.times.drain_seconds.or(status.drain_seconds);
+        self.times.reboot_seconds = self.times.reboot_seconds.or(status.reboot_seconds);
+        if self.retry_token.is_some() && self.retry_token != status.retry_token {
+            return;
+        }
+        self.retry_token = status.retry_token.clone();
+        self.failure = self.failure.take().or_else(|| status.failure.clone());
+        self.last_turn = self.last_turn.take().or_else(|| status.last_turn.clone());
+        for digest in &status.failed_digests {
+            self.digest_failed(digest);
+        }
+    }
+
+    /// The digest runs here, proven: it has not failed, whatever was thought before.
+    pub fn proven(&mut self, digest: &Digest) {
+        self.succeeded(digest);
+        self.failed_digests.retain(|d| d != digest);
+        self.not_applied = self.not_applied.take().filter(|(d, _)| d != digest);
+    }
+
+    /// Never try this digest here again.
+    fn digest_failed(&mut self, digest: &Digest) {
+        if !self.failed_digests.contains(digest) {
+            self.failed_digests.push(digest.clone());
+            let extra = self.failed_digests.len().saturating_sub(MAX_FAILED);
+            self.failed_digests.drain(..extra);
+        }
+    }
+
+    /// The digest is staged or runs: earlier failures to get there are over.
+    pub fn succeeded(&mut self, digest: &Digest) {
+        if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() == Some(digest)) {
+            self.failure = None;
+        }
+    }
+
+    /// Something else is desired now: what was about the former digest is no longer shown, but a failed digest stays
+    /// failed.
+    pub fn desire(&mut self, digest: &Digest) {
+        if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() != Some(digest)) {
+            self.failure = None;
+        }
+        if self.last_turn.as_ref().is_some_and(|t| t.digest != *digest) {
+            self.last_turn = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(n: u8) -> Digest {
+        format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+    }
+
+    #[test]
+    fn backoff_doubles_is_bounded_and_is_about_one_digest() {
+        let mut past = Past::default();
+        let now = Timestamp::UNIX_EPOCH;
+        let mut waits = vec![];
+        for _ in 0..12 {
+            past.host_failed("RegistryUnavailable", "error: no\nroute", &digest(1), true, now, 0.0);
+            waits.push(past.pull_backoff(&digest(1), now).unwrap().as_secs());
+        }
+        assert_eq!(waits[..4], [5, 10, 20, 40]);
+        assert_eq!(waits[11], 600);
+        assert_eq!(past.pull_backoff(&digest(2), now), None);
+        assert_eq!(past.failure.as_ref().unwrap().message, "error: no route");
+        past.desire(&digest(2));
+        assert_eq!(past.failure, None);
+    }
+
+    #[test]
+    fn a_digest_that_does_not_apply_is_counted_and_one_that_failed_stays_failed() {
+        let mut past = Past::default();
+        for turn in 1..MAX_NOT_APPLIED {
+            past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            // What happens in between does not make it forget.
+            past.turn_ended(Outcome::Revoked, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            assert_eq!(
+                (past.times_not_applied(&digest(1)), past.times_not_applied(&digest(2))),
+                (turn, 0)
+            );
+        }
+        assert!(past.failed_digests.is_empty(), "the berth says when it is enough");
+        past.turn_ended(Outcome::Failed, "again", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+        assert_eq!(past.failed_digests, [digest(1)]);
+        assert_eq!(past.turn_backoff(&digest(1), Timestamp::UNIX_EPOCH), None);
+        assert_eq!(past.last_turn.as_ref().map(|t| t.message.as_str()), Some("again"));
+        past.proven(&digest(1));
+        assert_eq!((past.failed_digests, past.not_applied), (vec![], None));
+    }
+
+    fn holding(boot_id: &str) -> Holding {
+        Holding {
+            node: "n1".into(),
+            uid: "u1".into(),
+            target: digest(2),
+            from: Some(digest(1)),
+            boot_id: boot_id.into(),
+            phase: HoldPhase::Committed,
+            revoke: None,
+            open_until: None,
+        }
+    }
+
+    #[test]
+    fn going_on_marks_the_boot_and_counts_a_repeated_target_once_per_boot() {
+        let mut past = Past::default();
+        let boot = BootId::from("b2");
+        assert!(past.runs(&holding("b1"), Some(&digest(2))));
+        assert!(!past.runs(&holding("b1"), Some(&digest(2))), "it is known");
+        past.goes_on(&holding("b1"), &digest(3), &boot, Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            (&past.tried, &past.unproven_boot, &past.not_applied),
+            (&None, &Some(boot.clone()), &None)
+        );
+
+        let mut past = Past::default();
+        for _ in 0..3 {
+            past.goes_on(&holding("b1"), &digest(2), &boot, Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!(
+            past.times_not_applied(&digest(2)),
+            1,
+            "a write that is tried again is one try"
+        );
+        past.goes_on(&holding("b2"), &digest(2), &BootId::from("b3"), Timestamp::UNIX_EPOCH);
+        assert_eq!(past.times_not_applied(&digest(2)), 2);
+        assert!(past.turn_begins() && !past.turn_begins());
+        assert_eq!(past.unproven_boot, None);
+    }
+
+    #[test]
+    fn a_reboot_is_measured_unless_the_clock_was_set() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let mut past = Past::default();
+        past.turn_commits(Duration::from_millis(1_200), at(1_000));
+        past.turn_proven(at(1_090));
+        assert_eq!(
+            (past.times.drain_seconds, past.times.reboot_seconds),
+            (Some(2), Some(90))
+        );
+        for odd in [at(10), at(1_000_000_000)] {
+            past.turn_commits(Duration::ZERO, at(1_000));
+            past.turn_proven(odd);
+            assert_eq!(
+                (past.times.drain_seconds, past.times.reboot_seconds),
+                (Some(0), Some(90)),
+                "{odd}"
+            );
+        }
+        past.turn_proven(at(1_001));
+        assert_eq!(past.times.reboot_seconds, Some(90), "nothing was committed");
+    }
+
+    #[test]
+    fn a_retry_token_forgets_failures_once() {
+        let failed = || {
+            let mut past = Past {
+                retry_token: Some("one".into()),
+                ..Past::default()
+            };
+            past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            past.host_failed("RegistryUnavailable", "", &digest(1), true, Timestamp::UNIX_EPOCH, 0.0);
+            past.tried = Some(digest(1));
+            past
+        };
+        for (token, retried) in [(None, false), (Some("one"), false), (Some("two"), true)] {
+            let mut past = failed();
+            assert_eq!(past.retry(token), retried);
+            assert_eq!(
+                (past.failed_digests.is_empty(), past.tried.is_none()),
+                (retried, retried)
+            );
+            assert_eq!(
+                past.failure.is_none() && past.last_turn.is_none() && past.not_applied.is_none(),
+                retried
+            );
+            assert!(!past.retry(token), "once");
+        }
+    }
+
+    #[test]
+    fn a_status_from_before_a_retry_says_nothing() {
+        let status = |token: Option<&str>| BootcNodeStatus {
+            failed_digests: vec![digest(1)],
+            retry_token: token.map(str::to_owned),
+            reboot_seconds: Some(40),
+            ..BootcNodeStatus::default()
+        };
+        for (host, object, adopted) in [
+            (None, None, true),
+            (None, Some("a"), true),
+            (Some("b"), Some("a"), false),
+            (Some("b"), Some("b"), true),
+        ] {
+            let mut past = Past {
+                retry_token: host.map(str::to_owned),
+                ..Past::default()
+            };
+            past.adopt(&status(object));
+            assert_eq!(!past.failed_digests.is_empty(), adopted, "{host:?} {object:?}");
+            assert_eq!(past.retry_token.as_deref(), host.or(object));
+            assert_eq!(past.times.reboot_seconds, Some(40));
+        }
+    }
+
+    #[test]
+    fn being_asked_for_the_berth_is_nobodys_failure() {
+        let mut past = Past::default();
+        past.turn_ended(Outcome::DrainTimeout, "pod", &digest(1), Timestamp::UNIX_EPOCH, 0.5);
+        assert!(past.turn_backoff(&digest(1), Timestamp::UNIX_EPOCH).is_some());
+        past.turn_ended(Outcome::Revoked, "Paused", &digest(1), Timestamp::UNIX_EPOCH, 0.5);
+        assert_eq!(past.last_turn, None);
+    }
+
+    #[test]
+    fn failed_digests_are_bounded() {
+        let mut past = Past::default();
+        for n in 0..40 {
+            past.host_failed("NotBootable", "", &digest(n), false, Timestamp::UNIX_EPOCH, 0.0);
+        }
+        assert_eq!(past.failed_digests.len(), MAX_FAILED);
+        assert_eq!(past.failed_digests.last(), Some(&digest(39)));
+    }
+}

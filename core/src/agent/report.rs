@@ -1,0 +1,442 @@
+//! What the agent tells the cluster: the BootcNode's status as a pure function of what it knows.
+
+use std::borrow::Cow;
+
+use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::condition::{self, Verdict, node as types};
+use berth_api::digest::Digest;
+use berth_api::node::{BootcNodeStatus, Phase, Turn};
+use berth_api::pool::OnTimeout;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::agent::facts::{Deployments, Desired, Facts, Os};
+use crate::agent::step::{Step, Why, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue};
+
+/// What a report needs beside the facts.
+#[derive(Debug, Clone)]
+pub struct Subject<'a> {
+    /// Generation of the spec that the facts were made from.
+    pub generation: Option<i64>,
+    /// The step that comes next.
+    pub step: &'a Step,
+    /// Version of bootc on the host, once known.
+    pub bootc_version: Option<String>,
+    /// Changes when the agent shows that it lives.
+    pub heartbeat: Time,
+}
+
+/// The status that the BootcNode should have now, given the one that it has.
+pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+    let holding = holding(facts);
+    let phase = phase(facts, subject.step);
+    let phase_start_time = match before.phase == Some(phase) && before.phase_start_time.is_some() {
+        true => before.phase_start_time.clone(),
+        false => Some(Time::from(facts.now)),
+    };
+    let known = facts.host.os.deployments();
+    let mut status = BootcNodeStatus {
+        observed_generation: subject.generation,
+        node_uid: facts
+            .cluster_node
+            .get()
+            .map(|n| n.uid.to_string())
+            .or_else(|| before.node_uid.clone()),
+        boot_id: Some(facts.host.boot_id.to_string()),
+        agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
+        heartbeat_time: Some(subject.heartbeat.clone()),
+        booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
+        // While a pull holds the lock nothing is known to be staged: better nothing than what was.
+        staged: known.and_then(|d| d.staged.clone()),
+        rollback: known
+            .map(|d| d.rollback.clone())
+            .unwrap_or_else(|| before.rollback.clone()),
+        phase: Some(phase),
+        phase_start_time,
+        progress: facts.host.pull.as_ref().and_then(|p| p.progress),
+        failure: facts.past.failure.clone(),
+        last_turn: facts.past.last_turn.clone(),
+        failed_digests: facts.past.failed_digests.clone(),
+        drain_blockers: match phase {
+            Phase::Draining | Phase::Proving => facts.drain.blockers.clone(),
+            _ => vec![],
+        },
+        retry_token: facts.past.retry_token.clone(),
+        drain_seconds: facts.past.times.drain_seconds,
+        reboot_seconds: facts.past.times.reboot_seconds,
+        clock_synchronized: facts.host.clock_synchronized,
+        conditions: before.conditions.clone(),
+    };
+    for (type_, verdict) in conditions(facts, holding, phase, subject.step) {
+        condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
+    }
+    status
+}
+
+fn holding(facts: &Facts) -> Option<&Holding> {
+    facts
+        .berths
+        .iter()
+        .flatten()
+        .filter_map(|b| b.holding())
+        .find(|h| h.node == facts.node)
+}
+
+/// Where the node is, in one word.
+pub fn phase(facts: &Facts, step: &Step) -> Phase {
+    if let Some(holding) = holding(facts) {
+        return match holding.phase {
+            HoldPhase::Releasing(_) => Phase::Releasing,
+            _ if is_unproven(facts, holding) && !is_licensed(facts, holding) => Phase::Proving,
+            HoldPhase::Committed => Phase::Rebooting,
+            HoldPhase::Taken => Phase::Draining,
+        };
+    }
+    match step {
+        Step::Wait(Why::NothingAsked | Why::BerthsUnknown | Why::OtherNode, _) => Phase::Idle,
+        Step::Wait(Why::Released, _) => Phase::Released,
+        Step::Wait(Why::Updated, _) => Phase::Updated,
+        Step::Wait(Why::HostUnusable | Why::FailedDigest, _) => Phase::Degraded,
+        Step::Wait(Why::Pulling, _) | Step::StartPull(_) | Step::Lock => Phase::Staging,
+        Step::Wait(Why::NoBerth | Why::ForeignBerth, _) | Step::Take(_) => Phase::Waiting,
+        Step::Wait(Why::BackingOff, _) if staged(facts) => Phase::Waiting,
+        _ => Phase::Pending,
+    }
+}
+
+/// Committed for this very boot, with its image staged: a reboot is on its way.
+fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
+    let os = facts.host.os.deployments();
+    let is_gone = |d: &Deployments| {
+        d.staged
+            .as_ref()
+            .is_none_or(|s| s.digest.as_ref() != Some(&holding.target))
+    };
+    holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !os.is_some_and(is_gone)
+}
+
+fn staged(facts: &Facts) -> bool {
+    let desired = facts.desired.digest();
+    facts
+        .host
+        .os
+        .staged()
+        .is_some_and(|s| s.locked && s.digest.is_some() && s.digest.as_ref() == desired)
+}
+
+type Verdicts = Vec<(&'static str, Verdict)>;
+
+fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdicts {
+    let mut list = update_conditions(facts, holding, phase, step);
+    list.extend(turn_conditions(facts, holding));
+    list.push((types::NODE_DEGRADED, degraded(facts, phase, step)));
+    list
+}
+
+/// Whether the image is here, staged, ready, running.
+fn update_conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdicts {
+    let Some(desired) = facts.desired.digest() else {
+        let why = Verdict::unknown("NothingDesired", "no image is published for this node");
+        return [
+            types::UPDATED,
+            types::IMAGE_PULLED,
+            types::STAGED,
+            types::UPDATE_PREPARED,
+        ]
+        .map(|t| (t, why.clone()))
+        .into();
+    };
+    let runs = facts.host.os.booted() == Some(desired);
+    let updated = match (runs, phase) {
+        (true, Phase::Updated) => Verdict::yes("Updated", format!("runs {desired}")),
+        (true, _) => Verdict::no("Proving", format!("runs {desired}, not given back yet")),
+        (false, _) => match waiting_for(facts, holding, phase, step) {
+            Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
+            None => Verdict::no(phase.as_str(), format!("should run {desired}")),
+        },
+    };
+    let here = staged(facts) || runs;
+    let pulled = match (here, &facts.past.failure) {
+        (true, _) => Verdict::yes("AsExpected", ""),
+        (false, _) if facts.host.pull.is_some() => Verdict::unknown("Pulling", format!("pulling {desired}")),
+        (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
+        (false, _) => Verdict::unknown("NotStarted", ""),
+    };
+    let staged_now = match (runs, staged(facts)) {
+        (true, _) => Verdict::no("Booted", "the image runs; nothing is staged"),
+        (false, true) => Verdict::yes("Locked", format!("{desired} is staged with finalization locked")),
+        (false, false) => Verdict::no("NotStaged", ""),
+    };
+    let prepared = prepared(facts, desired, holding, runs, step);
+    vec![
+        (types::UPDATED, updated),
+        (types::IMAGE_PULLED, pulled),
+        (types::STAGED, staged_now),
+        (types::UPDATE_PREPARED, prepared),
+    ]
+}
+
+/// What keeps the node from going on, when that is not its own affair.
+fn waiting_for(
+    facts: &Facts,
+    holding: Option<&Holding>,
+    phase: Phase,
+    step: &Step,
+) -> Option<(Cow<'static, str>, String)> {
+    let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
+    match (step, holding) {
+        (Step::Wait(Why::Revoked, _), Some(holding)) => {
+            return Some((
+                "Revoked".into(),
+                format!("the berth is not licensed anew meanwhile: {}", gate(holding)),
+            ));
+        }
+        (Step::Wait(Why::WindowClosed, _), Some(holding)) => {
+            return Some((
+                "WindowClosed".into(),
+                closed_window(facts, holding.open_until).unwrap_or_default(),
+            ));
+        }
+        (Step::Wait(Why::Inhibited, _), Some(_)) => {
+            let asked = "a reboot was asked for in vain, and is tried again".to_owned();
+            return Some((
+                "Inhibited".into(),
+                if is_inhibited(facts) { inhibited(facts) } else { asked },
+            ));
+        }
+        (Step::Wait(Why::Excluded, _), _) => {
+            return Some((
+                "Excluded".into(),
+                "the Node is excluded; remove its label berth.dev/exclude".to_owned(),
+            ));
+        }
+        _ => {}
+    }
+    let Desired::Member(member) = &facts.desired else {
+        return None;
+    };
+    let hold = member
+        .hold
+        .as_ref()
+        .filter(|_| matches!(phase, Phase::Pending | Phase::Waiting))?;
+    let is_word = hold.reason.starts_with(|c: char| c.is_ascii_alphabetic())
+        && hold.reason.chars().all(|c| c.is_ascii_alphanumeric());
+    let reason = if is_word {
+        Cow::Owned(hold.reason.clone())
+    } else {
+        "Held".into()
+    };
+    Some((reason, hold.message.clone()))
+}
+
+/// Whether the controller may offer a berth: this is the condition it reads.
+fn prepared(facts: &Facts, desired: &Digest, holding: Option<&Holding>, runs: bool, step: &Step) -> Verdict {
+    if runs {
+        return Verdict::no("Booted", "nothing is left to prepare");
+    }
+    if holding.is_some() {
+        return Verdict::no("InTurn", "the node holds a berth");
+    }
+    if !staged(facts) {
+        return Verdict::no("NotStaged", "");
+    }
+    if is_inhibited(facts) {
+        return Verdict::no("Inhibited", inhibited(facts));
+    }
+    if facts.past.turn_backoff(desired, facts.now).is_some() {
+        let message = facts
+            .past
+            .last_turn
+            .as_ref()
+            .map(|t| format!("{}: {}", t.outcome, t.message));
+        return Verdict::no("BackingOff", message.unwrap_or_default());
+    }
+    match step {
+        Step::Wait(Why::NoBerth | Why::ForeignBerth, _) | Step::Take(_) | Step::ReadNode => Verdict::yes("Ready", ""),
+        _ => Verdict::no("NotReady", ""),
+    }
+}
+
+fn as_is(yes: bool) -> Verdict {
+    match yes {
+        true => Verdict::yes("AsExpected", ""),
+        false => Verdict::no("NotYet", ""),
+    }
+}
+
+/// How far the turn with a berth is; without one, how the last turn ended.
+fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
+    let node = facts.cluster_node.get();
+    let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
+    let ready = node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(&facts.host.boot_id));
+    let Some(h) = holding else {
+        return rest_conditions(facts, cordoned);
+    };
+    let applied = facts.host.os.booted() == Some(&h.target);
+    // Also the boot that the berth was licensed anew under, when it is licensed for what runs.
+    let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
+    let releasing = matches!(h.phase, HoldPhase::Releasing(_));
+    let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
+    let committed = h.phase == HoldPhase::Committed || rebooted || updated;
+    vec![
+        (types::CORDONED, as_is(cordoned)),
+        (types::DRAINED, drained(facts, committed)),
+        (types::UPDATE_EXECUTED, as_is(committed)),
+        (types::REBOOTED_NODE, as_is(rebooted || updated)),
+        (types::APPLIED_OS_IMAGE, as_is(applied)),
+        (types::RESUMED, as_is((rebooted || updated) && ready)),
+        (types::UNCORDONED, as_is(releasing && !cordoned)),
+        (types::UPDATE_COMPLETE, as_is(false)),
+    ]
+}
+
+/// Whether the node is drained; what was left behind, or what is still in the way for too long.
+fn drained(facts: &Facts, committed: bool) -> Verdict {
+    if let Some(message) = drains_too_long(facts) {
+        return Verdict::no("DrainTimeout", message);
+    }
+    let left: Vec<_> = facts
+        .drain
+        .left_behind
+        .iter()
+        .map(|b| format!("{}: {}", b.pod, b.reason))
+        .collect();
+    match facts.drain.done && !left.is_empty() {
+        true => Verdict::yes("LeftBehind", format!("drained but for {}", left.join("; "))),
+        false => as_is(facts.drain.done || committed),
+    }
+}
+
+/// A drain that goes on although its time is over, because the pool says so or because there is no way back.
+fn drains_too_long(facts: &Facts) -> Option<String> {
+    let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
+    let why = match on_timeout {
+        OnTimeout::Hold => "held by drain.onTimeout: Hold",
+        OnTimeout::Force => "their budgets are not asked any more, by drain.onTimeout: Force",
+        OnTimeout::Release => "the drain goes on, since the boot is not proven and the berth cannot be given back",
+    };
+    Some(format!("{}; {why}", blockers(facts)))
+}
+
+/// Without a berth: either the desired image runs, given back, or a turn is still to come.
+fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
+    let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
+    let drained = match failed_turn(facts) {
+        Some(turn) if turn.outcome == Outcome::DrainTimeout.as_str() => {
+            Verdict::no("DrainTimeout", turn.message.clone())
+        }
+        _ => as_is(runs),
+    };
+    let rest = [
+        types::UPDATE_EXECUTED,
+        types::REBOOTED_NODE,
+        types::APPLIED_OS_IMAGE,
+        types::RESUMED,
+    ];
+    let mut list: Verdicts = rest.map(|t| (t, as_is(runs))).into();
+    list.push((types::CORDONED, as_is(cordoned)));
+    list.push((types::DRAINED, drained));
+    list.push((types::UNCORDONED, as_is(!cordoned)));
+    list.push((types::UPDATE_COMPLETE, as_is(runs)));
+    list
+}
+
+/// The last turn, when it was for what is desired now and ended badly.
+fn failed_turn(facts: &Facts) -> Option<&Turn> {
+    facts
+        .past
+        .last_turn
+        .as_ref()
+        .filter(|t| Some(&t.digest) == facts.desired.digest())
+}
+
+/// Whether a person should look, and at what.
+fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
+    if let Os::Unusable { reason, message } = &facts.host.os {
+        return Verdict::yes(*reason, message.clone());
+    }
+    if let Some(trouble) = &facts.trouble {
+        // Powers of two, so that a step that fails for hours is not a write for each try.
+        let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
+        return Verdict::yes(
+            trouble.reason,
+            format!("{} (tried {attempts} times or more)", trouble.message),
+        );
+    }
+    if let Some(desired) = facts.desired.digest()
+        && facts.past.failed_digests.contains(desired)
+        && facts.host.os.booted() != Some(desired)
+    {
+        let message = facts
+            .past
+            .last_turn
+            .as_ref()
+            .map(|t| format!(": {} ({} times)", t.message, t.attempts));
+        let message = format!(
+            "{desired} failed here and is not tried again{}",
+            message.unwrap_or_default()
+        );
+        return Verdict::yes("DigestFailed", message);
+    }
+    if matches!(step, Step::Wait(Why::ForeignBerth, _)) {
+        let message = "a berth names another Node object of this name; the controller closes it";
+        return Verdict::yes("ForeignBerth", message);
+    }
+    if let Some(message) = drains_too_long(facts) {
+        return Verdict::yes("DrainTimeout", message);
+    }
+    if phase == Phase::Proving
+        && let Some(verdict) = unproven(facts)
+    {
+        return verdict;
+    }
+    if let Some(failure) = &facts.past.failure {
+        let again = format!(
+            "{} (try {}, next at {})",
+            failure.message,
+            failure.attempts,
+            failure.next_try_time.0.strftime("%H:%M:%SZ")
+        );
+        return Verdict::yes(reason(&failure.reason), again);
+    }
+    if let Some(turn) = failed_turn(facts) {
+        let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
+        let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
+        return Verdict::yes(
+            Outcome::from_word(&turn.outcome).map_or("TurnFailed", Outcome::as_str),
+            message,
+        );
+    }
+    if !facts.host.rivals.is_empty() {
+        let rivals = facts.host.rivals.join(", ");
+        let advice = "it may replace what Berth stages or reboot the host; disable it on the host";
+        return Verdict::yes("RivalUpdater", format!("{rivals} is active: {advice}"));
+    }
+    Verdict::no("AsExpected", "")
+}
+
+/// A boot that only a person or another image helps out of.
+fn unproven(facts: &Facts) -> Option<Verdict> {
+    let holding = holding(facts)?;
+    let known = facts.host.os.deployments()?;
+    let booted = known.booted.digest.as_ref();
+    if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
+        let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
+        let message = format!("runs {booted}, which is neither the target nor what ran before; the berth is kept");
+        return Some(Verdict::yes("BootUnproven", message));
+    }
+    let message = "the Node is not Ready under this boot within rebootTimeout; the berth is kept";
+    late(facts).then(|| Verdict::yes("NodeNotReady", message))
+}
+
+fn late(facts: &Facts) -> bool {
+    match &facts.desired {
+        Desired::Member(member) => facts.proving_for >= member.reboot_timeout,
+        _ => false,
+    }
+}
+
+/// Reasons that come back from a stored object are again the constants that they were written from.
+fn reason(stored: &str) -> &'static str {
+    crate::agent::reason::known(stored).unwrap_or("Failed")
+}

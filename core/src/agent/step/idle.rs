@@ -1,0 +1,125 @@
+//! Without a berth: bring the host to "staged, locked" and wait for an offer; or undo what Berth did.
+
+use berth_api::berth::{Berth, Offer};
+use berth_api::digest::Digest;
+use berth_api::node::{DesiredImage, Staging};
+use berth_api::seeded::Bug;
+
+use super::{LOOK_SELDOM, Step, Why, closed_window, is_inhibited, settle};
+use crate::agent::facts::{ClusterNode, Facts, Member, Os};
+
+/// The node left its pool: undo what Berth did.
+pub(super) fn undo(facts: &Facts) -> Step {
+    if let Some(pull) = &facts.host.pull {
+        return Step::CancelPull(pull.digest.clone());
+    }
+    if facts.host.os == Os::Unknown || !facts.host.fresh {
+        return Step::LookAtHost;
+    }
+    match (&facts.host.os, &facts.past.staged_by_us) {
+        // Whether what we staged is still there cannot be seen now.
+        (Os::Unusable { .. }, Some(_)) => Step::Wait(Why::HostUnusable, None),
+        (os, Some(ours)) if os.staged().is_some_and(|s| s.digest.as_ref() == Some(ours)) => Step::Unstage,
+        _ => Step::Wait(Why::Released, None),
+    }
+}
+
+/// No berth held: bring the host to "staged, locked", and take an offer.
+pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
+    let Some(image) = &member.image else {
+        return settle(facts).unwrap_or(Step::Wait(Why::Unresolved, None));
+    };
+    let desired = &image.digest;
+    if let Some(pull) = &facts.host.pull {
+        // I7: one pull at a time; the one for the desired digest is adopted, another one is stopped.
+        return match pull.digest == *desired {
+            true => Step::Wait(Why::Pulling, None),
+            false => Step::CancelPull(pull.digest.clone()),
+        };
+    }
+    let deployments = match &facts.host.os {
+        Os::Unknown => return Step::LookAtHost,
+        Os::Unusable { .. } if facts.host.fresh => return Step::Wait(Why::HostUnusable, None),
+        Os::Unusable { .. } => return Step::LookAtHost,
+        Os::Bootc(deployments) => deployments,
+    };
+    if deployments.booted.digest.as_ref() == Some(desired) {
+        // I3: what is staged is not desired, since what is desired runs.
+        return match deployments.staged {
+            Some(_) => Step::Unstage,
+            None => Step::Wait(Why::Updated, None),
+        };
+    }
+    if let Some(staged) = &deployments.staged {
+        if staged.digest.as_ref() != Some(desired) || has_failed(facts, desired) {
+            return Step::Unstage;
+        }
+        if Bug::SkipBerth.is_awake() {
+            return if staged.locked { Step::Unlock } else { Step::Reboot };
+        }
+        if !staged.locked {
+            return Step::Lock;
+        }
+        return wait_for_berth(facts, desired, berths);
+    }
+    stage(facts, member, image)
+}
+
+/// I8
+fn has_failed(facts: &Facts, digest: &Digest) -> bool {
+    facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
+}
+
+/// Nothing of use is staged: pull, when that may be.
+pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
+    if has_failed(facts, &image.digest) {
+        return Step::Wait(Why::FailedDigest, None);
+    }
+    if let Some(left) = facts.past.pull_backoff(&image.digest, facts.now) {
+        return Step::Wait(Why::BackingOff, Some(left));
+    }
+    if member.staging == Staging::Held {
+        return Step::Wait(Why::StagingHeld, None);
+    }
+    // A failed pull may have armed a deployment, and another updater may have staged one: look before each pull.
+    if !facts.host.fresh {
+        return Step::LookAtHost;
+    }
+    Step::StartPull(image.clone())
+}
+
+fn is_for(offer: &Offer, desired: &Digest) -> bool {
+    offer.target == *desired || Bug::OfferForAnotherDigest.is_awake()
+}
+
+fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
+    if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
+        return Step::Wait(Why::BackingOff, Some(left));
+    }
+    if is_inhibited(facts) {
+        return Step::Wait(Why::NoBerth, Some(LOOK_SELDOM));
+    }
+    let ours = |berth: &&Berth| {
+        berth
+            .offer()
+            .is_some_and(|o| o.node == facts.node && is_for(o, desired))
+    };
+    let Some((berth, offer)) = berths.iter().find(ours).and_then(|b| b.offer().map(|o| (b, o))) else {
+        return Step::Wait(Why::NoBerth, None);
+    };
+    if closed_window(facts, offer.open_until).is_some() {
+        return Step::Wait(Why::NoBerth, Some(LOOK_SELDOM));
+    }
+    // Somebody may have changed what is staged since: better seen before the drain than after it.
+    if !facts.host.fresh {
+        return Step::LookAtHost;
+    }
+    match &facts.cluster_node {
+        ClusterNode::Unread => Step::ReadNode,
+        // The offer is for one UID; a Node that was created anew under this name must not take it.
+        ClusterNode::Is(node) if offer.uid != node.uid => Step::Wait(Why::ForeignBerth, None),
+        ClusterNode::Is(node) if node.excluded => Step::Wait(Why::Excluded, Some(LOOK_SELDOM)),
+        ClusterNode::Is(_) => Step::Take(berth.clone()),
+        ClusterNode::Gone => Step::Wait(Why::ForeignBerth, None),
+    }
+}

@@ -1,0 +1,263 @@
+//! The agent's decision: facts in, next step out. Pure; the same function runs in production, in the tests and inside the
+//! model checker, and is the place where the invariants of the design are kept. Their numbers stand beside the lines
+//! that keep them.
+//!
+//! Here is what a decision can be, and who decides: [`turn`] with a berth, [`boot`] under a boot that is not proven yet,
+//! [`idle`] without a berth.
+
+mod boot;
+mod idle;
+mod turn;
+
+use std::time::Duration;
+
+use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
+use berth_api::digest::Digest;
+use berth_api::node::DesiredImage;
+use berth_api::seeded::Bug;
+use jiff::Timestamp;
+
+pub(crate) use self::turn::{blockers, overdue};
+use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Reboot};
+
+/// How long a reboot that was asked for may take to begin before it counts as blocked.
+pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
+/// How often something that nobody announces is looked at again: an inhibitor, a Node that is not Ready yet.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a reboot that was blocked is waited with, when there is no way back to before the commit.
+pub const REBOOT_AGAIN: Duration = Duration::from_secs(60);
+/// How often what only others can change is looked at again, while nothing announces it.
+const LOOK_SELDOM: Duration = Duration::from_secs(10);
+/// How soon after a boot a Node that is not Ready yet is looked at again.
+const READY_AGAIN: Duration = Duration::from_millis(100);
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Nothing, until something changes or the time is over.
+    Wait(Why, Option<Duration>),
+    /// Read the host's deployments.
+    LookAtHost,
+    /// Read the Node object.
+    ReadNode,
+    /// Pull and stage this image, locked.
+    StartPull(DesiredImage),
+    /// Stop the pull of this digest.
+    CancelPull(Digest),
+    /// Lock what is staged.
+    Lock,
+    /// Unlock what is staged. Only under a committed berth.
+    Unlock,
+    /// Remove what is staged.
+    Unstage,
+    /// Ask logind to reboot. Only under a committed berth.
+    Reboot,
+    /// Take the offered berth.
+    Take(Berth),
+    /// Cordon the Node and record that in the same patch.
+    Cordon(Berth),
+    /// Make one pass of the drain.
+    Drain,
+    /// Commit the berth.
+    Commit(Berth),
+    /// Write the berth as it is, so that an older write of it that is still on its way loses.
+    Fence(Berth),
+    /// Take the commit back.
+    Uncommit(Berth),
+    /// Go on to this digest under the same berth, from a boot that is not proven.
+    Relicense(Berth, Digest),
+    /// Start to give the berth back.
+    Release(Berth, Outcome, String),
+    /// Write the Node: undo our cordon, and mark it in any case.
+    Restore(Berth),
+    /// Close the berth.
+    GiveBack(Berth),
+    /// Undo a cordon of ours that no berth covers.
+    Uncordon,
+}
+
+/// Why there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// The host goes down.
+    ShuttingDown,
+    /// Nothing is asked of this node.
+    NothingAsked,
+    /// What Berth did here is undone.
+    Released,
+    /// The berths are not known yet.
+    BerthsUnknown,
+    /// The berth is for a Node of this name that no longer exists.
+    ForeignBerth,
+    /// What is published is for another Node of this name.
+    OtherNode,
+    /// The node runs what it should.
+    Updated,
+    /// The image is not resolved.
+    Unresolved,
+    /// The host cannot be updated.
+    HostUnusable,
+    /// The digest failed here before.
+    FailedDigest,
+    /// Something failed; its backoff runs.
+    BackingOff,
+    /// The controller lets others pull first.
+    StagingHeld,
+    /// The pull runs.
+    Pulling,
+    /// Staged and locked; no berth is offered.
+    NoBerth,
+    /// The drain waits for pods.
+    Draining,
+    /// The reboot was asked for.
+    Rebooting,
+    /// Rebooted; the Node is not Ready under this boot yet.
+    NotReady,
+    /// Rebooted into something that is neither the target nor what ran before.
+    Unproven,
+    /// The next image is staged, but a gate of the pool keeps the holder from going on to it.
+    Revoked,
+    /// The next image is staged, but the window in which reboots may start has closed.
+    WindowClosed,
+    /// There is no way back to before the commit, and something inhibits the reboot.
+    Inhibited,
+    /// An admin has excluded the Node.
+    Excluded,
+}
+
+/// The next step.
+pub fn step(facts: &Facts) -> Step {
+    if facts.host.shutting_down {
+        return Step::Wait(Why::ShuttingDown, Some(LOOK_AGAIN));
+    }
+    let Some(berths) = &facts.berths else {
+        return Step::Wait(Why::BerthsUnknown, None);
+    };
+    // A turn that was begun is finished before anything else, whatever is desired now.
+    if let Some((berth, holding)) = held(facts, berths) {
+        return hold(facts, berth, holding);
+    }
+    match &facts.cluster_node {
+        ClusterNode::Unread => return Step::ReadNode,
+        // I1(a): a cordon of ours that no berth covers is undone.
+        ClusterNode::Is(node) if node.cordon.is_some() => return Step::Uncordon,
+        _ => {}
+    }
+    match &facts.desired {
+        Desired::Unknown => settle(facts).unwrap_or(Step::Wait(Why::NothingAsked, None)),
+        Desired::Release => idle::undo(facts),
+        // What was published for another Node of this name is nothing to this one.
+        Desired::Member(member) if facts.cluster_node.get().is_some_and(|n| n.uid != member.node_uid) => {
+            settle(facts).unwrap_or(Step::Wait(Why::OtherNode, None))
+        }
+        Desired::Member(member) => idle::pursue(facts, member, berths),
+    }
+}
+
+fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holding)> {
+    let elsewhere = |b: &Berth| matches!(&facts.desired, Desired::Member(m) if m.pool != b.pool);
+    let seen = berths
+        .iter()
+        .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && elsewhere(b)));
+    seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h)))
+        .min_by_key(|(_, h)| {
+            // Should there ever be two, the one that is furthest is finished first.
+            match h.phase {
+                HoldPhase::Releasing(_) => 0,
+                HoldPhase::Committed => 1,
+                HoldPhase::Taken => 2,
+            }
+        })
+}
+
+fn hold(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
+    let node = match &facts.cluster_node {
+        ClusterNode::Unread => return Step::ReadNode,
+        ClusterNode::Is(node) if node.uid == holding.uid || Bug::NoUidCheck.is_awake() => node,
+        // I2: the licence is for another Node of this name. Nothing here may use it; the controller closes it.
+        ClusterNode::Is(_) | ClusterNode::Gone => return settle(facts).unwrap_or(Step::Wait(Why::ForeignBerth, None)),
+    };
+    match holding.phase {
+        HoldPhase::Releasing(_) => boot::release(facts, berth, holding, node),
+        HoldPhase::Taken | HoldPhase::Committed if is_unproven(facts, holding) => {
+            boot::prove(facts, berth, holding, node)
+        }
+        HoldPhase::Taken => turn::work(facts, berth, holding, node),
+        HoldPhase::Committed => turn::go(facts, berth, holding, node),
+    }
+}
+
+/// Whether the boot that runs has still to be proven under this berth (I5). A new boot has. So has one under which the
+/// berth was licensed anew, for that did not prove it: this host remembers such a boot, and should it have forgotten,
+/// something else runs than what was proven last.
+pub(crate) fn is_unproven(facts: &Facts, holding: &Holding) -> bool {
+    if Bug::NoBootIdCheck.is_awake() {
+        return false;
+    }
+    let is_other = |d: &Deployments| holding.from.is_some() && d.booted.digest != holding.from;
+    holding.boot_id != facts.host.boot_id
+        || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
+        || facts.host.os.deployments().is_some_and(is_other)
+}
+
+/// What must be done before it is known that nothing is armed (I3): that nothing is staged, or that it is locked. A
+/// host that does not answer is not one with nothing staged.
+fn settle(facts: &Facts) -> Option<Step> {
+    if facts.host.pull.is_some() {
+        // Its own unit locks what it stages; its end is looked at.
+        return None;
+    }
+    match &facts.host.os {
+        Os::Unknown => Some(Step::LookAtHost),
+        Os::Unusable { .. } if !facts.host.fresh => Some(Step::LookAtHost),
+        Os::Unusable { .. } => Some(Step::Wait(Why::HostUnusable, None)),
+        Os::Bootc(d) if d.staged.as_ref().is_some_and(|s| !s.locked) => Some(Step::Lock),
+        Os::Bootc(_) => None,
+    }
+}
+
+/// Whether a reboot would be refused, or would come in the way of one that somebody else has planned.
+pub fn is_inhibited(facts: &Facts) -> bool {
+    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled
+}
+
+/// Who inhibits it, for people.
+pub fn inhibited(facts: &Facts) -> String {
+    let mut who = facts.host.inhibitors.clone();
+    if facts.host.shutdown_scheduled {
+        who.push("a shutdown that is scheduled for later".to_owned());
+    }
+    format!("shutdown is inhibited by {}", who.join(", "))
+}
+
+/// Why no reboot may start, as far as windows go; `None` when it may. Without a window no clock is looked at.
+pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Option<String> {
+    let until = open_until?;
+    if facts.host.clock_synchronized != Some(true) {
+        let advice = "start time synchronisation on the host, or start the agent with --trust-clock";
+        return Some(format!(
+            "the host's clock is not synchronised, so no window can be judged: {advice}"
+        ));
+    }
+    (facts.now >= until).then(|| format!("the window has closed: a reboot could start until {until}"))
+}
+
+/// I2, I3: an agent that died, or one that waited in vain for an answer, may have sent what takes the licence back. Before
+/// anything is armed under it, that must have lost.
+fn fence(facts: &Facts, berth: &Berth) -> Option<Step> {
+    (!facts.fenced).then(|| Step::Fence(berth.clone()))
+}
+
+/// A reboot that was asked for may be on its way: a lost reply counts as accepted.
+fn await_reboot(facts: &Facts) -> Option<Step> {
+    match facts.host.reboot {
+        Reboot::Asked(ago) if ago < REBOOT_GRACE => Some(Step::Wait(
+            Why::Rebooting,
+            Some(LOOK_AGAIN.min(REBOOT_GRACE.saturating_sub(ago))),
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

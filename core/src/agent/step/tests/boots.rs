@@ -1,0 +1,431 @@
+//! Boots that are not proven yet.
+
+use super::*;
+use crate::agent::past::MAX_NOT_APPLIED;
+
+#[test]
+fn a_new_boot_is_proven_before_the_berth_is_given_back() {
+    let mut stale = rebooted(&committed(), 2);
+    if let ClusterNode::Is(node) = &mut stale.cluster_node {
+        node.boot_id = Some(BootId::from("b1"));
+    }
+    let again = |proving_for| match step(&Facts {
+        proving_for,
+        ..stale.clone()
+    }) {
+        Step::Wait(Why::NotReady, Some(again)) => again.as_millis(),
+        other => panic!("Ready from before the reboot proves nothing: {other:?}"),
+    };
+    // Looked at often after a quick boot, and rarely after a slow one.
+    assert_eq!([0, 4, 60].map(Duration::from_secs).map(again), [100, 500, 1000]);
+    let third = rebooted(&committed(), 7);
+    assert!(matches!(step(&third), Step::Wait(Why::Unproven, _)));
+    let old = rebooted(&committed(), 1);
+    assert!(matches!(step(&old), Step::Release(_, Outcome::NotApplied, _)));
+    let mut unseen = rebooted(&committed(), 2);
+    unseen.host.os = Os::Unusable {
+        reason: "StatusFailed",
+        message: String::new(),
+    };
+    assert_eq!(step(&unseen), Step::Wait(Why::HostUnusable, None));
+    let unplanned = rebooted(&taken(), 1);
+    assert!(matches!(step(&unplanned), Step::Release(_, Outcome::NotStaged, _)));
+    let mut unread = rebooted(&committed(), 2);
+    unread.host.fresh = false;
+    assert_eq!(step(&unread), Step::LookAtHost);
+}
+
+#[test]
+fn a_release_begun_before_a_reboot_is_proven_after_it() {
+    let releasing = taken().releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap();
+    let mut facts = rebooted(&releasing, 7);
+    assert!(
+        matches!(step(&facts), Step::Wait(Why::Unproven, _)),
+        "a third image is not given back"
+    );
+    os(&mut facts, 1, None);
+    assert_eq!(step(&facts), Step::Restore(releasing));
+}
+
+#[test]
+fn a_bad_image_is_rolled_forward_under_the_same_berth() {
+    let mut f = stuck(&committed(), 2);
+    os(&mut f, 2, None);
+    assert_eq!(step(&f), Step::StartPull(image(3)));
+    f.host.os = Os::Unknown;
+    f.host.fresh = false;
+    f.host.pull = Some(PullFacts {
+        digest: digest(3),
+        progress: None,
+    });
+    assert_eq!(step(&f), Step::Wait(Why::Pulling, None));
+    f.host.pull = None;
+    assert_eq!(step(&f), Step::LookAtHost);
+    f.host.fresh = true;
+    os(&mut f, 2, Some(deployment(3, false)));
+    assert_eq!(step(&f), Step::Lock, "as early as possible");
+    os(&mut f, 2, Some(deployment(3, true)));
+    f.drain.done = false;
+    f.cluster_node = ClusterNode::Is(NodeFacts {
+        ready: false,
+        boot_id: Some("b2".into()),
+        ..node()
+    });
+    assert_eq!(step(&f), Step::Cordon(committed()), "somebody has uncordoned it");
+    f = Facts {
+        cluster_node: stuck(&committed(), 2).cluster_node,
+        ..f
+    };
+    f.drain.elapsed = HOUR * 2;
+    assert_eq!(step(&f), Step::Drain, "for as long as it takes");
+    f.drain.done = true;
+    assert_eq!(step(&f), Step::Relicense(committed(), digest(3)));
+    f.berths = Some(vec![relicensed()]);
+    assert_eq!(step(&f), Step::Unlock);
+    f.drain.done = false;
+    assert_eq!(step(&f), Step::Drain, "a licence may be old");
+    f.drain.done = true;
+    os(&mut f, 2, Some(deployment(3, false)));
+    assert_eq!(step(&f), Step::Reboot);
+    f.host.reboot = Reboot::Asked(Duration::from_secs(3));
+    assert!(matches!(step(&f), Step::Wait(Why::Rebooting, _)));
+    f.host.reboot = Reboot::NotAsked;
+    f.host.boot_id = BootId::from("b3");
+    os(&mut f, 3, None);
+    assert!(matches!(step(&f), Step::Wait(Why::NotReady, _)));
+    if let ClusterNode::Is(node) = &mut f.cluster_node {
+        (node.ready, node.boot_id) = (true, Some("b3".into()));
+    }
+    assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
+}
+
+type Change = fn(&mut Facts);
+
+/// Everything that a commit asks for is asked for again, and a gate that has closed as well.
+#[test]
+fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
+    let cases: [(&str, Change, Step); 9] = [
+        ("revoked", |f| revoke(f), Step::Wait(Why::Revoked, Some(LOOK_SELDOM))),
+        (
+            "window",
+            |f| f.now = now() + HOUR,
+            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM)),
+        ),
+        (
+            "clock",
+            |f| f.host.clock_synchronized = None,
+            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM)),
+        ),
+        (
+            "inhibited",
+            |f| f.host.inhibitors = vec!["x".into()],
+            Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)),
+        ),
+        ("looked", |f| f.host.fresh = false, Step::LookAtHost),
+        ("failed here", |f| f.past.failed_digests = vec![digest(3)], not_ready()),
+        ("other Node", |f| publish(f, |m| m.node_uid = "u0".into()), not_ready()),
+        ("unresolved", |f| publish(f, |m| m.image = None), not_ready()),
+        ("no pool", |f| f.desired = Desired::Release, not_ready()),
+    ];
+    for (name, spoil, expected) in cases {
+        let mut facts = stuck(&committed(), 2);
+        spoil(&mut facts);
+        assert_eq!(step(&facts), expected, "{name}");
+    }
+    let mut facts = stuck(&committed(), 2);
+    publish(&mut facts, |m| {
+        m.drain = Drain {
+            enabled: Some(false),
+            ..Drain::default()
+        }
+    });
+    facts.drain.done = false;
+    assert_eq!(
+        step(&facts),
+        Step::Relicense(committed(), digest(3)),
+        "where nothing is drained"
+    );
+}
+
+fn not_ready() -> Step {
+    Step::Wait(Why::NotReady, Some(READY_AGAIN))
+}
+
+fn revoke(facts: &mut Facts) {
+    let berths = facts
+        .berths
+        .iter()
+        .flatten()
+        .map(|b| b.revoked(Some("Paused".into())).unwrap())
+        .collect();
+    facts.berths = Some(berths);
+}
+
+fn publish(facts: &mut Facts, change: impl FnOnce(&mut Member)) {
+    if let Desired::Member(member) = &mut facts.desired {
+        change(member);
+    }
+}
+
+#[test]
+fn who_can_be_proven_gives_back_instead_of_going_on() {
+    let outcome = |booted| {
+        let mut facts = stuck(&committed(), booted);
+        ready(&mut facts, true);
+        match step(&facts) {
+            Step::Release(_, outcome, _) => Some(outcome),
+            Step::Relicense(_, digest) if digest == super::digest(3) => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(outcome(2), Some(Outcome::Updated));
+    assert_eq!(outcome(1), Some(Outcome::NotApplied));
+    assert_eq!(outcome(7), None, "a third image has no other way");
+    // Back on what ran before, and not whole: forward as well. Also when the reboot came before the commit.
+    for berth in [committed(), taken()] {
+        assert_eq!(step(&stuck(&berth, 1)), Step::Relicense(berth, digest(3)));
+    }
+    let mut origin_unknown = committed();
+    if let BerthState::Held(holding) = &mut origin_unknown.state {
+        holding.from = None;
+    }
+    assert_eq!(
+        step(&stuck(&origin_unknown, 2)),
+        not_ready(),
+        "nobody could tell later that the boot is not proven"
+    );
+}
+
+#[test]
+fn a_pull_that_leads_nowhere_does_not_keep_the_boot_from_being_proven() {
+    for (wanted, pulled) in [(2, 3), (3, 4)] {
+        let mut facts = stuck(&committed(), 2);
+        facts.desired = Desired::Member(Box::new(member(wanted)));
+        facts.host.os = Os::Unknown;
+        facts.host.pull = Some(PullFacts {
+            digest: digest(pulled),
+            progress: None,
+        });
+        assert_eq!(step(&facts), Step::CancelPull(digest(pulled)));
+    }
+}
+
+#[test]
+fn a_target_that_comes_back_is_proven_where_it_runs() {
+    // Licensed for 3 already, and now 2 is desired again, which still runs.
+    let mut f = stuck(&relicensed(), 2);
+    f.desired = Desired::Member(Box::new(member(2)));
+    assert_eq!(step(&f), Step::Relicense(relicensed(), digest(2)));
+    os(&mut f, 2, Some(deployment(3, false)));
+    assert_eq!(step(&f), Step::Lock);
+    let back = relicensed().relicensed(digest(2), BootId::from("b2")).unwrap();
+    let mut f = stuck(&back, 2);
+    f.desired = Desired::Member(Box::new(member(2)));
+    assert_eq!(step(&f), not_ready());
+    ready(&mut f, true);
+    assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
+    // What ran before is desired again: a reboot leads there.
+    let mut f = stuck(&committed(), 2);
+    f.desired = Desired::Member(Box::new(member(1)));
+    assert_eq!(step(&f), Step::Unstage);
+    os(&mut f, 2, Some(deployment(1, true)));
+    assert_eq!(step(&f), Step::Relicense(committed(), digest(1)));
+    // It runs again, not whole: only the proof is missing.
+    let mut f = stuck(&committed(), 1);
+    f.desired = Desired::Member(Box::new(member(1)));
+    os(&mut f, 1, None);
+    assert_eq!(step(&f), not_ready());
+}
+
+#[test]
+fn there_is_no_way_back_from_a_new_licence() {
+    let mut f = stuck(&relicensed(), 2);
+    os(&mut f, 2, Some(deployment(3, false)));
+    for (name, block) in blocks() {
+        let mut f = f.clone();
+        block(&mut f);
+        assert_eq!(step(&f), Step::Lock, "{name}");
+        os(&mut f, 2, Some(deployment(3, true)));
+        assert_eq!(step(&f), Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)), "{name}");
+        ready(&mut f, true);
+        assert_eq!(
+            step(&f),
+            Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)),
+            "{name}: 2 is not what it is licensed for"
+        );
+    }
+    // After a while it is tried again.
+    for again in [
+        Reboot::Asked(REBOOT_GRACE + REBOOT_AGAIN),
+        Reboot::Blocked {
+            why: "refused".into(),
+            ago: REBOOT_AGAIN,
+        },
+    ] {
+        f.host.reboot = again;
+        assert_eq!(step(&f), Step::Reboot);
+    }
+    // Nothing is desired any more: locked, and kept.
+    f.desired = Desired::Unknown;
+    f.host.reboot = Reboot::NotAsked;
+    assert_eq!(step(&f), Step::Lock);
+    os(&mut f, 2, Some(deployment(3, true)));
+    assert_eq!(step(&f), Step::Wait(Why::Unproven, None));
+    // Yet another one is desired.
+    f.desired = Desired::Member(Box::new(member(4)));
+    assert_eq!(step(&f), Step::Unstage);
+    os(&mut f, 2, Some(deployment(4, true)));
+    assert_eq!(step(&f), Step::Relicense(relicensed(), digest(4)));
+    // Its image is gone: once more.
+    let mut f = stuck(&relicensed(), 2);
+    os(&mut f, 2, None);
+    assert_eq!(step(&f), Step::StartPull(image(3)));
+}
+
+fn blocks() -> [(&'static str, Change); 3] {
+    [
+        ("inhibited", |f| f.host.inhibitors = vec!["backup".into()]),
+        ("refused", |f| {
+            f.host.reboot = Reboot::Blocked {
+                why: "no".into(),
+                ago: Duration::from_secs(1),
+            }
+        }),
+        ("nothing came of it", |f| f.host.reboot = Reboot::Asked(REBOOT_GRACE)),
+    ]
+}
+
+/// The berth names the boot that runs, and what runs is what was proven last: only the host remembers.
+#[test]
+fn a_boot_that_was_never_proven_is_remembered_by_the_host() {
+    let mut f = stuck(&relicensed(), 1);
+    f.past.unproven_boot = Some(BootId::from("b2"));
+    f.host.inhibitors = vec!["backup".into()];
+    assert_eq!(step(&f), Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)));
+    ready(&mut f, true);
+    assert!(
+        matches!(step(&f), Step::Release(_, Outcome::RebootBlocked, _)),
+        "proven: {:?}",
+        step(&f)
+    );
+    f.desired = Desired::Release;
+    f.host.inhibitors = vec![];
+    assert!(matches!(step(&f), Step::Release(_, Outcome::Withdrawn, _)));
+    f.host.shutdown_scheduled = true;
+    assert!(
+        matches!(step(&f), Step::Wait(Why::Rebooting, _)),
+        "whatever it ends is under this licence"
+    );
+}
+
+#[test]
+fn a_licence_that_led_nowhere_is_repeated_after_a_while_and_not_for_ever() {
+    let repeats = |times: u32, tried: Option<Digest>, proving_for: Duration, booted: u8| {
+        let mut facts = stuck(&committed(), booted);
+        facts.desired = Desired::Member(Box::new(member(2)));
+        os(&mut facts, booted, Some(deployment(2, true)));
+        facts.proving_for = proving_for;
+        facts.past.tried = tried;
+        facts.past.not_applied = Some((digest(2), times));
+        matches!(step(&facts), Step::Relicense(_, target) if target == digest(2))
+    };
+    assert!(repeats(0, None, HOUR, 1) && repeats(1, None, HOUR, 7));
+    assert!(
+        !repeats(0, None, HOUR - Duration::from_secs(1), 1),
+        "giving back comes first"
+    );
+    assert!(!repeats(MAX_NOT_APPLIED - 1, None, HOUR, 1), "not for ever");
+    assert!(!repeats(0, Some(digest(2)), HOUR, 1), "it ran, and went away");
+    assert!(!repeats(0, None, HOUR, 2), "it runs");
+}
+
+#[test]
+fn a_digest_fails_here_when_it_ran_in_vain_or_never_applies() {
+    let outcome = |past: Past| match step(&Facts {
+        past,
+        ..rebooted(&committed(), 1)
+    }) {
+        Step::Release(_, outcome, message) => (outcome, message),
+        other => panic!("{other:?}"),
+    };
+    let times = |n| Past {
+        not_applied: Some((digest(2), n)),
+        ..Past::default()
+    };
+    assert_eq!(outcome(times(0)).0, Outcome::NotApplied);
+    assert_eq!(outcome(times(MAX_NOT_APPLIED - 2)).0, Outcome::NotApplied);
+    assert_eq!(outcome(times(MAX_NOT_APPLIED - 1)).0, Outcome::Failed);
+    assert_eq!(
+        outcome(Past {
+            not_applied: Some((digest(9), 9)),
+            ..Past::default()
+        })
+        .0,
+        Outcome::NotApplied
+    );
+    let (failed, message) = outcome(Past {
+        tried: Some(digest(2)),
+        ..Past::default()
+    });
+    assert_eq!(failed, Outcome::Failed);
+    assert!(message.contains("ran unproven"), "{message}");
+    assert_eq!(
+        outcome(Past {
+            failed_digests: vec![digest(2)],
+            ..Past::default()
+        })
+        .0,
+        Outcome::Failed
+    );
+}
+
+#[test]
+fn an_excluded_node_gives_back_an_unproven_boot() {
+    let outcome = |berth: &Berth, booted: u8, is_ready: bool| {
+        let mut facts = stuck(berth, booted);
+        ready(&mut facts, is_ready);
+        if let ClusterNode::Is(node) = &mut facts.cluster_node {
+            node.excluded = true;
+        }
+        match step(&facts) {
+            Step::Release(_, outcome, _) => outcome,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(outcome(&committed(), 2, true), Outcome::Updated);
+    assert_eq!(outcome(&committed(), 2, false), Outcome::Failed);
+    assert_eq!(outcome(&committed(), 1, false), Outcome::NotApplied);
+    assert_eq!(outcome(&committed(), 7, true), Outcome::Failed);
+    assert_eq!(outcome(&taken(), 1, false), Outcome::Withdrawn);
+    assert_eq!(
+        outcome(&relicensed(), 2, false),
+        Outcome::Withdrawn,
+        "3 was never booted"
+    );
+    let releasing = committed().releasing(Outcome::Failed, BootId::from("b2")).unwrap();
+    let mut facts = stuck(&releasing, 2);
+    facts.host.boot_id = BootId::from("b3");
+    assert!(matches!(step(&facts), Step::Wait(Why::NotReady, _)));
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.excluded = true;
+    }
+    assert_eq!(step(&facts), Step::Restore(releasing));
+}
+
+#[test]
+fn a_pull_does_not_hide_what_a_release_has_to_prove() {
+    let releasing = taken().releasing(Outcome::Withdrawn, BootId::from("b1")).unwrap();
+    let mut f = rebooted(&releasing, 1);
+    f.host.os = Os::Unknown;
+    f.host.pull = Some(PullFacts {
+        digest: digest(2),
+        progress: None,
+    });
+    assert_eq!(step(&f), Step::CancelPull(digest(2)));
+    f.host.boot_id = BootId::from("b1");
+    assert_eq!(
+        step(&f),
+        Step::Restore(releasing),
+        "under the same boot there is nothing to prove"
+    );
+}

@@ -1,0 +1,194 @@
+//! Fixtures, and the tests of each part of the decision.
+
+use berth_api::berth::{BerthState, Offer};
+use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
+use berth_api::node::{Deployment, DrainBlocker, Staging, Turn};
+use berth_api::pool::{Drain, OnTimeout};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+mod any_facts;
+mod boots;
+mod reports;
+mod turns;
+
+use super::*;
+use crate::agent::facts::{DrainFacts, HostFacts, Member, Past, PullFacts};
+use crate::agent::node::{CordonRecord, NodeFacts};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn deployment(n: u8, locked: bool) -> Deployment {
+    Deployment {
+        digest: Some(digest(n)),
+        locked,
+        ..Deployment::default()
+    }
+}
+
+fn image(n: u8) -> DesiredImage {
+    let reference = format!("registry.example/os@{}", digest(n));
+    DesiredImage {
+        reference,
+        digest: digest(n),
+        index_digest: digest(n),
+        version: None,
+    }
+}
+
+fn member(n: u8) -> Member {
+    Member {
+        pool: PoolName::from("workers"),
+        node_uid: NodeUid::from("u1"),
+        image: Some(image(n)),
+        staging: Staging::Allowed,
+        hold: None,
+        drain: Drain {
+            timeout: Some("1h".into()),
+            ..Drain::default()
+        },
+        retry_token: None,
+        reboot_timeout: HOUR,
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn later(seconds: i64) -> Time {
+    Time::from(now() + SignedDuration::from_secs(seconds))
+}
+
+/// A node that runs 1, should run 2, has 2 staged and locked, and was never in trouble.
+fn facts() -> Facts {
+    let deployments = Deployments {
+        booted: deployment(1, false),
+        staged: Some(deployment(2, true)),
+        rollback: None,
+    };
+    Facts {
+        node: NodeName::from("n1"),
+        now: now(),
+        desired: Desired::Member(Box::new(member(2))),
+        host: HostFacts {
+            boot_id: BootId::from("b1"),
+            os: Os::Bootc(Box::new(deployments)),
+            fresh: true,
+            pull: None,
+            inhibitors: vec![],
+            shutting_down: false,
+            shutdown_scheduled: false,
+            rivals: vec![],
+            finalization_failed: false,
+            reboot: Reboot::NotAsked,
+            clock_synchronized: Some(true),
+        },
+        cluster_node: ClusterNode::Is(node()),
+        berths: Some(vec![]),
+        fenced: true,
+        restored: false,
+        drain: DrainFacts::default(),
+        proving_for: Duration::ZERO,
+        past: Past::default(),
+        trouble: None,
+    }
+}
+
+fn node() -> NodeFacts {
+    NodeFacts {
+        uid: NodeUid::from("u1"),
+        resource_version: "1".into(),
+        unschedulable: false,
+        ready: true,
+        boot_id: Some(BootId::from("b1")),
+        cordon: None,
+        excluded: false,
+    }
+}
+
+fn cordoned() -> ClusterNode {
+    let cordon = Some(CordonRecord {
+        berth: "workers-0".into(),
+        unschedulable: false,
+    });
+    ClusterNode::Is(NodeFacts {
+        unschedulable: true,
+        cordon,
+        ..node()
+    })
+}
+
+fn os(facts: &mut Facts, booted: u8, staged: Option<Deployment>) {
+    facts.host.os = Os::Bootc(Box::new(Deployments {
+        booted: deployment(booted, false),
+        staged,
+        rollback: None,
+    }));
+}
+
+fn offered(target: u8, uid: &str) -> Berth {
+    let open_until = now() + SignedDuration::from_secs(60);
+    let offer = Offer {
+        node: NodeName::from("n1"),
+        uid: NodeUid::from(uid),
+        target: digest(target),
+        open_until: Some(open_until),
+    };
+    Berth::new(PoolName::from("workers"), 0, 1).offered(offer).unwrap()
+}
+
+fn taken() -> Berth {
+    let (node, uid) = (NodeName::from("n1"), NodeUid::from("u1"));
+    offered(2, "u1")
+        .taken(&node, &uid, Some(digest(1)), BootId::from("b1"))
+        .unwrap()
+}
+
+fn committed() -> Berth {
+    taken().committed(BootId::from("b1")).unwrap()
+}
+
+fn with(berth: &Berth) -> Facts {
+    Facts {
+        berths: Some(vec![berth.clone()]),
+        cluster_node: cordoned(),
+        ..facts()
+    }
+}
+
+/// Back from the reboot, under b2, running `booted`.
+fn rebooted(berth: &Berth, booted: u8) -> Facts {
+    let mut facts = with(berth);
+    facts.host.boot_id = BootId::from("b2");
+    os(&mut facts, booted, None);
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.boot_id = Some(BootId::from("b2"));
+    }
+    facts
+}
+
+/// Back under b2 running 2, which is bad: the Node is not Ready. The pool wants 3 now, which is staged and locked.
+fn stuck(berth: &Berth, booted: u8) -> Facts {
+    let mut facts = rebooted(berth, booted);
+    os(&mut facts, booted, Some(deployment(3, true)));
+    facts.desired = Desired::Member(Box::new(member(3)));
+    facts.drain.done = true;
+    ready(&mut facts, false);
+    facts
+}
+
+fn ready(facts: &mut Facts, ready: bool) {
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.ready = ready;
+    }
+}
+
+/// Licensed for 3 under b2, whose boot is not proven.
+fn relicensed() -> Berth {
+    committed().relicensed(digest(3), BootId::from("b2")).unwrap()
+}

@@ -1,0 +1,169 @@
+//! What is told of these facts.
+
+use berth_api::condition::node as types;
+use berth_api::node::{BootcNodeStatus, Hold, Phase};
+
+use super::*;
+use crate::agent::report::{Subject, report};
+
+fn status(facts: &Facts) -> BootcNodeStatus {
+    let next = step(facts);
+    let subject = Subject {
+        generation: Some(1),
+        step: &next,
+        bootc_version: None,
+        heartbeat: later(0),
+    };
+    report(facts, &subject, &BootcNodeStatus::default())
+}
+
+/// Status, reason and message of a condition.
+fn told(facts: &Facts, type_: &str) -> String {
+    let status = status(facts);
+    let c = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
+    format!("{} {} {}", c.status, c.reason, c.message)
+}
+
+#[test]
+fn a_hold_is_told_and_the_node_stays_ready_for_an_offer() {
+    let mut facts = facts();
+    let hold = |reason: &str| {
+        Some(Hold {
+            reason: reason.into(),
+            message: "the window opens at 22:00".into(),
+        })
+    };
+    for (reason, shown) in [("WindowClosed", "WindowClosed"), ("not a reason", "Held")] {
+        facts.desired = Desired::Member(Box::new(Member {
+            hold: hold(reason),
+            ..member(2)
+        }));
+        let updated = told(&facts, types::UPDATED);
+        assert!(
+            updated.starts_with(&format!("False {shown} should run sha256:02")),
+            "{updated}"
+        );
+        assert!(updated.ends_with(": the window opens at 22:00"), "{updated}");
+        assert_eq!(told(&facts, types::UPDATE_PREPARED), "True Ready ");
+    }
+    os(&mut facts, 2, None);
+    assert!(
+        told(&facts, types::UPDATED).starts_with("True Updated"),
+        "it waits for nothing"
+    );
+}
+
+#[test]
+fn what_keeps_a_stuck_holder_from_going_on_is_told() {
+    let mut facts = stuck(&committed().revoked(Some("Paused".into())).unwrap(), 2);
+    assert!(
+        told(&facts, types::UPDATED).contains("Revoked"),
+        "{}",
+        told(&facts, types::UPDATED)
+    );
+    assert!(told(&facts, types::UPDATED).ends_with("Paused"));
+    facts.berths = Some(vec![committed()]);
+    facts.now = now() + HOUR;
+    assert!(told(&facts, types::UPDATED).starts_with("False WindowClosed"));
+    facts.now = now();
+    facts.host.inhibitors = vec!["backup: running".into()];
+    assert!(told(&facts, types::UPDATED).ends_with("inhibited by backup: running"));
+    assert_eq!(
+        told(&facts, types::NODE_DEGRADED),
+        "False AsExpected ",
+        "it is not late yet"
+    );
+    facts.proving_for = HOUR;
+    assert!(told(&facts, types::NODE_DEGRADED).starts_with("True NodeNotReady"));
+    assert!(told(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
+}
+
+#[test]
+fn the_phase_tells_a_boot_to_be_proven_from_one_to_be_left() {
+    let phase = |facts: &Facts| status(facts).phase.unwrap();
+    assert_eq!(phase(&with(&taken())), Phase::Draining);
+    assert_eq!(phase(&with(&committed())), Phase::Rebooting);
+    assert_eq!(phase(&stuck(&committed(), 2)), Phase::Proving);
+    assert_eq!(phase(&stuck(&relicensed(), 2)), Phase::Rebooting);
+    let back = relicensed().relicensed(digest(2), BootId::from("b2")).unwrap();
+    assert_eq!(phase(&stuck(&back, 2)), Phase::Proving);
+    assert!(told(&stuck(&back, 2), types::REBOOTED_NODE).starts_with("True"));
+}
+
+#[test]
+fn a_drain_that_goes_on_for_too_long_says_who_holds_it_up_and_why_it_goes_on() {
+    let blockers = vec![DrainBlocker {
+        pod: "web/a".into(),
+        reason: "budget web".into(),
+        since: later(0),
+    }];
+    let drain = DrainFacts {
+        elapsed: HOUR,
+        blockers,
+        ..DrainFacts::default()
+    };
+    for (on_timeout, words) in [
+        (OnTimeout::Hold, "held by drain.onTimeout: Hold"),
+        (OnTimeout::Force, "not asked any more"),
+    ] {
+        let mut facts = Facts {
+            drain: drain.clone(),
+            ..with(&taken())
+        };
+        let settings = Drain {
+            timeout: Some("1h".into()),
+            on_timeout: Some(on_timeout),
+            ..Drain::default()
+        };
+        facts.desired = Desired::Member(Box::new(Member {
+            drain: settings,
+            ..member(2)
+        }));
+        for (type_, status) in [(types::DRAINED, "False"), (types::NODE_DEGRADED, "True")] {
+            let told = told(&facts, type_);
+            assert!(
+                told.starts_with(&format!(
+                    "{status} DrainTimeout after 3600s still there: web/a: budget web;"
+                )),
+                "{told}"
+            );
+            assert!(told.contains(words), "{told}");
+        }
+    }
+    let mut stuck = stuck(&committed(), 2);
+    stuck.drain = drain;
+    assert!(
+        told(&stuck, types::DRAINED).ends_with("the berth cannot be given back"),
+        "{}",
+        told(&stuck, types::DRAINED)
+    );
+    assert_eq!(status(&stuck).drain_blockers.len(), 1);
+    let mut left = with(&taken());
+    left.drain = DrainFacts {
+        done: true,
+        ..DrainFacts::default()
+    };
+    left.drain.left_behind = vec![DrainBlocker {
+        pod: "db/0".into(),
+        reason: "cannot end".into(),
+        since: later(0),
+    }];
+    assert_eq!(
+        told(&left, types::DRAINED),
+        "True LeftBehind drained but for db/0: cannot end"
+    );
+}
+
+#[test]
+fn what_the_controller_plans_with_is_reported() {
+    let mut facts = facts();
+    facts.past.retry_token = Some("again".into());
+    facts.past.times.drain_seconds = Some(3);
+    facts.past.times.reboot_seconds = Some(40);
+    let status = status(&facts);
+    assert_eq!(
+        (status.retry_token.as_deref(), status.clock_synchronized),
+        (Some("again"), Some(true))
+    );
+    assert_eq!((status.drain_seconds, status.reboot_seconds), (Some(3), Some(40)));
+}

@@ -1,0 +1,286 @@
+//! A pool's status: what an admin reads at three in the morning. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::condition::{self, Verdict};
+use berth_api::node::{Phase, Staging};
+use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
+use berth_api::{Digest, NodeName};
+use jiff::Timestamp;
+
+use crate::controller::gates::Gates;
+use crate::controller::overdue::knows_better;
+use crate::controller::plan::{MAX_NAMED, Plan};
+use crate::controller::view::{HostView, NodeView};
+use berth_api::membership::Conflict;
+
+mod conditions;
+#[cfg(test)]
+mod tests;
+
+/// A member, as far as the pool's status is concerned.
+#[derive(Debug)]
+pub struct MemberView<'a> {
+    /// Its Node.
+    pub node: &'a NodeView,
+    /// Its BootcNode, when there is one.
+    pub host: Option<&'a HostView>,
+    /// The berth that it holds.
+    pub holding: Option<&'a Holding>,
+    /// It holds a berth, and has been silent for so long that it may not come back.
+    pub overdue: bool,
+    /// Its agent has been heard of lately.
+    pub heard: bool,
+}
+
+/// Everything that a pool's status depends on.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// Generation of the pool's spec.
+    pub generation: Option<i64>,
+    /// The status as it is.
+    pub old: &'a BootcNodePoolStatus,
+    /// The reference in the spec.
+    pub reference: &'a str,
+    /// What was just resolved, when that is news.
+    pub resolved: Option<Target>,
+    /// What to say in `ImageResolved`, when resolving does not simply hold.
+    pub resolution: Option<Verdict>,
+    /// The admin has paused the pool.
+    pub paused: bool,
+    /// The gates of the pool.
+    pub gates: Option<&'a Gates>,
+    /// `rollout.retryToken`
+    pub retry_token: &'a str,
+    /// How many nodes would be members and are excluded.
+    pub excluded: usize,
+    /// The pool is being deleted.
+    pub deleting: bool,
+    /// What is wrong with the selector.
+    pub bad_selector: Option<&'a str>,
+    /// The members.
+    pub members: &'a [MemberView<'a>],
+    /// Nodes that hold a berth of the pool and are not its members any more.
+    pub away: &'a [MemberView<'a>],
+    /// Conflicts that concern the pool.
+    pub conflicts: Vec<&'a Conflict>,
+    /// The plan of its berths.
+    pub plan: &'a Plan,
+    /// What is wrong with each Lease that cannot be read.
+    pub unreadable: Vec<&'a str>,
+}
+
+/// What a member is doing, worked out once for counts and messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Doing {
+    Updated,
+    Rebooting,
+    Draining,
+    Staged,
+    Staging,
+    Pending,
+}
+
+/// The status as it should be now.
+pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
+    let target = target(facts, now);
+    let doing: BTreeMap<&NodeName, Doing> = facts
+        .members
+        .iter()
+        .map(|m| (&m.node.name, doing(m, target.as_ref())))
+        .collect();
+    let mut conditions = facts.old.conditions.clone();
+    for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing) {
+        condition::set(&mut conditions, type_, verdict, facts.generation, now);
+    }
+    BootcNodePoolStatus {
+        observed_generation: facts.generation,
+        nodes: counts(facts, target.as_ref(), &doing),
+        berths: facts.plan.counts.clone(),
+        failures: failures(facts, target.as_ref()),
+        // One that is taken away was obeyed all the same.
+        retry_token: match facts.retry_token {
+            "" => facts.old.retry_token.clone(),
+            token => Some(token.to_owned()),
+        },
+        // What has soaked on the way to another image says nothing about this one.
+        waves: match digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
+            true => facts.plan.waves.clone(),
+            false => vec![],
+        },
+        phase_durations: durations(facts),
+        target,
+        conditions,
+    }
+}
+
+/// The target in force: the newly resolved one, or the last one.
+fn target(facts: &Facts<'_>, now: Timestamp) -> Option<Target> {
+    let old = facts.old.target.as_ref();
+    let Some(new) = &facts.resolved else {
+        return old.cloned();
+    };
+    let same_digest = old.filter(|old| old.digest == new.digest);
+    let publish_time = same_digest.and_then(|old| old.publish_time.clone());
+    Some(Target {
+        publish_time: Some(publish_time.unwrap_or_else(|| now.into())),
+        ..new.clone()
+    })
+}
+
+fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
+    if let Some(holding) = member.holding {
+        return match holding.phase {
+            HoldPhase::Committed | HoldPhase::Releasing(Outcome::Updated) => Doing::Rebooting,
+            HoldPhase::Taken | HoldPhase::Releasing(_) => Doing::Draining,
+        };
+    }
+    let desired = target.and_then(|t| t.digest_for(&member.node.architecture));
+    let report = member.host.and_then(HostView::report);
+    let (Some(desired), Some(report)) = (desired, report) else {
+        return Doing::Pending;
+    };
+    let is = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
+    let spec = member.host.and_then(HostView::spec);
+    if is(&report.booted) {
+        Doing::Updated
+    } else if is(&report.staged) && report.locked {
+        Doing::Staged
+    } else if report.phase == Some(Phase::Staging) && spec.is_some_and(|s| s.staging == Staging::Allowed) {
+        Doing::Staging
+    } else {
+        Doing::Pending
+    }
+}
+
+fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName, Doing>) -> NodeCounts {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let in_state = |wanted: Doing| count(doing.values().filter(|d| **d == wanted).count());
+    let members = |f: &dyn Fn(&MemberView<'_>) -> bool| count(facts.members.iter().filter(|m| f(m)).count());
+    NodeCounts {
+        total: count(facts.members.len()),
+        updated: in_state(Doing::Updated),
+        staging: in_state(Doing::Staging),
+        staged: in_state(Doing::Staged),
+        draining: in_state(Doing::Draining),
+        rebooting: in_state(Doing::Rebooting),
+        pending: in_state(Doing::Pending),
+        excluded: count(facts.excluded),
+        degraded: members(&|m| trouble(m, target).is_some()),
+        unavailable: members(&|m| !m.node.ready || m.node.unschedulable || m.node.our_cordon),
+    }
+}
+
+fn digest(target: Option<&Target>) -> Option<&Digest> {
+    target.map(|t| &t.digest)
+}
+
+/// Digests of which failures are kept; the schema allows no more.
+const MAX_DIGESTS: usize = 8;
+
+/// The failures to keep: of the target first, then those that are news, then what was on record before. News must not be
+/// what is left out: the berth that tells of it stays closed until it is on record.
+fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
+    let wanted = |digest: &Digest| target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == *digest));
+    let before = |digest: &Digest| facts.old.failures.iter().position(|f| f.digest == *digest);
+    let mut all: Vec<_> = facts.plan.failures.iter().collect();
+    all.sort_by_key(|(digest, _)| (!wanted(digest), before(digest).map_or(0, |at| at + 1)));
+    let one = |(digest, nodes): (&Digest, &BTreeSet<NodeName>)| DigestFailures {
+        digest: digest.clone(),
+        nodes: nodes.iter().take(MAX_NAMED).map(ToString::to_string).collect(),
+        count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
+    };
+    all.into_iter().take(MAX_DIGESTS).map(one).collect()
+}
+
+/// Medians of what the members measured.
+fn durations(facts: &Facts<'_>) -> PhaseDurations {
+    let reports = || facts.members.iter().filter_map(|m| m.host.and_then(HostView::report));
+    PhaseDurations {
+        drain_seconds: median(reports().filter_map(|r| r.drain).collect()),
+        reboot_seconds: median(reports().filter_map(|r| r.reboot).collect()),
+    }
+}
+
+fn median(mut durations: Vec<Duration>) -> Option<u32> {
+    durations.sort_unstable();
+    let middle = durations.get(durations.len() / 2)?;
+    u32::try_from(middle.as_secs()).ok()
+}
+
+/// What is wrong with a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Trouble {
+    /// What that makes of the pool.
+    kind: Kind,
+    /// CamelCase reason.
+    reason: String,
+    /// One line.
+    message: String,
+}
+
+/// What a member's trouble makes of the pool, the most telling last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Its turns end without an update, like this.
+    Turn(&'static str),
+    /// It reports that something is wrong.
+    Degraded,
+    /// It does not come back.
+    TimedOut,
+}
+
+fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> {
+    let content = member.host.map(|h| &h.content);
+    let own = match content {
+        Some(Ok(content)) => content.report.degraded.clone(),
+        Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
+        None => None,
+    };
+    let overdue = member.overdue && !knows_better(member.node, member.host, member.heard);
+    if let Some(holding) = member.holding.filter(|_| overdue) {
+        let what = match holding.phase {
+            HoldPhase::Committed => "has not come back from its reboot",
+            HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
+        };
+        let message = format!("{what}; it keeps its berth until it is proven, deleted or excluded");
+        return Some(Trouble {
+            kind: Kind::TimedOut,
+            reason: "RebootTimedOut".to_owned(),
+            message,
+        });
+    }
+    match own {
+        Some((reason, message)) => Some(Trouble {
+            kind: Kind::Degraded,
+            reason,
+            message,
+        }),
+        None => bad_turn(member, target?),
+    }
+}
+
+/// The member's turns end without an update. It is tried again and again, and somebody may have to help.
+fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
+    let desired = target.digest_for(&member.node.architecture)?;
+    let report = member.host.and_then(HostView::report)?;
+    let turn = report
+        .last_turn
+        .as_ref()
+        .filter(|t| t.digest == *desired && report.booted.as_ref() != Some(desired))?;
+    let outcome = Outcome::from_word(&turn.outcome)?;
+    let telling = match outcome {
+        Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
+        // Once is an unrelated reboot, and mends itself.
+        Outcome::NotStaged => turn.attempts > 1,
+        Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
+    };
+    let message = format!("{} (turn {})", turn.message, turn.attempts);
+    telling.then(|| Trouble {
+        kind: Kind::Turn(outcome.as_str()),
+        reason: turn.outcome.clone(),
+        message,
+    })
+}

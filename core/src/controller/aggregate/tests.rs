@@ -1,0 +1,458 @@
+use std::collections::BTreeMap;
+
+use berth_api::BootId;
+use berth_api::berth::{Berth, Offer};
+use berth_api::node::BootcNodeSpec;
+use berth_api::pool::{BerthCounts, PlatformDigest};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::*;
+use crate::controller::plan::{Gate, How, Use, Wait};
+use crate::controller::view::{BadTurn, HostContent, Report};
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn target() -> Target {
+    Target {
+        image: "quay.io/os:v2".into(),
+        digest: digest(2),
+        version: Some("v2".into()),
+        platforms: vec![PlatformDigest {
+            architecture: "amd64".into(),
+            digest: digest(2),
+        }],
+        publish_time: None,
+    }
+}
+
+fn node(name: &str) -> NodeView {
+    NodeView {
+        name: name.into(),
+        uid: "u".into(),
+        labels: BTreeMap::new(),
+        ready: true,
+        unschedulable: false,
+        our_cordon: false,
+        architecture: "amd64".into(),
+        addresses: vec![],
+    }
+}
+
+fn host(report: Report) -> HostView {
+    HostView {
+        uid: "h".into(),
+        generation: Some(1),
+        deleting: false,
+        finalizers: vec![],
+        owner: None,
+        pool_label: None,
+        content: Ok(HostContent {
+            spec: BootcNodeSpec {
+                staging: Staging::Allowed,
+                ..BootcNodeSpec::default()
+            },
+            report,
+            heartbeat: None,
+            reboot_timed_out: false,
+        }),
+    }
+}
+
+fn booted(n: u8) -> Report {
+    Report {
+        booted: Some(digest(n)),
+        ..Report::default()
+    }
+}
+
+fn holding(committed: bool) -> Holding {
+    let offer = Offer {
+        node: "n1".into(),
+        uid: "u".into(),
+        target: digest(2),
+        open_until: None,
+    };
+    let boot = || BootId::from("b");
+    let taken = Berth::new("p".into(), 0, 1)
+        .offered(offer)
+        .unwrap()
+        .taken(&"n1".into(), &"u".into(), None, boot())
+        .unwrap();
+    let berth = if committed {
+        taken.committed(boot()).unwrap()
+    } else {
+        taken
+    };
+    berth.holding().unwrap().clone()
+}
+
+struct Case {
+    members: Vec<(NodeView, Option<HostView>, Option<Holding>)>,
+    plan: Plan,
+    paused: bool,
+    resolved: bool,
+    overdue: bool,
+    heard: bool,
+    /// So many of the last members have left the pool.
+    away: usize,
+    /// On record.
+    failures: Vec<DigestFailures>,
+    /// Obeyed last.
+    token: Option<&'static str>,
+}
+
+fn case(members: Vec<(NodeView, Option<HostView>, Option<Holding>)>) -> Case {
+    Case {
+        members,
+        plan: Plan::default(),
+        paused: false,
+        resolved: true,
+        overdue: false,
+        heard: true,
+        away: 0,
+        failures: vec![],
+        token: None,
+    }
+}
+
+impl Case {
+    fn status(&self) -> BootcNodePoolStatus {
+        let members: Vec<MemberView<'_>> = self
+            .members
+            .iter()
+            .map(|(node, host, holding)| MemberView {
+                node,
+                host: host.as_ref(),
+                holding: holding.as_ref(),
+                overdue: self.overdue && holding.is_some(),
+                heard: self.heard,
+            })
+            .collect();
+        let (members, away) = members.split_at(members.len() - self.away);
+        let old = BootcNodePoolStatus {
+            target: self.resolved.then(target),
+            failures: self.failures.clone(),
+            retry_token: self.token.map(str::to_owned),
+            ..BootcNodePoolStatus::default()
+        };
+        let facts = Facts {
+            generation: Some(3),
+            old: &old,
+            reference: "quay.io/os:v2",
+            resolved: None,
+            resolution: None,
+            paused: self.paused,
+            gates: None,
+            retry_token: "",
+            excluded: 0,
+            deleting: false,
+            bad_selector: None,
+            members,
+            away,
+            conflicts: vec![],
+            plan: &self.plan,
+            unreadable: vec![],
+        };
+        status(&facts, Timestamp::UNIX_EPOCH)
+    }
+
+    fn condition(&self, type_: &str) -> Condition {
+        condition::find(&self.status().conditions, type_).unwrap().clone()
+    }
+
+    fn says(&self, type_: &str) -> String {
+        let c = self.condition(type_);
+        format!("{} {} {}", c.status, c.reason, c.message)
+    }
+}
+
+fn up(name: &str, report: Report) -> (NodeView, Option<HostView>, Option<Holding>) {
+    (node(name), Some(host(report)), None)
+}
+
+#[test]
+fn every_member_is_counted_where_it_is() {
+    let staged = Report {
+        staged: Some(digest(2)),
+        locked: true,
+        ..booted(1)
+    };
+    let staging = Report {
+        phase: Some(Phase::Staging),
+        ..booted(1)
+    };
+    let mut down = node("n6");
+    down.ready = false;
+    let degraded = Report {
+        degraded: Some(("DiskFull".into(), "no space".into())),
+        ..booted(1)
+    };
+    let case = case(vec![
+        up("n1", booted(2)),
+        up("n2", staged),
+        up("n3", staging),
+        (node("n4"), Some(host(booted(1))), Some(holding(false))),
+        (node("n5"), Some(host(booted(2))), Some(holding(true))),
+        (down, None, None),
+        up("n7", degraded),
+    ]);
+    let expected = NodeCounts {
+        total: 7,
+        updated: 1,
+        staging: 1,
+        staged: 1,
+        draining: 1,
+        rebooting: 1,
+        pending: 2,
+        excluded: 0,
+        degraded: 1,
+        unavailable: 1,
+    };
+    assert_eq!(case.status().nodes, expected);
+    assert_eq!(
+        case.says("Progressing"),
+        "True Rebooting 1 of 7 updated; reboot: n5; drain: n4; stage: n3"
+    );
+    assert_eq!(
+        case.says("Degraded"),
+        "True NodesDegraded 1 degraded: n7: DiskFull: no space"
+    );
+}
+
+#[test]
+fn done_is_done() {
+    let case = case(vec![up("n1", booted(2)), up("n2", booted(2))]);
+    assert_eq!(case.says("Updated"), "True AllUpdated 2 of 2 nodes run v2");
+    assert_eq!(case.says("Progressing"), "False Updated all 2 nodes run v2");
+    assert_eq!(case.condition("Degraded").status, "False");
+    assert_eq!(case.condition("Paused").status, "False");
+    assert!(
+        case.says("ImageResolved")
+            .starts_with("True Resolved quay.io/os:v2 is sha256:")
+    );
+    assert_eq!(case.status().observed_generation, Some(3));
+}
+
+#[test]
+fn who_waits_is_told_for_what() {
+    let mut case = case(vec![up("n1", booted(1)), up("n7", booted(1))]);
+    case.plan = Plan {
+        waiting: [("n1".into(), Wait::Capacity)].into(),
+        used_by: vec![Use {
+            who: "n7".into(),
+            how: How::CordonedByOthers,
+        }],
+        counts: BerthCounts {
+            total: 1,
+            closed: 1,
+            ..BerthCounts::default()
+        },
+        ..Plan::default()
+    };
+    assert_eq!(
+        case.says("Progressing"),
+        "False Waiting 1 of 1 used: n7, cordoned by someone else"
+    );
+    case.plan.waiting = [
+        ("n1".into(), Wait::NotStaged),
+        ("n7".into(), Wait::Silent),
+        ("n9".into(), Wait::UpToDate),
+    ]
+    .into();
+    assert_eq!(
+        case.says("Progressing"),
+        "False Waiting has not staged its image: n1; has a silent agent: n7"
+    );
+    case.paused = true;
+    case.plan.gate = Some(Gate {
+        reason: "Paused",
+        message: "because".into(),
+    });
+    assert_eq!(case.says("Progressing"), "False Paused because");
+    assert_eq!(case.condition("Paused").status, "True");
+    case.resolved = false;
+    assert!(case.says("Progressing").starts_with("False ImageNotResolved"));
+    assert!(case.says("ImageResolved").starts_with("Unknown Resolving"));
+    assert!(case.says("Updated").starts_with("False ImageNotResolved"));
+}
+
+#[test]
+fn a_holder_that_does_not_come_back_is_reported() {
+    let mut case = case(vec![(node("n1"), None, Some(holding(true)))]);
+    case.overdue = true;
+    let says = case.says("Degraded");
+    assert!(
+        says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut"),
+        "{says}"
+    );
+}
+
+#[test]
+fn an_agent_that_is_back_knows_better() {
+    let reports = |phase| Report {
+        degraded: Some(("BootUnproven".into(), "a third image".into())),
+        phase: Some(phase),
+        ..booted(1)
+    };
+    let mut down = node("n1");
+    down.ready = false;
+    let mut case = case(vec![(down, Some(host(reports(Phase::Proving))), Some(holding(true)))]);
+    case.overdue = true;
+    assert_eq!(
+        case.says("Degraded"),
+        "True NodesDegraded 1 degraded: n1: BootUnproven: a third image"
+    );
+    case.heard = false;
+    assert_eq!(
+        case.condition("Degraded").reason,
+        "RebootTimedOut",
+        "it has fallen silent since"
+    );
+    case.heard = true;
+    case.members[0].1 = Some(host(reports(Phase::Rebooting)));
+    assert_eq!(
+        case.condition("Degraded").reason,
+        "RebootTimedOut",
+        "that was before it went down"
+    );
+}
+
+#[test]
+fn a_silent_holder_that_has_left_the_pool_is_reported_by_it() {
+    let mut case = case(vec![
+        up("n2", booted(2)),
+        (node("n1"), Some(host(booted(1))), Some(holding(false))),
+    ]);
+    (case.overdue, case.away) = (true, 1);
+    let says = case.says("Degraded");
+    assert!(
+        says.starts_with("True RebootTimedOut 1 degraded: n1: RebootTimedOut: holds a berth and is silent"),
+        "{says}"
+    );
+    assert_eq!(case.status().nodes.degraded, 0);
+    case.overdue = false;
+    assert_eq!(case.condition("Degraded").status, "False");
+}
+
+#[test]
+fn a_node_whose_turns_end_badly_is_named() {
+    let turn = |outcome: &str, attempts, of| Report {
+        last_turn: Some(BadTurn {
+            outcome: outcome.into(),
+            message: "after 900s still there: default/web-1: budget web".into(),
+            digest: digest(of),
+            attempts,
+        }),
+        ..booted(1)
+    };
+    let drain = || turn("DrainTimeout", 2, 2);
+    let says = case(vec![up("n1", drain()), up("n2", booted(2))]).says("Degraded");
+    let message = "1 degraded: n1: DrainTimeout: after 900s still there: default/web-1: budget web (turn 2)";
+    assert_eq!(says, format!("True DrainTimeout {message}"));
+    let reason = |report: Report| {
+        case(vec![up("n1", report), up("n2", booted(2))])
+            .condition("Degraded")
+            .reason
+    };
+    assert_eq!(reason(turn("RebootBlocked", 1, 2)), "RebootBlocked");
+    assert_eq!(reason(turn("NotApplied", 1, 2)), "NotApplied");
+    assert_eq!(reason(turn("NotStaged", 1, 2)), "AsExpected");
+    assert_eq!(reason(turn("NotStaged", 2, 2)), "NotStaged");
+    assert_eq!(
+        reason(turn("DrainTimeout", 2, 1)),
+        "AsExpected",
+        "another digest is another matter"
+    );
+    let disk = || Report {
+        degraded: Some(("DiskFull".into(), "no space".into())),
+        ..booted(1)
+    };
+    assert_eq!(
+        case(vec![up("n1", drain()), up("n3", disk())])
+            .condition("Degraded")
+            .reason,
+        "NodesDegraded"
+    );
+}
+
+#[test]
+fn a_failure_that_is_news_is_on_record_however_many_are() {
+    let failed = |n: u8| DigestFailures {
+        digest: digest(n),
+        nodes: vec!["n1".into()],
+        count: 1,
+    };
+    let mut case = case(vec![]);
+    let old = |case: &Case| -> Vec<Digest> { case.status().failures.into_iter().map(|f| f.digest).collect() };
+    case.failures = (10..18).map(failed).collect();
+    case.plan.failures = (10..18)
+        .chain([40])
+        .map(|n| (digest(n), ["n1".into()].into()))
+        .collect();
+    let first = [40, 10, 11, 12, 13, 14, 15, 16].map(digest);
+    assert_eq!(
+        old(&case),
+        first,
+        "a berth waits for it, whatever the pool wants by now"
+    );
+    case.failures = first[..]
+        .iter()
+        .map(|d| DigestFailures {
+            digest: d.clone(),
+            ..failed(0)
+        })
+        .collect();
+    case.plan.failures.remove(&digest(17));
+    assert_eq!(old(&case), first, "and nothing changes after that");
+    case.plan.failures.insert(digest(2), ["n1".into()].into());
+    assert_eq!(old(&case)[..2], [digest(2), digest(40)], "the target's come first");
+}
+
+#[test]
+fn a_retry_token_that_is_taken_away_stays_obeyed() {
+    let mut case = case(vec![]);
+    case.token = Some("a");
+    assert_eq!(case.status().retry_token.as_deref(), Some("a"));
+}
+
+#[test]
+fn the_time_of_publishing_is_that_of_the_digest() {
+    let old = BootcNodePoolStatus {
+        target: Some(Target {
+            publish_time: Some(Timestamp::from_second(7).unwrap().into()),
+            ..target()
+        }),
+        ..BootcNodePoolStatus::default()
+    };
+    let resolve = |digest_of: u8| {
+        let plan = Plan::default();
+        let facts = Facts {
+            generation: Some(1),
+            old: &old,
+            reference: "quay.io/os:v3",
+            resolved: Some(Target {
+                image: "quay.io/os:v3".into(),
+                digest: digest(digest_of),
+                ..target()
+            }),
+            resolution: None,
+            paused: false,
+            gates: None,
+            retry_token: "",
+            excluded: 0,
+            deleting: false,
+            bad_selector: None,
+            members: &[],
+            away: &[],
+            conflicts: vec![],
+            plan: &plan,
+            unreadable: vec![],
+        };
+        let status = status(&facts, Timestamp::from_second(9).unwrap());
+        status.target.unwrap().publish_time.unwrap().0.as_second()
+    };
+    assert_eq!(resolve(2), 7, "the same digest under another name");
+    assert_eq!(resolve(3), 9);
+}

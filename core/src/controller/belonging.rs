@@ -1,0 +1,173 @@
+//! Who belongs to which pool, by what the watches know. Worked out anew only when something could be different: to match
+//! every node against every pool costs more than a plan. Pure.
+
+use std::sync::Arc;
+
+use berth_api::PoolName;
+use berth_api::membership::{self, Membership, PoolSelector, Rule};
+
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::{NodeView, PoolView};
+
+/// Who belongs where, and what that was decided from.
+#[derive(Debug, Default)]
+pub struct Belonging {
+    pools: Vec<PoolSelector>,
+    nodes: Vec<Known>,
+    membership: Arc<Membership>,
+}
+
+/// A node, as far as membership is concerned.
+#[derive(Debug)]
+struct Known {
+    /// Its name and labels.
+    node: Arc<NodeView>,
+    /// The pool that its BootcNode names.
+    current: Option<PoolName>,
+}
+
+impl Belonging {
+    /// Who belongs where now.
+    pub fn of(&mut self, snapshot: &Snapshot) -> Arc<Membership> {
+        let pool = |pool: &PoolView| PoolSelector {
+            name: pool.name.clone(),
+            rule: rule(pool),
+        };
+        let pools: Vec<PoolSelector> = snapshot.pools.values().map(|entry| pool(&entry.view)).collect();
+        let same = pools == self.pools
+            && snapshot.nodes.len() == self.nodes.len()
+            && nodes(snapshot)
+                .zip(&self.nodes)
+                .all(|((node, current), known)| known.is(node, current));
+        if !same {
+            let nodes = nodes(snapshot);
+            let known = nodes.map(|(node, pool)| Known {
+                node: node.clone(),
+                current: pool.map(PoolName::from),
+            });
+            (self.pools, self.nodes) = (pools, known.collect());
+            let nodes = self
+                .nodes
+                .iter()
+                .map(|known| (&known.node.name, &known.node.labels, known.current.as_ref()));
+            self.membership = Arc::new(membership::membership(&self.pools, nodes));
+        }
+        self.membership.clone()
+    }
+}
+
+impl Known {
+    fn is(&self, node: &Arc<NodeView>, current: Option<&str>) -> bool {
+        let alike = || self.node.name == node.name && self.node.labels == node.labels;
+        (Arc::ptr_eq(&self.node, node) || alike()) && self.current.as_ref().map(PoolName::as_str) == current
+    }
+}
+
+/// Every Node, and the pool that its BootcNode names.
+fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>)> {
+    snapshot.nodes.iter().map(|(name, entry)| {
+        let spec = snapshot.hosts.get(name).and_then(|host| host.view.spec());
+        (
+            &entry.view,
+            spec.map(|spec| spec.pool_name.as_str()).filter(|pool| !pool.is_empty()),
+        )
+    })
+}
+
+fn rule(pool: &PoolView) -> Rule {
+    match &pool.object {
+        Ok(object) if object.metadata.deletion_timestamp.is_some() => Rule::Nothing,
+        Ok(object) => match membership::selector(object.spec.node_selector.as_ref()) {
+            Ok(selector) => Rule::Select(selector),
+            Err(_) => Rule::Keep,
+        },
+        Err(_) => Rule::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::snapshot::Entry;
+    use crate::controller::view::HostView;
+
+    fn entry<V>(view: V) -> Entry<V> {
+        Entry {
+            view: Arc::new(view),
+            version: "1".to_owned(),
+            heard: crate::Moment::default(),
+        }
+    }
+
+    fn node(world: &mut Snapshot, name: &str, role: &str, ready: &str) {
+        let object = json!({
+            "metadata": { "name": name, "labels": { "role": role } },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+        });
+        Arc::make_mut(&mut world.nodes).insert(
+            name.to_owned(),
+            entry(NodeView::of(&serde_json::from_value(object).unwrap())),
+        );
+    }
+
+    fn pool(world: &mut Snapshot, name: &str, role: &str, updated: u32) {
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name },
+            "spec": { "nodeSelector": { "matchLabels": { "role": role } }, "image": { "ref": "r.example/os:1" } },
+            "status": { "nodes": { "updated": updated } },
+        });
+        Arc::make_mut(&mut world.pools).insert(
+            name.to_owned(),
+            entry(PoolView::of(serde_json::from_value(object).unwrap())),
+        );
+    }
+
+    fn host(world: &mut Snapshot, name: &str, pool: &str) {
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode", "metadata": { "name": name },
+            "spec": { "poolName": pool },
+        });
+        Arc::make_mut(&mut world.hosts).insert(
+            name.to_owned(),
+            entry(HostView::of(serde_json::from_value(object).unwrap())),
+        );
+    }
+
+    #[test]
+    fn only_what_membership_depends_on_asks_for_another_look() {
+        let (mut belonging, mut world) = (Belonging::default(), Snapshot::default());
+        node(&mut world, "n1", "worker", "True");
+        pool(&mut world, "a", "worker", 0);
+        let mut look = |change: &dyn Fn(&mut Snapshot)| {
+            let before = belonging.of(&world);
+            change(&mut world);
+            let after = belonging.of(&world);
+            let pool = after.pool_of(&"n1".into()).map_or("", PoolName::as_str).to_owned();
+            (Arc::ptr_eq(&before, &after), pool)
+        };
+        let kept = (true, "a".to_owned());
+        assert_eq!(look(&|_| {}), kept);
+        assert_eq!(look(&|w| node(w, "n1", "worker", "False")), kept, "it is not Ready");
+        assert_eq!(look(&|w| pool(w, "a", "worker", 1)), kept, "a status");
+        let anew = |pool: &str| (false, pool.to_owned());
+        assert_eq!(look(&|w| node(w, "n1", "infra", "True")), anew(""), "other labels");
+        assert_eq!(look(&|w| pool(w, "a", "infra", 1)), anew("a"), "another selector");
+        assert_eq!(look(&|w| node(w, "n2", "infra", "True")), anew("a"), "another node");
+        assert_eq!(look(&|w| pool(w, "b", "infra", 0)), anew(""), "another pool");
+        assert_eq!(look(&|w| host(w, "n1", "b")), anew("b"), "its BootcNode says so");
+        assert_eq!(look(&|w| Arc::make_mut(&mut w.hosts).clear()), anew(""), "and is gone");
+        assert_eq!(
+            look(&|w| drop(Arc::make_mut(&mut w.pools).remove("b"))),
+            anew("a"),
+            "so is a pool"
+        );
+        assert_eq!(
+            look(&|w| drop(Arc::make_mut(&mut w.nodes).remove("n1"))),
+            anew(""),
+            "and the node"
+        );
+    }
+}

@@ -1,0 +1,489 @@
+//! From what the watches know to what the pure functions need. Pure.
+
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures};
+use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
+
+use crate::Moment;
+use crate::controller::gates::Gates;
+use crate::controller::memory::{Alike, Offers, Soaks};
+use crate::controller::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
+use crate::controller::publish::{Terms, desired_digest, made_for};
+use crate::controller::snapshot::{Objects, Snapshot};
+use crate::controller::view::{HostView, LeaseView, NodeView, PoolView, Report};
+use berth_api::membership::{self, Membership};
+use berth_api::waves::{self, Waves};
+
+/// A pool as this pass sees it.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    /// Its name.
+    pub name: PoolName,
+    /// The object; `None` for a pool that is gone while its berths are still there.
+    pub object: Option<BootcNodePool>,
+    /// It is being deleted, or gone.
+    pub deleting: bool,
+    /// What is wrong with its selector.
+    pub bad_selector: Option<String>,
+}
+
+impl Pool {
+    /// The pools that can be read. Berths and members of one that cannot are left as they are.
+    pub fn readable(pools: &Objects<PoolView>) -> Vec<Pool> {
+        pools
+            .values()
+            .filter_map(|entry| {
+                let object = entry.view.object.as_ref().ok()?.clone();
+                let selector = membership::selector(object.spec.node_selector.as_ref());
+                Some(Pool {
+                    name: entry.view.name.clone(),
+                    deleting: object.metadata.deletion_timestamp.is_some(),
+                    bad_selector: selector.err(),
+                    object: Some(object),
+                })
+            })
+            .collect()
+    }
+
+    /// A pool that only its berths still name.
+    pub fn orphaned(name: PoolName) -> Pool {
+        Pool {
+            name,
+            object: None,
+            deleting: true,
+            bad_selector: None,
+        }
+    }
+
+    /// The target in force.
+    pub fn target(&self) -> Option<&berth_api::pool::Target> {
+        self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
+    }
+
+    /// The spec names another reference than the one that the target was resolved from: what is published is no longer
+    /// wanted, and what is wanted instead is not known yet.
+    pub fn unresolved(&self) -> bool {
+        let reference = self.object.as_ref().map(|o| o.spec.image_ref());
+        self.target()
+            .is_some_and(|target| Some(target.image.as_str()) != reference)
+    }
+
+    /// The pool's capacity for so many members.
+    pub fn capacity(&self, members: usize) -> usize {
+        match &self.object {
+            Some(object) if !self.deleting => object.spec.capacity(members),
+            _ => 0,
+        }
+    }
+
+    fn published(&self) -> usize {
+        let status = self.object.as_ref().and_then(|o| o.status.as_ref());
+        status.map_or(0, |s| s.berths.total as usize)
+    }
+
+    fn status(&self) -> Option<&BootcNodePoolStatus> {
+        self.object.as_ref()?.status.as_ref()
+    }
+
+    /// The failures on record, unless the admin has asked to forget them.
+    pub fn failures(&self) -> Failures {
+        let (Some(object), Some(status)) = (&self.object, self.status()) else {
+            return Failures::new();
+        };
+        if is_news(object.spec.retry_token(), status.retry_token.as_deref()) {
+            return Failures::new();
+        }
+        let nodes = |f: &DigestFailures| f.nodes.iter().map(|n| NodeName::from(n.as_str())).collect();
+        status.failures.iter().map(|f| (f.digest.clone(), nodes(f))).collect()
+    }
+
+    /// How long a drain and a reboot take in this pool, as far as it is known.
+    pub fn estimate(&self) -> Estimate {
+        let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
+        let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
+        Estimate {
+            drain: seconds(medians.drain_seconds),
+            reboot: seconds(medians.reboot_seconds),
+        }
+    }
+
+    /// The waves of the spec, and those that it does not name.
+    fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
+        let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
+        let soak = |text: Option<&str>| duration::parse_or(text.or(rollout.soak_time.as_deref()), Duration::ZERO);
+        let named = rollout
+            .waves
+            .iter()
+            .map(|w| (w.name.clone(), soak(w.soak_time.as_deref())));
+        let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), soak(None)));
+        let told = self.status().map(|s| s.waves.as_slice()).unwrap_or_default();
+        let wave = |(name, soak): (String, Duration)| {
+            let told = told.iter().find(|w| w.name == name).map_or(0, |w| w.soaked_seconds);
+            let seen = self
+                .target()
+                .map(|target| soaks.soaked(&self.name, &target.digest, &name));
+            let soaked = seen.unwrap_or_default().max(Duration::from_secs(told));
+            Wave { name, soak, soaked }
+        };
+        named.chain(implied).map(wave).collect()
+    }
+}
+
+/// Whether a retry token asks for something that was not done for the one obeyed last. One that is taken away asks for
+/// nothing: no agent obeys that, and what it says of failures stands.
+fn is_news(token: &str, obeyed: Option<&str>) -> bool {
+    !token.is_empty() && obeyed != Some(token)
+}
+
+/// What each pool says about its members. `resolving`: the pools whose first resolution is under way.
+pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
+    let one = |pool: &Pool| {
+        let spec = &pool.object.as_ref()?.spec;
+        let members = membership.members(&pool.name).len();
+        Some(Terms {
+            target: pool.target().cloned(),
+            unresolved: pool.unresolved(),
+            resolving: resolving.contains(&pool.name),
+            max_staging: spec.max_staging(members),
+            drain: spec.drain(),
+            retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
+            reboot_timeout: spec.reboot_timeout(),
+            progress_interval: spec.progress_interval(),
+        })
+    };
+    pools
+        .iter()
+        .filter_map(|pool| Some((pool.name.clone(), one(pool)?)))
+        .collect()
+}
+
+/// Which nodes have something to do with berths.
+#[derive(Debug, Clone, Default)]
+pub struct Occupied {
+    /// For each node that holds or is offered a berth, the pools of those berths.
+    pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
+    /// The same nodes' names.
+    pub names: BTreeMap<NodeUid, NodeName>,
+    /// Labels of the nodes that a Lease names which cannot be read.
+    pub unclear: BTreeSet<String>,
+}
+
+/// Reads who has berths from all Leases.
+pub fn occupied(leases: &[LeaseView]) -> Occupied {
+    let mut occupied = Occupied::default();
+    for lease in leases {
+        match &lease.berth {
+            Ok(berth) => {
+                if let Some((node, uid)) = berth.node() {
+                    let pools = occupied.by_uid.entry(uid.clone()).or_default();
+                    pools.insert(lease.pool.clone());
+                    occupied.names.insert(uid.clone(), node.clone());
+                }
+            }
+            Err(_) => {
+                let labels = lease.lease.metadata.labels.as_ref();
+                if let Some(node) = labels.and_then(|l| l.get(keys::LABEL_NODE)) {
+                    occupied.unclear.insert(node.clone());
+                }
+            }
+        }
+    }
+    occupied
+}
+
+/// Names and UIDs of Nodes that something of ours refers to and that the watch does not show: to be confirmed by a
+/// live read before anything is done about it.
+pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
+    // A reference that has the wrong name says nothing of the Node of that UID.
+    let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });
+    let is_there = |uid: &str, name: &str| {
+        snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid) || of_any.contains(uid)
+    };
+    let hosts = snapshot
+        .hosts
+        .iter()
+        .filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
+    let holders = occupied.names.iter().map(|(uid, name)| (uid.as_str(), name.as_str()));
+    let missing = hosts.chain(holders).filter(|(uid, name)| !is_there(uid, name));
+    missing.map(|(uid, name)| (uid.into(), name.into())).collect()
+}
+
+/// What the plan of one pool's berths depends on, besides what is the same for all pools.
+#[derive(Debug, Clone, Copy)]
+pub struct Shared<'a> {
+    /// What the watches know.
+    pub snapshot: &'a Snapshot,
+    /// Who belongs where.
+    pub membership: &'a Membership,
+    /// All berths.
+    pub leases: &'a [LeaseView],
+    /// Who has them.
+    pub occupied: &'a Occupied,
+    /// Leases with a write of ours of unknown fate.
+    pub in_doubt: &'a BTreeSet<String>,
+    /// Node UIDs that a live read has shown to exist no more.
+    pub confirmed_gone: &'a BTreeSet<NodeUid>,
+    /// Nodes whose agent has been heard of lately.
+    pub heard: &'a BTreeSet<NodeName>,
+    /// The open offers, and who let some lapse.
+    pub offers: &'a Offers,
+    /// How long waves have been soaking.
+    pub soaks: &'a Soaks,
+    /// Which generations of BootcNodes ask for the same.
+    pub alike: &'a Alike,
+    /// The gates of each pool.
+    pub gates: &'a BTreeMap<PoolName, Gates>,
+    /// Nodes that run an API server while no other one answers.
+    pub alone: &'a BTreeSet<NodeUid>,
+    /// When the ages of the offers are measured.
+    pub now: Moment,
+    /// The epoch of this leader.
+    pub epoch: u64,
+}
+
+impl Shared<'_> {
+    /// The facts for one pool's plan.
+    pub fn of(&self, pool: &Pool) -> PoolFacts {
+        let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
+        let capacity = pool.capacity(names.len());
+        let waves = pool.object.as_ref().map(|o| o.spec.rollout().waves).unwrap_or_default();
+        let waves = Waves::of(&waves);
+        let members: Vec<Member> = names
+            .into_iter()
+            .filter_map(|name| self.member(pool, name, &waves))
+            .collect();
+        let gates = self.gates.get(&pool.name);
+        let berths: Vec<SeenBerth> = self
+            .leases
+            .iter()
+            .filter(|lease| lease.pool == pool.name)
+            .map(|lease| SeenBerth {
+                lease: lease.name().to_owned(),
+                berth: lease.berth.clone(),
+                in_doubt: self.in_doubt.contains(lease.name()),
+                age: self.offers.age(lease.name(), self.now),
+            })
+            .collect();
+        // Of all the others nothing is asked.
+        let named = || berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
+        let uids = members.iter().map(|m| &m.uid).chain(named().map(|(_, uid)| uid));
+        let elsewhere = uids.filter(|uid| self.is_elsewhere(uid, &pool.name)).cloned().collect();
+        let lost = named()
+            .filter(|(node, uid)| self.is_lost(node, uid))
+            .map(|(_, uid)| uid.clone())
+            .collect();
+        PoolFacts {
+            pool: pool.name.clone(),
+            epoch: self.epoch,
+            capacity,
+            published: pool.published(),
+            gate: gates.and_then(|g| g.gate.clone()),
+            closes: gates.and_then(|g| g.closes),
+            waves: pool.waves(self.soaks),
+            failures: pool.failures(),
+            max_failures: pool.object.as_ref().map_or(1, |o| o.spec.max_failures()),
+            unresolved: pool.unresolved(),
+            members,
+            berths,
+            elsewhere,
+            confirmed_gone: self.confirmed_gone.clone(),
+            lost,
+        }
+    }
+
+    /// Whether the node has a berth or an offer of another pool.
+    fn is_elsewhere(&self, uid: &NodeUid, pool: &PoolName) -> bool {
+        self.occupied
+            .by_uid
+            .get(uid)
+            .is_some_and(|pools| pools.iter().any(|p| p != pool))
+    }
+
+    /// Whether the Node is excluded and not Ready.
+    fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
+        let node = self
+            .snapshot
+            .nodes
+            .get(node.as_str())
+            .map(|n| n.view.as_ref())
+            .filter(|n| n.uid == *uid);
+        node.is_some_and(|n| !n.ready && n.labels.contains_key(keys::LABEL_EXCLUDE))
+    }
+
+    fn member(&self, pool: &Pool, name: &NodeName, waves: &Waves) -> Option<Member> {
+        let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
+        let host = self.snapshot.hosts.get(name.as_str());
+        let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
+        member.observed = host.is_some_and(|h| {
+            let first = h
+                .view
+                .generation
+                .map(|generation| self.alike.first(&h.view.uid, generation));
+            first.is_some_and(|first| h.view.observed_since(first))
+        });
+        member.wave = waves.number(&node.labels);
+        member.alone = self.alone.contains(&node.uid);
+        member.lapses = member
+            .desired
+            .as_ref()
+            .map_or(0, |desired| self.offers.lapses(&member.uid, desired));
+        Some(member)
+    }
+}
+
+/// A member as the plan sees it; `None` when its BootcNode is being deleted, since its agent is told to let go.
+fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) -> Option<Member> {
+    if host.is_some_and(|h| h.deleting) {
+        return None;
+    }
+    let spec = host.and_then(HostView::spec);
+    let silent = Report::default();
+    let report = host.and_then(HostView::report).unwrap_or(&silent);
+    // What another pool published says nothing about this one.
+    let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
+    let asked = pool.object.as_ref().map(|o| &o.spec);
+    // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
+    let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
+    let zone = asked
+        .and_then(|s| node.labels.get(s.zone_key()))
+        .cloned()
+        .unwrap_or_default();
+    let expected = pool.estimate();
+    Some(Member {
+        name: node.name.clone(),
+        uid: node.uid.clone(),
+        ready: node.ready,
+        unschedulable: node.unschedulable,
+        our_cordon: node.our_cordon,
+        desired: desired_digest(pool.target(), &node.architecture).cloned(),
+        published: ours.and_then(|s| s.image.as_ref()).map(|i| i.digest.clone()),
+        published_uid: NodeUid::from(spec.map_or("", |s| s.node_uid.as_str())),
+        observed: false,
+        prepared: report.prepared,
+        staged: report.staged.clone().filter(|_| report.locked),
+        booted: report.booted.clone(),
+        failed: if retried { vec![] } else { report.failed.clone() },
+        last_turn: report
+            .last_turn
+            .as_ref()
+            .map(|turn| (turn.digest.clone(), turn.attempts)),
+        lapses: 0,
+        heard,
+        wave: 0,
+        zone,
+        alone: false,
+        clock_synchronized: report.clock_synchronized,
+        estimate: Estimate {
+            // One slow drain must not shut the node out of its windows for ever.
+            drain: report.drain.map_or(expected.drain, |own| match expected.drain {
+                Duration::ZERO => own,
+                median => own.min(median),
+            }),
+            reboot: report.reboot.unwrap_or(expected.reboot),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::Digest;
+    use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
+
+    use super::*;
+    use crate::controller::snapshot::Entry;
+
+    fn pool(reference: &str, resolved: Option<&str>) -> Pool {
+        let image = PoolImage {
+            reference: Some(reference.to_owned()),
+        };
+        let mut object = BootcNodePool::new(
+            "a",
+            BootcNodePoolSpec {
+                image: Some(image),
+                ..Default::default()
+            },
+        );
+        let target = resolved.map(|image| Target {
+            image: image.to_owned(),
+            digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+            version: None,
+            platforms: vec![],
+            publish_time: None,
+        });
+        object.status = Some(BootcNodePoolStatus {
+            target,
+            ..Default::default()
+        });
+        Pool {
+            name: "a".into(),
+            object: Some(object),
+            deleting: false,
+            bad_selector: None,
+        }
+    }
+
+    #[test]
+    fn a_node_is_missing_when_no_node_has_its_uid() {
+        let mut snapshot = Snapshot::default();
+        let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
+        let entry = Entry {
+            view: std::sync::Arc::new(NodeView::of(&node)),
+            version: "1".to_owned(),
+            heard: Moment::default(),
+        };
+        std::sync::Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry);
+        let missing = |uid: &str, name: &str| {
+            let names = [(NodeUid::from(uid), NodeName::from(name))].into();
+            !missing_nodes(
+                &snapshot,
+                &Occupied {
+                    names,
+                    ..Occupied::default()
+                },
+            )
+            .is_empty()
+        };
+        assert!(!missing("u1", "n1"));
+        assert!(!missing("u1", "n2"), "somebody wrote the wrong name");
+        assert!(missing("u2", "n1"), "another Node came under that name");
+    }
+
+    #[test]
+    fn a_retry_token_that_is_taken_away_forgets_nothing() {
+        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+        let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
+            let object = pool.object.as_mut().unwrap();
+            let rollout = berth_api::pool::Rollout {
+                retry_token: asked.map(str::to_owned),
+                ..Default::default()
+            };
+            object.spec.rollout = Some(rollout);
+            let status = object.status.as_mut().unwrap();
+            status.retry_token = obeyed.map(str::to_owned);
+            status.failures = vec![DigestFailures {
+                digest: failed.clone(),
+                nodes: vec!["n1".into()],
+                count: 1,
+            }];
+            pool.failures().contains_key(&failed)
+        };
+        assert!(remembers(None, None) && remembers(Some("a"), Some("a")) && remembers(None, Some("a")));
+        assert!(!remembers(Some("b"), Some("a")) && !remembers(Some("a"), None));
+    }
+
+    #[test]
+    fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
+        assert!(!pool("r/os:2", Some("r/os:2")).unresolved());
+        assert!(!pool("r/os:2", None).unresolved(), "there is nothing to withdraw");
+        let reverted = pool("r/os:1", Some("r/os:2"));
+        assert!(reverted.unresolved() && reverted.target().is_some());
+        assert!(!Pool::orphaned("a".into()).unresolved());
+        let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
+        let terms = &terms[&"a".into()];
+        assert!(terms.unresolved && terms.target.is_some());
+    }
+}

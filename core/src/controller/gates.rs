@@ -1,0 +1,372 @@
+//! What keeps all berths of a pool closed, whatever its nodes are like: a pause, a window, an exclusion. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::condition::Verdict;
+use berth_api::pool::{BootcNodePoolSpec, Rollout};
+use berth_api::windows::{Opening, Schedule, Why, WindowSpec};
+use berth_api::{PoolName, duration};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::controller::plan::Gate;
+
+/// What the gates of one pool depend on.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The pool.
+    pub pool: &'a PoolName,
+    /// What its admin asks for.
+    pub spec: &'a BootcNodePoolSpec,
+    /// The BootcFleet is paused.
+    pub fleet_paused: bool,
+    /// The clock of this machine is synchronised.
+    pub clock_synchronized: bool,
+    /// How long a drain and a reboot take in this pool, as measured.
+    pub needed: Duration,
+    /// This machine's clock.
+    pub now: Timestamp,
+}
+
+/// Whether the gates are open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gates {
+    /// The first one that is closed.
+    pub gate: Option<Gate>,
+    /// Until when reboots may start, when windows or exclusions say so.
+    pub closes: Option<Timestamp>,
+    /// When a window or an exclusion begins or ends next.
+    pub changes: Option<Timestamp>,
+    /// The condition `WindowOpen`.
+    pub window: Verdict,
+}
+
+/// The gates of all pools, looked at anew only when something could be different: to read and judge a schedule costs more
+/// than everything else in a pass.
+#[derive(Debug, Default)]
+pub struct Keeper(BTreeMap<PoolName, Judged>);
+
+#[derive(Debug)]
+struct Judged {
+    rollout: Rollout,
+    fleet_paused: bool,
+    clock_synchronized: bool,
+    needed: Duration,
+    at: Timestamp,
+    gates: Gates,
+}
+
+impl Keeper {
+    /// The gates of one pool now.
+    pub fn gates(&mut self, inputs: Inputs<'_>) -> Gates {
+        let rollout = inputs.spec.rollout();
+        let same = |judged: &&Judged| {
+            judged.rollout == rollout
+                && judged.fleet_paused == inputs.fleet_paused
+                && judged.clock_synchronized == inputs.clock_synchronized
+                && judged.needed == inputs.needed
+                && judged.at <= inputs.now
+                && judged.gates.changes.is_none_or(|changes| inputs.now < changes)
+        };
+        if let Some(judged) = self.0.get(inputs.pool).filter(same) {
+            return judged.gates.clone();
+        }
+        let Inputs {
+            fleet_paused,
+            clock_synchronized,
+            needed,
+            now,
+            ..
+        } = inputs;
+        let gates = gates(inputs);
+        let judged = Judged {
+            rollout,
+            fleet_paused,
+            clock_synchronized,
+            needed,
+            at: now,
+            gates: gates.clone(),
+        };
+        self.0.insert(inputs.pool.clone(), judged);
+        gates
+    }
+
+    /// Forgets the pools that are not among these.
+    pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
+        self.0.retain(|pool, _| is_there(pool));
+    }
+}
+
+/// Looks at the gates of one pool.
+pub fn gates(inputs: Inputs<'_>) -> Gates {
+    let window = window(inputs);
+    let gate = pause(inputs).or(window.gate.clone());
+    Gates { gate, ..window }
+}
+
+fn pause(inputs: Inputs<'_>) -> Option<Gate> {
+    let gate = |reason, message: &str| {
+        Some(Gate {
+            reason,
+            message: message.to_owned(),
+        })
+    };
+    if inputs.spec.paused() {
+        return gate("Paused", "rollout.paused is true: no node is offered a berth");
+    }
+    if inputs.fleet_paused {
+        return gate(
+            "FleetPaused",
+            "spec.paused of BootcFleet cluster is true: no node of any pool is offered a berth",
+        );
+    }
+    None
+}
+
+fn window(inputs: Inputs<'_>) -> Gates {
+    let open = |reason, message: &str| Gates {
+        gate: None,
+        closes: None,
+        changes: None,
+        window: Verdict::yes(reason, message),
+    };
+    let closed = |reason, message: String, changes| Gates {
+        gate: Some(Gate {
+            reason,
+            message: message.clone(),
+        }),
+        closes: None,
+        changes,
+        window: Verdict::no(reason, message),
+    };
+    let rollout = inputs.spec.rollout();
+    if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
+        return open("AlwaysOpen", "");
+    }
+    let schedule = match schedule(inputs.spec) {
+        Ok(schedule) => schedule,
+        Err(error) => return closed("InvalidWindow", error, None),
+    };
+    if !inputs.clock_synchronized {
+        let message = "the controller's clock is not synchronised, so no window can be judged; synchronise the clock of \
+                       its machine, or start it with --trust-clock if something else keeps that clock";
+        return closed("ClockNotSynchronized", message.to_owned(), None);
+    }
+    let salt = inputs.pool.as_str();
+    match schedule.at(inputs.now, salt) {
+        Opening::Open { until: None } => open("Open", "no window or exclusion ahead"),
+        Opening::Open { until: Some(until) } => Gates {
+            closes: Some(until),
+            changes: Some(until),
+            ..open("Open", &format!("reboots may start until {until}"))
+        },
+        Opening::Closed { next, why } => {
+            let what = match why {
+                Why::Outside => "outside all windows",
+                Why::Excluded => "an exclusion is in force",
+            };
+            let next_words = next.map_or("no window is ahead".to_owned(), |next| {
+                format!("reboots may start at {next}")
+            });
+            let longest = schedule.longest(inputs.now, salt);
+            if let Some(longest) = longest.filter(|longest| *longest <= inputs.needed) {
+                let message = format!(
+                    "the longest window lasts {}, and a drain and a reboot take {} here; write a longer one",
+                    words(longest),
+                    words(inputs.needed)
+                );
+                return closed("WindowTooShort", message, next);
+            }
+            let reason = match why {
+                Why::Outside => "OutsideWindows",
+                Why::Excluded => "Excluded",
+            };
+            closed(reason, format!("{what}; {next_words}"), next)
+        }
+    }
+}
+
+/// For people: `1h 30m`.
+fn words(duration: Duration) -> String {
+    SignedDuration::try_from(duration).map_or("for ever".to_owned(), |d| format!("{d:#}"))
+}
+
+fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
+    let rollout = spec.rollout();
+    let mut windows = vec![];
+    for (index, window) in rollout.windows.iter().enumerate() {
+        let field =
+            |name, text: &str| duration::parse(text).map_err(|e| format!("windows[{index}].{name} is {text:?}: {e}"));
+        windows.push(WindowSpec {
+            schedule: &window.schedule,
+            duration: field("duration", &window.duration)?,
+            time_zone: window.time_zone.as_deref().unwrap_or("UTC"),
+            splay: window
+                .splay
+                .as_deref()
+                .map_or(Ok(Duration::ZERO), |text| field("splay", text))?,
+        });
+    }
+    let exclusions: Vec<_> = rollout.exclusions.iter().map(|e| (e.from.0, e.to.0)).collect();
+    Schedule::parse(&windows, &exclusions).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::pool::{Exclusion, Rollout, Window};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn friday(schedule: &str, duration: &str) -> Rollout {
+        let window = Window {
+            schedule: schedule.into(),
+            duration: duration.into(),
+            time_zone: Some("Europe/Berlin".into()),
+            splay: None,
+        };
+        Rollout {
+            windows: vec![window],
+            ..Rollout::default()
+        }
+    }
+
+    fn look(rollout: Rollout, now: &str, change: impl FnOnce(&mut Inputs<'_>)) -> Gates {
+        let spec = BootcNodePoolSpec {
+            rollout: Some(rollout),
+            ..BootcNodePoolSpec::default()
+        };
+        let pool = PoolName::from("p");
+        let mut inputs = Inputs {
+            pool: &pool,
+            spec: &spec,
+            fleet_paused: false,
+            clock_synchronized: true,
+            needed: Duration::from_secs(600),
+            now: at(now),
+        };
+        change(&mut inputs);
+        gates(inputs)
+    }
+
+    fn reason(gates: &Gates) -> &str {
+        gates.gate.as_ref().map_or("", |g| g.reason)
+    }
+
+    #[test]
+    fn nothing_said_is_open_and_compares_no_clock() {
+        let gates = look(Rollout::default(), "2026-11-20T12:00:00Z", |i| {
+            i.clock_synchronized = false
+        });
+        assert_eq!((reason(&gates), gates.closes, gates.changes), ("", None, None));
+    }
+
+    #[test]
+    fn a_window_opens_and_closes_by_itself() {
+        let rollout = || friday("0 22 * * 5", "8h");
+        let before = look(rollout(), "2026-11-20T20:59:59Z", |_| ());
+        assert_eq!(reason(&before), "OutsideWindows");
+        assert_eq!(before.changes, Some(at("2026-11-20T21:00:00Z")));
+        assert!(
+            before.window.message.contains("2026-11-20T21:00:00Z"),
+            "{}",
+            before.window.message
+        );
+        let open = look(rollout(), "2026-11-20T21:00:00Z", |_| ());
+        assert_eq!((reason(&open), open.closes), ("", Some(at("2026-11-21T05:00:00Z"))));
+        assert_eq!(
+            reason(&look(rollout(), "2026-11-21T05:00:00Z", |_| ())),
+            "OutsideWindows"
+        );
+    }
+
+    #[test]
+    fn an_exclusion_closes_what_a_window_opens() {
+        let mut rollout = friday("0 22 * * 5", "8h");
+        let exclusion = Exclusion {
+            from: Time(at("2026-11-20T22:00:00Z")),
+            to: Time(at("2026-11-20T23:00:00Z")),
+        };
+        rollout.exclusions = vec![exclusion];
+        let open = look(rollout.clone(), "2026-11-20T21:30:00Z", |_| ());
+        assert_eq!(open.closes, Some(at("2026-11-20T22:00:00Z")));
+        let closed = look(rollout, "2026-11-20T22:30:00Z", |_| ());
+        assert_eq!(
+            (reason(&closed), closed.changes),
+            ("Excluded", Some(at("2026-11-20T23:00:00Z")))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_closed_and_says_why() {
+        let inside = "2026-11-20T22:00:00Z";
+        let clock = look(friday("0 22 * * 5", "8h"), inside, |i| i.clock_synchronized = false);
+        assert_eq!(reason(&clock), "ClockNotSynchronized");
+        for bad in ["0 0 31 2 *", "0 0 22 * * 5", "x"] {
+            let gates = look(friday(bad, "8h"), inside, |_| ());
+            assert_eq!(reason(&gates), "InvalidWindow", "{bad}");
+            assert!(gates.window.message.contains("windows[0]"), "{}", gates.window.message);
+        }
+        let short = look(friday("0 22 * * 5", "5m"), "2026-11-20T12:00:00Z", |_| ());
+        assert_eq!(reason(&short), "WindowTooShort");
+    }
+
+    #[test]
+    fn what_was_judged_holds_until_something_changes() {
+        let pool = PoolName::from("p");
+        let mut keeper = Keeper::default();
+        let mut reason_at = |rollout: Rollout, now: &str, needed: u64| {
+            let spec = BootcNodePoolSpec {
+                rollout: Some(rollout),
+                ..BootcNodePoolSpec::default()
+            };
+            let (needed, now) = (Duration::from_secs(needed), at(now));
+            let gates = keeper.gates(Inputs {
+                pool: &pool,
+                spec: &spec,
+                fleet_paused: false,
+                clock_synchronized: true,
+                needed,
+                now,
+            });
+            reason(&gates).to_owned()
+        };
+        let rollout = || friday("0 22 * * 5", "8h");
+        assert_eq!(reason_at(rollout(), "2026-11-20T20:59:59Z", 1), "OutsideWindows");
+        assert_eq!(reason_at(rollout(), "2026-11-20T21:00:00Z", 1), "", "it opens");
+        assert_eq!(
+            reason_at(rollout(), "2026-11-21T05:00:00Z", 1),
+            "OutsideWindows",
+            "it closes"
+        );
+        assert_eq!(reason_at(rollout(), "2026-11-21T05:00:00Z", 8 * 3600), "WindowTooShort");
+        assert_eq!(
+            reason_at(rollout(), "2026-11-20T22:00:00Z", 8 * 3600),
+            "",
+            "the clock was set back"
+        );
+        assert_eq!(
+            reason_at(Rollout::default(), "2026-11-20T22:00:00Z", 1),
+            "",
+            "the admin changed it"
+        );
+        assert_eq!(reason_at(friday("x", "8h"), "2026-11-20T22:00:00Z", 1), "InvalidWindow");
+    }
+
+    #[test]
+    fn a_pause_comes_first() {
+        let mut rollout = friday("0 0 31 2 *", "8h");
+        let fleet = look(rollout.clone(), "2026-11-20T22:00:00Z", |i| i.fleet_paused = true);
+        assert_eq!(reason(&fleet), "FleetPaused");
+        rollout.paused = true;
+        let both = look(rollout, "2026-11-20T22:00:00Z", |i| i.fleet_paused = true);
+        assert_eq!(
+            (reason(&both), both.window.reason.as_ref()),
+            ("Paused", "InvalidWindow")
+        );
+    }
+}

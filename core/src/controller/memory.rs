@@ -1,0 +1,312 @@
+//! What this process remembers of what it has seen, by its own clock: never another machine's. A controller that
+//! starts anew begins to count anew; nothing that must not go wrong depends on it. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::berth::{Berth, BerthState, Offer};
+use berth_api::node::{Phase, Staging};
+use berth_api::pool::{WaveState, WaveStatus};
+use berth_api::{Digest, NodeUid, PoolName};
+
+use crate::Moment;
+use crate::controller::snapshot::Objects;
+use crate::controller::view::HostView;
+
+/// For how long this process has seen each open offer, and who let offers lapse how often.
+#[derive(Debug, Default)]
+pub struct Offers {
+    open: BTreeMap<String, (Offer, Moment)>,
+    lapses: BTreeMap<NodeUid, (Digest, u32)>,
+}
+
+impl Offers {
+    /// Takes in the berths as they are now.
+    pub fn see<'a>(&mut self, berths: impl Iterator<Item = (&'a str, &'a Berth)>, now: Moment) {
+        let mut open = BTreeMap::new();
+        for (lease, berth) in berths {
+            match &berth.state {
+                BerthState::Offered(offer) => {
+                    let before = self.open.get(lease).filter(|(before, _)| before == offer);
+                    let since = before.map_or(now, |(_, since)| *since);
+                    open.insert(lease.to_owned(), (offer.clone(), since));
+                }
+                // It takes offers after all.
+                BerthState::Held(holding) => drop(self.lapses.remove(&holding.uid)),
+                BerthState::Closed(_) => {}
+            }
+        }
+        self.open = open;
+    }
+
+    /// For how long an offer has been seen.
+    pub fn age(&self, lease: &str, now: Moment) -> Duration {
+        self.open
+            .get(lease)
+            .map_or(Duration::ZERO, |(_, since)| now.since(*since))
+    }
+
+    /// Notes that an offer was closed because its node did not take it.
+    pub fn lapsed(&mut self, offer: &Offer) {
+        let lapses = self.lapses(&offer.uid, &offer.target).saturating_add(1);
+        self.lapses.insert(offer.uid.clone(), (offer.target.clone(), lapses));
+    }
+
+    /// How often the node let an offer of that digest lapse.
+    pub fn lapses(&self, uid: &NodeUid, target: &Digest) -> u32 {
+        self.lapses
+            .get(uid)
+            .filter(|(digest, _)| digest == target)
+            .map_or(0, |(_, lapses)| *lapses)
+    }
+
+    /// Forgets the Nodes that are not among these.
+    pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
+        self.lapses.retain(|uid, _| is_there(uid));
+    }
+}
+
+/// For how long this process has seen each wave soak.
+#[derive(Debug, Default)]
+pub struct Soaks(BTreeMap<(PoolName, String), Soak>);
+
+#[derive(Debug)]
+struct Soak {
+    /// What soaks there.
+    target: Digest,
+    /// What former leaders have seen.
+    before: Duration,
+    since: Moment,
+    seen: Duration,
+}
+
+impl Soaks {
+    /// Takes in how far the waves of a pool are, on their way to that target.
+    pub fn see(&mut self, pool: &PoolName, target: &Digest, waves: &[WaveStatus], now: Moment) {
+        self.0.retain(|(of, wave), soak| {
+            of != pool || (soak.target == *target && waves.iter().any(|w| w.name == *wave && is_proven(w)))
+        });
+        for wave in waves.iter().filter(|w| is_proven(w)) {
+            let new = || Soak {
+                target: target.clone(),
+                before: Duration::from_secs(wave.soaked_seconds),
+                since: now,
+                seen: Duration::ZERO,
+            };
+            let soak = self.0.entry((pool.clone(), wave.name.clone())).or_insert_with(new);
+            soak.seen = now.since(soak.since);
+        }
+    }
+
+    /// How long the wave has been seen to soak with that target, as of the last look.
+    pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
+        let soak = self
+            .0
+            .get(&(pool.clone(), wave.to_owned()))
+            .filter(|soak| soak.target == *target);
+        soak.map_or(Duration::ZERO, |soak| soak.before.saturating_add(soak.seen))
+    }
+}
+
+fn is_proven(wave: &WaveStatus) -> bool {
+    matches!(wave.state, WaveState::Soaking | WaveState::Done)
+}
+
+/// Generations of a BootcNode that ask for the same, because nothing but the reason for waiting differs: an agent that has
+/// seen any of them has seen them all. Without it a gate that opens would wait for a report of every node.
+#[derive(Debug, Default)]
+pub struct Alike(BTreeMap<String, (i64, i64)>);
+
+impl Alike {
+    /// Takes in a write of ours to the BootcNode with that UID.
+    pub fn wrote(&mut self, uid: &str, before: i64, after: i64, alike: bool) {
+        let first = match self.0.get(uid) {
+            Some((first, last)) if *last == before => *first,
+            _ => before,
+        };
+        match alike {
+            true => drop(self.0.insert(uid.to_owned(), (first, after))),
+            false => drop(self.0.remove(uid)),
+        }
+    }
+
+    /// The first generation that asks for the same as this one, as far as this process knows.
+    pub fn first(&self, uid: &str, generation: i64) -> i64 {
+        self.0
+            .get(uid)
+            .filter(|(_, last)| *last == generation)
+            .map_or(generation, |(first, _)| *first)
+    }
+
+    /// Forgets the BootcNodes that are not among these.
+    pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.0.retain(|uid, _| is_there(uid));
+    }
+}
+
+/// Leave to pull that was not used for so long counts as not used. More than an agent's longest backoff, so that one
+/// that fails gets to its next try within its turn.
+const LEAVE: Duration = Duration::from_secs(15 * 60);
+
+/// How often members had leave to pull and did not use it. There is no good reason for that, and so no list of
+/// reasons: whoever it is goes behind those that have yet to have their turn.
+#[derive(Debug, Default)]
+pub struct Leaves(BTreeMap<String, Leave>);
+
+#[derive(Debug)]
+struct Leave {
+    digest: Digest,
+    idle_since: Option<Moment>,
+    unused: u32,
+}
+
+impl Leaves {
+    /// Takes in what is published and reported now.
+    pub fn see(&mut self, hosts: &Objects<HostView>, now: Moment) {
+        self.0.retain(|name, _| hosts.contains_key(name));
+        for (name, host) in hosts {
+            let (Some(spec), Some(report)) = (host.view.spec(), host.view.report()) else {
+                continue;
+            };
+            let digest = spec.image.as_ref().map(|i| &i.digest);
+            let Some(digest) =
+                digest.filter(|d| report.staged.as_ref() != Some(d) && report.booted.as_ref() != Some(d))
+            else {
+                self.0.remove(name);
+                continue;
+            };
+            let new = || Leave {
+                digest: digest.clone(),
+                idle_since: None,
+                unused: 0,
+            };
+            let leave = self.0.entry(name.clone()).or_insert_with(new);
+            if leave.digest != *digest {
+                *leave = new();
+            }
+            let idle = spec.staging == Staging::Allowed && report.phase != Some(Phase::Staging);
+            match (idle, leave.idle_since) {
+                (true, None) => leave.idle_since = Some(now),
+                (true, Some(since)) if now.since(since) >= LEAVE => {
+                    leave.unused += 1;
+                    leave.idle_since = Some(now);
+                }
+                (true, Some(_)) => {}
+                (false, _) => leave.idle_since = None,
+            }
+        }
+    }
+
+    /// How often the node did not use its leave to pull that digest.
+    pub fn unused(&self, name: &str, digest: &Digest) -> u32 {
+        self.0
+            .get(name)
+            .filter(|leave| leave.digest == *digest)
+            .map_or(0, |leave| leave.unused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(uid: &str, until: i64) -> Offer {
+        Offer {
+            node: "n1".into(),
+            uid: uid.into(),
+            target: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+            open_until: Some(jiff::Timestamp::from_second(until).unwrap()),
+        }
+    }
+
+    #[test]
+    fn an_offer_ages_from_first_sight_and_a_new_one_anew() {
+        let (mut offers, start) = (Offers::default(), Moment::default());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let closed = Berth::new("p".into(), 0, 1);
+        let first = closed.offered(offer("u", 1)).unwrap();
+        let second = closed.offered(offer("u", 2)).unwrap();
+        let mut age = |berth: &Berth, seconds| {
+            offers.see([("p-0", berth)].into_iter(), at(seconds));
+            offers.age("p-0", at(seconds)).as_secs()
+        };
+        assert_eq!(
+            [age(&first, 5), age(&first.stamped(2), 95)],
+            [0, 90],
+            "a fence is not another offer"
+        );
+        assert_eq!([age(&second, 96), age(&second, 100)], [0, 4]);
+        assert_eq!([age(&closed, 101), age(&second, 102)], [0, 0]);
+    }
+
+    #[test]
+    fn what_has_soaked_with_one_image_has_not_with_the_next() {
+        let (mut soaks, start) = (Soaks::default(), Moment::default());
+        let pool = PoolName::from("p");
+        let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
+        let wave = |state| WaveStatus {
+            name: "canary".into(),
+            total: 1,
+            updated: 1,
+            state,
+            soaked_seconds: 30,
+        };
+        let at = |seconds| start + Duration::from_secs(seconds);
+        soaks.see(&pool, &digest(1), &[wave(WaveState::Soaking)], at(0));
+        soaks.see(&pool, &digest(1), &[wave(WaveState::Done)], at(60));
+        assert_eq!(
+            soaks.soaked(&pool, &digest(1), "canary").as_secs(),
+            90,
+            "what a former leader has seen counts"
+        );
+        // The plan for another target is made before anything is seen of its waves.
+        assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
+        soaks.see(&pool, &digest(2), &[wave(WaveState::Active)], at(61));
+        assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);
+    }
+
+    #[test]
+    fn generations_that_differ_in_a_reason_only_are_alike() {
+        let mut alike = Alike::default();
+        assert_eq!(alike.first("u", 3), 3);
+        alike.wrote("u", 3, 4, true);
+        alike.wrote("u", 4, 5, true);
+        assert_eq!(
+            [alike.first("u", 5), alike.first("u", 6), alike.first("v", 5)],
+            [3, 6, 5]
+        );
+        alike.wrote("u", 6, 7, true);
+        assert_eq!(alike.first("u", 7), 6, "somebody else wrote in between");
+        alike.wrote("u", 7, 8, false);
+        assert_eq!(alike.first("u", 8), 8);
+        alike.wrote("u", 8, 9, true);
+        alike.keep(|uid| uid != "u");
+        assert_eq!(alike.first("u", 9), 9);
+    }
+
+    #[test]
+    fn lapses_are_counted_by_node_and_digest_until_it_takes_one() {
+        let mut offers = Offers::default();
+        let one = offer("u", 1);
+        offers.lapsed(&one);
+        offers.lapsed(&one);
+        offers.lapsed(&offer("v", 1));
+        let other = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+        assert_eq!(
+            [offers.lapses(&one.uid, &one.target), offers.lapses(&one.uid, &other)],
+            [2, 0]
+        );
+        let offered = Berth::new("p".into(), 0, 1).offered(one.clone()).unwrap();
+        let taken = offered.taken(&one.node, &one.uid, None, "b".into()).unwrap();
+        offers.see([("p-0", &taken)].into_iter(), Moment::default());
+        assert_eq!(
+            [
+                offers.lapses(&one.uid, &one.target),
+                offers.lapses(&"v".into(), &one.target)
+            ],
+            [0, 1]
+        );
+        offers.keep(|uid| uid.as_str() != "v");
+        assert_eq!(offers.lapses(&"v".into(), &one.target), 0);
+    }
+}

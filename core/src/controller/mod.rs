@@ -1,0 +1,18 @@
+//! What the controller decides for the fleet.
+//!
+//! [`view`] and [`snapshot`] are what it knows. From that, [`belonging`] says who is a member of which pool, [`gates`]
+//! and [`servers`] what keeps berths closed, [`publish`] what each node is told, [`plan`] what becomes of the berths, and
+//! [`aggregate`] what the pools' status says. [`facts`] leads from one to the next, and [`memory`] and [`overdue`] keep
+//! what one process has seen.
+
+pub mod aggregate;
+pub mod belonging;
+pub mod facts;
+pub mod gates;
+pub mod memory;
+pub mod overdue;
+pub mod plan;
+pub mod publish;
+pub mod servers;
+pub mod snapshot;
+pub mod view;

@@ -1,0 +1,190 @@
+//! Which holders of berths do not come back. Pure, and by what this process has seen alone: the report of a node, and
+//! what its agent wrote on its berth. Never by anybody's wall clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::NodeUid;
+use berth_api::berth::HoldPhase;
+use berth_api::node::Phase;
+
+use crate::Moment;
+use crate::controller::view::{HostView, NodeView};
+
+/// How long silence may last.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// `rollout.rebootTimeout`
+    pub reboot: Duration,
+    /// An agent that lives is heard of within that.
+    pub silence: Duration,
+}
+
+impl Timeouts {
+    /// For how long a holder may be silent. One that is Ready and does not reboot may have nothing to say between two
+    /// signs of life.
+    pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
+        let reboots = *phase == HoldPhase::Committed || !ready;
+        if reboots {
+            self.reboot
+        } else {
+            self.reboot.max(self.silence)
+        }
+    }
+
+    /// Whether a holder that was last heard of so long ago should have been heard of.
+    pub fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
+        quiet >= self.allowed(phase, ready)
+    }
+}
+
+/// A node that holds a berth.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    /// Its Node.
+    pub node: &'a NodeView,
+    /// Its BootcNode, when there is one.
+    pub host: Option<&'a HostView>,
+    /// How far it is.
+    pub phase: &'a HoldPhase,
+    /// When it was last seen to say something, here or on its berth.
+    pub heard: Option<Moment>,
+    /// That was lately, by the measure of an agent that lives.
+    pub lively: bool,
+    /// How long silence may last.
+    pub timeouts: Timeouts,
+}
+
+impl Holder<'_> {
+    /// It has been silent for so long that it may not come back.
+    fn is_overdue(&self, now: Moment) -> bool {
+        let quiet = self.heard.map(|heard| now.since(heard));
+        let passed = quiet.is_some_and(|quiet| self.timeouts.passed(self.phase, self.node.ready, quiet));
+        passed && !knows_better(self.node, self.host, self.lively)
+    }
+}
+
+/// Whether an agent is back, lives and says what is wrong: it knows that better than its silence tells.
+pub fn knows_better(node: &NodeView, host: Option<&HostView>, lively: bool) -> bool {
+    let report = host.and_then(HostView::report);
+    let back = lively && (node.ready || report.is_some_and(|r| r.phase == Some(Phase::Proving)));
+    let says = match host.map(|host| &host.content) {
+        Some(Ok(content)) => content.report.degraded.is_some(),
+        Some(Err(_)) => true,
+        None => false,
+    };
+    back && says
+}
+
+/// What this process had heard of the holders when it took them for lost.
+///
+/// A leader that starts anew has heard nothing of anybody for no time at all. That a former one has given a node up
+/// stands in the node's status, and holds until the node is heard of again.
+#[derive(Debug, Default)]
+pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);
+
+impl Overdue {
+    /// The UIDs of those that do not come back.
+    pub fn judge<'a>(&mut self, holders: impl Iterator<Item = Holder<'a>>, now: Moment) -> BTreeSet<NodeUid> {
+        let (mut lost, mut known) = (BTreeSet::new(), BTreeMap::new());
+        for holder in holders {
+            let uid = &holder.node.uid;
+            let said = holder.host.is_some_and(HostView::reboot_timed_out);
+            let overdue = holder.is_overdue(now);
+            let before = self.0.get(uid).copied().filter(|_| !overdue);
+            let Some(then) = before.or((overdue || said).then_some(holder.heard)) else {
+                continue;
+            };
+            let silent = holder.heard <= then;
+            if silent {
+                lost.insert(uid.clone());
+            }
+            // Kept while the status says so: it was heard of again, and a watch that lags must not undo that.
+            if silent || said {
+                known.insert(uid.clone(), then);
+            }
+        }
+        self.0 = known;
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::berth::Outcome;
+
+    use super::*;
+    use crate::controller::view::HostContent;
+
+    #[test]
+    fn every_silent_holder_is_overdue_and_no_other() {
+        let seconds = Duration::from_secs;
+        let timeouts = Timeouts {
+            reboot: seconds(90),
+            silence: seconds(900),
+        };
+        let releasing = HoldPhase::Releasing(Outcome::Updated);
+        for phase in [HoldPhase::Taken, HoldPhase::Committed, releasing.clone()] {
+            assert!(timeouts.passed(&phase, false, seconds(90)), "{phase:?}");
+            assert!(!timeouts.passed(&phase, false, seconds(89)), "{phase:?}");
+            assert!(timeouts.passed(&phase, true, seconds(900)), "{phase:?}");
+        }
+        assert!(
+            timeouts.passed(&HoldPhase::Committed, true, seconds(90)),
+            "it should have gone down"
+        );
+        assert!(!timeouts.passed(&HoldPhase::Taken, true, seconds(899)), "a long drain");
+        assert!(!timeouts.passed(&releasing, true, seconds(899)));
+    }
+
+    fn node() -> NodeView {
+        let node = serde_json::from_value(serde_json::json!({"metadata": {"name": "n1", "uid": "u1"}})).unwrap();
+        NodeView::of(&node)
+    }
+
+    fn host(said: bool) -> HostView {
+        let object = serde_json::json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": []}});
+        let mut host = HostView::of(kube::core::DeserializeGuard(
+            Ok(serde_json::from_value(object).unwrap()),
+        ));
+        if let Ok(HostContent { reboot_timed_out, .. }) = &mut host.content {
+            *reboot_timed_out = said;
+        }
+        host
+    }
+
+    #[test]
+    fn who_is_given_up_is_so_until_heard_of_under_any_leader() {
+        let (start, node) = (Moment::default(), node());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let timeouts = Timeouts {
+            reboot: Duration::from_secs(90),
+            silence: Duration::from_secs(900),
+        };
+        let judge = |overdue: &mut Overdue, said: bool, heard: u64, now: u64| {
+            let host = host(said);
+            let holder = Holder {
+                node: &node,
+                host: Some(&host),
+                phase: &HoldPhase::Committed,
+                heard: Some(at(heard)),
+                lively: false,
+                timeouts,
+            };
+            !overdue.judge([holder].into_iter(), at(now)).is_empty()
+        };
+        let mut first = Overdue::default();
+        assert!(!judge(&mut first, false, 0, 89));
+        assert!(judge(&mut first, false, 0, 90));
+        assert!(judge(&mut first, true, 0, 91));
+        // Another leader, which saw it first a moment ago.
+        let mut second = Overdue::default();
+        assert!(judge(&mut second, true, 100, 101), "a former leader has given it up");
+        assert!(judge(&mut second, true, 100, 102));
+        assert!(!judge(&mut second, true, 103, 104), "it was heard of");
+        assert!(!judge(&mut second, true, 103, 105), "and the watch is late");
+        assert!(!judge(&mut second, false, 103, 106));
+        assert!(judge(&mut second, false, 103, 193), "and is lost again");
+        assert!(!judge(&mut second, false, 194, 195));
+    }
+}

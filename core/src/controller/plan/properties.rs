@@ -1,0 +1,355 @@
+//! Whatever the state, the plan keeps I1.
+
+use berth_api::BootId;
+use berth_api::berth::Outcome;
+use proptest::prelude::*;
+
+use super::tests::{at, closed, committed, digest, gate, member, offered, taken, uid, wave};
+use berth_api::berth::{ClosedReason, HoldPhase, Holding};
+
+use super::*;
+use crate::Moment;
+use crate::controller::memory::Offers;
+
+const NODES: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
+
+fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
+    let flags = proptest::array::uniform8(proptest::bool::weighted(0.85));
+    (flags, 1u8..4, 0u32..3, 0u32..2).prop_map(move |(f, desired, turns, lapses)| Member {
+        lapses,
+        ready: f[0],
+        unschedulable: !f[1],
+        our_cordon: !f[2],
+        observed: f[3],
+        prepared: f[4],
+        heard: f[5],
+        staged: f[6].then(|| digest(desired)),
+        failed: if f[7] { vec![] } else { vec![digest(2)] },
+        desired: Some(digest(desired)),
+        published: Some(digest(desired)),
+        last_turn: (turns > 0).then(|| (digest(2), turns)),
+        ..member(name)
+    })
+}
+
+fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
+    let state = (
+        0usize..8,
+        0usize..NODES.len(),
+        0i64..100,
+        6u64..9,
+        prop::bool::weighted(0.1),
+    );
+    state.prop_map(move |(kind, node, until, epoch, in_doubt)| {
+        let node = NODES[node];
+        let mut berth = match kind {
+            0 => offered(index, node),
+            1 => taken(index, node),
+            2 => taken(index, node).revoked(Some("Paused".into())).unwrap(),
+            3 => committed(index, node),
+            4 => committed(index, node)
+                .releasing(Outcome::Updated, BootId::from("b1"))
+                .unwrap(),
+            5 => closed(index).closed(ClosedReason::Shrunk).unwrap(),
+            _ => closed(index),
+        };
+        // Mostly our own epoch.
+        berth.epoch = if epoch == 8 { 6 } else { 7 };
+        let lease = berth.name();
+        let berth = if kind == 6 && until < 20 {
+            Err("edited".to_owned())
+        } else {
+            Ok(berth)
+        };
+        SeenBerth {
+            lease,
+            berth,
+            in_doubt,
+            age: Duration::from_secs(until.unsigned_abs() * 2),
+        }
+    })
+}
+
+prop_compose! {
+    fn any_facts()(
+        members in NODES.map(any_member),
+        count in 0usize..=NODES.len(),
+        berths in [0, 1, 2, 3].map(any_berth),
+        there in proptest::array::uniform4(any::<bool>()),
+        capacity in 0usize..5,
+        published in 0usize..5,
+        gated in prop::bool::weighted(0.1),
+        waves in proptest::array::uniform5(0usize..2),
+        soaked in 0u64..10,
+        recorded in prop::option::weighted(0.2, 0usize..5),
+        max_failures in 1usize..4,
+        lost in prop::collection::btree_set(0usize..5, 0..2),
+        unresolved in prop::bool::weighted(0.1),
+        elsewhere in prop::collection::btree_set(0usize..5, 0..2),
+        gone in prop::collection::btree_set(0usize..5, 0..2),
+    ) -> PoolFacts {
+        let berths = berths.into_iter().zip(there).filter(|(_, t)| *t).map(|(b, _)| b).collect();
+        PoolFacts {
+            pool: "p".into(),
+            epoch: 7,
+            capacity,
+            published,
+            gate: if gated { gate("Paused") } else { None },
+            closes: None,
+            waves: vec![wave("canary", 5, soaked), wave(REST, 0, 0)],
+            failures: recorded.map(|i| (digest(2), [NodeName::from(NODES[i])].into())).into_iter().collect(),
+            max_failures,
+            lost: lost.into_iter().map(|i| uid(NODES[i])).collect(),
+            unresolved,
+            members: members.into_iter().zip(waves).map(|(m, wave)| Member { wave, ..m }).take(count).collect(),
+            berths,
+            elsewhere: elsewhere.into_iter().map(|i| uid(NODES[i])).collect(),
+            confirmed_gone: gone.into_iter().map(|i| uid(NODES[i])).collect(),
+        }
+    }
+}
+
+/// The Leases as they change write by write, with the sets counted by hand.
+struct World<'a> {
+    facts: &'a PoolFacts,
+    berths: BTreeMap<String, Result<Berth, String>>,
+}
+
+impl World<'_> {
+    fn uids(&self, held: bool, offered: bool) -> BTreeSet<NodeUid> {
+        let states = self.berths.values().flatten().map(|b| &b.state);
+        let mut uids: BTreeSet<NodeUid> = states
+            .filter_map(|s| match s {
+                BerthState::Held(h) if held => Some(h.uid.clone()),
+                BerthState::Offered(o) if offered => Some(o.uid.clone()),
+                _ => None,
+            })
+            .collect();
+        let members = self.facts.members.iter().map(|m| m.uid.clone());
+        uids.extend(members.filter(|uid| self.facts.elsewhere.contains(uid)));
+        uids
+    }
+
+    fn unreadable(&self) -> usize {
+        self.berths.values().filter(|b| b.is_err()).count()
+    }
+
+    fn check_offer(&self, before: &Berth, offer: &Offer) {
+        let facts = self.facts;
+        let k = facts.capacity.min(facts.published);
+        assert!(matches!(before.state, BerthState::Closed(_)) && (before.index as usize) < k);
+        let member = facts.members.iter().find(|m| m.uid == offer.uid).unwrap();
+        assert!(facts.gate.is_none() && !facts.unresolved);
+        assert!(!failures::is_unrecorded(before), "what failed there is on record first");
+        self.check_gates(member);
+        assert!(member.prepared && member.observed && member.heard);
+        assert_eq!(member.desired.as_ref(), Some(&offer.target));
+        assert_eq!(member.staged.as_ref(), Some(&offer.target));
+        assert!(!member.failed.contains(&offer.target));
+        let worked_on = self.uids(true, true);
+        assert!(!worked_on.contains(&offer.uid), "one berth for each node");
+        assert!(worked_on.len() + self.unreadable() < k, "|H ∪ R| < k");
+        assert!(self.uids(true, false).len() < k, "|H| < k");
+        let mut all = worked_on;
+        let down = facts.members.iter().filter(|m| m.unavailable());
+        all.extend(down.map(|m| m.uid.clone()));
+        assert!(
+            member.unavailable() || all.len() + self.unreadable() < k,
+            "n ∈ U or |H ∪ U ∪ R| < k"
+        );
+        for seen in &facts.berths {
+            let stamped = seen.berth.as_ref().is_ok_and(|b| b.epoch == facts.epoch);
+            assert!(
+                (stamped && !seen.in_doubt) || seen.berth.is_err(),
+                "stamped before anything is opened"
+            );
+        }
+    }
+
+    /// No member of a later wave before the earlier one is proven and soaked, and no one when too many have failed.
+    fn check_gates(&self, member: &Member) {
+        let facts = self.facts;
+        let canaries = || facts.members.iter().filter(|m| m.wave == 0);
+        let down = facts.members.iter().filter(|m| m.unavailable()).count();
+        let repairs = !member.ready && down >= facts.capacity.min(facts.published);
+        if member.wave == 1 && canaries().next().is_some() && !repairs {
+            assert!(
+                canaries().all(|m| m.booted == m.desired && m.ready),
+                "the canaries are proven"
+            );
+            assert!(facts.waves[0].soaked >= facts.waves[0].soak, "and have soaked");
+        }
+        let mut failed = BTreeSet::new();
+        for desired in facts.members.iter().filter_map(|m| m.desired.as_ref()) {
+            let reports = facts
+                .members
+                .iter()
+                .filter(|m| m.failed.contains(desired))
+                .map(|m| (desired, &m.name));
+            let on_record = facts
+                .failures
+                .get(desired)
+                .into_iter()
+                .flatten()
+                .map(|name| (desired, name));
+            failed.extend(reports.chain(on_record));
+        }
+        assert!(failed.len() < facts.max_failures, "{failed:?}");
+    }
+
+    fn check_held(&self, before: &Berth, holding: &Holding, after: &Berth) {
+        if let BerthState::Closed(c) = &after.state {
+            let (gone, lost) = (&self.facts.confirmed_gone, &self.facts.lost);
+            match c.reason {
+                ClosedReason::Gone => assert!(gone.contains(&holding.uid)),
+                ClosedReason::Excluded => assert!(lost.contains(&holding.uid)),
+                other => panic!("{other:?}"),
+            }
+            let unproven = holding.phase == HoldPhase::Committed;
+            assert!(
+                !unproven || c.outcome == Some(Outcome::Failed),
+                "what was never proven has failed"
+            );
+            return;
+        }
+        let revoke = after.holding().unwrap().revoke.clone();
+        let until = after.holding().unwrap().open_until;
+        assert!(until == holding.open_until || (until.is_none() && self.facts.closes.is_none()));
+        let same = before
+            .revoked(revoke)
+            .unwrap()
+            .open_until(until)
+            .unwrap()
+            .stamped(self.facts.epoch);
+        assert_eq!(*after, same, "only revoke, window and epoch change on a held berth");
+    }
+
+    fn apply(&mut self, write: &BerthWrite) {
+        match write {
+            BerthWrite::Create(berth) => {
+                assert!(matches!(berth.state, BerthState::Closed(_)), "created closed");
+                let old = self.berths.insert(berth.name(), Ok(berth.clone()));
+                assert!(old.is_none());
+            }
+            BerthWrite::Delete { lease } => {
+                let old = self.berths.remove(lease).unwrap().unwrap();
+                assert!(matches!(old.state, BerthState::Closed(_)));
+                assert!(old.index as usize >= self.facts.capacity);
+            }
+            BerthWrite::Update { lease, berth, .. } => {
+                let before = self.berths[lease].clone().unwrap();
+                assert_eq!(berth.epoch, self.facts.epoch);
+                if let BerthState::Held(holding) = &before.state {
+                    self.check_held(&before, holding, berth);
+                }
+                if let (Some(offer), false) = (berth.offer(), before.offer().is_some()) {
+                    self.check_offer(&before, offer);
+                }
+                assert!(
+                    berth.holding().is_none() || before.holding().is_some(),
+                    "nobody is made a holder"
+                );
+                self.berths.insert(lease.clone(), Ok(berth.clone()));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn every_write_keeps_i1(facts in any_facts()) {
+        let plan = plan(&facts, at(50));
+        let berths = facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect();
+        let mut world = World { facts: &facts, berths };
+        for write in &plan.writes {
+            world.apply(write);
+        }
+        // A smaller capacity is said only when no more than that can be taken.
+        let total = plan.counts.total as usize;
+        prop_assert!(total == facts.capacity || total == facts.published);
+        if total < facts.published {
+            let before = World { facts: &facts, berths: facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect() };
+            let open = facts.readable().any(|(_, b)| b.offer().is_some());
+            prop_assert!(!open || before.uids(true, true).len() + before.unreadable() <= total);
+        }
+    }
+
+    #[test]
+    fn a_plan_carried_out_leaves_nothing_to_do_but_offers(facts in any_facts()) {
+        let mut facts = facts;
+        for _ in 0..6 {
+            let plan = plan(&facts, at(50));
+            let mut world = World {
+                facts: &facts,
+                berths: facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect(),
+            };
+            plan.writes.iter().for_each(|w| world.apply(w));
+            let berths = world.berths.into_iter().map(|(lease, berth)| SeenBerth { lease, berth, in_doubt: false, age: Duration::ZERO }).collect();
+            facts.published = plan.counts.total as usize;
+            facts.berths = berths;
+        }
+        let last = plan(&facts, at(50));
+        prop_assert!(last.writes.is_empty(), "{:?}", last.writes);
+    }
+}
+
+#[test]
+fn boot_ids_do_not_matter_to_the_plan() {
+    // A re-licence in place, with another boot ID, is the agent's business alone.
+    let mut f = super::tests::facts(1, vec![member("n1")], vec![]);
+    let back = committed(0, "n1").uncommitted().unwrap();
+    let again = back.committed(BootId::from("b2")).unwrap();
+    f.berths = vec![super::tests::seen(again)];
+    assert!(plan(&f, at(50)).writes.is_empty());
+}
+
+#[test]
+fn nodes_that_never_take_an_offer_starve_nobody() {
+    // Two nodes let every offer lapse, and they come first by name.
+    let mut one = super::tests::facts(1, NODES.map(member).into(), vec![super::tests::seen(closed(0))]);
+    assert_eq!(updated_beside_two_that_lapse(&mut one), 3);
+    // One of them is unavailable besides, and would go first.
+    let two = vec![super::tests::seen(closed(0)), super::tests::seen(closed(1))];
+    let mut two = super::tests::facts(2, NODES.map(member).into(), two);
+    two.members[0].unschedulable = true;
+    assert_eq!(updated_beside_two_that_lapse(&mut two), 3);
+}
+
+/// Plays so many rounds that everybody could have had a turn twice; n0 and n1 never take an offer.
+fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
+    let mut offers = Offers::default();
+    let mut clock = Moment::default();
+    for _ in 0..12 {
+        clock = clock + OPEN_FOR;
+        let berths: Vec<(String, Berth)> = f
+            .berths
+            .iter()
+            .map(|s| (s.lease.clone(), s.berth.clone().unwrap()))
+            .collect();
+        offers.see(berths.iter().map(|(lease, berth)| (lease.as_str(), berth)), clock);
+        f.berths.iter_mut().for_each(|s| s.age = offers.age(&s.lease, clock));
+        f.members
+            .iter_mut()
+            .for_each(|m| m.lapses = offers.lapses(&m.uid, &digest(2)));
+        for write in plan(f, at(50)).writes {
+            let BerthWrite::Update { lease, berth, why } = write else {
+                panic!()
+            };
+            let seen = f.berths.iter_mut().find(|s| s.lease == lease).unwrap();
+            if why == Why::Lapsed {
+                offers.lapsed(seen.berth.as_ref().unwrap().offer().unwrap());
+            }
+            let node = berth.offer().map(|o| o.node.to_string()).unwrap_or_default();
+            let index = berth.index;
+            seen.berth = Ok(berth);
+            if !["", "n0", "n1"].contains(&node.as_str()) {
+                // The others take theirs, and are done before anybody looks.
+                seen.berth = Ok(closed(index));
+                f.members.iter_mut().find(|m| m.name.as_str() == node).unwrap().booted = Some(digest(2));
+            }
+        }
+    }
+    f.members.iter().filter(|m| m.booted == Some(digest(2))).count()
+}

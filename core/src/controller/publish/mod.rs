@@ -1,0 +1,349 @@
+//! What is published to each node, and when a node is let go. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::condition::one_line;
+use berth_api::node::{BootcNodeSpec, DesiredImage, Hold, Staging};
+use berth_api::pool::{Drain, Target};
+use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
+
+use crate::controller::memory::Leaves;
+use crate::controller::snapshot::Objects;
+use crate::controller::view::{HostView, NodeView};
+use berth_api::membership::Membership;
+
+mod staging;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use write::{HostWrite, object, patch, release};
+
+/// What a pool says about its members.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// The target in force.
+    pub target: Option<Target>,
+    /// The spec names another image than that target, which is not resolved yet. The target stays published, so that
+    /// nothing is unstaged because a registry is down, and nobody begins to pull it.
+    pub unresolved: bool,
+    /// The first attempt to resolve a target is still under way: a BootcNode that would say nothing yet is not
+    /// created before.
+    pub resolving: bool,
+    /// How many members may stage at once.
+    pub max_staging: usize,
+    /// `drain`
+    pub drain: Drain,
+    /// `rollout.retryToken`
+    pub retry_token: Option<String>,
+    /// `rollout.rebootTimeout`
+    pub reboot_timeout: Duration,
+    /// `rollout.progressInterval`
+    pub progress_interval: Duration,
+}
+
+/// Everything that publishing depends on.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// All Nodes.
+    pub nodes: &'a Objects<NodeView>,
+    /// All BootcNodes.
+    pub hosts: &'a Objects<HostView>,
+    /// Who belongs where.
+    pub membership: &'a Membership,
+    /// The terms of each pool that can be read.
+    pub terms: &'a BTreeMap<PoolName, Terms>,
+    /// For each node that holds or is offered a berth, the pools of those berths.
+    pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
+    /// Labels of the nodes that a Lease names which cannot be read.
+    pub unclear: &'a BTreeSet<String>,
+    /// BootcNodes (UIDs) that were asked to release their node so long ago that nobody waits any more.
+    pub overdue: &'a BTreeSet<String>,
+    /// Node UIDs that a live read has shown to exist no more.
+    pub confirmed_gone: &'a BTreeSet<NodeUid>,
+    /// Nodes whose agent has been heard of lately.
+    pub heard: &'a BTreeSet<NodeName>,
+    /// Who had leave to pull and did not use it.
+    pub leaves: &'a Leaves,
+    /// The whole fleet is paused: nobody begins to pull.
+    pub fleet_paused: bool,
+    /// Why waiting members wait, by pool.
+    pub holds: &'a BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
+}
+
+/// One node while its spec is being made.
+struct Draft<'a> {
+    node: &'a NodeView,
+    host: Option<&'a HostView>,
+    spec: BootcNodeSpec,
+    label: Option<String>,
+}
+
+/// The UID of the Node that a BootcNode was made for.
+pub fn made_for(host: &HostView) -> Option<&str> {
+    let published = host.spec().map(|s| s.node_uid.as_str());
+    let uid = published.filter(|uid| !uid.is_empty());
+    uid.or(host.owner.as_deref())
+}
+
+/// Whether a BootcNode was made for another Node than the one that now has its name.
+pub fn is_stale(host: &HostView, node: Option<&NodeView>) -> bool {
+    match (made_for(host), node) {
+        (Some(uid), Some(node)) => uid != node.uid.as_str(),
+        (_, None) => true,
+        (None, Some(_)) => false,
+    }
+}
+
+/// Whether a BootcNode asks its agent to undo everything: it was told so, or it is being deleted.
+pub fn is_leaving(host: &HostView) -> bool {
+    host.deleting || host.spec().is_some_and(|s| s.pool_name.is_empty() && s.hold.is_none())
+}
+
+/// Decides every write to a BootcNode that is due.
+pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
+    let mut writes = vec![];
+    let mut drafts: BTreeMap<Option<&PoolName>, Vec<Draft<'_>>> = BTreeMap::new();
+    let mut forms = Forms::default();
+    for (name, entry) in facts.hosts {
+        writes.extend(farewell(facts, name, &entry.view));
+    }
+    for entry in facts.nodes.values() {
+        let node = entry.view.as_ref();
+        let host = facts.hosts.get(node.name.as_str()).map(|h| h.view.as_ref());
+        if let Some((pool, draft)) = draft(facts, node, host, &mut forms) {
+            drafts.entry(pool).or_default().push(draft);
+        }
+    }
+    for (pool, mut drafts) in drafts {
+        if let Some(terms) = pool.and_then(|p| facts.terms.get(p)) {
+            staging::allow(facts, terms, &mut drafts);
+        }
+        writes.extend(drafts.into_iter().filter_map(|draft| due(facts, bounded(draft))));
+    }
+    writes
+}
+
+/// Deletes a BootcNode whose node is released or gone, or takes our finalizer off it.
+fn farewell(facts: &Facts<'_>, name: &str, host: &HostView) -> Option<HostWrite> {
+    if !is_leaving(host) && facts.confirmed_gone.is_empty() {
+        return None;
+    }
+    let node = facts.nodes.get(name).map(|n| n.view.as_ref());
+    let gone =
+        is_stale(host, node) && made_for(host).is_some_and(|uid| facts.confirmed_gone.contains(&NodeUid::from(uid)));
+    if !gone {
+        let wanted = facts.membership.pool_of(&NodeName::from(name)).is_some()
+            || facts.membership.conflicts.contains_key(&NodeName::from(name));
+        let overdue = facts.overdue.contains(&host.uid);
+        let settled = is_leaving(host) && (host.released() || overdue);
+        if !settled || (wanted && !host.deleting) || occupied(facts, name, host) {
+            return None;
+        }
+    }
+    let uid = host.uid.clone();
+    let name = name.to_owned();
+    if !host.deleting {
+        return Some(HostWrite::Delete { name, uid });
+    }
+    let rest: Vec<_> = host
+        .finalizers
+        .iter()
+        .filter(|f| *f != keys::FINALIZER_NODE)
+        .cloned()
+        .collect();
+    (rest.len() < host.finalizers.len()).then_some(HostWrite::Release {
+        late: !gone && !host.released(),
+        version: facts.hosts.get(&name).map(|h| h.version.clone()).unwrap_or_default(),
+        name,
+        uid,
+        finalizers: rest,
+    })
+}
+
+/// Whether the node holds a berth, is offered one, or is named by a Lease that cannot be read.
+fn occupied(facts: &Facts<'_>, name: &str, host: &HostView) -> bool {
+    facts.unclear.contains(NodeName::from(name).label().as_ref())
+        || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
+}
+
+/// What is published to every node of one architecture in a pool alike.
+type Forms<'a> = BTreeMap<(&'a PoolName, &'a str), BootcNodeSpec>;
+
+/// The pool that the node's BootcNode should name, if any, and what it should say before staging is allowed to some.
+/// `None`: nothing is to be changed.
+fn draft<'a>(
+    facts: &Facts<'a>,
+    node: &'a NodeView,
+    host: Option<&'a HostView>,
+    forms: &mut Forms<'a>,
+) -> Option<(Option<&'a PoolName>, Draft<'a>)> {
+    let pool = facts.membership.pool_of(&node.name);
+    let conflict = facts.membership.conflicts.get(&node.name);
+    let old = match host {
+        Some(host) if is_stale(host, Some(node)) => return None,
+        // Unreadable: whoever broke it repairs it.
+        Some(host) => Some(host.spec()?),
+        None => None,
+    };
+    let hold = conflict.map(|c| Hold {
+        reason: "NodeConflict".to_owned(),
+        message: c.message(),
+    });
+    let deleting = host.is_some_and(|h| h.deleting);
+    let pool = pool.filter(|_| !deleting);
+    // It finishes first what it has begun: neither pool nor image change under a node that holds a berth.
+    let moves = old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != pool.map_or("", PoolName::as_str));
+    if moves && host.is_some_and(|h| occupied(facts, node.name.as_str(), h)) {
+        return None;
+    }
+    let Some(pool) = pool else {
+        let hold = hold.filter(|_| !deleting);
+        if old.is_none() && hold.is_none() {
+            return None;
+        }
+        let label = match hold {
+            Some(_) => None,
+            // The label stays, so that a pool that goes knows whom it still waits for.
+            None => host.and_then(|h| h.pool_label.clone()),
+        };
+        let node_uid = node.uid.to_string();
+        let spec = BootcNodeSpec {
+            node_uid,
+            hold,
+            ..BootcNodeSpec::default()
+        };
+        return Some((
+            None,
+            Draft {
+                node,
+                host,
+                spec,
+                label,
+            },
+        ));
+    };
+    let terms = facts.terms.get(pool)?;
+    if old.is_none() && terms.target.is_none() && terms.resolving {
+        return None;
+    }
+    let waits = || facts.holds.get(pool).and_then(|holds| holds.get(&node.name)).cloned();
+    let form = forms
+        .entry((pool, &node.architecture))
+        .or_insert_with(|| form(pool, terms, &node.architecture));
+    let mut spec = BootcNodeSpec {
+        node_uid: node.uid.to_string(),
+        ..form.clone()
+    };
+    spec.hold = hold.or_else(waits).or(spec.hold);
+    Some((
+        Some(pool),
+        Draft {
+            node,
+            host,
+            spec,
+            label: Some(pool.to_string()),
+        },
+    ))
+}
+
+fn form(pool: &PoolName, terms: &Terms, architecture: &str) -> BootcNodeSpec {
+    let image = desired_image(terms, architecture);
+    let hold = image.as_ref().err().cloned();
+    let seconds = |d: Duration| format!("{}s", d.as_secs());
+    BootcNodeSpec {
+        pool_name: pool.to_string(),
+        node_uid: String::new(),
+        image: image.ok(),
+        staging: Staging::Held,
+        hold,
+        drain: terms.drain.clone(),
+        retry_token: terms.retry_token.clone(),
+        reboot_timeout: seconds(terms.reboot_timeout),
+        progress_interval: seconds(terms.progress_interval),
+    }
+}
+
+/// The digest that a target has for a node's architecture.
+pub fn desired_digest<'a>(target: Option<&'a Target>, architecture: &str) -> Option<&'a Digest> {
+    target.and_then(|t| t.digest_for(architecture))
+}
+
+fn desired_image(terms: &Terms, architecture: &str) -> Result<DesiredImage, Hold> {
+    let hold = |reason: &str, message: String| Hold {
+        reason: reason.to_owned(),
+        message,
+    };
+    let Some(target) = &terms.target else {
+        return Err(hold(
+            "ImageNotResolved",
+            "the pool's image is not resolved to a digest yet; see ImageResolved of the pool".to_owned(),
+        ));
+    };
+    let Some(digest) = target.digest_for(architecture) else {
+        let there: Vec<_> = target.platforms.iter().map(|p| p.architecture.as_str()).collect();
+        return Err(hold(
+            "NoSuchPlatform",
+            format!(
+                "{} has no image for {architecture:?}; it has: {}",
+                target.image,
+                there.join(", ")
+            ),
+        ));
+    };
+    let reference: ImageRef = target
+        .image
+        .parse()
+        .map_err(|e: berth_api::image_ref::ImageRefError| hold("InvalidReference", e.to_string()))?;
+    Ok(DesiredImage {
+        reference: reference.at(digest).to_string(),
+        digest: digest.clone(),
+        index_digest: target.digest.clone(),
+        version: target.version.clone(),
+    })
+}
+
+/// A reason for waiting names pools, nodes or platforms, however many; the schema refuses more than it has room for, and
+/// all else that is published with it.
+fn bounded(mut draft: Draft<'_>) -> Draft<'_> {
+    if let Some(hold) = &mut draft.spec.hold {
+        hold.message = one_line(&hold.message);
+    }
+    draft
+}
+
+/// The write that brings the BootcNode to the draft, when one is needed.
+fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
+    let name = draft.node.name.as_str();
+    let Some(host) = draft.host else {
+        let name = name.to_owned();
+        return Some(HostWrite::Create {
+            name,
+            spec: draft.spec,
+            label: draft.label,
+        });
+    };
+    let before = host.spec()?;
+    let finalizer = host.finalizers.iter().any(|f| f == keys::FINALIZER_NODE);
+    let same = *before == draft.spec
+        && host.pool_label == draft.label
+        && (host.deleting || (finalizer && host.owner.as_deref() == Some(draft.node.uid.as_str())));
+    if same {
+        return None;
+    }
+    let version = facts.hosts.get(name).map(|h| h.version.clone());
+    let mut finalizers = host.finalizers.clone();
+    if !finalizer && !host.deleting {
+        finalizers.push(keys::FINALIZER_NODE.to_owned());
+    }
+    Some(HostWrite::Update {
+        name: name.to_owned(),
+        uid: host.uid.clone(),
+        version: version.unwrap_or_default(),
+        before: Box::new(before.clone()),
+        spec: draft.spec,
+        label: draft.label,
+        finalizers,
+    })
+}

@@ -1,0 +1,118 @@
+//! Which members may pull now.
+//!
+//! Leave to pull is a place, and there are so many. Who pulls keeps its place until that is over: a pull that was
+//! stopped would start over. Everybody else's can be given to another: agents look at their leave only before they
+//! begin. So a node that cannot pull, backs off or is not there holds up nobody.
+
+use std::cmp::Reverse;
+
+use berth_api::node::{Phase, Staging};
+
+use super::{Draft, Facts, Terms};
+use crate::controller::view::HostView;
+
+/// What a member has to do with a place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    /// It has the digest, staged or booted, and needs no place.
+    Done,
+    /// It pulls the digest now.
+    Pulls,
+    /// It could pull; the least comes first.
+    Waits(Turn),
+    /// It cannot, for now.
+    Cannot,
+}
+
+/// Whose turn it is, among those that could pull. Those for whom it went well so far come first. Of the others the
+/// one with the fewest tries does, so that they take turns.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    /// The agent reports a failure with this digest.
+    failing: bool,
+    /// It holds a berth under a boot that is not proven, and another image is its way out: everybody waits for it.
+    stuck: Reverse<bool>,
+    /// The Node is not Ready. Its agent has been heard of lately, so that a fix can reach it; but it may be down as well.
+    broken: bool,
+    /// How often it had leave for long and did not use it.
+    unused: u32,
+    /// How often it failed.
+    attempts: u32,
+    /// Who has leave keeps it, all else being equal.
+    has_leave: Reverse<bool>,
+    /// By name.
+    index: usize,
+}
+
+/// Allows staging to as many members as may stage at once, in the order of their turns.
+pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
+    let mut places: Vec<(Standing, usize)> = drafts
+        .iter()
+        .enumerate()
+        .filter_map(|(index, draft)| Some((standing(facts, index, draft)?, index)))
+        .collect();
+    places.sort();
+    let pulling = places
+        .iter()
+        .filter(|(standing, _)| *standing == Standing::Pulls)
+        .count();
+    // Withdrawn, or told to wait: whoever has not begun with it does not.
+    let mut free = match terms.unresolved || facts.fleet_paused {
+        true => 0,
+        false => terms.max_staging.saturating_sub(pulling),
+    };
+    for (standing, index) in places {
+        let allowed = match standing {
+            Standing::Done | Standing::Pulls => true,
+            Standing::Waits(_) if free > 0 => {
+                free -= 1;
+                true
+            }
+            Standing::Waits(_) | Standing::Cannot => false,
+        };
+        if let (true, Some(draft)) = (allowed, drafts.get_mut(index)) {
+            draft.spec.staging = Staging::Allowed;
+        }
+    }
+}
+
+/// `None`: there is no image for it.
+fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standing> {
+    let digest = &draft.spec.image.as_ref()?.digest;
+    let old = draft.host.and_then(|h| h.spec());
+    let published = old
+        .and_then(|old| old.image.as_ref())
+        .is_some_and(|image| image.digest == *digest);
+    let has_leave = published && old.is_some_and(|old| old.staging == Staging::Allowed);
+    let report = draft.host.and_then(|h| h.report());
+    if report.is_some_and(|r| r.staged.as_ref() == Some(digest) || r.booted.as_ref() == Some(digest)) {
+        return Some(Standing::Done);
+    }
+    let name = &draft.node.name;
+    let heard = draft.host.is_none() || facts.heard.contains(name);
+    // It may pull a former digest still, until it has reported on this one; with leave it then goes on to this one.
+    // Also one whose Node is not Ready, as long as its agent speaks: the pull goes on.
+    let phase = report.and_then(|r| r.phase);
+    let observed = draft.host.is_some_and(HostView::observed);
+    if heard && published && (observed || has_leave) && phase == Some(Phase::Staging) {
+        return Some(Standing::Pulls);
+    }
+    let failed = report.is_some_and(|r| r.failed.contains(digest));
+    // An agent finishes its turn, on whatever digest, before it pulls; unless it cannot finish it.
+    let busy = facts.occupied.contains_key(&draft.node.uid);
+    let stuck = busy && phase == Some(Phase::Proving);
+    if !heard || failed || (busy && !stuck) || phase == Some(Phase::Degraded) {
+        return Some(Standing::Cannot);
+    }
+    let failure = report.and_then(|r| r.failure.as_ref());
+    let failure = failure.filter(|f| f.digest.as_ref().is_none_or(|d| d == digest));
+    Some(Standing::Waits(Turn {
+        failing: failure.is_some(),
+        stuck: Reverse(stuck),
+        broken: !draft.node.ready,
+        unused: facts.leaves.unused(name.as_str(), digest),
+        attempts: failure.map_or(0, |f| f.attempts),
+        has_leave: Reverse(has_leave),
+        index,
+    }))
+}

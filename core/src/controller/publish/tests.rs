@@ -1,0 +1,564 @@
+use berth_api::node::Phase;
+use berth_api::pool::{Drain, PlatformDigest};
+
+use super::*;
+use crate::Moment;
+use crate::controller::snapshot::Entry;
+use crate::controller::view::{Failing, HostContent, Report};
+use berth_api::membership::Conflict;
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn entry<V>(view: V) -> Entry<V> {
+    Entry {
+        view: view.into(),
+        version: "5".into(),
+        heard: Moment::default(),
+    }
+}
+
+fn node(name: &str) -> NodeView {
+    NodeView {
+        name: name.into(),
+        uid: NodeUid::new(format!("uid-{name}")),
+        labels: BTreeMap::new(),
+        ready: true,
+        unschedulable: false,
+        our_cordon: false,
+        architecture: "amd64".into(),
+        addresses: vec![],
+    }
+}
+
+fn target(n: u8) -> Target {
+    Target {
+        image: "quay.io/example/os:v1".into(),
+        digest: digest(n + 100),
+        version: Some("1".into()),
+        platforms: vec![PlatformDigest {
+            architecture: "amd64".into(),
+            digest: digest(n),
+        }],
+        publish_time: None,
+    }
+}
+
+/// A world of nodes, all in pool `a`, whose BootcNodes follow what is published.
+struct World {
+    nodes: Objects<NodeView>,
+    hosts: Objects<HostView>,
+    membership: Membership,
+    terms: BTreeMap<PoolName, Terms>,
+    occupied: BTreeMap<NodeUid, BTreeSet<PoolName>>,
+    overdue: BTreeSet<String>,
+    gone: BTreeSet<NodeUid>,
+    heard: BTreeSet<NodeName>,
+    leaves: Leaves,
+    holds: BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
+    fleet_paused: bool,
+}
+
+fn world(names: &[&str], max_staging: usize) -> World {
+    let terms = |target| Terms {
+        target,
+        unresolved: false,
+        resolving: false,
+        max_staging,
+        drain: Drain {
+            timeout: Some("900s".into()),
+            ..Drain::default()
+        },
+        retry_token: None,
+        reboot_timeout: Duration::from_secs(900),
+        progress_interval: Duration::from_secs(5),
+    };
+    let mut membership = Membership::default();
+    for name in names {
+        membership.join((*name).into(), "a".into());
+    }
+    World {
+        nodes: names.iter().map(|n| ((*n).to_owned(), entry(node(n)))).collect(),
+        hosts: BTreeMap::new(),
+        membership,
+        terms: [
+            ("a".into(), terms(Some(target(1)))),
+            ("b".into(), terms(Some(target(2)))),
+        ]
+        .into(),
+        occupied: BTreeMap::new(),
+        overdue: BTreeSet::new(),
+        gone: BTreeSet::new(),
+        heard: names.iter().map(|n| NodeName::from(*n)).collect(),
+        leaves: Leaves::default(),
+        holds: BTreeMap::new(),
+        fleet_paused: false,
+    }
+}
+
+impl World {
+    fn writes(&self) -> Vec<HostWrite> {
+        publish(&Facts {
+            nodes: &self.nodes,
+            hosts: &self.hosts,
+            membership: &self.membership,
+            terms: &self.terms,
+            occupied: &self.occupied,
+            unclear: &BTreeSet::new(),
+            overdue: &self.overdue,
+            confirmed_gone: &self.gone,
+            heard: &self.heard,
+            leaves: &self.leaves,
+            holds: &self.holds,
+            fleet_paused: self.fleet_paused,
+        })
+    }
+
+    /// Makes the writes that are due; no agent reports anything.
+    fn step(&mut self) -> Vec<HostWrite> {
+        let writes = self.writes();
+        for write in &writes {
+            match write {
+                HostWrite::Create { name, spec, label } => {
+                    let view = HostView {
+                        uid: format!("host-{name}"),
+                        generation: Some(1),
+                        deleting: false,
+                        finalizers: vec![keys::FINALIZER_NODE.into()],
+                        owner: Some(spec.node_uid.clone()),
+                        pool_label: label.clone(),
+                        content: Ok(HostContent {
+                            spec: spec.clone(),
+                            report: Report::default(),
+                            heartbeat: None,
+                            reboot_timed_out: false,
+                        }),
+                    };
+                    self.hosts.insert(name.clone(), entry(view));
+                }
+                HostWrite::Update {
+                    name,
+                    spec,
+                    label,
+                    finalizers,
+                    ..
+                } => self.edit(name, |host| {
+                    host.generation = host.generation.map(|g| g + 1);
+                    host.finalizers = finalizers.clone();
+                    host.pool_label = label.clone();
+                    host.content.as_mut().unwrap().spec = spec.clone();
+                }),
+                HostWrite::Delete { name, .. } => self.edit(name, |host| host.deleting = true),
+                HostWrite::Release { name, .. } => drop(self.hosts.remove(name)),
+            }
+        }
+        writes
+    }
+
+    fn edit(&mut self, name: &str, change: impl FnOnce(&mut HostView)) {
+        let mut view = self.hosts[name].view.as_ref().clone();
+        change(&mut view);
+        self.hosts.insert(name.to_owned(), entry(view));
+    }
+
+    fn report(&mut self, name: &str, change: impl FnOnce(&mut Report)) {
+        self.edit(name, |host| {
+            let generation = host.generation;
+            let content = host.content.as_mut().unwrap();
+            content.report.observed_generation = generation;
+            content.report.node_uid = Some(content.spec.node_uid.clone());
+            change(&mut content.report);
+        });
+    }
+
+    fn spec(&self, name: &str) -> &BootcNodeSpec {
+        self.hosts[name].view.spec().unwrap()
+    }
+
+    fn allowed(&self) -> Vec<&str> {
+        let allowed = |(name, host): (&'_ String, &Entry<HostView>)| {
+            (host.view.spec().unwrap().staging == Staging::Allowed).then_some(name.clone())
+        };
+        let names: BTreeSet<String> = self.hosts.iter().filter_map(allowed).collect();
+        self.hosts
+            .keys()
+            .filter(|n| names.contains(*n))
+            .map(String::as_str)
+            .collect()
+    }
+
+    fn staged(&mut self, name: &str, n: u8) {
+        self.report(name, |r| r.staged = Some(digest(n)));
+    }
+}
+
+#[test]
+fn a_member_is_told_what_it_needs_and_then_left_alone() {
+    let mut world = world(&["n1"], 1);
+    let writes = world.step();
+    assert!(matches!(&writes[..], [HostWrite::Create { label: Some(l), .. }] if l == "a"));
+    let spec = world.spec("n1").clone();
+    let image = spec.image.unwrap();
+    assert_eq!(image.reference, format!("quay.io/example/os@{}", digest(1)));
+    assert_eq!((image.digest, image.index_digest), (digest(1), digest(101)));
+    assert_eq!(
+        (spec.node_uid.as_str(), spec.drain.timeout.as_deref()),
+        ("uid-n1", Some("900s"))
+    );
+    assert!(world.step().is_empty());
+}
+
+/// A failed pull, tried so often.
+fn failing(n: u8, attempts: u32) -> Option<Failing> {
+    Some(Failing {
+        digest: Some(digest(n)),
+        attempts,
+    })
+}
+
+#[test]
+fn so_many_stage_at_once() {
+    let mut world = world(&["n1", "n2", "n3", "n4"], 2);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+    world.staged("n2", 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2", "n3"]);
+    world.report("n1", |r| r.failure = failing(1, 1));
+    world.step();
+    assert_eq!(
+        world.allowed(),
+        ["n2", "n3", "n4"],
+        "who backs off leaves its place to others"
+    );
+    world.report("n1", |r| r.failure = None);
+    assert!(world.step().is_empty(), "and waits for the next one");
+}
+
+#[test]
+fn who_pulls_keeps_its_place() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    world.report("n1", |r| {
+        r.phase = Some(Phase::Staging);
+        r.failure = failing(1, 3);
+    });
+    assert!(world.step().is_empty(), "also when it failed before");
+    let mut down = node("n1");
+    down.ready = false;
+    world.nodes.insert("n1".into(), entry(down));
+    assert!(world.step().is_empty(), "also when its Node is not Ready");
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
+    assert!(world.step().is_empty(), "also when the image is withdrawn");
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = false;
+    world.heard.remove(&"n1".into());
+    world.step();
+    assert_eq!(world.allowed(), ["n2"], "but not for ever");
+    world.heard.insert("n1".into());
+    world.report("n1", |_| {});
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "it pulls after all, and n2 had not begun");
+}
+
+#[test]
+fn nobody_begins_to_pull_while_the_fleet_is_paused() {
+    let mut world = world(&["n1", "n2", "n3"], 2);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+    world.report("n1", |r| r.phase = Some(Phase::Staging));
+    world.fleet_paused = true;
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "who pulls goes on");
+    world.fleet_paused = false;
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+}
+
+#[test]
+fn nodes_that_fail_take_turns() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    let mut turns = vec![];
+    for _ in 0..9 {
+        let name = world.allowed()[0].to_owned();
+        assert_eq!(world.allowed().len(), 1);
+        world.report(&name, |r| {
+            let attempts = r.failure.as_ref().map_or(0, |f| f.attempts);
+            r.failure = failing(1, attempts + 1);
+        });
+        turns.push(name);
+        world.step();
+    }
+    for name in ["n1", "n2", "n3"] {
+        assert_eq!(turns.iter().filter(|n| *n == name).count(), 3, "{turns:?}");
+    }
+    world.report("n2", |r| r.failure = None);
+    world.step();
+    assert_eq!(world.allowed(), ["n2"], "who has not failed comes first");
+}
+
+#[test]
+fn who_cannot_pull_has_no_leave() {
+    type Change = fn(&mut World);
+    let changes: [(&str, Change); 4] = [
+        ("failed here", |w| w.report("n1", |r| r.failed = vec![digest(1)])),
+        ("host unusable", |w| w.report("n1", |r| r.phase = Some(Phase::Degraded))),
+        ("busy", |w| {
+            drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))
+        }),
+        ("silent", |w| w.heard.retain(|n| n.as_str() != "n1")),
+    ];
+    for (what, change) in changes {
+        let mut world = world(&["n1", "n2"], 1);
+        world.step();
+        assert_eq!(world.allowed(), ["n1"]);
+        change(&mut world);
+        world.step();
+        assert_eq!(world.allowed(), ["n2"], "{what}");
+        world.staged("n2", 1);
+        world.step();
+        assert_eq!(world.allowed(), ["n2"], "{what}: not even when there is room");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_ready_pulls_after_the_others() {
+    let mut world = world(&["n1", "n2"], 1);
+    let mut broken = node("n1");
+    broken.ready = false;
+    world.nodes.insert("n1".into(), entry(broken));
+    world.step();
+    assert_eq!(world.allowed(), ["n2"]);
+    world.staged("n2", 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"], "a fix must reach it");
+}
+
+#[test]
+fn a_holder_that_cannot_prove_its_boot_pulls_first() {
+    let mut world = world(&["n1", "n2"], 1);
+    world.occupied.insert("uid-n2".into(), ["a".into()].into());
+    world.step();
+    for (phase, first) in [(Phase::Rebooting, "n1"), (Phase::Proving, "n2")] {
+        world.report("n2", |r| r.phase = Some(phase));
+        world.step();
+        assert_eq!(world.allowed(), [first], "{phase:?}");
+    }
+}
+
+#[test]
+fn leave_that_is_not_used_goes_round() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    let mut turns = BTreeSet::new();
+    let start = Moment::default();
+    for minute in 0..80 {
+        world.step();
+        assert_eq!(world.allowed().len(), 1);
+        turns.insert(world.allowed()[0].to_owned());
+        world.leaves.see(&world.hosts, start + Duration::from_secs(60 * minute));
+    }
+    assert_eq!(turns.len(), 3);
+}
+
+#[test]
+fn nobody_begins_with_an_image_that_is_withdrawn() {
+    let mut world = world(&["n1", "n2", "n3"], 2);
+    world.step();
+    world.staged("n3", 1);
+    world.step();
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
+    world.step();
+    assert_eq!(world.allowed(), ["n3"], "who has it keeps it");
+    assert_eq!(
+        world.spec("n1").image.as_ref().unwrap().digest,
+        digest(1),
+        "nothing is unstaged"
+    );
+}
+
+#[test]
+fn another_digest_starts_over() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    world.staged("n1", 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+    world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
+    world.report("n3", |r| r.booted = Some(digest(3)));
+    let writes = world.step();
+    assert_eq!(writes.len(), 3, "published to all at once");
+    assert_eq!(world.allowed(), ["n1", "n3"], "who has it already takes no place");
+}
+
+#[test]
+fn a_dead_node_keeps_no_place() {
+    let mut world = world(&["n1", "n2"], 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1"]);
+    world.heard.remove(&"n1".into());
+    world.step();
+    assert_eq!(world.allowed(), ["n2"]);
+}
+
+#[test]
+fn a_platform_without_an_image_is_told_so() {
+    let mut world = world(&["n1"], 1);
+    let mut other = node("n1");
+    other.architecture = "s390x".into();
+    world.nodes.insert("n1".into(), entry(other));
+    world.step();
+    let spec = world.spec("n1");
+    assert!(spec.image.is_none());
+    let hold = spec.hold.as_ref().unwrap();
+    assert_eq!(hold.reason, "NoSuchPlatform");
+    assert!(hold.message.contains("it has: amd64"));
+}
+
+#[test]
+fn nothing_is_said_before_there_is_something_to_say() {
+    let mut world = world(&["n1"], 1);
+    let terms = world.terms.get_mut(&"a".into()).unwrap();
+    (terms.target, terms.resolving) = (None, true);
+    assert!(world.step().is_empty());
+    world.terms.get_mut(&"a".into()).unwrap().resolving = false;
+    world.step();
+    assert_eq!(world.spec("n1").hold.as_ref().unwrap().reason, "ImageNotResolved");
+}
+
+#[test]
+fn a_node_that_holds_a_berth_is_not_moved() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    world.occupied.insert(NodeUid::from("uid-n1"), ["a".into()].into());
+    world.membership.join("n1".into(), "b".into());
+    assert!(world.step().is_empty());
+    world.membership = Membership::default();
+    assert!(world.step().is_empty());
+    world.occupied.clear();
+    world.membership.join("n1".into(), "b".into());
+    world.step();
+    assert_eq!(world.spec("n1").pool_name, "b");
+    assert_eq!(world.spec("n1").image.as_ref().unwrap().digest, digest(2));
+}
+
+#[test]
+fn a_new_target_is_published_to_a_holder_as_well() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    world.occupied.insert(NodeUid::from("uid-n1"), ["a".into()].into());
+    world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
+    world.step();
+    assert_eq!(world.spec("n1").image.as_ref().unwrap().digest, digest(3));
+}
+
+#[test]
+fn a_node_that_leaves_is_released_by_its_agent() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.membership = Membership::default();
+    world.step();
+    let spec = world.spec("n1");
+    assert!(spec.pool_name.is_empty() && spec.image.is_none());
+    assert_eq!(world.hosts["n1"].view.pool_label.as_deref(), Some("a"));
+    assert!(world.step().is_empty(), "an old report does not count");
+    world.report("n1", |r| r.phase = Some(Phase::Released));
+    assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
+    world.report("n1", |_| {});
+    assert!(matches!(&world.step()[..], [HostWrite::Release { late: false, .. }]));
+    assert!(world.step().is_empty());
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_let_go_in_the_end_unless_it_holds() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    world.membership = Membership::default();
+    world.step();
+    world.overdue.insert("host-n1".into());
+    world.occupied.insert(NodeUid::from("uid-n1"), ["a".into()].into());
+    assert!(world.step().is_empty());
+    world.occupied.clear();
+    assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
+    assert!(matches!(&world.step()[..], [HostWrite::Release { late: true, .. }]));
+}
+
+#[test]
+fn a_bootcnode_that_an_admin_deletes_comes_back() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    world.edit("n1", |h| h.deleting = true);
+    world.step();
+    assert!(world.spec("n1").pool_name.is_empty(), "its agent lets go first");
+    world.report("n1", |r| r.phase = Some(Phase::Released));
+    assert!(matches!(&world.step()[..], [HostWrite::Release { .. }]));
+    assert!(matches!(&world.step()[..], [HostWrite::Create { .. }]));
+}
+
+#[test]
+fn a_node_created_anew_gets_a_bootcnode_of_its_own() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    let mut new = node("n1");
+    new.uid = "uid-new".into();
+    world.nodes.insert("n1".into(), entry(new));
+    assert!(world.step().is_empty(), "not before a live read");
+    world.gone.insert("uid-n1".into());
+    assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
+    assert!(matches!(&world.step()[..], [HostWrite::Release { late: false, .. }]));
+    world.step();
+    assert_eq!(world.spec("n1").node_uid, "uid-new");
+}
+
+#[test]
+fn a_node_that_is_gone_is_cleaned_up() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    world.nodes.clear();
+    world.membership = Membership::default();
+    assert!(world.step().is_empty(), "not before a live read");
+    world.gone.insert("uid-n1".into());
+    world.step();
+    world.step();
+    assert!(world.hosts.is_empty());
+}
+
+#[test]
+fn a_conflict_is_named_on_the_node() {
+    let mut world = world(&["n1"], 1);
+    let conflict = |stays_in: Option<&str>| Conflict {
+        node: "n1".into(),
+        pools: vec!["a".into(), "b".into()],
+        stays_in: stays_in.map(Into::into),
+    };
+    world.membership = Membership::default();
+    world.membership.conflicts.insert("n1".into(), conflict(None));
+    world.step();
+    let spec = world.spec("n1");
+    assert!(spec.pool_name.is_empty() && spec.image.is_none());
+    assert_eq!(spec.hold.as_ref().unwrap().reason, "NodeConflict");
+    world.report("n1", |r| r.phase = Some(Phase::Released));
+    assert!(world.step().is_empty(), "it stays, to say why");
+    world.membership.conflicts.clear();
+    world.membership.join("n1".into(), "a".into());
+    world.step();
+    assert!(world.spec("n1").hold.is_none() && world.spec("n1").image.is_some());
+    world.membership.conflicts.insert("n1".into(), conflict(Some("a")));
+    world.step();
+    let spec = world.spec("n1");
+    assert!(spec.image.is_some() && spec.hold.is_some(), "it stays where it is");
+}
+
+#[test]
+fn what_is_said_to_a_node_that_waits_has_room_in_the_schema() {
+    let mut world = world(&["n1"], 1);
+    let hold = Hold {
+        reason: "RolloutHalted".into(),
+        message: "a-node-with-a-long-name, ".repeat(200),
+    };
+    world.holds.insert("a".into(), [("n1".into(), hold)].into());
+    world.step();
+    assert!(world.spec("n1").hold.as_ref().unwrap().message.chars().count() <= 1100);
+    assert!(world.step().is_empty(), "and is not said again");
+}

@@ -1,0 +1,544 @@
+//! What the controller keeps of each object: small projections, made when an object arrives, so that a cluster of
+//! thousands of nodes fits into a few tens of megabytes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::berth::{self, Berth, BerthState};
+use berth_api::fleet::BootcFleet;
+use berth_api::node::{BootcNode, BootcNodeSpec, Phase};
+use berth_api::pool::BootcNodePool;
+use berth_api::{Digest, NodeName, NodeUid, PoolName, condition, keys};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DeserializeGuard;
+
+/// How soon a change is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// Together with others: nobody waits for it.
+    Later,
+    /// As soon as the last pass is rested from.
+    Soon,
+    /// At once.
+    Now,
+}
+
+/// A projection, and how two of them differ.
+pub trait View {
+    /// Whether a plan made from `other` could look different.
+    fn differs(&self, other: &Self) -> bool;
+
+    /// How soon that is to be looked at, if it does.
+    fn news(&self, other: &Self) -> Option<News> {
+        self.differs(other).then_some(News::Soon)
+    }
+
+    /// Whether somebody other than the controller has spoken in between: an agent's report or renewal.
+    fn spoken(&self, other: &Self) -> bool {
+        self.differs(other)
+    }
+
+    /// Keeps of what was known before what this one does not say.
+    #[must_use]
+    fn after(self, _before: Option<&Self>) -> Self
+    where
+        Self: Sized,
+    {
+        self
+    }
+}
+
+/// A Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// Its name.
+    pub name: NodeName,
+    /// Its UID.
+    pub uid: NodeUid,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The kubelet says Ready.
+    pub ready: bool,
+    /// `spec.unschedulable`, by anyone's doing.
+    pub unschedulable: bool,
+    /// It carries our cordon annotation.
+    pub our_cordon: bool,
+    /// `status.nodeInfo.architecture`, in OCI words.
+    pub architecture: String,
+    /// Its `InternalIP` addresses.
+    pub addresses: Vec<String>,
+}
+
+/// A BootcNode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostView {
+    /// Its own UID.
+    pub uid: String,
+    /// Generation of its spec.
+    pub generation: Option<i64>,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// Its finalizers.
+    pub finalizers: Vec<String>,
+    /// UID of the Node that owns it.
+    pub owner: Option<String>,
+    /// Its pool label.
+    pub pool_label: Option<String>,
+    /// What it says, or why that cannot be read.
+    pub content: Result<HostContent, String>,
+}
+
+/// Spec and pruned status of a BootcNode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostContent {
+    /// What the controller published.
+    pub spec: BootcNodeSpec,
+    /// What the agent reports.
+    pub report: Report,
+    /// The agent's pulse; changes without meaning anything else.
+    pub heartbeat: Option<Timestamp>,
+    /// `RebootTimedOut` is True: what the controller itself has said, and so no part of the report.
+    pub reboot_timed_out: bool,
+}
+
+/// What the controller needs of an agent's report.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// Generation that it speaks of.
+    pub observed_generation: Option<i64>,
+    /// UID of the Node that the agent runs on.
+    pub node_uid: Option<String>,
+    /// Digest that is booted.
+    pub booted: Option<Digest>,
+    /// Digest that is staged.
+    pub staged: Option<Digest>,
+    /// The staged image is locked.
+    pub locked: bool,
+    /// Where the node is, for counting and for people.
+    pub phase: Option<Phase>,
+    /// The agent could not pull or stage, and tries again later.
+    pub failure: Option<Failing>,
+    /// The last turn that ended badly.
+    pub last_turn: Option<BadTurn>,
+    /// Digests that failed.
+    pub failed: Vec<Digest>,
+    /// `UpdatePrepared` is True.
+    pub prepared: bool,
+    /// `NodeDegraded` is True: reason and message.
+    pub degraded: Option<(String, String)>,
+    /// The retry token that the agent obeyed last.
+    pub retry_token: Option<String>,
+    /// How long the last drain took there.
+    pub drain: Option<Duration>,
+    /// How long the last reboot took there.
+    pub reboot: Option<Duration>,
+    /// The host's clock is synchronised.
+    pub clock_synchronized: bool,
+}
+
+/// A turn with a berth that did not end in an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadTurn {
+    /// How it ended.
+    pub outcome: String,
+    /// Which pod, which budget, which inhibitor.
+    pub message: String,
+    /// The digest that it was for.
+    pub digest: Digest,
+    /// How many turns for that digest ended like this.
+    pub attempts: u32,
+}
+
+/// A failure to pull or stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failing {
+    /// The digest that it is about.
+    pub digest: Option<Digest>,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+/// A berth's Lease.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeaseView {
+    /// The Lease without what is not needed to write it back.
+    pub lease: Lease,
+    /// The pool that its label names.
+    pub pool: PoolName,
+    /// The berth that it is, or why it is none.
+    pub berth: Result<Berth, String>,
+}
+
+/// A pool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolView {
+    /// Its name.
+    pub name: PoolName,
+    /// The object, pruned, or why it cannot be read.
+    pub object: Result<BootcNodePool, String>,
+}
+
+/// The BootcFleet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetView {
+    /// Every pool is paused. While the object cannot be read: what it last said.
+    pub paused: bool,
+    /// The object, pruned, or why it cannot be read.
+    pub object: Result<BootcFleet, String>,
+}
+
+impl View for NodeView {
+    fn differs(&self, other: &Self) -> bool {
+        self != other
+    }
+}
+
+impl View for HostView {
+    fn differs(&self, other: &Self) -> bool {
+        let content = match (&self.content, &other.content) {
+            (Ok(a), Ok(b)) => (&a.spec, &a.report, a.reboot_timed_out) != (&b.spec, &b.report, b.reboot_timed_out),
+            (a, b) => a != b,
+        };
+        let envelope = |v: &Self| {
+            let finalizers = v.finalizers.clone();
+            (v.uid.clone(), v.generation, v.deleting, finalizers)
+        };
+        content
+            || envelope(self) != envelope(other)
+            || (&self.owner, &self.pool_label) != (&other.owner, &other.pool_label)
+    }
+
+    fn spoken(&self, other: &Self) -> bool {
+        match (&self.content, &other.content) {
+            (Ok(a), Ok(b)) => a.report != b.report || a.heartbeat != b.heartbeat,
+            (a, b) => a != b,
+        }
+    }
+}
+
+impl View for LeaseView {
+    fn differs(&self, other: &Self) -> bool {
+        self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
+    }
+
+    /// For a berth that is given back the next node waits, and all those behind it. What else happens to a berth is counted.
+    fn news(&self, other: &Self) -> Option<News> {
+        let is_closed = |view: &Self| {
+            view.berth
+                .as_ref()
+                .is_ok_and(|b| matches!(b.state, BerthState::Closed(_)))
+        };
+        let given_back = is_closed(self) && !is_closed(other);
+        self.differs(other)
+            .then_some(if given_back { News::Now } else { News::Later })
+    }
+
+    /// What the controller writes to a held berth, and that it writes, says nothing about the holder.
+    fn spoken(&self, other: &Self) -> bool {
+        let holders = |berth: &Berth| {
+            let berth = berth.stamped(0);
+            berth.revoked(None).unwrap_or(berth)
+        };
+        let renewed = |view: &Self| view.lease.spec.as_ref().and_then(|s| s.renew_time.clone());
+        let berth = match (&self.berth, &other.berth) {
+            (Ok(a), Ok(b)) => holders(a) != holders(b),
+            (a, b) => a != b,
+        };
+        berth || renewed(self) != renewed(other)
+    }
+}
+
+impl View for PoolView {
+    fn differs(&self, other: &Self) -> bool {
+        match (&self.object, &other.object) {
+            (Ok(a), Ok(b)) => {
+                a.spec != b.spec
+                    || a.status != b.status
+                    || a.metadata.uid != b.metadata.uid
+                    || a.metadata.finalizers != b.metadata.finalizers
+                    || a.metadata.deletion_timestamp != b.metadata.deletion_timestamp
+            }
+            (a, b) => a != b,
+        }
+    }
+}
+
+impl View for FleetView {
+    fn differs(&self, other: &Self) -> bool {
+        match (&self.object, &other.object) {
+            (Ok(a), Ok(b)) => {
+                (&a.spec, &a.status, a.metadata.generation) != (&b.spec, &b.status, b.metadata.generation)
+                    || a.metadata.uid != b.metadata.uid
+            }
+            (a, b) => a != b,
+        }
+    }
+
+    /// Somebody who breaks the object has not said that everything shall go on.
+    fn after(self, before: Option<&Self>) -> Self {
+        let paused = match &self.object {
+            Ok(object) => object.spec.paused,
+            Err(_) => before.is_some_and(|before| before.paused),
+        };
+        Self { paused, ..self }
+    }
+}
+
+impl FleetView {
+    /// Projects a BootcFleet.
+    pub fn of(object: DeserializeGuard<BootcFleet>) -> Self {
+        match object.0 {
+            Ok(mut fleet) => {
+                fleet.metadata.managed_fields = None;
+                fleet.metadata.annotations = None;
+                Self {
+                    paused: fleet.spec.paused,
+                    object: Ok(fleet),
+                }
+            }
+            Err(invalid) => Self {
+                paused: false,
+                object: Err(condition::one_line(&invalid.error)),
+            },
+        }
+    }
+}
+
+impl NodeView {
+    /// Projects a Node.
+    pub fn of(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        let status = node.status.as_ref();
+        let ready = status
+            .and_then(|s| s.conditions.as_ref())
+            .into_iter()
+            .flatten()
+            .any(|c| c.type_ == "Ready" && c.status == "True");
+        let info = status.and_then(|s| s.node_info.as_ref());
+        let addresses = status.and_then(|s| s.addresses.as_ref()).into_iter().flatten();
+        Self {
+            name: NodeName::new(node.metadata.name.clone().unwrap_or_default()),
+            uid: NodeUid::new(node.metadata.uid.clone().unwrap_or_default()),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            ready,
+            unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or_default(),
+            our_cordon: has_annotation(&node.metadata, keys::ANNOTATION_CORDON),
+            architecture: info.map(|i| i.architecture.clone()).unwrap_or_default(),
+            addresses: addresses
+                .filter(|a| a.type_ == "InternalIP")
+                .map(|a| a.address.clone())
+                .collect(),
+        }
+    }
+}
+
+fn has_annotation(metadata: &ObjectMeta, key: &str) -> bool {
+    metadata.annotations.as_ref().is_some_and(|a| a.contains_key(key))
+}
+
+impl HostView {
+    /// Projects a BootcNode.
+    pub fn of(object: DeserializeGuard<BootcNode>) -> Self {
+        let (metadata, content) = match object.0 {
+            Ok(object) => {
+                let status = object.status.unwrap_or_default();
+                let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
+                let reboot_timed_out = condition::is_true(&status.conditions, condition::node::REBOOT_TIMED_OUT);
+                let content = HostContent {
+                    spec: object.spec,
+                    report: Report::of(status),
+                    heartbeat,
+                    reboot_timed_out,
+                };
+                (object.metadata, Ok(content))
+            }
+            Err(invalid) => (invalid.metadata, Err(condition::one_line(&invalid.error))),
+        };
+        let owner = metadata
+            .owner_references
+            .into_iter()
+            .flatten()
+            .find(|o| o.kind == "Node")
+            .map(|o| o.uid);
+        Self {
+            uid: metadata.uid.unwrap_or_default(),
+            generation: metadata.generation,
+            deleting: metadata.deletion_timestamp.is_some(),
+            finalizers: metadata.finalizers.unwrap_or_default(),
+            owner,
+            pool_label: metadata.labels.and_then(|mut l| l.remove(keys::LABEL_POOL)),
+            content,
+        }
+    }
+
+    /// The spec, when it can be read.
+    pub fn spec(&self) -> Option<&BootcNodeSpec> {
+        self.content.as_ref().ok().map(|c| &c.spec)
+    }
+
+    /// The report, when it can be read.
+    pub fn report(&self) -> Option<&Report> {
+        self.content.as_ref().ok().map(|c| &c.report)
+    }
+
+    /// Whether its status says that it does not come back.
+    pub fn reboot_timed_out(&self) -> bool {
+        self.content.as_ref().is_ok_and(|c| c.reboot_timed_out)
+    }
+
+    /// Whether the agent has reported on what is published now, from the Node that it was published for.
+    pub fn observed(&self) -> bool {
+        self.generation
+            .is_some_and(|generation| self.observed_since(generation))
+    }
+
+    /// Whether the agent has reported on that generation or a later one, from the Node that it was published for.
+    pub fn observed_since(&self, generation: i64) -> bool {
+        self.content.as_ref().is_ok_and(|c| {
+            c.report.observed_generation.is_some_and(|seen| seen >= generation)
+                && c.report.node_uid.as_deref() == Some(c.spec.node_uid.as_str())
+        })
+    }
+
+    /// Whether the agent reports that what Berth did on the node is undone.
+    pub fn released(&self) -> bool {
+        let report = self.report();
+        report.is_some_and(|r| {
+            r.phase == Some(Phase::Released)
+                && r.observed_generation.is_some()
+                && r.observed_generation == self.generation
+        })
+    }
+}
+
+impl Report {
+    fn of(status: berth_api::node::BootcNodeStatus) -> Self {
+        let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED)
+            .filter(|c| c.status == "True")
+            .map(|c| (c.reason.clone(), c.message.clone()));
+        let locked = status.staged.as_ref().is_some_and(|s| s.locked);
+        Self {
+            observed_generation: status.observed_generation,
+            node_uid: status.node_uid,
+            booted: status.booted.and_then(|d| d.digest),
+            staged: status.staged.and_then(|d| d.digest),
+            locked,
+            phase: status.phase,
+            failure: status.failure.map(|f| Failing {
+                digest: f.digest,
+                attempts: f.attempts,
+            }),
+            last_turn: status.last_turn.map(|t| BadTurn {
+                outcome: t.outcome,
+                message: t.message,
+                digest: t.digest,
+                attempts: t.attempts,
+            }),
+            failed: status.failed_digests,
+            prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
+            retry_token: status.retry_token,
+            drain: status.drain_seconds.map(|s| Duration::from_secs(s.into())),
+            reboot: status.reboot_seconds.map(|s| Duration::from_secs(s.into())),
+            clock_synchronized: status.clock_synchronized.unwrap_or_default(),
+            degraded,
+        }
+    }
+}
+
+impl LeaseView {
+    /// Projects a Lease that carries the pool label.
+    pub fn of(mut lease: Lease) -> Self {
+        lease.metadata.managed_fields = None;
+        let pool = lease.metadata.labels.as_ref().and_then(|l| l.get(keys::LABEL_POOL));
+        let pool = PoolName::new(pool.cloned().unwrap_or_default());
+        let berth = berth::lease::read(&lease).map_err(|e| e.to_string());
+        Self { lease, pool, berth }
+    }
+
+    /// Name of the Lease.
+    pub fn name(&self) -> &str {
+        self.lease.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+impl PoolView {
+    /// Projects a pool.
+    pub fn of(object: DeserializeGuard<BootcNodePool>) -> Self {
+        let prune = |metadata: &mut ObjectMeta| {
+            metadata.managed_fields = None;
+            metadata.annotations = None;
+        };
+        match object.0 {
+            Ok(mut pool) => {
+                prune(&mut pool.metadata);
+                Self {
+                    name: PoolName::new(pool.metadata.name.clone().unwrap_or_default()),
+                    object: Ok(pool),
+                }
+            }
+            Err(invalid) => Self {
+                name: PoolName::new(invalid.metadata.name.unwrap_or_default()),
+                object: Err(condition::one_line(&invalid.error)),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::BootId;
+    use berth_api::berth::Offer;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+    use super::*;
+
+    #[test]
+    fn a_fleet_that_cannot_be_read_stays_as_it_was() {
+        let fleet = |spec: serde_json::Value| {
+            let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
+            FleetView::of(serde_json::from_value(object).unwrap())
+        };
+        let paused = fleet(serde_json::json!({"paused": true})).after(None);
+        assert!(paused.paused);
+        let broken = fleet(serde_json::json!({"paused": "perhaps"}));
+        assert!(broken.object.is_err() && broken.clone().after(Some(&paused)).paused);
+        assert!(!broken.after(None).paused);
+        assert!(!fleet(serde_json::json!({})).after(Some(&paused)).paused);
+    }
+
+    #[test]
+    fn only_the_holder_speaks_for_itself_on_its_berth() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let offer = Offer {
+            node: "n1".into(),
+            uid: "u".into(),
+            target,
+            open_until: Some(at(9)),
+        };
+        let boot = || BootId::from("b");
+        let offered = Berth::new("p".into(), 0, 1).offered(offer).unwrap();
+        let taken = offered.taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
+        let view = |berth: &Berth, renewed: i64, version: &str| {
+            let mut lease = berth::lease::create(berth, "ns", Duration::from_secs(1), at(1));
+            lease.metadata.resource_version = Some(version.into());
+            lease.spec.as_mut().unwrap().renew_time = Some(MicroTime::from(at(renewed)));
+            LeaseView::of(lease)
+        };
+        let before = view(&taken, 1, "1");
+        let ours = [
+            taken.clone(),
+            taken.stamped(2),
+            taken.revoked(Some("Paused".into())).unwrap(),
+        ];
+        for berth in ours {
+            assert!(!view(&berth, 1, "2").spoken(&before), "{berth:?}");
+        }
+        assert!(view(&taken, 2, "2").spoken(&before), "a renewal");
+        assert!(view(&taken.committed(boot()).unwrap(), 1, "2").spoken(&before));
+        assert!(before.spoken(&view(&offered, 1, "0")));
+    }
+}

@@ -1,0 +1,13 @@
+//! Everything that Berth decides: facts in, next step out. Pure: nothing here does I/O, reads a clock or draws a random
+//! number; time, identity and chance are arguments. The same functions run in the programs, in the command line's
+//! preview and inside the model checker.
+//!
+//! [`agent`] decides for one node, [`controller`] for the fleet.
+
+pub mod agent;
+#[cfg(feature = "controller")]
+pub mod controller;
+mod moment;
+pub mod text;
+
+pub use moment::Moment;

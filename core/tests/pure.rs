@@ -1,0 +1,36 @@
+//! What decides must not be able to do anything: its dependencies have no way to wait, to ask or to look at a clock.
+
+use std::process::Command;
+
+/// Crates that do I/O, wait, parse a command line or read a clock.
+const FORBIDDEN: &[&str] = &[
+    "tokio",
+    "kube-client",
+    "kube-runtime",
+    "hyper",
+    "zbus",
+    "clap",
+    "rtime-clock",
+    "fastrand",
+    "rand",
+    "getrandom",
+    "nix",
+    "rustix",
+];
+
+#[test]
+fn decisions_can_neither_ask_nor_wait() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none"])
+        .args(["--features", "controller", "--target", "x86_64-unknown-linux-gnu"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree: {words}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let built_with: Vec<_> = lines.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(built_with.contains(&"berth-api"), "{built_with:?}");
+    let found: Vec<_> = built_with.iter().filter(|name| FORBIDDEN.contains(name)).collect();
+    assert!(found.is_empty(), "berth-core must stay pure, and depends on {found:?}");
+}
