@@ -69,7 +69,7 @@ async fn start(args: Args) -> Result<()> {
         let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
         let (namespace, trust_clock) = (args.namespace.clone(), args.trust_clock);
-        anyhow::Ok(Agent::new(Setup {
+        Agent::new(Setup {
             node,
             host,
             client,
@@ -77,7 +77,7 @@ async fn start(args: Args) -> Result<()> {
             namespace,
             heartbeat,
             trust_clock,
-        }))
+        })
     };
     let agent = tokio::select! {
         () = &mut stop => return Ok(()),

@@ -1,18 +1,17 @@
 //! The loop: gather what is known, decide, report, do one step; when there is nothing to do, wait for a change.
 
-use std::mem::Discriminant;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use berth_api::berth::Outcome;
-use berth_api::digest::Digest;
 use berth_api::duration;
-use berth_api::names::NodeName;
+use berth_api::names::{BootId, NodeName};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::DEFAULT_PROGRESS_INTERVAL;
-use berth_core::agent::facts::{ClusterNode, DrainFacts, Facts, Os, Past, Trouble};
+use berth_core::agent::facts::{Facts, Past};
+use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::report::{Subject, phase, report};
-use berth_core::agent::step::{Step, Why, step};
+use berth_core::agent::step::{Step, WaitReason, step};
+use berth_core::{Moment, Now};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -20,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::clients::KubeletClient;
-use crate::host::clock::Clock;
+use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
 use crate::jitter::Jitter;
 use crate::node::cordon::NodeError;
@@ -30,12 +29,6 @@ use crate::watches::{self, Berths, Seen};
 
 /// Longest sleep of the loop: also how often a service manager's watchdog hears of us, at least.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
-/// How often a host that cannot be updated, or runs what nobody asked for, is looked at again.
-const HOST_AGAIN: Duration = Duration::from_secs(30);
-/// So many failures of one step in a row are reported; fewer are the ordinary noise of a cluster.
-pub(crate) const TELL_AFTER: u32 = 3;
-/// So many failures to unlock end a turn.
-const GIVE_UP_AFTER: u32 = 3;
 
 /// What an agent is started with.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
@@ -56,106 +49,110 @@ pub struct Setup {
     pub trust_clock: bool,
 }
 
-/// The agent's state between two passes. Only what can be found again, or may be lost, lives here alone.
+/// The agent: its ways to the world, and what it knows. Only what can be found again, or may be lost, lives here alone.
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) node: NodeName,
     pub(crate) host: Host,
     pub(crate) kubelet: KubeletClient,
     pub(crate) berths: Berths,
-    pub(crate) past: Past,
-    pub(crate) os: Os,
-    pub(crate) fresh: bool,
-    pub(crate) cluster_node: ClusterNode,
-    pub(crate) drain: Option<Drain>,
-    pub(crate) drained: DrainFacts,
-    pub(crate) next_pass: Option<Instant>,
-    /// When this process took the berth, or began to drain under a boot that is not proven.
-    pub(crate) turn_since: Option<Instant>,
-    pub(crate) reboot_asked: Option<Instant>,
-    pub(crate) reboot_blocked: Option<(String, Instant)>,
-    /// Whether the last write of the berth was this process's, and was answered.
-    pub(crate) fenced: bool,
-    pub(crate) restored: bool,
-    /// Whether the end of the running turn is counted.
-    pub(crate) turn_counted: bool,
-    /// How the running turn ends, for people; the outcome itself is in the Lease.
-    pub(crate) turn_message: String,
-    /// The digest whose pull ended and whose staging is not confirmed yet.
-    pub(crate) pulled: Option<Digest>,
-    pub(crate) rivals: Vec<String>,
-    /// Whether the host's clock is synchronised, and when that was asked.
-    pub(crate) clock: Clock,
-    pub(crate) finalization_failed: bool,
-    pub(crate) bootc_version: Option<String>,
-    /// The last change of what is staged that ended well, until something else was decided.
-    pub(crate) changed: Option<String>,
-    /// When the host was looked at last.
-    pub(crate) looked: Instant,
-    pub(crate) jitter: Jitter,
-    /// UID of the Node that the BootcNode was published for.
-    pub(crate) published_for: Option<String>,
+    pub(crate) status: StatusWriter,
     pub(crate) object: watch::Receiver<Seen>,
     changes: watch::Receiver<u64>,
-    pub(crate) status: StatusWriter,
-    heartbeat: Duration,
-    last_heartbeat: Instant,
-    heartbeat_time: Time,
-    pub(crate) started: Instant,
-    /// The step that failed last, and how often in a row.
-    pub(crate) failing: Option<(Discriminant<Step>, Trouble)>,
+    pub(crate) clock: Clock,
+    pub(crate) host_clock: HostClock,
+    /// Everything that decisions are made from.
+    pub(crate) knowledge: Knowledge,
+    /// The memory as the host has it.
+    written: Past,
+    /// The pods of the running drain, and its number.
+    pub(crate) drain: (u64, Drain),
+    pub(crate) bootc_version: Option<String>,
+    heartbeat: Heartbeat,
     last_log: Option<(Phase, Step)>,
     /// Passes in a row that failed, also before there was a step.
     in_vain: u32,
 }
 
+/// Signs of life.
+#[derive(Debug)]
+struct Heartbeat {
+    every: Duration,
+    last: Instant,
+    time: Time,
+}
+
+impl Heartbeat {
+    fn every(interval: Duration) -> Self {
+        Self {
+            every: interval,
+            last: Instant::now(),
+            time: Time::from(Timestamp::now()),
+        }
+    }
+
+    /// The next one is due; it is given with this call.
+    fn is_due(&mut self) -> bool {
+        let due = self.last.elapsed() >= self.every;
+        if due {
+            *self = Self::every(self.every);
+        }
+        due
+    }
+
+    fn next(&self) -> Duration {
+        self.every.saturating_sub(self.last.elapsed())
+    }
+}
+
+/// This process's clock and its chance.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    began: Instant,
+    jitter: Jitter,
+}
+
+impl Clock {
+    /// The present.
+    pub(crate) fn now(&mut self) -> Now {
+        Now {
+            wall: Timestamp::now(),
+            clock: Moment::after(self.began.elapsed()),
+            chance: self.jitter.fraction(),
+        }
+    }
+}
+
 impl Agent {
     /// Prepares the loop: reads the memory on the host, opens the watch of the BootcNode.
-    pub fn new(setup: Setup) -> Self {
-        let memory = setup.host.memory();
-        let past = Past::from(memory);
-        let changes = setup.host.changes();
-        let object = watches::bootc_node(setup.client.clone(), &setup.node);
-        let jitter = Jitter::new(&setup.node);
-        Self {
+    ///
+    /// # Errors
+    /// When the boot ID cannot be read.
+    pub fn new(setup: Setup) -> Result<Self> {
+        let mut clock = Clock {
+            began: Instant::now(),
+            jitter: Jitter::new(&setup.node),
+        };
+        let past = setup.host.memory();
+        let boot_id = setup.host.boot_id()?;
+        Ok(Self {
+            knowledge: Knowledge::new(setup.node.clone(), boot_id, past.clone(), &clock.now()),
+            written: past,
+            changes: setup.host.changes(),
+            object: watches::bootc_node(setup.client.clone(), &setup.node),
             berths: Berths::new(setup.client.clone(), &setup.namespace, &setup.node),
             status: StatusWriter::new(setup.client, &setup.node),
             node: setup.node,
             host: setup.host,
             kubelet: setup.kubelet,
-            past,
-            os: Os::Unknown,
-            fresh: false,
-            cluster_node: ClusterNode::Unread,
-            drain: None,
-            drained: DrainFacts::default(),
-            next_pass: None,
-            turn_since: None,
-            reboot_asked: None,
-            reboot_blocked: None,
-            fenced: false,
-            restored: false,
-            turn_counted: false,
-            turn_message: String::new(),
-            pulled: None,
-            rivals: vec![],
-            clock: Clock::new(setup.trust_clock),
-            finalization_failed: false,
+            clock,
+            host_clock: HostClock::new(setup.trust_clock),
+            drain: (0, Drain::default()),
             bootc_version: None,
-            changed: None,
-            looked: Instant::now(),
-            jitter,
-            published_for: None,
-            object,
-            changes,
-            heartbeat: setup.heartbeat,
-            last_heartbeat: Instant::now(),
-            heartbeat_time: Time::from(Timestamp::now()),
-            started: Instant::now(),
-            failing: None,
+            heartbeat: Heartbeat::every(setup.heartbeat),
             last_log: None,
             in_vain: 0,
-        }
+        })
     }
 
     /// Runs until the future that ends it does.
@@ -200,90 +197,79 @@ impl Agent {
     async fn pass(&mut self) -> Result<Duration> {
         self.keep_up().await?;
         let object = self.object();
-        let facts = self.gather(&object).await?;
+        self.gather(object.as_ref()).await?;
+        let facts = self.knowledge.facts(&self.clock.now());
         let next = step(&facts);
-        self.log(&facts, &next, &object);
+        self.log(&facts, &next, object.as_ref());
         self.berths.watch(needs_watch(&facts, &next));
         // While the host goes down, what was said before stays true.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
-        let going_down = matches!(next, Step::Wait(Why::ShuttingDown, _));
-        if (resting && !going_down) || self.failing.is_some() {
-            self.report(&facts, &next, &object).await;
+        let going_down = matches!(next, Step::Wait(WaitReason::ShuttingDown, _));
+        if (resting && !going_down) || self.knowledge.trouble().is_some() {
+            self.report(&facts, &next, object.as_ref()).await;
         }
-        match next {
-            Step::Wait(why, wait) => {
-                self.failing = None;
-                self.changed = None;
-                Ok(self.rest(why, wait))
-            }
-            next => {
-                let kind = std::mem::discriminant(&next);
-                if !matches!(
-                    next,
-                    Step::Lock | Step::Unlock | Step::Unstage | Step::LookAtHost | Step::ReadNode
-                ) {
-                    self.changed = None;
-                }
-                let done = self.act(next.clone()).await;
-                match &done {
-                    Ok(()) if self.failing.as_ref().is_some_and(|(k, _)| *k == kind) => self.failing = None,
-                    Ok(()) => {}
-                    Err(error) => self.count_failure(&next, error),
-                }
-                done.map(|()| Duration::ZERO)
-            }
+        if let Step::Wait(why, wait) = next {
+            self.learn(Event::Rests(why));
+            let heartbeat = self.heartbeat.next().max(Duration::from_millis(10));
+            return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(heartbeat));
         }
+        self.act(&next).await?;
+        Ok(Duration::ZERO)
     }
 
     /// Knows the berths, and once in a while looks at what nobody announces.
     async fn keep_up(&mut self) -> Result<()> {
-        let due = self.last_heartbeat.elapsed() >= self.heartbeat;
+        let due = self.heartbeat.is_due();
         if due {
-            self.last_heartbeat = Instant::now();
-            self.heartbeat_time = Time::from(Timestamp::now());
-            // Somebody may have staged, unlocked or removed an image since.
-            self.fresh = false;
-            if !self.in_turn() {
-                self.os = Os::Unknown;
-            }
-            // A cordon of ours that arrived late, after its berth was closed over our head, is seen by nobody else.
-            self.cluster_node = ClusterNode::Unread;
+            self.learn(Event::Heartbeat);
         }
-        if due || self.berths.berths().is_none() {
-            self.berths
-                .refresh()
-                .await
-                .context("cannot list the berths of this node")?;
+        if due || self.knowledge.berths.is_none() {
+            self.refresh_berths().await?;
         }
-        self.berths.catch_up();
-        if matches!(self.os, Os::Unusable { .. }) && self.looked.elapsed() >= HOST_AGAIN {
-            self.fresh = false;
+        if self.berths.catch_up() {
+            self.learn_berths();
         }
         Ok(())
     }
 
-    /// Whether this node holds a berth.
-    pub(crate) fn in_turn(&self) -> bool {
-        self.berths
-            .berths()
-            .is_some_and(|b| b.iter().any(|b| b.holding().is_some()))
+    /// Takes in what has happened.
+    pub(crate) fn learn(&mut self, event: Event<'_>) {
+        self.knowledge.after(event, &self.clock.now());
     }
 
-    /// Who holds a berth acts on nothing that it did not just read.
-    pub(crate) fn unread_node_in_turn(&mut self) {
-        if self.in_turn() {
-            self.cluster_node = ClusterNode::Unread;
+    /// The running boot, as it was read in this pass.
+    pub(crate) fn boot_id(&self) -> BootId {
+        self.knowledge.services.boot_id.clone()
+    }
+
+    /// Stores on the host what must outlive the BootcNode.
+    pub(crate) fn remember(&mut self) {
+        if self.knowledge.past == self.written {
+            return;
+        }
+        if let Err(error) = self.save_memory() {
+            tracing::error!(
+                error = format!("{error:#}"),
+                "cannot write the agent's memory on the host; check that /var/lib/berth is writable"
+            );
         }
     }
 
+    /// The same, where nothing may go on without it.
+    pub(crate) fn save_memory(&mut self) -> Result<()> {
+        self.host.save_memory(&self.knowledge.past)?;
+        self.written = self.knowledge.past.clone();
+        Ok(())
+    }
+
     /// Writes the status when it says something new.
-    async fn report(&mut self, facts: &Facts, next: &Step, object: &Option<BootcNode>) {
+    async fn report(&mut self, facts: &Facts, next: &Step, object: Option<&BootcNode>) {
         let Some(object) = object else { return };
         let subject = Subject {
             generation: object.metadata.generation,
             step: next,
             bootc_version: self.bootc_version.clone(),
-            heartbeat: self.heartbeat_time.clone(),
+            heartbeat: self.heartbeat.time.clone(),
         };
         let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
         let status: BootcNodeStatus = report(facts, &subject, self.status.known());
@@ -295,29 +281,8 @@ impl Agent {
         }
     }
 
-    /// Remembers why no reboot came of it, and since when.
-    pub(crate) fn reboot_is_blocked(&mut self, why: String) {
-        self.reboot_blocked = Some((why, Instant::now()));
-    }
-
-    /// The turn ends like this: remember what the next one must know.
-    pub(crate) fn count_turn(&mut self, outcome: Outcome, digest: &Digest) {
-        let message = match self.turn_message.as_str() {
-            "" => outcome.as_str().to_owned(),
-            message => message.to_owned(),
-        };
-        let jitter = self.jitter.fraction();
-        self.past
-            .turn_ended(outcome, &message, digest, Timestamp::now(), jitter);
-        if outcome == Outcome::Updated {
-            self.past.succeeded(digest);
-        }
-        self.turn_counted = true;
-        self.remember();
-    }
-
     /// One line for each new thing that the agent does.
-    fn log(&mut self, facts: &Facts, next: &Step, object: &Option<BootcNode>) {
+    fn log(&mut self, facts: &Facts, next: &Step, object: Option<&BootcNode>) {
         let phase = phase(facts, next);
         let same = self.last_log.as_ref().is_some_and(|(p, s)| {
             *p == phase && std::mem::discriminant(s) == std::mem::discriminant(next) && why(s) == why(next)
@@ -325,79 +290,23 @@ impl Agent {
         if same {
             return;
         }
-        let pool = object.as_ref().map(|o| o.spec.pool_name.as_str()).unwrap_or_default();
+        let pool = object.map(|o| o.spec.pool_name.as_str()).unwrap_or_default();
         tracing::info!(phase = phase.as_str(), step = describe(next), pool, "step");
         self.last_log = Some((phase, next.clone()));
     }
 
-    /// How long to rest, and what must be read anew afterwards.
-    fn rest(&mut self, why: Why, wait: Option<Duration>) -> Duration {
-        self.unread_node_in_turn();
-        match why {
-            Why::ForeignBerth | Why::OtherNode | Why::Excluded => self.cluster_node = ClusterNode::Unread,
-            Why::Rebooting | Why::NoBerth => self.fresh = false,
-            Why::Revoked | Why::WindowClosed => {
-                self.fresh = false;
-                self.drain = None;
-                self.forget_drain();
-            }
-            Why::Inhibited => {
-                self.fresh = false;
-                self.forget_drain();
-            }
-            Why::Unproven if self.looked.elapsed() >= HOST_AGAIN => self.fresh = false,
-            _ => {}
-        }
-        let heartbeat = self.heartbeat.saturating_sub(self.last_heartbeat.elapsed());
-        wait.unwrap_or(LONGEST_WAIT)
-            .min(LONGEST_WAIT)
-            .min(heartbeat.max(Duration::from_millis(10)))
-    }
-
-    /// Before it goes on from a boot that is not proven, a holder may have to wait for days. What was drained before
-    /// that says nothing of the pods that are there afterwards; and a drain that has yet to begin is not overdue.
-    fn forget_drain(&mut self) {
-        self.drained = DrainFacts::default();
-        self.next_pass = None;
-        self.turn_since = None;
-    }
-
-    /// Counts failures of the same step, whatever succeeded in between on the way to it.
-    fn count_failure(&mut self, step: &Step, error: &anyhow::Error) {
-        let kind = std::mem::discriminant(step);
-        let before = self
-            .failing
-            .as_ref()
-            .filter(|(k, _)| *k == kind)
-            .map_or(0, |(_, t)| t.attempts);
-        let attempts = before.saturating_add(1);
-        let message = format!("{error:#}");
-        if *step == Step::Unlock && attempts >= GIVE_UP_AFTER {
-            // The turn ends here, with the image locked, rather than never.
-            self.reboot_is_blocked(format!("the staged image cannot be unlocked: {message}"));
-        }
-        self.failing = Some((
-            kind,
-            Trouble {
-                reason: reason(error),
-                message,
-                attempts,
-            },
-        ));
-    }
-
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
         self.in_vain = self.in_vain.saturating_add(1);
-        let attempts = self.failing.as_ref().map_or(1, |(_, t)| t.attempts).max(self.in_vain);
+        let attempts = self.knowledge.trouble().map_or(1, |t| t.attempts).max(self.in_vain);
         let base = Duration::from_millis(100).saturating_mul(1 << attempts.min(8));
-        let wait = base.mul_f64(0.5 + self.jitter.fraction()).min(LONGEST_WAIT);
+        let wait = base.mul_f64(0.5 + self.clock.jitter.fraction()).min(LONGEST_WAIT);
         tracing::warn!(
             error = format!("{error:#}"),
             attempts,
             wait_ms = wait.as_millis() as u64,
             "step failed; trying again"
         );
-        self.cluster_node = ClusterNode::Unread;
+        self.learn(Event::Unreadable);
         wait
     }
 
@@ -421,15 +330,14 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     }
 }
 
-/// The condition reason of an error: that of the host tool, or of the API server.
-fn reason(error: &anyhow::Error) -> &'static str {
-    if let Some(host) = error.downcast_ref::<HostError>() {
-        return host.reason();
-    }
-    match error.downcast_ref::<NodeError>() {
-        Some(NodeError::Forbidden(_)) => "KubeletForbidden",
-        _ => "StepFailed",
-    }
+/// Condition reason and words of an error: the host tool's, or the API server's.
+pub(crate) fn trouble(error: &anyhow::Error) -> (&'static str, String) {
+    let reason = match (error.downcast_ref::<HostError>(), error.downcast_ref::<NodeError>()) {
+        (Some(host), _) => host.reason(),
+        (None, Some(NodeError::Forbidden(_))) => "KubeletForbidden",
+        (None, _) => "StepFailed",
+    };
+    (reason, format!("{error:#}"))
 }
 
 /// Tells a service manager that the loop turns.
@@ -442,18 +350,26 @@ fn needs_watch(facts: &Facts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
     let waiting = matches!(
         next,
-        Step::Wait(Why::NoBerth | Why::ForeignBerth | Why::Excluded | Why::BackingOff, _) | Step::Take(_)
+        Step::Wait(
+            WaitReason::NoBerth
+                | WaitReason::Inhibited
+                | WaitReason::ForeignBerth
+                | WaitReason::Excluded
+                | WaitReason::BackingOff,
+            _
+        ) | Step::Take(_)
     );
     holding || waiting || (matches!(next, Step::ReadNode) && facts.host.os.staged().is_some())
 }
 
-fn why(step: &Step) -> Option<Why> {
+fn why(step: &Step) -> Option<WaitReason> {
     match step {
         Step::Wait(why, _) => Some(*why),
         _ => None,
     }
 }
 
+/// Step in one line, for the log.
 pub(crate) fn describe(step: &Step) -> String {
     match step {
         Step::Wait(why, _) => format!("Wait({why:?})"),
@@ -468,48 +384,13 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Release(b, outcome, message) => format!("Release({}, {}, {message})", b.name(), outcome.as_str()),
         Step::Restore(b) => format!("Restore({})", b.name()),
         Step::GiveBack(b) => format!("GiveBack({})", b.name()),
-        other => format!("{other:?}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::HostRoot;
-
-    async fn agent(root: &std::path::Path) -> Agent {
-        crate::clients::install_crypto().ok();
-        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap();
-        Agent::new(Setup {
-            node: NodeName::from("n1"),
-            host: Host::connect(None, HostRoot::new(root)).await.unwrap(),
-            client,
-            kubelet: KubeletClient::new(std::path::Path::new("/kubeconfig"), root),
-            namespace: "berth-system".to_owned(),
-            heartbeat: Duration::from_secs(300),
-            trust_clock: false,
-        })
-    }
-
-    #[tokio::test]
-    async fn a_drain_is_forgotten_while_a_gate_is_closed_and_kept_while_pods_leave() {
-        let scratch = std::env::temp_dir().join(format!("berth-run-{}", std::process::id()));
-        let mut agent = agent(&scratch).await;
-        for (why, forgotten) in [
-            (Why::Revoked, true),
-            (Why::WindowClosed, true),
-            (Why::Inhibited, true),
-            (Why::Draining, false),
-        ] {
-            agent.drained.done = true;
-            agent.turn_since = Some(Instant::now());
-            agent.rest(why, None);
-            assert_eq!(
-                (agent.drained.done, agent.turn_since.is_some()),
-                (!forgotten, !forgotten),
-                "{why:?}"
-            );
-        }
-        std::fs::remove_dir_all(&scratch).unwrap();
+        Step::LookAtHost
+        | Step::ReadNode
+        | Step::Lock
+        | Step::Unlock
+        | Step::Unstage
+        | Step::Reboot
+        | Step::Drain
+        | Step::Uncordon => format!("{step:?}"),
     }
 }

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use berth_api::condition::node::REBOOT_TIMED_OUT;
 use berth_api::keys;
 use berth_api::names::NodeName;
-use berth_api::node::{BootcNode, BootcNodeStatus, Phase, Progress};
-use jiff::Timestamp;
+use berth_api::node::{BootcNode, BootcNodeStatus, Progress};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -31,8 +30,6 @@ pub struct StatusWriter {
     known: BootcNodeStatus,
     /// resourceVersion of the object when `known` was its status.
     version: u64,
-    /// When this process saw `known.phase` begin, and how long it had lasted by then.
-    phase: (Instant, Duration),
     progress: Option<(Instant, u64)>,
     blockers: Option<Instant>,
 }
@@ -46,7 +43,6 @@ impl StatusWriter {
             uid: None,
             known: BootcNodeStatus::default(),
             version: 0,
-            phase: (Instant::now(), Duration::ZERO),
             progress: None,
             blockers: None,
         }
@@ -60,13 +56,8 @@ impl StatusWriter {
         let status = own(object.status.clone().unwrap_or_default());
         if first {
             self.uid = object.metadata.uid.clone();
-            self.phase = (Instant::now(), lasted(&status, Timestamp::now()));
         } else if version <= self.version || status == self.known {
             return None;
-        } else if status.phase != self.known.phase {
-            // A write of ours whose answer was lost: the time that the phase before it took is not this one's. It would
-            // end a drain that has just begun, or have it use force.
-            self.phase = (Instant::now(), Duration::ZERO);
         }
         self.version = version;
         self.known = status;
@@ -76,15 +67,6 @@ impl StatusWriter {
     /// The status as it was written last.
     pub fn known(&self) -> &BootcNodeStatus {
         &self.known
-    }
-
-    /// How long the node has been in that phase; zero when it is in another. Counted by this process's own clock, so
-    /// that setting the host's neither ends a drain nor makes one endless.
-    pub fn in_phase(&self, phase: Phase) -> Duration {
-        match self.known.phase == Some(phase) {
-            true => self.phase.0.elapsed() + self.phase.1,
-            false => Duration::ZERO,
-        }
     }
 
     /// Writes the status if it says something new.
@@ -110,9 +92,6 @@ impl StatusWriter {
         let patch = Patch::Apply(&body);
         let request = self.api.patch_status(&self.name, &params, &patch);
         let stored = with_deadline(DEADLINE, request).await?;
-        if status.phase != self.known.phase {
-            self.phase = (Instant::now(), Duration::ZERO);
-        }
         self.version = version(&stored);
         self.known = status;
         Ok(())
@@ -166,53 +145,6 @@ fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
     status
 }
 
-/// How long the phase of a status has lasted, by the clock that wrote it; nothing longer than a day is believed.
-fn lasted(status: &BootcNodeStatus, now: Timestamp) -> Duration {
-    let since = status
-        .phase_start_time
-        .as_ref()
-        .and_then(|t| Duration::try_from(now.duration_since(t.0)).ok());
-    since.unwrap_or_default().min(Duration::from_secs(24 * 3600))
-}
-
 fn rate(bytes: u64, time: Duration) -> u64 {
     bytes.saturating_mul(1000) / u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::SignedDuration;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
-    use super::*;
-
-    fn object(version: &str, phase: Phase, since: SignedDuration) -> BootcNode {
-        let mut object = BootcNode::default();
-        object.metadata.uid = Some("u1".to_owned());
-        object.metadata.resource_version = Some(version.to_owned());
-        object.status = Some(BootcNodeStatus {
-            phase: Some(phase),
-            phase_start_time: Some(Time::from(Timestamp::now() - since)),
-            ..BootcNodeStatus::default()
-        });
-        object
-    }
-
-    #[tokio::test]
-    async fn a_phase_whose_write_was_not_answered_begins_anew() {
-        crate::clients::install_crypto().ok();
-        let unused = Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap();
-        let mut writer = StatusWriter::new(unused, &NodeName::from("n1"));
-        let hour = Duration::from_secs(3600);
-        // What a former process wrote goes on.
-        writer.adopt(&object("1", Phase::Waiting, SignedDuration::from_hours(2)));
-        assert!(writer.in_phase(Phase::Waiting) >= hour && writer.in_phase(Phase::Draining).is_zero());
-        // The watch tells of a write that this process takes for lost.
-        writer.adopt(&object("2", Phase::Draining, SignedDuration::ZERO));
-        assert!(
-            writer.in_phase(Phase::Draining) < hour,
-            "{:?}",
-            writer.in_phase(Phase::Draining)
-        );
-    }
 }

@@ -128,16 +128,14 @@ impl Berths {
         }
     }
 
-    /// Takes over what the watch has seen since.
-    pub fn catch_up(&mut self) {
-        let Some(feed) = &mut self.feed else { return };
+    /// Takes over what the watch has seen since. `true`: there was something.
+    pub fn catch_up(&mut self) -> bool {
+        let Some(feed) = &mut self.feed else { return false };
         if !feed.receiver.has_changed().unwrap_or(false) {
-            return;
+            return false;
         }
         let seen = feed.receiver.borrow_and_update().clone();
-        if let Some(seen) = seen {
-            self.merge(seen);
-        }
+        seen.map(|seen| self.merge(seen)).is_some()
     }
 
     /// What the watch says replaces what we know, except where our own write is newer: resourceVersions of one

@@ -10,4 +10,4 @@ pub mod controller;
 mod moment;
 pub mod text;
 
-pub use moment::Moment;
+pub use moment::{Moment, Now};

@@ -27,3 +27,14 @@ impl Add<Duration> for Moment {
         Self(self.0.saturating_add(time))
     }
 }
+
+/// The present, as far as a decision or the memory of it may depend on it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Now {
+    /// The machine's wall clock. Compared with what this machine wrote earlier, and with the end of a window.
+    pub wall: jiff::Timestamp,
+    /// The process's monotonic clock.
+    pub clock: Moment,
+    /// A random number from 0 to 1, which spreads retries over time.
+    pub chance: f64,
+}

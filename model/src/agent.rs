@@ -2,7 +2,7 @@
 
 use berth_api::berth::Outcome;
 use berth_api::seeded::Bug;
-use berth_core::agent::step::Why;
+use berth_core::agent::step::WaitReason;
 
 use crate::decide::{self, Act, Decision, Put, Steps};
 use crate::fault::Fault;
@@ -140,15 +140,19 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how
     (state, broken)
 }
 
-fn rest(state: &mut State, node: usize, why: Why) {
+fn rest(state: &mut State, node: usize, why: WaitReason) {
     let in_turn = state.held_by(node).is_some();
     let agent = &mut state.nodes[node].agent;
     if in_turn {
         agent.node = Seen::Unread;
     }
     match why {
-        Why::ForeignBerth | Why::OtherNode | Why::Excluded => agent.node = Seen::Unread,
-        Why::Rebooting | Why::NoBerth | Why::Revoked | Why::WindowClosed | Why::Inhibited => agent.fresh = false,
+        WaitReason::ForeignBerth | WaitReason::OtherNode | WaitReason::Excluded => agent.node = Seen::Unread,
+        WaitReason::Rebooting
+        | WaitReason::NoBerth
+        | WaitReason::Revoked
+        | WaitReason::WindowClosed
+        | WaitReason::Inhibited => agent.fresh = false,
         _ => {}
     }
 }

@@ -12,7 +12,7 @@ use berth_core::agent::facts::{
 };
 use berth_core::agent::node::{CordonRecord, NodeFacts};
 use berth_core::agent::report::{Subject, report};
-use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step, Why, step};
+use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason, step};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -40,7 +40,7 @@ pub struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Nothing to do.
-    Wait(Why),
+    Wait(WaitReason),
     /// Read the host.
     Look,
     /// Read the Node.

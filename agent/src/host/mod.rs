@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use berth_api::node::{DesiredImage, Progress};
 use berth_api::{BootId, Digest};
+use berth_core::agent::facts::Past;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -31,7 +32,6 @@ pub use bus::BusError;
 pub use failure::{Failure, reason};
 pub use lock::HostLock;
 pub use login::Inhibitor;
-pub use memory::Memory;
 pub use pull::{Pull, PullState};
 pub use root::HostRoot;
 
@@ -417,7 +417,7 @@ impl Host {
     }
 
     /// What the agent remembers on the host.
-    pub fn memory(&self) -> Memory {
+    pub fn memory(&self) -> Past {
         self.memory.load()
     }
 
@@ -425,8 +425,8 @@ impl Host {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn save_memory(&self, memory: &Memory) -> anyhow::Result<()> {
-        self.memory.save(memory)
+    pub fn save_memory(&self, past: &Past) -> anyhow::Result<()> {
+        self.memory.save(past)
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use berth_api::berth::Berth;
 use berth_api::digest::Digest;
+use berth_api::duration;
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
-use berth_api::node::{Deployment, DesiredImage, DrainBlocker, Failure, Hold, Progress, Staging, Turn};
-use berth_api::pool::Drain;
+use berth_api::node::{BootcNode, Deployment, DesiredImage, DrainBlocker, Failure, Hold, Progress, Staging, Turn};
+use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +120,25 @@ pub struct Member {
 }
 
 impl Desired {
+    /// Demands of a BootcNode.
+    pub fn of(object: Option<&BootcNode>) -> Self {
+        let Some(object) = object else { return Self::Unknown };
+        if object.metadata.deletion_timestamp.is_some() || object.spec.pool_name.is_empty() {
+            return Self::Release;
+        }
+        let spec = &object.spec;
+        Self::Member(Box::new(Member {
+            pool: PoolName::from(spec.pool_name.as_str()),
+            node_uid: NodeUid::from(spec.node_uid.as_str()),
+            image: spec.image.clone(),
+            staging: spec.staging,
+            hold: spec.hold.clone(),
+            drain: spec.drain.clone(),
+            retry_token: spec.retry_token.clone(),
+            reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
+        }))
+    }
+
     /// The digest that this node should run, when one is published.
     pub fn digest(&self) -> Option<&Digest> {
         match self {
@@ -230,7 +250,7 @@ pub enum Reboot {
 }
 
 /// The Node object, as far as it was read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ClusterNode {
     /// Not read since something may have changed it.
     Unread,
@@ -265,10 +285,13 @@ pub struct DrainFacts {
     pub next_pass: Option<Duration>,
 }
 
-/// What the agent remembers of earlier tries; kept in the BootcNode's status and on the host.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// Memory of earlier tries, kept on the host; some of it in the BootcNode's status as well. Fields that are absent in a
+/// file of another version are as if nothing had happened.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Past {
-    /// The failure that it backs off from.
+    /// The failure that it backs off from. A new process tries at once.
+    #[serde(skip)]
     pub failure: Option<Failure>,
     /// The last turn that did not end in an update.
     pub last_turn: Option<Turn>,
@@ -285,7 +308,12 @@ pub struct Past {
     pub unproven_boot: Option<BootId>,
     /// The last retry token that was obeyed.
     pub retry_token: Option<String>,
-    /// How long things took here.
+    /// Time at which the running drain began, by this node's clock. Kept here and not in an object that others can edit:
+    /// a drain that seems old may be ended, or forced.
+    pub drain_began: Option<Timestamp>,
+    /// The boot that is being proven, and the time at which that began, by this node's clock.
+    pub proof_began: Option<(BootId, Timestamp)>,
+    /// Durations of the last turn.
     pub times: Times,
 }
 

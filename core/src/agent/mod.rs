@@ -1,9 +1,10 @@
 //! What the agent of one node decides.
 //!
-//! [`facts`] is what it knows, [`step`] what it does next, [`past`] what it remembers of earlier tries, and [`report`]
-//! what it says of itself in the BootcNode's status.
+//! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is what it does
+//! next, [`past`] what it remembers of earlier tries, and [`report`] what it says in the BootcNode's status.
 
 pub mod facts;
+pub mod knowledge;
 pub mod node;
 pub mod past;
 pub mod reason;

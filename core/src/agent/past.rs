@@ -119,6 +119,17 @@ impl Past {
         self.tried.take().is_some() | self.unproven_boot.take().is_some()
     }
 
+    /// Time at which the proof of this boot began: now, unless the host remembers it.
+    pub fn proof_begins(&mut self, boot_id: &BootId, now: Timestamp) -> Timestamp {
+        match &self.proof_began {
+            Some((of, began)) if of == boot_id => *began,
+            _ => {
+                self.proof_began = Some((boot_id.clone(), now));
+                now
+            }
+        }
+    }
+
     /// The berth is about to be committed: the drain took this long.
     pub fn turn_commits(&mut self, drained_in: Duration, now: Timestamp) {
         self.times.drain_seconds = Some(seconds(drained_in));

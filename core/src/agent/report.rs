@@ -4,13 +4,12 @@ use std::borrow::Cow;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, Verdict, node as types};
-use berth_api::digest::Digest;
 use berth_api::node::{BootcNodeStatus, Phase, Turn};
 use berth_api::pool::OnTimeout;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::facts::{Deployments, Desired, Facts, Os};
-use crate::agent::step::{Step, Why, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue};
+use crate::agent::step::{Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue};
 
 /// What a report needs beside the facts.
 #[derive(Debug, Clone)]
@@ -67,7 +66,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         clock_synchronized: facts.host.clock_synchronized,
         conditions: before.conditions.clone(),
     };
-    for (type_, verdict) in conditions(facts, holding, phase, subject.step) {
+    for (type_, verdict) in conditions(facts, holding, phase, subject.step, &before.conditions) {
         condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
     }
     status
@@ -87,19 +86,25 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
     if let Some(holding) = holding(facts) {
         return match holding.phase {
             HoldPhase::Releasing(_) => Phase::Releasing,
-            _ if is_unproven(facts, holding) && !is_licensed(facts, holding) => Phase::Proving,
+            _ if is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past)
+                && !is_licensed(facts, holding) =>
+            {
+                Phase::Proving
+            }
             HoldPhase::Committed => Phase::Rebooting,
             HoldPhase::Taken => Phase::Draining,
         };
     }
     match step {
-        Step::Wait(Why::NothingAsked | Why::BerthsUnknown | Why::OtherNode, _) => Phase::Idle,
-        Step::Wait(Why::Released, _) => Phase::Released,
-        Step::Wait(Why::Updated, _) => Phase::Updated,
-        Step::Wait(Why::HostUnusable | Why::FailedDigest, _) => Phase::Degraded,
-        Step::Wait(Why::Pulling, _) | Step::StartPull(_) | Step::Lock => Phase::Staging,
-        Step::Wait(Why::NoBerth | Why::ForeignBerth, _) | Step::Take(_) => Phase::Waiting,
-        Step::Wait(Why::BackingOff, _) if staged(facts) => Phase::Waiting,
+        Step::Wait(WaitReason::NothingAsked | WaitReason::BerthsUnknown | WaitReason::OtherNode, _) => Phase::Idle,
+        Step::Wait(WaitReason::Released, _) => Phase::Released,
+        Step::Wait(WaitReason::Updated, _) => Phase::Updated,
+        Step::Wait(WaitReason::HostUnusable | WaitReason::FailedDigest, _) => Phase::Degraded,
+        Step::Wait(WaitReason::Pulling, _) | Step::StartPull(_) | Step::Lock => Phase::Staging,
+        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
+            Phase::Waiting
+        }
+        Step::Wait(WaitReason::BackingOff, _) if staged(facts) => Phase::Waiting,
         _ => Phase::Pending,
     }
 }
@@ -126,15 +131,21 @@ fn staged(facts: &Facts) -> bool {
 
 type Verdicts = Vec<(&'static str, Verdict)>;
 
-fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdicts {
-    let mut list = update_conditions(facts, holding, phase, step);
+fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step, before: &[Condition]) -> Verdicts {
+    let mut list = update_conditions(facts, holding, phase, step, before);
     list.extend(turn_conditions(facts, holding));
     list.push((types::NODE_DEGRADED, degraded(facts, phase, step)));
     list
 }
 
 /// Whether the image is here, staged, ready, running.
-fn update_conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Step) -> Verdicts {
+fn update_conditions(
+    facts: &Facts,
+    holding: Option<&Holding>,
+    phase: Phase,
+    step: &Step,
+    before: &[Condition],
+) -> Verdicts {
     let Some(desired) = facts.desired.digest() else {
         let why = Verdict::unknown("NothingDesired", "no image is published for this node");
         return [
@@ -167,7 +178,7 @@ fn update_conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, ste
         (false, true) => Verdict::yes("Locked", format!("{desired} is staged with finalization locked")),
         (false, false) => Verdict::no("NotStaged", ""),
     };
-    let prepared = prepared(facts, desired, holding, runs, step);
+    let prepared = prepared(facts, holding, runs, step, before);
     vec![
         (types::UPDATED, updated),
         (types::IMAGE_PULLED, pulled),
@@ -185,26 +196,26 @@ fn waiting_for(
 ) -> Option<(Cow<'static, str>, String)> {
     let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
     match (step, holding) {
-        (Step::Wait(Why::Revoked, _), Some(holding)) => {
+        (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
             return Some((
                 "Revoked".into(),
                 format!("the berth is not licensed anew meanwhile: {}", gate(holding)),
             ));
         }
-        (Step::Wait(Why::WindowClosed, _), Some(holding)) => {
+        (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
             return Some((
                 "WindowClosed".into(),
                 closed_window(facts, holding.open_until).unwrap_or_default(),
             ));
         }
-        (Step::Wait(Why::Inhibited, _), Some(_)) => {
+        (Step::Wait(WaitReason::Inhibited, _), Some(_)) => {
             let asked = "a reboot was asked for in vain, and is tried again".to_owned();
             return Some((
                 "Inhibited".into(),
                 if is_inhibited(facts) { inhibited(facts) } else { asked },
             ));
         }
-        (Step::Wait(Why::Excluded, _), _) => {
+        (Step::Wait(WaitReason::Excluded, _), _) => {
             return Some((
                 "Excluded".into(),
                 "the Node is excluded; remove its label berth.dev/exclude".to_owned(),
@@ -229,30 +240,29 @@ fn waiting_for(
     Some((reason, hold.message.clone()))
 }
 
-/// Whether the controller may offer a berth: this is the condition it reads.
-fn prepared(facts: &Facts, desired: &Digest, holding: Option<&Holding>, runs: bool, step: &Step) -> Verdict {
+/// The controller may offer a berth: this is the condition that it reads. The step says so, for it would take one; a step
+/// that only reads says nothing yet.
+fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no("Booted", "nothing is left to prepare");
     }
     if holding.is_some() {
         return Verdict::no("InTurn", "the node holds a berth");
     }
-    if !staged(facts) {
-        return Verdict::no("NotStaged", "");
-    }
-    if is_inhibited(facts) {
-        return Verdict::no("Inhibited", inhibited(facts));
-    }
-    if facts.past.turn_backoff(desired, facts.now).is_some() {
-        let message = facts
-            .past
-            .last_turn
-            .as_ref()
-            .map(|t| format!("{}: {}", t.outcome, t.message));
-        return Verdict::no("BackingOff", message.unwrap_or_default());
-    }
     match step {
-        Step::Wait(Why::NoBerth | Why::ForeignBerth, _) | Step::Take(_) | Step::ReadNode => Verdict::yes("Ready", ""),
+        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth, _) | Step::Take(_) => Verdict::yes("Ready", ""),
+        Step::Wait(WaitReason::Inhibited, _) => Verdict::no("Inhibited", inhibited(facts)),
+        Step::Wait(WaitReason::BackingOff, _) if staged(facts) => {
+            let turn = facts.past.last_turn.as_ref();
+            Verdict::no(
+                "BackingOff",
+                turn.map_or_else(String::new, |t| format!("{}: {}", t.outcome, t.message)),
+            )
+        }
+        Step::ReadNode | Step::LookAtHost if condition::is_true(before, types::UPDATE_PREPARED) => {
+            Verdict::yes("Ready", "")
+        }
+        _ if !staged(facts) => Verdict::no("NotStaged", ""),
         _ => Verdict::no("NotReady", ""),
     }
 }
@@ -378,7 +388,7 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         );
         return Verdict::yes("DigestFailed", message);
     }
-    if matches!(step, Step::Wait(Why::ForeignBerth, _)) {
+    if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
         let message = "a berth names another Node object of this name; the controller closes it";
         return Verdict::yes("ForeignBerth", message);
     }

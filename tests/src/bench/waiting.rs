@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use berth_agent::clients;
-use berth_agent::gather::desired;
 use berth_agent::node::cordon;
 use berth_agent::status::StatusWriter;
 use berth_agent::watches::{self, Berths, Seen};
 use berth_api::NodeName;
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment};
-use berth_core::agent::facts::{ClusterNode, Deployments, Facts, Os};
+use berth_core::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os};
 use berth_core::agent::step::{Step, step};
 use jiff::Timestamp;
 use kube::Client;
@@ -116,13 +115,13 @@ impl Waiting {
             _ => return Ok(()),
         };
         self.published = *object;
-        self.facts.desired = desired(Some(&self.published));
+        self.facts.desired = Desired::of(Some(&self.published));
         self.report(false).await
     }
 
     /// The image is staged and locked from now on.
     fn stage(&mut self) -> Result<()> {
-        self.facts.desired = desired(Some(&self.published));
+        self.facts.desired = Desired::of(Some(&self.published));
         let image = self.published.spec.image.as_ref().context("no image is published")?;
         let locked = json!({ "image": image.reference, "digest": image.digest, "locked": true });
         let before = json!({ "image": "registry.example.com/os:1", "digest": format!("sha256:{:064x}", 1) });

@@ -12,11 +12,8 @@ use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
 use super::idle::stage;
-use super::turn::clear;
-use super::{
-    LOOK_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, Why, await_reboot, closed_window,
-    inhibited, is_inhibited, settle,
-};
+use super::way::{self, Ahead, await_reboot, inhibited, is_inhibited};
+use super::{LOOK_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason, settle};
 use crate::agent::facts::{Desired, Facts, Member, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
@@ -28,7 +25,7 @@ enum Proof {
     /// What ran before runs again.
     From,
     /// It is not proven yet: what is missing, and when to look again.
-    NotYet(Why, Option<Duration>),
+    NotYet(WaitReason, Option<Duration>),
 }
 
 /// Where a holder may go on to: the pool that says so, and the image.
@@ -46,7 +43,7 @@ pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &Node
     if let Some(pull) = &facts.host.pull {
         // What runs is proven only when it can be seen, which a pull prevents: none but the one that leads on stays.
         return match way {
-            Some((_, image)) if image.digest == pull.digest => Step::Wait(Why::Pulling, None),
+            Some((_, image)) if image.digest == pull.digest => Step::Wait(WaitReason::Pulling, None),
             _ => Step::CancelPull(pull.digest.clone()),
         };
     }
@@ -90,7 +87,7 @@ fn see(facts: &Facts) -> Option<Step> {
         .os
         .deployments()
         .is_none()
-        .then_some(Step::Wait(Why::HostUnusable, None))
+        .then_some(Step::Wait(WaitReason::HostUnusable, None))
 }
 
 /// A boot is proven (I5) when what runs is known, and the Node is Ready under this very boot.
@@ -101,12 +98,12 @@ fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
     } else if booted.is_some() && booted == holding.from.as_ref() {
         Proof::From
     } else {
-        return Proof::NotYet(Why::Unproven, None);
+        return Proof::NotYet(WaitReason::Unproven, None);
     };
     if !is_ready(facts, node) && !Bug::ReleaseBeforeProof.is_awake() {
         // A host that comes back quickly must not wait for its next look; one that does not is asked in peace.
         let next = (facts.proving_for / 8).clamp(READY_AGAIN, LOOK_AGAIN);
-        return Proof::NotYet(Why::NotReady, Some(next));
+        return Proof::NotYet(WaitReason::NotReady, Some(next));
     }
     proof
 }
@@ -119,7 +116,7 @@ fn is_ready(facts: &Facts, node: &NodeFacts) -> bool {
 /// Under a licence for this very boot, a shutdown that is queued is waited for before the licence is let go.
 fn await_queued(facts: &Facts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
-    queued.then_some(Step::Wait(Why::Rebooting, Some(LOOK_SELDOM)))
+    queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_SELDOM)))
 }
 
 /// How the turn ends when what ran before runs, proven. Decided once, and stored in the berth: what counts it later finds
@@ -215,7 +212,7 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
     if facts.host.os.booted() == Some(&image.digest) {
         // It runs already: no reboot follows, only its proof.
         return if holding.revoke.is_some() {
-            Step::Wait(Why::Revoked, Some(LOOK_SELDOM))
+            Step::Wait(WaitReason::Revoked, Some(LOOK_SELDOM))
         } else {
             relicense
         };
@@ -224,18 +221,14 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
         return first;
     }
     if holding.revoke.is_some() {
-        return Step::Wait(Why::Revoked, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::Revoked, Some(LOOK_SELDOM));
     }
-    if closed_window(facts, holding.open_until).is_some() {
-        return Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM));
+    match way::ahead(facts, berth, holding, node) {
+        Ahead::WindowClosed(_) => Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
+        Ahead::NotClear(step) => step,
+        Ahead::Inhibited(_) => Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
+        Ahead::Nothing => relicense,
     }
-    if let Some(first) = clear(facts, berth, node) {
-        return first;
-    }
-    if is_inhibited(facts) {
-        return Step::Wait(Why::Inhibited, Some(LOOK_SELDOM));
-    }
-    relicense
 }
 
 /// The next step towards the image being staged; `None` once it is.
@@ -251,43 +244,45 @@ fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step>
     }
 }
 
-/// Licensed under this unproven boot: unlock, verify, reboot. There is no commit to take back: what blocks the reboot is
-/// waited for.
-fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): Way<'_>) -> Step {
-    let blocked = match &facts.host.reboot {
+/// Reason why a reboot that was asked for did not begin, until it may be asked for again.
+fn held_up(facts: &Facts) -> Option<String> {
+    match &facts.host.reboot {
         Reboot::NotAsked => None,
         Reboot::Blocked { why, ago } => (*ago < REBOOT_AGAIN).then(|| why.clone()),
         Reboot::Asked(ago) => {
             (*ago < REBOOT_GRACE + REBOOT_AGAIN).then(|| "logind accepted the reboot, and no shutdown began".to_owned())
         }
-    };
-    let blocked = blocked.or_else(|| is_inhibited(facts).then(|| inhibited(facts)));
+    }
+}
+
+/// Licensed under this unproven boot: unlock, verify, reboot. There is no commit to take back: what is in the way is waited
+/// for.
+fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): Way<'_>) -> Step {
     let staged = facts
         .host
         .os
         .staged()
         .filter(|s| s.digest.as_ref() == Some(&image.digest));
-    match (blocked, staged) {
-        (None, Some(_)) if !facts.fenced => Step::Fence(berth.clone()),
-        // The licence may be old: an inhibitor, or a reboot that did not begin, may have held it up for long.
-        (None, Some(staged)) if staged.locked && closed_window(facts, holding.open_until).is_some() => {
-            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM))
-        }
-        (None, Some(staged)) if staged.locked => clear(facts, berth, node).unwrap_or(Step::Unlock),
-        // I2: licensed for this UID, digest and boot ID, all read live in this very pass.
-        (None, Some(_)) => Step::Reboot,
-        (blocked, _) => {
-            // I3: nothing stays armed while it waits.
-            if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
-                return first;
-            }
-            match (blocked, proof(facts, holding, node)) {
-                // It has become whole meanwhile, running what it ran before.
-                (Some(why), Proof::From) => Step::Release(berth.clone(), Outcome::RebootBlocked, why),
-                (Some(_), _) => Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)),
-                (None, _) => prepare(facts, member, image).unwrap_or(Step::LookAtHost),
-            }
-        }
+    let ahead = match (held_up(facts), staged) {
+        (Some(why), _) => Ahead::Inhibited(why),
+        (None, Some(_)) => way::ahead(facts, berth, holding, node),
+        (None, None) if is_inhibited(facts) => Ahead::Inhibited(inhibited(facts)),
+        (None, None) => Ahead::NotClear(prepare(facts, member, image).unwrap_or(Step::LookAtHost)),
+    };
+    if let (Ahead::Nothing, Some(staged)) = (&ahead, staged) {
+        return way::use_licence(facts, berth, staged);
+    }
+    // I3: nothing stays armed while it waits.
+    if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
+        return first;
+    }
+    match (ahead, proof(facts, holding, node)) {
+        // It has become whole meanwhile, running what it ran before.
+        (Ahead::Inhibited(why), Proof::From) => Step::Release(berth.clone(), Outcome::RebootBlocked, why),
+        (Ahead::Inhibited(_), _) => Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
+        (Ahead::WindowClosed(_), _) => Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
+        (Ahead::NotClear(step), _) => step,
+        (Ahead::Nothing, _) => Step::LookAtHost,
     }
 }
 

@@ -5,7 +5,7 @@ use berth_api::digest::Digest;
 use berth_api::node::{DesiredImage, Staging};
 use berth_api::seeded::Bug;
 
-use super::{LOOK_SELDOM, Step, Why, closed_window, is_inhibited, settle};
+use super::{LOOK_SELDOM, Step, WaitReason, closed_window, is_inhibited, settle};
 use crate::agent::facts::{ClusterNode, Facts, Member, Os};
 
 /// The node left its pool: undo what Berth did.
@@ -18,28 +18,28 @@ pub(super) fn undo(facts: &Facts) -> Step {
     }
     match (&facts.host.os, &facts.past.staged_by_us) {
         // Whether what we staged is still there cannot be seen now.
-        (Os::Unusable { .. }, Some(_)) => Step::Wait(Why::HostUnusable, None),
+        (Os::Unusable { .. }, Some(_)) => Step::Wait(WaitReason::HostUnusable, None),
         (os, Some(ours)) if os.staged().is_some_and(|s| s.digest.as_ref() == Some(ours)) => Step::Unstage,
-        _ => Step::Wait(Why::Released, None),
+        _ => Step::Wait(WaitReason::Released, None),
     }
 }
 
 /// No berth held: bring the host to "staged, locked", and take an offer.
 pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     let Some(image) = &member.image else {
-        return settle(facts).unwrap_or(Step::Wait(Why::Unresolved, None));
+        return settle(facts).unwrap_or(Step::Wait(WaitReason::Unresolved, None));
     };
     let desired = &image.digest;
     if let Some(pull) = &facts.host.pull {
         // I7: one pull at a time; the one for the desired digest is adopted, another one is stopped.
         return match pull.digest == *desired {
-            true => Step::Wait(Why::Pulling, None),
+            true => Step::Wait(WaitReason::Pulling, None),
             false => Step::CancelPull(pull.digest.clone()),
         };
     }
     let deployments = match &facts.host.os {
         Os::Unknown => return Step::LookAtHost,
-        Os::Unusable { .. } if facts.host.fresh => return Step::Wait(Why::HostUnusable, None),
+        Os::Unusable { .. } if facts.host.fresh => return Step::Wait(WaitReason::HostUnusable, None),
         Os::Unusable { .. } => return Step::LookAtHost,
         Os::Bootc(deployments) => deployments,
     };
@@ -47,7 +47,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         // I3: what is staged is not desired, since what is desired runs.
         return match deployments.staged {
             Some(_) => Step::Unstage,
-            None => Step::Wait(Why::Updated, None),
+            None => Step::Wait(WaitReason::Updated, None),
         };
     }
     if let Some(staged) = &deployments.staged {
@@ -73,13 +73,13 @@ fn has_failed(facts: &Facts, digest: &Digest) -> bool {
 /// Nothing of use is staged: pull, when that may be.
 pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
-        return Step::Wait(Why::FailedDigest, None);
+        return Step::Wait(WaitReason::FailedDigest, None);
     }
     if let Some(left) = facts.past.pull_backoff(&image.digest, facts.now) {
-        return Step::Wait(Why::BackingOff, Some(left));
+        return Step::Wait(WaitReason::BackingOff, Some(left));
     }
     if member.staging == Staging::Held {
-        return Step::Wait(Why::StagingHeld, None);
+        return Step::Wait(WaitReason::StagingHeld, None);
     }
     // A failed pull may have armed a deployment, and another updater may have staged one: look before each pull.
     if !facts.host.fresh {
@@ -94,10 +94,10 @@ fn is_for(offer: &Offer, desired: &Digest) -> bool {
 
 fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
-        return Step::Wait(Why::BackingOff, Some(left));
+        return Step::Wait(WaitReason::BackingOff, Some(left));
     }
     if is_inhibited(facts) {
-        return Step::Wait(Why::NoBerth, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM));
     }
     let ours = |berth: &&Berth| {
         berth
@@ -105,10 +105,10 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
             .is_some_and(|o| o.node == facts.node && is_for(o, desired))
     };
     let Some((berth, offer)) = berths.iter().find(ours).and_then(|b| b.offer().map(|o| (b, o))) else {
-        return Step::Wait(Why::NoBerth, None);
+        return Step::Wait(WaitReason::NoBerth, None);
     };
     if closed_window(facts, offer.open_until).is_some() {
-        return Step::Wait(Why::NoBerth, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::NoBerth, Some(LOOK_SELDOM));
     }
     // Somebody may have changed what is staged since: better seen before the drain than after it.
     if !facts.host.fresh {
@@ -117,9 +117,9 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     match &facts.cluster_node {
         ClusterNode::Unread => Step::ReadNode,
         // The offer is for one UID; a Node that was created anew under this name must not take it.
-        ClusterNode::Is(node) if offer.uid != node.uid => Step::Wait(Why::ForeignBerth, None),
-        ClusterNode::Is(node) if node.excluded => Step::Wait(Why::Excluded, Some(LOOK_SELDOM)),
+        ClusterNode::Is(node) if offer.uid != node.uid => Step::Wait(WaitReason::ForeignBerth, None),
+        ClusterNode::Is(node) if node.excluded => Step::Wait(WaitReason::Excluded, Some(LOOK_SELDOM)),
         ClusterNode::Is(_) => Step::Take(berth.clone()),
-        ClusterNode::Gone => Step::Wait(Why::ForeignBerth, None),
+        ClusterNode::Gone => Step::Wait(WaitReason::ForeignBerth, None),
     }
 }

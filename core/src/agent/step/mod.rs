@@ -3,22 +3,24 @@
 //! that keep them.
 //!
 //! Here is what a decision can be, and who decides: [`turn`] with a berth, [`boot`] under a boot that is not proven yet,
-//! [`idle`] without a berth.
+//! [`idle`] without a berth. [`way`] is the one way to a reboot, which turns and unproven boots share.
 
 mod boot;
 mod idle;
 mod turn;
+mod way;
 
 use std::time::Duration;
 
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::digest::Digest;
+use berth_api::names::BootId;
 use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
-use jiff::Timestamp;
 
-pub(crate) use self::turn::{blockers, overdue};
-use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Reboot};
+pub(crate) use self::way::{blockers, closed_window, overdue};
+pub use self::way::{inhibited, is_inhibited};
+use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past};
 
 /// How long a reboot that was asked for may take to begin before it counts as blocked.
 pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
@@ -35,7 +37,7 @@ const READY_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// Nothing, until something changes or the time is over.
-    Wait(Why, Option<Duration>),
+    Wait(WaitReason, Option<Duration>),
     /// Read the host's deployments.
     LookAtHost,
     /// Read the Node object.
@@ -76,9 +78,47 @@ pub enum Step {
     Uncordon,
 }
 
-/// Why there is nothing to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+impl Step {
+    /// Writes the berth: what was sent before it and not answered may still arrive after it.
+    pub fn writes_berth(&self) -> bool {
+        match self {
+            Self::Take(_)
+            | Self::Commit(_)
+            | Self::Fence(_)
+            | Self::Uncommit(_)
+            | Self::Relicense(..)
+            | Self::Release(..)
+            | Self::GiveBack(_) => true,
+            Self::Wait(..)
+            | Self::LookAtHost
+            | Self::ReadNode
+            | Self::StartPull(_)
+            | Self::CancelPull(_)
+            | Self::Lock
+            | Self::Unlock
+            | Self::Unstage
+            | Self::Reboot
+            | Self::Cordon(_)
+            | Self::Drain
+            | Self::Restore(_)
+            | Self::Uncordon => false,
+        }
+    }
+
+    /// Writes to the cluster: the berth, the Node or its pods.
+    pub fn asks_cluster(&self) -> bool {
+        self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
+    }
+
+    /// Must not be done unless the memory on the host was written: a host that forgets what it tried reboots for ever.
+    pub fn needs_memory(&self) -> bool {
+        matches!(self, Self::Take(_) | Self::Commit(_) | Self::Relicense(..))
+    }
+}
+
+/// Reason why there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WaitReason {
     /// The host goes down.
     ShuttingDown,
     /// Nothing is asked of this node.
@@ -128,14 +168,14 @@ pub enum Why {
 /// The next step.
 pub fn step(facts: &Facts) -> Step {
     if facts.host.shutting_down {
-        return Step::Wait(Why::ShuttingDown, Some(LOOK_AGAIN));
+        return Step::Wait(WaitReason::ShuttingDown, Some(LOOK_AGAIN));
     }
     let Some(berths) = &facts.berths else {
-        return Step::Wait(Why::BerthsUnknown, None);
+        return Step::Wait(WaitReason::BerthsUnknown, None);
     };
     // A turn that was begun is finished before anything else, whatever is desired now.
     if let Some((berth, holding)) = held(facts, berths) {
-        return hold(facts, berth, holding);
+        return finish(facts, berth, holding);
     }
     match &facts.cluster_node {
         ClusterNode::Unread => return Step::ReadNode,
@@ -144,11 +184,11 @@ pub fn step(facts: &Facts) -> Step {
         _ => {}
     }
     match &facts.desired {
-        Desired::Unknown => settle(facts).unwrap_or(Step::Wait(Why::NothingAsked, None)),
+        Desired::Unknown => settle(facts).unwrap_or(Step::Wait(WaitReason::NothingAsked, None)),
         Desired::Release => idle::undo(facts),
         // What was published for another Node of this name is nothing to this one.
         Desired::Member(member) if facts.cluster_node.get().is_some_and(|n| n.uid != member.node_uid) => {
-            settle(facts).unwrap_or(Step::Wait(Why::OtherNode, None))
+            settle(facts).unwrap_or(Step::Wait(WaitReason::OtherNode, None))
         }
         Desired::Member(member) => idle::pursue(facts, member, berths),
     }
@@ -170,16 +210,21 @@ fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holdin
         })
 }
 
-fn hold(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
+/// The next step of a turn that was begun.
+fn finish(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
     let node = match &facts.cluster_node {
         ClusterNode::Unread => return Step::ReadNode,
         ClusterNode::Is(node) if node.uid == holding.uid || Bug::NoUidCheck.is_awake() => node,
         // I2: the licence is for another Node of this name. Nothing here may use it; the controller closes it.
-        ClusterNode::Is(_) | ClusterNode::Gone => return settle(facts).unwrap_or(Step::Wait(Why::ForeignBerth, None)),
+        ClusterNode::Is(_) | ClusterNode::Gone => {
+            return settle(facts).unwrap_or(Step::Wait(WaitReason::ForeignBerth, None));
+        }
     };
     match holding.phase {
         HoldPhase::Releasing(_) => boot::release(facts, berth, holding, node),
-        HoldPhase::Taken | HoldPhase::Committed if is_unproven(facts, holding) => {
+        HoldPhase::Taken | HoldPhase::Committed
+            if is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past) =>
+        {
             boot::prove(facts, berth, holding, node)
         }
         HoldPhase::Taken => turn::work(facts, berth, holding, node),
@@ -190,14 +235,14 @@ fn hold(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
 /// Whether the boot that runs has still to be proven under this berth (I5). A new boot has. So has one under which the
 /// berth was licensed anew, for that did not prove it: this host remembers such a boot, and should it have forgotten,
 /// something else runs than what was proven last.
-pub(crate) fn is_unproven(facts: &Facts, holding: &Holding) -> bool {
+pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
     }
     let is_other = |d: &Deployments| holding.from.is_some() && d.booted.digest != holding.from;
-    holding.boot_id != facts.host.boot_id
-        || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
-        || facts.host.os.deployments().is_some_and(is_other)
+    holding.boot_id != *boot_id
+        || past.unproven_boot.as_ref() == Some(boot_id)
+        || os.deployments().is_some_and(is_other)
 }
 
 /// What must be done before it is known that nothing is armed (I3): that nothing is staged, or that it is locked. A
@@ -210,52 +255,9 @@ fn settle(facts: &Facts) -> Option<Step> {
     match &facts.host.os {
         Os::Unknown => Some(Step::LookAtHost),
         Os::Unusable { .. } if !facts.host.fresh => Some(Step::LookAtHost),
-        Os::Unusable { .. } => Some(Step::Wait(Why::HostUnusable, None)),
+        Os::Unusable { .. } => Some(Step::Wait(WaitReason::HostUnusable, None)),
         Os::Bootc(d) if d.staged.as_ref().is_some_and(|s| !s.locked) => Some(Step::Lock),
         Os::Bootc(_) => None,
-    }
-}
-
-/// Whether a reboot would be refused, or would come in the way of one that somebody else has planned.
-pub fn is_inhibited(facts: &Facts) -> bool {
-    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled
-}
-
-/// Who inhibits it, for people.
-pub fn inhibited(facts: &Facts) -> String {
-    let mut who = facts.host.inhibitors.clone();
-    if facts.host.shutdown_scheduled {
-        who.push("a shutdown that is scheduled for later".to_owned());
-    }
-    format!("shutdown is inhibited by {}", who.join(", "))
-}
-
-/// Why no reboot may start, as far as windows go; `None` when it may. Without a window no clock is looked at.
-pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Option<String> {
-    let until = open_until?;
-    if facts.host.clock_synchronized != Some(true) {
-        let advice = "start time synchronisation on the host, or start the agent with --trust-clock";
-        return Some(format!(
-            "the host's clock is not synchronised, so no window can be judged: {advice}"
-        ));
-    }
-    (facts.now >= until).then(|| format!("the window has closed: a reboot could start until {until}"))
-}
-
-/// I2, I3: an agent that died, or one that waited in vain for an answer, may have sent what takes the licence back. Before
-/// anything is armed under it, that must have lost.
-fn fence(facts: &Facts, berth: &Berth) -> Option<Step> {
-    (!facts.fenced).then(|| Step::Fence(berth.clone()))
-}
-
-/// A reboot that was asked for may be on its way: a lost reply counts as accepted.
-fn await_reboot(facts: &Facts) -> Option<Step> {
-    match facts.host.reboot {
-        Reboot::Asked(ago) if ago < REBOOT_GRACE => Some(Step::Wait(
-            Why::Rebooting,
-            Some(LOOK_AGAIN.min(REBOOT_GRACE.saturating_sub(ago))),
-        )),
-        _ => None,
     }
 }
 

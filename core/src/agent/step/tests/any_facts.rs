@@ -189,6 +189,9 @@ proptest! {
             prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
             prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts));
             prop_assert!(facts.fenced, "what may take the licence back has lost");
+            let node = facts.cluster_node.get().unwrap();
+            prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done, "a licence may be old");
+            prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
         }
     }
 
@@ -240,10 +243,10 @@ proptest! {
             prop_assert!(is_disarmed(&facts), "{next:?}");
         }
         // What others stage on a node that has left its pool is theirs.
-        let free = [Why::ShuttingDown, Why::HostUnusable, Why::Released];
+        let free = [WaitReason::ShuttingDown, WaitReason::HostUnusable, WaitReason::Released];
         let rests = matches!(next, Step::Wait(why, _) if !free.contains(&why));
         let licensed = holding(&facts).is_some_and(|h| h.phase == HoldPhase::Committed && h.boot_id == facts.host.boot_id);
-        if rests && !(licensed && matches!(next, Step::Wait(Why::Rebooting, _))) {
+        if rests && !(licensed && matches!(next, Step::Wait(WaitReason::Rebooting, _))) {
             prop_assert!(disarmed, "{next:?}");
         }
     }

@@ -13,13 +13,13 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
         proving_for,
         ..stale.clone()
     }) {
-        Step::Wait(Why::NotReady, Some(again)) => again.as_millis(),
+        Step::Wait(WaitReason::NotReady, Some(again)) => again.as_millis(),
         other => panic!("Ready from before the reboot proves nothing: {other:?}"),
     };
     // Looked at often after a quick boot, and rarely after a slow one.
     assert_eq!([0, 4, 60].map(Duration::from_secs).map(again), [100, 500, 1000]);
     let third = rebooted(&committed(), 7);
-    assert!(matches!(step(&third), Step::Wait(Why::Unproven, _)));
+    assert!(matches!(step(&third), Step::Wait(WaitReason::Unproven, _)));
     let old = rebooted(&committed(), 1);
     assert!(matches!(step(&old), Step::Release(_, Outcome::NotApplied, _)));
     let mut unseen = rebooted(&committed(), 2);
@@ -27,7 +27,7 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
         reason: "StatusFailed",
         message: String::new(),
     };
-    assert_eq!(step(&unseen), Step::Wait(Why::HostUnusable, None));
+    assert_eq!(step(&unseen), Step::Wait(WaitReason::HostUnusable, None));
     let unplanned = rebooted(&taken(), 1);
     assert!(matches!(step(&unplanned), Step::Release(_, Outcome::NotStaged, _)));
     let mut unread = rebooted(&committed(), 2);
@@ -40,7 +40,7 @@ fn a_release_begun_before_a_reboot_is_proven_after_it() {
     let releasing = taken().releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap();
     let mut facts = rebooted(&releasing, 7);
     assert!(
-        matches!(step(&facts), Step::Wait(Why::Unproven, _)),
+        matches!(step(&facts), Step::Wait(WaitReason::Unproven, _)),
         "a third image is not given back"
     );
     os(&mut facts, 1, None);
@@ -58,7 +58,7 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
         digest: digest(3),
         progress: None,
     });
-    assert_eq!(step(&f), Step::Wait(Why::Pulling, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::Pulling, None));
     f.host.pull = None;
     assert_eq!(step(&f), Step::LookAtHost);
     f.host.fresh = true;
@@ -88,11 +88,11 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     os(&mut f, 2, Some(deployment(3, false)));
     assert_eq!(step(&f), Step::Reboot);
     f.host.reboot = Reboot::Asked(Duration::from_secs(3));
-    assert!(matches!(step(&f), Step::Wait(Why::Rebooting, _)));
+    assert!(matches!(step(&f), Step::Wait(WaitReason::Rebooting, _)));
     f.host.reboot = Reboot::NotAsked;
     f.host.boot_id = BootId::from("b3");
     os(&mut f, 3, None);
-    assert!(matches!(step(&f), Step::Wait(Why::NotReady, _)));
+    assert!(matches!(step(&f), Step::Wait(WaitReason::NotReady, _)));
     if let ClusterNode::Is(node) = &mut f.cluster_node {
         (node.ready, node.boot_id) = (true, Some("b3".into()));
     }
@@ -105,21 +105,25 @@ type Change = fn(&mut Facts);
 #[test]
 fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
     let cases: [(&str, Change, Step); 9] = [
-        ("revoked", |f| revoke(f), Step::Wait(Why::Revoked, Some(LOOK_SELDOM))),
+        (
+            "revoked",
+            |f| revoke(f),
+            Step::Wait(WaitReason::Revoked, Some(LOOK_SELDOM)),
+        ),
         (
             "window",
             |f| f.now = now() + HOUR,
-            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
         ),
         (
             "clock",
             |f| f.host.clock_synchronized = None,
-            Step::Wait(Why::WindowClosed, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
         ),
         (
             "inhibited",
             |f| f.host.inhibitors = vec!["x".into()],
-            Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
         ),
         ("looked", |f| f.host.fresh = false, Step::LookAtHost),
         ("failed here", |f| f.past.failed_digests = vec![digest(3)], not_ready()),
@@ -148,7 +152,7 @@ fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
 }
 
 fn not_ready() -> Step {
-    Step::Wait(Why::NotReady, Some(READY_AGAIN))
+    Step::Wait(WaitReason::NotReady, Some(READY_AGAIN))
 }
 
 fn revoke(facts: &mut Facts) {
@@ -246,11 +250,11 @@ fn there_is_no_way_back_from_a_new_licence() {
         block(&mut f);
         assert_eq!(step(&f), Step::Lock, "{name}");
         os(&mut f, 2, Some(deployment(3, true)));
-        assert_eq!(step(&f), Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)), "{name}");
+        assert_eq!(step(&f), Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)), "{name}");
         ready(&mut f, true);
         assert_eq!(
             step(&f),
-            Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
             "{name}: 2 is not what it is licensed for"
         );
     }
@@ -270,7 +274,7 @@ fn there_is_no_way_back_from_a_new_licence() {
     f.host.reboot = Reboot::NotAsked;
     assert_eq!(step(&f), Step::Lock);
     os(&mut f, 2, Some(deployment(3, true)));
-    assert_eq!(step(&f), Step::Wait(Why::Unproven, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::Unproven, None));
     // Yet another one is desired.
     f.desired = Desired::Member(Box::new(member(4)));
     assert_eq!(step(&f), Step::Unstage);
@@ -301,7 +305,7 @@ fn a_boot_that_was_never_proven_is_remembered_by_the_host() {
     let mut f = stuck(&relicensed(), 1);
     f.past.unproven_boot = Some(BootId::from("b2"));
     f.host.inhibitors = vec!["backup".into()];
-    assert_eq!(step(&f), Step::Wait(Why::Inhibited, Some(LOOK_SELDOM)));
+    assert_eq!(step(&f), Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)));
     ready(&mut f, true);
     assert!(
         matches!(step(&f), Step::Release(_, Outcome::RebootBlocked, _)),
@@ -313,7 +317,7 @@ fn a_boot_that_was_never_proven_is_remembered_by_the_host() {
     assert!(matches!(step(&f), Step::Release(_, Outcome::Withdrawn, _)));
     f.host.shutdown_scheduled = true;
     assert!(
-        matches!(step(&f), Step::Wait(Why::Rebooting, _)),
+        matches!(step(&f), Step::Wait(WaitReason::Rebooting, _)),
         "whatever it ends is under this licence"
     );
 }
@@ -405,7 +409,7 @@ fn an_excluded_node_gives_back_an_unproven_boot() {
     let releasing = committed().releasing(Outcome::Failed, BootId::from("b2")).unwrap();
     let mut facts = stuck(&releasing, 2);
     facts.host.boot_id = BootId::from("b3");
-    assert!(matches!(step(&facts), Step::Wait(Why::NotReady, _)));
+    assert!(matches!(step(&facts), Step::Wait(WaitReason::NotReady, _)));
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.excluded = true;
     }

@@ -13,7 +13,7 @@ mod reports;
 mod turns;
 
 use super::*;
-use crate::agent::facts::{DrainFacts, HostFacts, Member, Past, PullFacts};
+use crate::agent::facts::{DrainFacts, HostFacts, Member, Past, PullFacts, Reboot};
 use crate::agent::node::{CordonRecord, NodeFacts};
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_whole_turn_is_the_only_way_to_a_reboot() {
     let mut facts = facts();
-    assert_eq!(step(&facts), Step::Wait(Why::NoBerth, None));
+    assert_eq!(step(&facts), Step::Wait(WaitReason::NoBerth, None));
     facts.berths = Some(vec![offered(2, "u1")]);
     assert_eq!(step(&facts), Step::Take(offered(2, "u1")));
     facts.berths = Some(vec![taken()]);
@@ -36,7 +36,7 @@ fn a_whole_turn_is_the_only_way_to_a_reboot() {
     facts.fenced = true;
     assert_eq!(step(&facts), Step::Reboot);
     facts.host.reboot = Reboot::Asked(Duration::from_secs(3));
-    assert!(matches!(step(&facts), Step::Wait(Why::Rebooting, Some(_))));
+    assert!(matches!(step(&facts), Step::Wait(WaitReason::Rebooting, Some(_))));
     let mut facts = rebooted(&committed(), 2);
     assert!(matches!(step(&facts), Step::Release(_, Outcome::Updated, _)));
     let releasing = committed().releasing(Outcome::Updated, BootId::from("b2")).unwrap();
@@ -46,7 +46,7 @@ fn a_whole_turn_is_the_only_way_to_a_reboot() {
     facts.cluster_node = ClusterNode::Is(node());
     assert_eq!(step(&facts), Step::GiveBack(releasing));
     facts.berths = Some(vec![]);
-    assert_eq!(step(&facts), Step::Wait(Why::Updated, None));
+    assert_eq!(step(&facts), Step::Wait(WaitReason::Updated, None));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn outside_of_a_window_nothing_is_taken_and_what_is_taken_is_given_back() {
     let mut offer = facts();
     offer.berths = Some(vec![offered(2, "u1")]);
     for (facts, _) in out_of_window(&offer) {
-        assert_eq!(step(&facts), Step::Wait(Why::NoBerth, Some(LOOK_SELDOM)));
+        assert_eq!(step(&facts), Step::Wait(WaitReason::NoBerth, Some(LOOK_SELDOM)));
     }
     let mut ready = with(&taken());
     for drained in [false, true] {
@@ -114,9 +114,28 @@ fn outside_of_a_window_nothing_is_taken_and_what_is_taken_is_given_back() {
             }
         }
     }
-    // The commit was the decision.
-    for (facts, _) in out_of_window(&with(&committed())) {
-        assert_eq!(step(&facts), Step::Unlock);
+}
+
+/// The agent may have been away for hours between the commit and now.
+#[test]
+fn an_old_commit_is_taken_back_when_the_node_is_not_clear_any_more() {
+    let mut clear = with(&committed());
+    clear.drain.done = true;
+    assert_eq!(step(&clear), Step::Unlock);
+    let mut uncordoned = clear.clone();
+    uncordoned.cluster_node = ClusterNode::Is(node());
+    let mut undrained = clear.clone();
+    undrained.drain.done = false;
+    let late = out_of_window(&clear).map(|(facts, _)| facts);
+    for mut facts in [uncordoned, undrained].into_iter().chain(late) {
+        assert_eq!(step(&facts), Step::Uncommit(committed()));
+        os(&mut facts, 1, Some(deployment(2, false)));
+        assert_eq!(step(&facts), Step::Lock, "and nothing stays armed");
+        facts.host.reboot = Reboot::Asked(Duration::from_secs(3));
+        assert!(
+            matches!(step(&facts), Step::Wait(WaitReason::Rebooting, _)),
+            "it may be on its way"
+        );
     }
 }
 
@@ -143,7 +162,7 @@ fn an_excluded_node_takes_nothing_and_gives_back() {
     };
     let mut offer = facts();
     offer.berths = Some(vec![offered(2, "u1")]);
-    assert!(matches!(step(&excluded(offer)), Step::Wait(Why::Excluded, _)));
+    assert!(matches!(step(&excluded(offer)), Step::Wait(WaitReason::Excluded, _)));
     assert!(matches!(
         step(&excluded(with(&taken()))),
         Step::Release(_, Outcome::Withdrawn, _)
@@ -153,7 +172,7 @@ fn an_excluded_node_takes_nothing_and_gives_back() {
     os(&mut armed, 1, Some(deployment(2, false)));
     assert_eq!(step(&armed), Step::Lock);
     armed.host.reboot = Reboot::Asked(Duration::from_secs(3));
-    assert!(matches!(step(&armed), Step::Wait(Why::Rebooting, _)));
+    assert!(matches!(step(&armed), Step::Wait(WaitReason::Rebooting, _)));
 }
 
 fn drain_by(drain: Drain) -> Facts {
@@ -250,13 +269,13 @@ fn a_commit_is_taken_back_only_when_locked_and_no_reboot_is_on_its_way() {
     f.desired = Desired::Member(Box::new(member(3)));
     os(&mut f, 1, Some(deployment(2, false)));
     f.host.reboot = Reboot::Asked(Duration::from_secs(59));
-    assert!(matches!(step(&f), Step::Wait(Why::Rebooting, _)));
+    assert!(matches!(step(&f), Step::Wait(WaitReason::Rebooting, _)));
     f.host.reboot = Reboot::Asked(REBOOT_GRACE);
     assert_eq!(step(&f), Step::Lock);
     os(&mut f, 1, Some(deployment(2, true)));
     assert_eq!(step(&f), Step::Uncommit(committed()));
     f.host.shutting_down = true;
-    assert!(matches!(step(&f), Step::Wait(Why::ShuttingDown, _)));
+    assert!(matches!(step(&f), Step::Wait(WaitReason::ShuttingDown, _)));
 }
 
 #[test]
@@ -266,12 +285,12 @@ fn no_reboot_for_another_node_of_this_name() {
     f.cluster_node = ClusterNode::Gone;
     assert_eq!(step(&f), Step::Lock, "and nothing stays armed");
     os(&mut f, 1, Some(deployment(2, true)));
-    assert_eq!(step(&f), Step::Wait(Why::ForeignBerth, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::ForeignBerth, None));
     f.cluster_node = ClusterNode::Is(NodeFacts {
         uid: NodeUid::from("u9"),
         ..node()
     });
-    assert_eq!(step(&f), Step::Wait(Why::ForeignBerth, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::ForeignBerth, None));
     f.cluster_node = ClusterNode::Unread;
     assert_eq!(step(&f), Step::ReadNode);
 }
@@ -285,7 +304,7 @@ fn a_cordon_without_a_berth_is_undone_and_an_admins_is_not() {
         unschedulable: true,
         ..node()
     });
-    assert_eq!(step(&f), Step::Wait(Why::NoBerth, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::NoBerth, None));
 }
 
 #[test]
@@ -296,7 +315,7 @@ fn one_pull_at_a_time_and_the_right_one_is_adopted() {
         digest: digest(2),
         progress: None,
     });
-    assert_eq!(step(&f), Step::Wait(Why::Pulling, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::Pulling, None));
     f.host.pull = Some(PullFacts {
         digest: digest(3),
         progress: None,
@@ -316,23 +335,26 @@ fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest()
         staging: Staging::Held,
         ..member(2)
     }));
-    assert_eq!(step(&held), Step::Wait(Why::StagingHeld, None));
+    assert_eq!(step(&held), Step::Wait(WaitReason::StagingHeld, None));
     let mut failed = f.clone();
     failed
         .past
         .host_failed("RegistryUnavailable", "no route", &digest(2), true, now(), 0.0);
-    assert_eq!(step(&failed), Step::Wait(Why::BackingOff, Some(Duration::from_secs(5))));
+    assert_eq!(
+        step(&failed),
+        Step::Wait(WaitReason::BackingOff, Some(Duration::from_secs(5)))
+    );
     failed
         .past
         .host_failed("NotBootable", "no label", &digest(2), false, now(), 0.0);
-    assert_eq!(step(&failed), Step::Wait(Why::FailedDigest, None));
+    assert_eq!(step(&failed), Step::Wait(WaitReason::FailedDigest, None));
 }
 
 #[test]
 fn a_node_that_runs_the_content_is_left_alone() {
     let mut f = facts();
     os(&mut f, 2, None);
-    assert_eq!(step(&f), Step::Wait(Why::Updated, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::Updated, None));
 }
 
 #[test]
@@ -342,7 +364,7 @@ fn a_node_that_leaves_is_undone_and_keeps_what_others_staged() {
     f.past.staged_by_us = Some(digest(2));
     assert_eq!(step(&f), Step::Unstage);
     f.past.staged_by_us = Some(digest(9));
-    assert_eq!(step(&f), Step::Wait(Why::Released, None));
+    assert_eq!(step(&f), Step::Wait(WaitReason::Released, None));
     let mut f = with(&taken());
     f.desired = Desired::Release;
     assert!(
@@ -362,7 +384,10 @@ fn a_turn_that_ended_badly_waits_before_the_next() {
         attempts: 1,
         next_try_time: later(30),
     });
-    assert_eq!(step(&f), Step::Wait(Why::BackingOff, Some(Duration::from_secs(30))));
+    assert_eq!(
+        step(&f),
+        Step::Wait(WaitReason::BackingOff, Some(Duration::from_secs(30)))
+    );
 }
 
 #[test]
@@ -378,7 +403,7 @@ fn a_host_that_does_not_answer_keeps_its_licence() {
     ] {
         for (os, expected) in [
             (Os::Unknown, Step::LookAtHost),
-            (unusable(), Step::Wait(Why::HostUnusable, None)),
+            (unusable(), Step::Wait(WaitReason::HostUnusable, None)),
         ] {
             let mut facts = with(&berth);
             facts.host.fresh = os != Os::Unknown;
@@ -401,7 +426,7 @@ fn a_shutdown_scheduled_by_others_holds_back_but_does_not_freeze() {
     assert_eq!(step(&facts), Step::Lock);
     os(&mut facts, 1, Some(deployment(2, true)));
     assert!(
-        matches!(step(&facts), Step::Wait(Why::Rebooting, _)),
+        matches!(step(&facts), Step::Wait(WaitReason::Rebooting, _)),
         "a commit is not taken back while one is queued"
     );
 }
@@ -414,5 +439,5 @@ fn what_is_published_for_another_node_is_not_obeyed() {
         node_uid: NodeUid::from("u0"),
         ..member(2)
     }));
-    assert_eq!(step(&facts), Step::Wait(Why::OtherNode, None));
+    assert_eq!(step(&facts), Step::Wait(WaitReason::OtherNode, None));
 }

@@ -1,0 +1,387 @@
+//! What still counts after each event.
+
+use berth_api::berth::Offer;
+use berth_api::names::PoolName;
+use berth_api::node::{Deployment, DesiredImage};
+use jiff::{SignedDuration, Timestamp};
+
+use super::*;
+use crate::agent::node::NodeFacts;
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn at(seconds: u64) -> Now {
+    Now {
+        wall: Timestamp::from_second(1_000_000).unwrap() + SignedDuration::from_secs(seconds as i64),
+        clock: Moment::after(Duration::from_secs(seconds)),
+        chance: 0.0,
+    }
+}
+
+fn deployment(n: u8, locked: bool) -> Deployment {
+    Deployment {
+        digest: Some(digest(n)),
+        locked,
+        ..Deployment::default()
+    }
+}
+
+fn os(staged: Option<Deployment>) -> Os {
+    Os::Bootc(Box::new(Deployments {
+        booted: deployment(1, false),
+        staged,
+        rollback: None,
+    }))
+}
+
+fn node() -> ClusterNode {
+    ClusterNode::Is(NodeFacts {
+        uid: "u1".into(),
+        resource_version: "1".into(),
+        unschedulable: true,
+        ready: true,
+        boot_id: Some("b1".into()),
+        cordon: None,
+        excluded: false,
+    })
+}
+
+fn offered() -> Berth {
+    let offer = Offer {
+        node: "n1".into(),
+        uid: "u1".into(),
+        target: digest(2),
+        open_until: None,
+    };
+    Berth::new(PoolName::from("p"), 0, 1).offered(offer).unwrap()
+}
+
+fn taken() -> Berth {
+    let (node, uid) = ("n1".into(), "u1".into());
+    offered().taken(&node, &uid, Some(digest(1)), "b1".into()).unwrap()
+}
+
+fn committed() -> Berth {
+    taken().committed("b1".into()).unwrap()
+}
+
+fn releasing() -> Berth {
+    taken().releasing(Outcome::DrainTimeout, "b1".into()).unwrap()
+}
+
+/// In the middle of a drained turn, everything just read.
+fn knowing(berth: &Berth) -> Knowledge {
+    let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    knowledge.after(Event::Berths(vec![berth.clone()]), &at(0));
+    knowledge.os = os(Some(deployment(2, true)));
+    knowledge.cluster_node = node();
+    (knowledge.fresh, knowledge.fenced) = (true, true);
+    knowledge.turn.drain.done = true;
+    knowledge.draining = Some(Since::now(&at(0)));
+    knowledge
+}
+
+fn done(knowledge: &mut Knowledge, step: &Step, ending: Ending, seconds: u64) {
+    knowledge.after(Event::Begins(step), &at(seconds));
+    knowledge.after(Event::Ends(step, ending), &at(seconds));
+}
+
+fn image() -> DesiredImage {
+    DesiredImage {
+        reference: String::new(),
+        digest: digest(2),
+        index_digest: digest(2),
+        version: None,
+    }
+}
+
+fn waiting() -> Ending {
+    Ending::Drain {
+        done: false,
+        blockers: vec![],
+        left_behind: vec![],
+        next: Duration::from_secs(5),
+    }
+}
+
+fn drained() -> Ending {
+    Ending::Drain {
+        done: true,
+        blockers: vec![],
+        left_behind: vec![],
+        next: Duration::ZERO,
+    }
+}
+
+/// For each step: whether afterwards the deployments are known and fresh, the Node read, the drain done, the berth fenced.
+#[test]
+fn after_each_step_only_what_it_cannot_have_changed_still_counts() {
+    let failed = || Ending::Failed {
+        reason: "StepFailed",
+        message: "no answer".to_owned(),
+    };
+    let relicense = Step::Relicense(committed(), digest(3));
+    let release = Step::Release(taken(), Outcome::Revoked, String::new());
+    let cases = [
+        (taken(), Step::StartPull(image()), Ending::Done, "--ndf"),
+        (taken(), Step::CancelPull(digest(2)), Ending::Done, "--ndf"),
+        (taken(), Step::Lock, Ending::Done, "---df"),
+        (committed(), Step::Unlock, Ending::Done, "---df"),
+        (taken(), Step::Unstage, Ending::Done, "---df"),
+        (committed(), Step::Reboot, Ending::Done, "k-ndf"),
+        (committed(), Step::Reboot, Ending::Refused("no".into()), "k-ndf"),
+        (offered(), Step::Take(offered()), Ending::Done, "kr--f"),
+        (offered(), Step::Take(offered()), failed(), "kr---"),
+        (taken(), Step::Cordon(taken()), Ending::Done, "k---f"),
+        (taken(), Step::Drain, waiting(), "kr--f"),
+        (taken(), Step::Drain, drained(), "k--df"),
+        (taken(), Step::Commit(taken()), Ending::Done, "kr-df"),
+        (taken(), Step::Commit(taken()), failed(), "kr-d-"),
+        (committed(), Step::Fence(committed()), Ending::Done, "kr-df"),
+        (committed(), Step::Uncommit(committed()), failed(), "kr-d-"),
+        (committed(), relicense, Ending::Done, "kr-df"),
+        (taken(), release, Ending::Done, "kr-df"),
+        (releasing(), Step::Restore(releasing()), Ending::Done, "kr-df"),
+        (releasing(), Step::GiveBack(releasing()), Ending::Done, "kr--f"),
+        (taken(), Step::Uncordon, Ending::Done, "kr-df"),
+        (taken(), Step::LookAtHost, failed(), "kr-df"),
+    ];
+    for (berth, step, ending, expected) in cases {
+        let mut knowledge = knowing(&berth);
+        done(&mut knowledge, &step, ending.clone(), 1);
+        let read = |yes: bool, letter: char| if yes { letter } else { '-' };
+        let told: String = [
+            read(knowledge.os != Os::Unknown, 'k'),
+            read(knowledge.fresh, 'r'),
+            read(knowledge.cluster_node != ClusterNode::Unread, 'n'),
+            read(knowledge.turn.drain.done, 'd'),
+            read(knowledge.fenced, 'f'),
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(told, expected, "{step:?} {ending:?}");
+    }
+}
+
+#[test]
+fn what_was_read_in_a_turn_is_read_again_after_a_rest() {
+    for (why, expected) in [
+        (WaitReason::NoBerth, (false, false, true, true)),
+        (WaitReason::Rebooting, (false, false, true, true)),
+        (WaitReason::Draining, (true, false, true, true)),
+        (WaitReason::NotReady, (true, false, true, true)),
+        (WaitReason::Revoked, (false, false, false, false)),
+        (WaitReason::WindowClosed, (false, false, false, false)),
+        (WaitReason::Inhibited, (false, false, false, false)),
+    ] {
+        let mut knowledge = knowing(&taken());
+        let number = knowledge.turn.drain_number;
+        knowledge.after(Event::Rests(why), &at(1));
+        let node = knowledge.cluster_node != ClusterNode::Unread;
+        let kept = knowledge.draining.is_some();
+        assert_eq!(
+            (knowledge.fresh, node, knowledge.turn.drain.done, kept),
+            expected,
+            "{why:?}"
+        );
+        assert_eq!(
+            knowledge.turn.drain_number == number,
+            kept,
+            "{why:?}: pods are listed anew"
+        );
+    }
+    let mut idle = knowing(&offered());
+    idle.after(Event::Rests(WaitReason::Updated), &at(1));
+    assert_eq!(idle.cluster_node, node());
+}
+
+#[test]
+fn a_sign_of_life_and_a_look_make_the_other_old() {
+    let mut knowledge = knowing(&taken());
+    knowledge.after(Event::Heartbeat, &at(1));
+    assert!(
+        knowledge.os != Os::Unknown && !knowledge.fresh,
+        "in a turn it is only looked at again"
+    );
+    let look = Look {
+        os: os(Some(deployment(2, true))),
+        rivals: vec![],
+        finalization_failed: false,
+    };
+    knowledge.cluster_node = node();
+    knowledge.after(Event::Looked(look), &at(2));
+    assert!(knowledge.fresh);
+    assert_eq!(
+        knowledge.cluster_node,
+        ClusterNode::Unread,
+        "the Node is read after the host"
+    );
+    let mut idle = knowing(&offered());
+    idle.after(Event::Heartbeat, &at(1));
+    assert_eq!((idle.os, idle.cluster_node), (Os::Unknown, ClusterNode::Unread));
+}
+
+#[test]
+fn a_host_that_cannot_be_used_is_looked_at_again_after_a_while() {
+    let mut knowledge = knowing(&offered());
+    knowledge.os = Os::Unusable {
+        reason: "StatusFailed",
+        message: String::new(),
+    };
+    let services = || Services::under("b1".into());
+    knowledge.after(Event::Services(services()), &at(29));
+    assert!(knowledge.fresh);
+    knowledge.after(Event::Services(services()), &at(30));
+    assert!(!knowledge.fresh);
+}
+
+#[test]
+fn an_image_that_is_not_staged_after_its_pull_has_failed() {
+    for (staged, fails) in [(Some(2), false), (Some(3), true), (None, true)] {
+        let mut knowledge = knowing(&offered());
+        let member = Desired::of(Some(&berth_api::node::BootcNode {
+            spec: berth_api::node::BootcNodeSpec {
+                pool_name: "p".into(),
+                image: Some(image()),
+                ..Default::default()
+            },
+            ..Default::default()
+        }));
+        let event = Event::Published {
+            desired: member,
+            uid: Some("u1".into()),
+            status: None,
+        };
+        knowledge.after(event, &at(1));
+        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(1));
+        assert_eq!(knowledge.os, Os::Unknown);
+        let look = Look {
+            os: os(staged.map(|n| deployment(n, true))),
+            rivals: vec![],
+            finalization_failed: false,
+        };
+        knowledge.after(Event::Looked(look), &at(2));
+        assert_eq!(knowledge.past.failure.is_some(), fails, "{staged:?}");
+    }
+}
+
+#[test]
+fn a_drain_and_a_proof_go_on_over_a_restart_and_not_by_what_others_write() {
+    let mut first = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    first.after(Event::Berths(vec![offered()]), &at(0));
+    first.after(Event::Begins(&Step::Take(offered())), &at(10));
+    first.after(Event::Berths(vec![taken()]), &at(10));
+    assert_eq!(first.draining_for(&at(70)), Duration::from_secs(60));
+    // The process dies; the next one counts on.
+    let later = |seconds: u64| Now {
+        clock: Moment::after(Duration::from_secs(seconds - 100)),
+        ..at(seconds)
+    };
+    let mut second = Knowledge::new("n1".into(), "b1".into(), first.past.clone(), &later(100));
+    second.after(Event::Berths(vec![taken()]), &later(100));
+    assert_eq!(second.draining_for(&later(130)), Duration::from_secs(120));
+    // The clock is set back, or far ahead: nobody's drain ends for that.
+    let set_back = Knowledge::new("n1".into(), "b1".into(), first.past.clone(), &at(0));
+    assert_eq!(set_back.draining_for(&at(5)), Duration::from_secs(5));
+    let ahead = Knowledge::new("n1".into(), "b1".into(), first.past, &at(1_000_000));
+    assert_eq!(ahead.draining_for(&at(1_000_000)), LONGEST_BEFORE);
+
+    let proving = |knowledge: &Knowledge, now: &Now| knowledge.facts(now).proving_for.as_secs();
+    let mut rebooted = Knowledge::new("n1".into(), "b2".into(), Past::default(), &at(0));
+    rebooted.after(Event::Berths(vec![committed()]), &at(3));
+    assert_eq!(proving(&rebooted, &at(63)), 60);
+    let mut again = Knowledge::new("n1".into(), "b2".into(), rebooted.past.clone(), &later(103));
+    again.after(Event::Berths(vec![committed()]), &later(103));
+    assert_eq!(proving(&again, &later(113)), 110);
+    let mut third = Knowledge::new("n1".into(), "b3".into(), rebooted.past, &at(200));
+    third.after(Event::Berths(vec![committed()]), &at(200));
+    assert_eq!(
+        proving(&third, &at(201)),
+        1,
+        "another boot is proven from its own beginning"
+    );
+}
+
+#[test]
+fn a_commit_ends_the_drain_so_that_one_that_is_taken_back_drains_anew() {
+    let mut knowledge = knowing(&taken());
+    done(&mut knowledge, &Step::Commit(taken()), Ending::Done, 40);
+    assert_eq!(knowledge.past.times.drain_seconds, Some(40));
+    let mut next = Knowledge::new("n1".into(), "b1".into(), knowledge.past, &at(7200));
+    next.after(Event::Berths(vec![taken()]), &at(7200));
+    assert_eq!(next.draining_for(&at(7200)), Duration::ZERO);
+}
+
+#[test]
+fn a_turn_is_counted_once_and_the_next_one_knows_nothing_of_it() {
+    let mut knowledge = knowing(&releasing());
+    knowledge.turn.reboot_blocked = Some(("x".into(), Moment::default()));
+    knowledge.after(Event::Begins(&Step::GiveBack(releasing())), &at(1));
+    assert_eq!(knowledge.past.last_turn.as_ref().map(|t| t.attempts), Some(1));
+    let lost = Ending::Failed {
+        reason: "StepFailed",
+        message: "no answer".into(),
+    };
+    knowledge.after(Event::Ends(&Step::GiveBack(releasing()), lost), &at(1));
+    done(&mut knowledge, &Step::GiveBack(releasing()), Ending::Done, 2);
+    assert_eq!(knowledge.past.last_turn.as_ref().map(|t| t.attempts), Some(1));
+    assert_eq!((knowledge.turn.reboot_blocked, knowledge.draining), (None, None));
+}
+
+#[test]
+fn what_fails_again_and_again_is_told_and_an_unlock_that_does_ends_the_turn() {
+    let mut knowledge = knowing(&committed());
+    let failed = || Ending::Failed {
+        reason: "HostToolFailed",
+        message: "error: no".into(),
+    };
+    for times in 1..=3 {
+        assert!(knowledge.turn.reboot_blocked.is_none());
+        done(&mut knowledge, &Step::Unlock, failed(), times);
+        assert_eq!(knowledge.facts(&at(times)).trouble.is_some(), times == 3);
+    }
+    let why = knowledge.turn.reboot_blocked.clone().unwrap().0;
+    assert_eq!(why, "the staged image cannot be unlocked: error: no");
+    done(&mut knowledge, &Step::Lock, Ending::Done, 4);
+    assert!(knowledge.trouble().is_some(), "another step says nothing of it");
+    assert!(knowledge.repeats(&Step::Lock));
+    knowledge.after(Event::Rests(WaitReason::Rebooting), &at(5));
+    assert!(knowledge.trouble().is_none() && !knowledge.repeats(&Step::Lock));
+}
+
+#[test]
+fn a_reboot_that_came_to_nothing_is_remembered_when_the_commit_is_taken_back() {
+    let mut knowledge = knowing(&committed());
+    done(&mut knowledge, &Step::Reboot, Ending::Done, 1);
+    assert_eq!(
+        knowledge.facts(&at(61)).host.reboot,
+        Reboot::Asked(Duration::from_secs(60))
+    );
+    done(&mut knowledge, &Step::Uncommit(committed()), Ending::Done, 62);
+    assert!(matches!(knowledge.facts(&at(63)).host.reboot, Reboot::Blocked { .. }));
+    done(&mut knowledge, &Step::Reboot, Ending::Refused("busy".into()), 64);
+    assert!(matches!(knowledge.facts(&at(64)).host.reboot, Reboot::Blocked { why, .. } if why == "busy"));
+}
+
+#[test]
+fn another_node_of_this_name_is_read_anew_and_its_memories_are_taken_over_once() {
+    let mut knowledge = knowing(&offered());
+    let status = BootcNodeStatus {
+        failed_digests: vec![digest(9)],
+        ..BootcNodeStatus::default()
+    };
+    let published = |uid: &str, status| Event::Published {
+        desired: Desired::Unknown,
+        uid: Some(uid.into()),
+        status,
+    };
+    knowledge.after(published("u1", Some(&status)), &at(1));
+    assert_eq!(knowledge.past.failed_digests, [digest(9)]);
+    knowledge.cluster_node = node();
+    knowledge.after(published("u1", None), &at(2));
+    assert_eq!(knowledge.cluster_node, node());
+    knowledge.after(published("u2", None), &at(3));
+    assert_eq!(knowledge.cluster_node, ClusterNode::Unread);
+}
