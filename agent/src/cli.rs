@@ -57,7 +57,7 @@ pub struct Args {
     /// Kubeconfig of the kubelet on this host. Files that it names are looked up under --host-root.
     #[arg(long, value_name = "FILE", default_value = "/etc/kubernetes/kubelet.conf")]
     pub kubelet_kubeconfig: PathBuf,
-    /// Where the host's file system is seen: / as a service, /host in the pod of the shipped DaemonSet.
+    /// Directory under which the host's file system is seen: / as a service, /host in the pod of the shipped DaemonSet.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
     /// D-Bus address of the host's system bus. Default: its socket under --host-root.
@@ -75,10 +75,10 @@ pub struct Args {
     /// clock is synchronised reboots under no pool that has windows or exclusions.
     #[arg(long)]
     pub trust_clock: bool,
-    /// How log lines look. They go to standard error.
+    /// Form of log lines. They go to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
-    /// What is logged: a level, or directives such as info,berth_agent=debug.
+    /// Lines that are logged: a level, or directives such as info,berth_agent=debug.
     #[arg(
         long,
         env = "BERTH_LOG",
@@ -88,10 +88,10 @@ pub struct Args {
     pub log_level: String,
 }
 
-/// How log lines look.
+/// Form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Human,
     /// One JSON object per line.
     Json,

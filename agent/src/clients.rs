@@ -22,10 +22,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default deadline of a request.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// Where a pod finds its service account.
+/// Directory in which a pod finds its service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Why a request has no result.
+/// Error of a request that has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The API server did not answer in time. The request may have been carried out.
@@ -143,8 +143,8 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
     berth_api::client::client(config).context("cannot make a client of the API server")
 }
 
-/// Where a file of the agent's own view really is. One under the host's root is found as the host would find it;
-/// one elsewhere was named on the command line, and is where the agent sees it.
+/// Finds the real path of a file that the agent sees. A path under the host's root is resolved as the host would; any
+/// other was named on the command line, and is where the agent sees it.
 fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     match root.contains(path) {
         true => root.resolve(path),
@@ -192,7 +192,7 @@ async fn kubelet_config(root: &HostRoot, path: &Path) -> anyhow::Result<KubeletC
     Ok(KubeletConfig { config, files })
 }
 
-/// What a file was: where its name leads, and what was found there.
+/// Mark by which a changed file is recognised: the real path, and the time and size of the file there.
 type Print = Option<(PathBuf, SystemTime, u64)>;
 
 fn prints(root: &HostRoot, files: &[PathBuf]) -> Vec<Print> {
@@ -219,7 +219,7 @@ struct Made {
 }
 
 impl KubeletClient {
-    /// Nothing is read yet: a node may start its agent before its kubelet has credentials.
+    /// Makes a client that has read nothing yet, since a node may start its agent before its kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path) -> Self {
         Self {
             path: path.to_path_buf(),

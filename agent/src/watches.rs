@@ -1,5 +1,5 @@
-//! What the agent watches: its own BootcNode, always; the Leases that carry its node's name, while it waits for a
-//! berth or holds one. An idle agent has one watch.
+//! The agent's watches: its own BootcNode, always; the Leases that carry its node's name, while it waits for a berth or
+//! holds one. An idle agent has one watch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use tokio::task::JoinHandle;
 use crate::clients::with_deadline;
 use crate::jitter::{Jitter, Reconnect};
 
-/// What is known of this node's BootcNode.
+/// State of this node's BootcNode, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub enum Seen {
     /// The watch has not answered yet.
     #[default]
     NotYet,
-    /// There is none.
+    /// The object does not exist.
     Absent,
-    /// It cannot be read; the text says why.
+    /// The object cannot be read; the text says why.
     Unreadable(String),
-    /// This one.
+    /// The object as last seen.
     Is(Box<BootcNode>),
 }
 
@@ -138,7 +138,7 @@ impl Berths {
         seen.map(|seen| self.merge(seen)).is_some()
     }
 
-    /// What the watch says replaces what we know, except where our own write is newer: resourceVersions of one
+    /// Replaces what is known by what the watch shows, except where our own write is newer: resourceVersions of one
     /// resource are ordered numbers.
     fn merge(&mut self, seen: BTreeMap<String, Lease>) {
         let known = self.known.take().unwrap_or_default();

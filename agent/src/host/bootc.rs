@@ -13,10 +13,10 @@ use serde::Deserialize;
 /// free of anything but the JSON.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
-/// What `bootc status` says.
+/// Answer of `bootc status`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BootcStatus {
-    /// Not booted from an image by bootc, or asked from inside a container.
+    /// The host was not booted from an image by bootc, or bootc was asked from inside a container.
     NotBootc,
     /// Packages are layered on the image with rpm-ostree: `switch` would silently drop them.
     Layered,
@@ -41,10 +41,10 @@ pub struct HostStatus {
     pub signature_enforced: bool,
 }
 
-/// Why a text is no status of a bootc host.
+/// Error for a text that is not the status of a bootc host.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// No JSON, or not of this shape.
+    /// The text is not JSON, or not of this shape.
     #[error("bootc status cannot be understood: {0}")]
     Malformed(#[from] serde_json::Error),
     /// Some other object.
@@ -115,7 +115,7 @@ struct RawReference {
     signature: Option<RawSignature>,
 }
 
-/// How the image's signature is checked: a word, or an object with one key.
+/// Rule by which the image's signature is checked: a word, or an object with one key.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawSignature {

@@ -45,10 +45,10 @@ pub(super) const TIMEDATE: Target<'static> = Target {
     interface: "org.freedesktop.timedate1",
 };
 
-/// Why a call has no answer.
+/// Error of a call that has no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BusError {
-    /// There was no connection: the call was not made.
+    /// The call was not made, since there was no connection.
     #[error("cannot reach the system bus: {0}")]
     Unreachable(String),
     /// The call was made, and what became of it is not known.
@@ -56,7 +56,7 @@ pub enum BusError {
     Lost {
         /// The method.
         method: String,
-        /// What happened to the connection.
+        /// Trouble with the connection.
         why: String,
     },
     /// The service answered with an error.
@@ -64,7 +64,7 @@ pub enum BusError {
     Refused {
         /// Name of the D-Bus error.
         name: String,
-        /// Its text.
+        /// Text of the error.
         message: String,
     },
     /// The answer makes no sense.
@@ -72,13 +72,13 @@ pub enum BusError {
     Malformed {
         /// The method.
         method: String,
-        /// What is wrong with it.
+        /// Trouble with the answer.
         why: String,
     },
 }
 
 impl BusError {
-    /// Whether the service answered with an error of this name, or a name that ends like this.
+    /// Says whether the service answered with an error of this name, or of a name that ends like this.
     pub fn is(&self, ending: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name.ends_with(ending))
     }

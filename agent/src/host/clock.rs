@@ -1,19 +1,19 @@
-//! Whether the host's clock is synchronised: the condition under which it may be compared with the end of a window.
+//! Synchronisation of the host's clock. Only a synchronised clock may be compared with the end of a window.
 
 use std::time::{Duration, Instant};
 
 use super::Host;
 use super::bus::{Bus, BusError, TIMEDATE};
 
-/// How long an answer counts while a berth speaks of a window. The service that answers is started for each question when
-/// nothing else uses it.
+/// Time for which an answer counts while a berth speaks of a window. When nothing else uses it, the service that
+/// answers is started for each question.
 const BELIEVED_IN_WINDOW: Duration = Duration::from_secs(10);
-/// How long one that is not yes counts otherwise: somebody may be waiting for it.
+/// Time for which any other answer than yes counts without a window: somebody may be waiting for a yes.
 const NO_BELIEVED: Duration = Duration::from_secs(20);
-/// How long a yes counts otherwise.
+/// Time for which a yes counts without a window.
 const YES_BELIEVED: Duration = Duration::from_secs(60);
 
-/// How long an answer may take. The work does not wait for a service that hangs.
+/// Longest time that an answer may take. The agent's work does not wait for a service that hangs.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
@@ -27,17 +27,17 @@ pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
         .unwrap_or_else(|_| Err(late()))
 }
 
-/// What is known of the host's clock.
+/// State of the host's clock, as far as it is known.
 #[derive(Debug)]
 pub struct Clock {
     trusted: bool,
     asked: Option<(Instant, Option<bool>)>,
-    /// When the host said last that it is.
+    /// Time of the last yes.
     yes: Option<Instant>,
 }
 
 impl Clock {
-    /// Nothing is known yet; or the clock is right by the admin's word.
+    /// Starts with nothing known, or, if `trusted`, with a clock that is right by the admin's word.
     pub fn new(trusted: bool) -> Self {
         Self {
             trusted,
@@ -55,7 +55,8 @@ impl Clock {
         }
     }
 
-    /// Whether it is synchronised; asks when the last answer is too old to count. `None`: the host does not say.
+    /// Says whether the clock is synchronised. Asks when the last answer is too old to count. `None`: the host does not
+    /// say.
     pub async fn is_synchronized(&mut self, host: &Host, under_window: bool) -> Option<bool> {
         if self.trusted {
             return Some(true);

@@ -1,7 +1,8 @@
-//! From the words of a host tool to a reason that programs can read.
+//! Reasons that programs can read, found in the words of a host tool.
 //!
-//! bootc has one exit code for everything and no machine-readable errors, so its words are all there is. No
-//! release promises them: what is not recognised is a plain failure of whatever was tried, with the words beside it.
+//! bootc has one exit code for everything and no machine-readable errors, so there is nothing but its words, and they
+//! may change with each release. A text that is not recognised is a plain failure of the command, with the words beside
+//! it.
 
 use berth_api::condition::one_line;
 
@@ -10,7 +11,7 @@ use berth_api::condition::one_line;
 pub struct Failure {
     /// CamelCase reason.
     pub reason: &'static str,
-    /// Whether the same image may succeed here at a later try.
+    /// True if the same image may succeed here at a later try.
     pub retry: bool,
     /// One bounded line.
     pub message: String,
@@ -18,9 +19,9 @@ pub struct Failure {
 
 pub use berth_core::agent::reason;
 
-/// What the words may contain, in lower case, and the reason that this means. The first match counts: what is
-/// wrong with the host or the image comes before what is wrong with the way to it, because the texts nest, with
-/// the name of the step in front and the cause at the end.
+/// Words to look for, in lower case, and the reason that they stand for. The first match counts. Texts nest, with the
+/// name of the step in front and the cause at the end; so troubles of the host or the image come before troubles of the
+/// way to it.
 const WORDS: &[(&[&str], &str)] = &[
     // The agent's own sentences about the end of a unit.
     (&["/usr/bin/bootc cannot be executed"], reason::BOOTC_MISSING),

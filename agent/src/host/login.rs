@@ -9,9 +9,9 @@ use super::bus::{Bus, BusError, LOGIND};
 /// Somebody who blocks a shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// Who, in their own words.
+    /// Name of the inhibitor, in its own words.
     pub who: String,
-    /// Why, in their own words.
+    /// Reason, in its own words.
     pub why: String,
     /// Process ID on the host.
     pub pid: u32,
@@ -23,7 +23,7 @@ impl std::fmt::Display for Inhibitor {
     }
 }
 
-/// What, who, why, mode, user, process.
+/// An inhibitor as logind lists it: what, who, why, mode, user, process.
 type Listed = (String, String, String, String, u32, u32);
 
 pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
@@ -57,7 +57,7 @@ pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
     }
 }
 
-/// Whether a scheduled shutdown of this kind would end the boot.
+/// Says whether a scheduled shutdown of this kind would end the boot.
 fn is_real(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }

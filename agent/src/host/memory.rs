@@ -1,5 +1,4 @@
-//! What the agent remembers on the host itself, so that it survives its process, its pod and its BootcNode
-//! (invariant I8).
+//! The agent's memory on the host itself. It survives the agent's process, its pod and its BootcNode (invariant I8).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -21,8 +20,8 @@ impl MemoryFile {
         Self(root.path(STATE_DIR).join("state.json"))
     }
 
-    /// What is remembered. A file that cannot be understood is kept aside for people, and counts as nothing
-    /// remembered: an agent that refused to start over it would leave the node without any.
+    /// Reads the memory. A file that cannot be understood is kept aside for people, and the memory is then empty: an
+    /// agent that refused to start over it would leave the node without any agent.
     pub fn load(&self) -> Past {
         let text = match fs::read(&self.0) {
             Ok(text) => text,
@@ -44,10 +43,10 @@ impl MemoryFile {
         }
     }
 
-    /// Writes it, durably.
+    /// Writes the memory, durably.
     ///
     /// # Errors
-    /// When the file cannot be written; what it held before is then still there.
+    /// When the file cannot be written; the old content is then still there.
     pub fn save(&self, past: &Past) -> anyhow::Result<()> {
         let context = || format!("cannot write {}", self.0.display());
         if let Some(directory) = self.0.parent() {

@@ -1,7 +1,7 @@
 //! The host that the agent runs on: its system bus, its bootc, and a few files.
 //!
-//! Everything here is I/O at the edge. What to do with the answers is decided elsewhere; this module only makes sure
-//! that each question has an answer in bounded time, in the host's own words.
+//! Everything here is I/O at the edge and decides nothing. It only makes sure that each question has an answer in
+//! bounded time, in the host's own words.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ use units::{Defeat, EXIT_EXEC, Spec};
 
 /// A host tool that takes longer than this hangs.
 const TOOL_DEADLINE: Duration = Duration::from_secs(60);
-/// How long a bad answer about bootc's version is believed.
+/// Time for which a bad answer about bootc's version counts.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
 /// The short units of this agent and of one before it.
 const TOOL_UNITS: &[&str] = &[
@@ -55,7 +55,7 @@ const TOOL_UNITS: &[&str] = &[
 ];
 /// The largest status that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
-/// How much of a tool's error output is looked at.
+/// Bytes at the end of a tool's error output that are looked at.
 const STDERR_TAIL: u64 = 16 << 10;
 
 /// Updaters that would stage and reboot on their own.
@@ -65,10 +65,11 @@ const RIVALS: &[&str] = &[
     "zincati.service",
 ];
 
-/// Why the host did not do, or not say, what it was asked.
+/// Error of a request to the host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
-    /// Something runs that the command would wait for, or that would change what it sees.
+    /// Another command or a pull is running: this command would wait for it, or read a state that it is about to
+    /// change.
     #[error("the host is busy: {0}")]
     Busy(String),
     /// A host tool failed; its own words.
@@ -105,13 +106,13 @@ impl HostError {
 /// The bootc on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootcVersion {
-    /// There is none.
+    /// No bootc was found.
     Missing,
     /// Older than the oldest supported one.
     TooOld(String),
     /// A supported one.
     Version(String),
-    /// It is not known; why.
+    /// The version could not be found out, for this reason.
     Failed(String),
 }
 
@@ -131,8 +132,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Prepares to talk to the host, and tries its bus. A bus that does not answer is no error here: it is tried
-    /// again with each call, whose error then says so.
+    /// Prepares to talk to the host, and tries its bus. A bus that does not answer is no error here: each call tries it
+    /// again, and then returns the error.
     ///
     /// # Errors
     /// When the runtime directory cannot be made under the root.
@@ -159,7 +160,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Where the host's files are.
+    /// Root under which the host's files are.
     pub fn root(&self) -> &HostRoot {
         &self.root
     }
@@ -220,7 +221,7 @@ impl Host {
         version
     }
 
-    /// What bootc says is booted, staged and left to roll back to.
+    /// Asks bootc which deployments are booted, staged and left to roll back to.
     ///
     /// # Errors
     /// [`HostError::Busy`] while a pull runs, for bootc would wait for it; or whatever went wrong.
@@ -236,8 +237,8 @@ impl Host {
         Ok(status)
     }
 
-    /// The pull of this boot, if there was one: the one that was started last, else one of the desired digest. How
-    /// it ended is answered until [`Host::forget_pull`].
+    /// Finds the pull of this boot, if there was one: the one that was started last, else one of the desired digest. An
+    /// ended pull is found until [`Host::forget_pull`].
     ///
     /// # Errors
     /// When systemd cannot be asked.
@@ -245,7 +246,7 @@ impl Host {
         self.pulls.find(&self.bus, &self.boot()?, desired).await
     }
 
-    /// Forgets a pull that ended. The caller has made sure that how it ended is not lost.
+    /// Forgets a pull that ended. The caller has stored its result.
     ///
     /// # Errors
     /// When systemd cannot be asked.
@@ -270,12 +271,12 @@ impl Host {
         self.pulls.cancel(&self.bus, digest).await
     }
 
-    /// How far the running pull is, when the host tool says so.
+    /// Progress of the running pull, when the host tool reports it.
     pub fn pull_progress(&self) -> Option<Progress> {
         self.pulls.progress()
     }
 
-    /// Locks what is staged: a shutdown then discards it.
+    /// Locks the staged deployment: a shutdown then discards it.
     ///
     /// # Errors
     /// When nothing is staged, or the tool failed.
@@ -284,7 +285,7 @@ impl Host {
             .await
     }
 
-    /// Unlocks what is staged: a shutdown then applies it.
+    /// Unlocks the staged deployment: a shutdown then applies it.
     ///
     /// # Errors
     /// When nothing is staged, or the tool failed.
@@ -293,8 +294,8 @@ impl Host {
             .await
     }
 
-    /// Removes what is staged. The caller has just seen in `status` that something is: with nothing staged,
-    /// deployment 0 is another one.
+    /// Removes the staged deployment. The caller has just seen in `status` that there is one; otherwise deployment 0
+    /// would be another one.
     ///
     /// # Errors
     /// When the tool failed.
@@ -318,7 +319,7 @@ impl Host {
         }
     }
 
-    /// A tool that a killed agent started may still run, and what it does must be seen by whoever looks next.
+    /// Refuses while a tool runs that a killed agent started: the next look must see what it does.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
         if running.is_empty() {
@@ -358,7 +359,7 @@ impl Host {
         }
     }
 
-    /// Whoever blocks a shutdown now.
+    /// Lists the inhibitors that block a shutdown now.
     ///
     /// # Errors
     /// When logind cannot be asked.
@@ -366,7 +367,7 @@ impl Host {
         Ok(login::inhibitors(&self.bus).await?)
     }
 
-    /// A shutdown is on its way.
+    /// Says whether a shutdown is on its way.
     ///
     /// # Errors
     /// When logind cannot be asked.
@@ -374,7 +375,7 @@ impl Host {
         Ok(login::shutting_down(&self.bus).await?)
     }
 
-    /// Somebody has scheduled a shutdown for later.
+    /// Says whether somebody has scheduled a shutdown for later.
     ///
     /// # Errors
     /// When logind cannot be asked.
@@ -382,7 +383,7 @@ impl Host {
         Ok(login::shutdown_scheduled(&self.bus).await?)
     }
 
-    /// Whether the host's clock is synchronised.
+    /// Says whether the host's clock is synchronised.
     ///
     /// # Errors
     /// When the host has no service that says so, or it does not answer.
@@ -407,7 +408,7 @@ impl Host {
         Ok(units::in_states(&self.bus, RIVALS, &["active", "activating", "reloading"]).await?)
     }
 
-    /// The previous boot failed to finalize what was staged.
+    /// Says whether the previous boot failed to finalize the staged deployment.
     ///
     /// # Errors
     /// When systemd cannot be asked.
@@ -416,12 +417,12 @@ impl Host {
         Ok(!failed.is_empty())
     }
 
-    /// What the agent remembers on the host.
+    /// Reads the agent's memory on the host.
     pub fn memory(&self) -> Past {
         self.memory.load()
     }
 
-    /// Remembers, durably.
+    /// Writes the agent's memory, durably.
     ///
     /// # Errors
     /// When the file cannot be written.

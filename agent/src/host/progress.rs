@@ -1,7 +1,7 @@
-//! How far a running pull is: bootc's JSON lines, read from a FIFO on the host.
+//! Progress of a running pull: bootc's JSON lines, read from a FIFO on the host.
 //!
-//! Progress is a courtesy. Nothing is decided on it, and a pull goes on without a reader for as long as the pipe
-//! takes its lines, which is why the pipe is made as large as the kernel allows.
+//! Progress is a courtesy: no decision depends on it. Without a reader a pull goes on for as long as the pipe takes its
+//! lines, so the pipe is made as large as the kernel allows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +27,7 @@ const PIPE_SIZE: i32 = 1 << 20;
 const MAX_LINE: usize = 256 << 10;
 /// Least time between two wake-ups of the agent for progress alone.
 const WAKE_EVERY: Duration = Duration::from_secs(1);
-/// How far back the rate looks.
+/// Span over which the rate is measured.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]

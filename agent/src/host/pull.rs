@@ -19,34 +19,34 @@ use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, Defeat, EXIT_EXEC, Spec, State};
 use super::{HostError, files};
 
-/// How the names of pull units begin.
+/// Prefix of the names of pull units.
 pub(super) const UNIT_PREFIX: &str = "berth-pull-";
 /// A pull that takes longer than this is stopped.
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// A pull that is stopped has this long to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(100);
-/// How much of the error output is looked at.
+/// Bytes at the end of the error output that are looked at.
 const STDERR_TAIL: u64 = 16 << 10;
 
 /// A pull on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
-    /// What is pulled.
+    /// Digest that is pulled.
     pub digest: Digest,
-    /// How far it is.
+    /// State of the pull.
     pub state: PullState,
 }
 
-/// How far a pull is.
+/// State of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullState {
-    /// It runs.
+    /// The pull runs.
     Running,
-    /// It ended, and systemd has nothing against it. Whether the image is staged, only `status` can say.
+    /// The pull ended well, as far as systemd knows. Only `status` can tell whether the image is staged.
     Succeeded,
-    /// It failed. Something may be staged all the same: `status` says what.
+    /// The pull failed. Something may be staged all the same; `status` tells.
     Failed {
-        /// What the host tool said, in one line; [`failure::classify`] finds the reason in it.
+        /// The host tool's own words, in one line; [`failure::classify`] finds the reason in them.
         message: String,
     },
 }
@@ -216,7 +216,7 @@ impl Pulls {
         self.forget(bus, digest).await
     }
 
-    /// How far the running pull is.
+    /// Progress of the running pull.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.slot().as_ref().and_then(ProgressReader::latest)
     }
@@ -295,7 +295,8 @@ fn spec(image: &DesiredImage, signed: bool, progress: bool) -> Spec {
     }
 }
 
-/// How a pull failed, in one line: the tool's own words, or those of systemd. [`failure::classify`] knows them all.
+/// Describes a failed pull in one line: in the tool's own words, or in those of systemd. [`failure::classify`] knows
+/// them all.
 fn explain(defeat: &Defeat, words: &str) -> String {
     let words = failure::message(words);
     let said = |otherwise: String| {

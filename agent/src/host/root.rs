@@ -1,4 +1,4 @@
-//! Where the host's files are: `/` for a service, `/host` in a pod, a private directory in tests.
+//! Root of the host's files: `/` for a service, `/host` in a pod, a private directory in tests.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -21,12 +21,12 @@ impl HostRoot {
         Self(root.into())
     }
 
-    /// Whether the agent's `path` is one of the host's files.
+    /// Says whether the agent's `path` is one of the host's files.
     pub fn contains(&self, path: impl AsRef<Path>) -> bool {
         path.as_ref().starts_with(&self.0)
     }
 
-    /// Where the agent finds what the host calls `path`. A path that is under the root already stays as it is.
+    /// Path under which the agent finds the host's `path`. A path that is under the root already stays as it is.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if self.0 != Path::new("/") && path.starts_with(&self.0) {

@@ -15,7 +15,7 @@ use zbus::{OwnedObjectPath, Variant};
 
 use super::bus::{Bus, BusError, JobEnd, SYSTEMD, Target};
 
-/// What `ListUnitsByNames` answers for one unit.
+/// Answer of `ListUnitsByNames` for one unit.
 type Listed = (
     String,
     String,
@@ -29,11 +29,11 @@ type Listed = (
     OwnedObjectPath,
 );
 
-/// How often a unit is looked at in case its signal was missed.
+/// Time between two looks at a unit, in case its signal was missed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long an ended unit may take until its name is free again.
+/// Longest time until the name of an ended unit is free again.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(5);
-/// What systemd's deadline may be overrun by until the command counts as hanging.
+/// Time after systemd's own deadline from which the command counts as hanging.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// A unit to start.
@@ -48,24 +48,24 @@ pub(super) struct Spec {
     pub(super) stderr: Option<String>,
     /// A FIFO that lands on file descriptor 3.
     pub(super) fd3: Option<String>,
-    /// Only what is left of the disk and the processor.
+    /// Run with low priority for disk and processor.
     pub(super) background: bool,
 }
 
-/// What became of a unit.
+/// State of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is not loaded: never started, or it ended well, or was stopped.
+    /// Not loaded: it was never started, or ended well, or was stopped.
     Gone,
-    /// It runs.
+    /// The unit runs.
     Running,
-    /// It ended, and is about to be unloaded.
+    /// The unit ended, and is about to be unloaded.
     Ended,
-    /// It failed.
+    /// The unit failed.
     Failed,
 }
 
-/// How a unit failed.
+/// Failure of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Defeat {
     /// `exit-code`, `timeout`, `signal`, …
@@ -141,7 +141,7 @@ async fn list(bus: &Bus, names: &[&str]) -> Result<Vec<Listed>, BusError> {
     bus.call(SYSTEMD, "ListUnitsByNames", &names).await
 }
 
-/// What became of a unit.
+/// Asks for the state of a unit.
 pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
     let listed = list(bus, &[name]).await?;
     let Some((_, _, load, active, ..)) = listed.first() else {
@@ -157,14 +157,14 @@ pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
     })
 }
 
-/// Those of the named units that are in one of these states.
+/// Lists those of the named units that are in one of these states.
 pub(super) async fn in_states(bus: &Bus, names: &[&str], states: &[&str]) -> Result<Vec<String>, BusError> {
     let listed = list(bus, names).await?;
     let wanted = listed.into_iter().filter(|unit| states.contains(&unit.3.as_str()));
     Ok(wanted.map(|unit| unit.0).collect())
 }
 
-/// How a failed unit failed.
+/// Asks how a failed unit failed.
 pub(super) async fn defeat(bus: &Bus, name: &str) -> Result<Defeat, BusError> {
     let path: OwnedObjectPath = bus.call(SYSTEMD, "GetUnit", &name).await?;
     let service = Target {

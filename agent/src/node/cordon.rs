@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Why the Node was not read or written.
+/// Error of reading or writing the Node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// Somebody else wrote it since it was read: read it again and decide anew.
     #[error("the Node changed since it was read")]
     Conflict,
-    /// There is no such Node.
+    /// The Node does not exist.
     #[error("the Node does not exist")]
     Gone,
     /// The kubelet's identity may not do that.

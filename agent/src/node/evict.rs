@@ -13,10 +13,10 @@ use super::pods::Pod;
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// How long to hold back when the API server is overloaded and does not say for how long.
+/// Pause when the API server is overloaded and names none.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// What the question led to.
+/// Result of asking a pod to leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The pod is on its way out.
@@ -25,11 +25,11 @@ pub enum Answer {
     Gone,
     /// A budget does not allow it now.
     Budget(String),
-    /// It can never succeed as things are: somebody has to repair what the text says.
+    /// The eviction can never succeed as things are; somebody has to repair what the text names.
     Misconfigured(String),
     /// The API server is overloaded: all requests hold back for this long.
     Overloaded(Duration),
-    /// Not by us, but soon: its namespace is being deleted.
+    /// The pod ends soon without us, since its namespace is being deleted.
     Ending(String),
     /// Refused, which also happens when the pod has just left this node: look again.
     Refused(String),
@@ -37,10 +37,10 @@ pub enum Answer {
     Failed(String),
 }
 
-/// How a pod is asked to leave. The drain itself only counts pods, waits for them and says what is in the way.
+/// Way of asking a pod to leave. The drain itself only counts pods, waits for them and names what blocks.
 ///
-/// An engine on EvictionRequest (KEP-4563) would replace this and no more: it would create the request of a pod when
-/// it is asked first, read that request when it is asked again, and turn what its responders say into an [`Answer`].
+/// An engine on EvictionRequest (KEP-4563) would replace only this. It would create the request when a pod is asked
+/// first, read the request when it is asked again, and turn the words of its responders into an [`Answer`].
 pub trait Mover {
     /// Asks a pod to leave: the one with this UID, not whichever has its name by then. May be asked again and again.
     fn ask(&self, pod: &Pod) -> impl Future<Output = Answer> + Send;
@@ -48,9 +48,9 @@ pub trait Mover {
 
 /// Moves pods by the eviction API, or by plain deletion, which asks no budget.
 pub struct ByRequest<'a> {
-    /// With the kubelet's identity.
+    /// Client with the kubelet's identity.
     pub client: &'a Client,
-    /// In place of each pod's own grace period, in seconds.
+    /// Seconds that replace each pod's own grace period.
     pub grace_period: Option<u32>,
     /// Delete, do not evict.
     pub delete: bool,
@@ -106,7 +106,7 @@ fn judge(error: &RequestError) -> Answer {
     }
 }
 
-/// What a refusal means. Budgets, overload and misconfiguration are told apart by what is beside the code.
+/// Interprets a refusal. The details beside the status code tell budgets, overload and misconfiguration apart.
 fn judge_status(status: &Status) -> Answer {
     let message = one_line(&status.message);
     let retry_after = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);

@@ -1,8 +1,8 @@
-//! What becomes of each pod when its node is drained: the rules of `kubectl drain --ignore-daemonsets`.
+//! Classes of pods when their node is drained, by the rules of `kubectl drain --ignore-daemonsets`.
 //!
-//! kubectl ends with an error before it moves anything when a pod has an obstacle; here such a pod holds up the drain,
-//! and is named. One rule cannot be kept: the kubelet's identity may not read DaemonSets, so the pods of one that no
-//! longer exists are left like all others of DaemonSets.
+//! kubectl ends with an error before it moves anything when a pod has an obstacle; here such a pod blocks the drain,
+//! and is named. One rule cannot be kept: the kubelet's identity may not read DaemonSets, so pods whose DaemonSet no
+//! longer exists are left like those of any other.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::drain::Settings;
 /// Key of the taint that a cordoned node has.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// What matters of a pod.
+/// The parts of a pod that the drain reads.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Pod {
     /// Name, namespace, UID, owners.
@@ -52,7 +52,7 @@ pub struct PodMetadata {
     /// Annotations.
     #[serde(default)]
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Who owns it.
+    /// Owners of the pod.
     #[serde(default)]
     pub owner_references: Option<Vec<Owner>>,
 }
@@ -78,7 +78,7 @@ pub struct PodSpec {
     /// Its volumes.
     #[serde(default)]
     pub volumes: Option<Vec<Volume>>,
-    /// Which taints do not keep it from a node.
+    /// Taints that do not keep the pod from a node.
     #[serde(default)]
     pub tolerations: Option<Vec<Toleration>>,
 }
@@ -101,7 +101,7 @@ pub struct Toleration {
 }
 
 impl Toleration {
-    /// Whether it is for the taint of a cordoned node, which has no value.
+    /// Says whether it tolerates the taint of a cordoned node, which has no value.
     fn is_for_cordon(&self) -> bool {
         let any_value = self.operator.as_deref() == Some("Exists");
         let key = match self.key.as_deref() {
@@ -119,13 +119,13 @@ pub struct Volume {
     /// Its name in the pod.
     #[serde(default)]
     pub name: String,
-    /// Whether its data goes with the pod.
+    /// Set for a volume whose data goes with the pod.
     #[serde(default)]
     pub empty_dir: Option<IgnoredAny>,
     /// The claim that it is.
     #[serde(default)]
     pub persistent_volume_claim: Option<Claim>,
-    /// Whether it is a claim that was made for this pod.
+    /// Set for a claim that was made for this pod.
     #[serde(default)]
     pub ephemeral: Option<IgnoredAny>,
 }
@@ -147,35 +147,35 @@ pub struct PodStatus {
     pub phase: Option<String>,
 }
 
-/// What becomes of a pod.
+/// Class of a pod in a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It is none of the drain's business: a DaemonSet's (as the agent's own is), a static one, or one that the
-    /// settings do not select.
+    /// Not touched by the drain: a DaemonSet's pod (as the agent's own is), a static pod, or one that the settings do
+    /// not select.
     Stays,
-    /// It is on its way out.
+    /// The pod is terminating.
     Terminating,
-    /// Its containers have ended. It is moved like the others, but holds nothing up when that does not work.
+    /// Its containers have ended. It is moved like the others, but blocks nothing when that fails.
     Finished,
-    /// To move it would lose something: that is for a person to decide.
+    /// Moving it would lose something: a person must decide.
     Blocked(Obstacle),
-    /// It is moved.
+    /// The pod is moved.
     Moves,
 }
 
-/// Why a pod is not moved.
+/// Reason for which a pod is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
-    /// No controller would create it again.
+    /// A pod that no controller would create again.
     Unmanaged,
-    /// It has data in emptyDir volumes.
+    /// A pod with data in emptyDir volumes.
     EmptyDir,
     /// Both.
     UnmanagedEmptyDir,
 }
 
 impl Obstacle {
-    /// What is wrong and what to do, for people.
+    /// Tells people what is wrong and what to do.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unmanaged => {
@@ -205,7 +205,7 @@ impl Pod {
             .find(|owner| owner.controller == Some(true))
     }
 
-    /// Whether its containers have ended for good.
+    /// Says whether its containers have ended for good.
     pub fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
@@ -218,7 +218,7 @@ impl Pod {
             .any(|volume| volume.empty_dir.is_some())
     }
 
-    /// Whether pods like it come to a node that is cordoned.
+    /// Says whether pods like it come to a node that is cordoned.
     pub fn tolerates_cordon(&self) -> bool {
         self.spec.tolerations.iter().flatten().any(Toleration::is_for_cordon)
     }
@@ -240,7 +240,7 @@ impl Pod {
             .collect()
     }
 
-    /// What becomes of it.
+    /// Class of the pod under these settings.
     pub fn class(&self, settings: &Settings) -> Class {
         let is_mirror = self
             .metadata

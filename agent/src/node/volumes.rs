@@ -116,7 +116,7 @@ impl Status {
     }
 }
 
-/// What a Node's status calls the volume of a claim, for volumes of CSI drivers.
+/// Name of a claim's volume as a Node's status has it, for volumes of CSI drivers.
 async fn volume_of(client: &Client, namespace: &str, claim: &str) -> Option<String> {
     let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}");
     let claim = tell(get::<PersistentVolumeClaim>(client, &path).await, &path)?;

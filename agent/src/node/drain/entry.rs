@@ -1,4 +1,4 @@
-//! What the drain knows of one pod.
+//! State that the drain keeps of one pod.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::node::pods::{Class, Pod};
 
 /// First and longest time between two tries for one pod.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// How long after its grace period a pod may still be about to end. A kubelet needs a moment for its volumes and its
+/// Time after its grace period for which a pod still counts as about to end. A kubelet needs a moment for volumes and
 /// network, and the clocks of this node and of the API server may differ by a little.
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
-/// What a pod gets that does not say how long it needs, in Kubernetes too.
+/// Grace period of a pod that names none, as in Kubernetes.
 const DEFAULT_GRACE: u64 = 30;
 /// Longest reason of a blocker that the schema allows.
 const MAX_REASON: usize = 512;
 
-/// What is known of a pod that was in the way once.
+/// State of a pod that had to go at some time.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) since: Timestamp,
@@ -28,11 +28,11 @@ pub(super) struct Entry {
     pub(super) reason: String,
     /// More of a hindrance than a pod that is just about to end.
     pub(super) stuck: bool,
-    /// It was deleted because the drain took too long.
+    /// The pod was deleted because the drain took too long.
     pub(super) by_force: bool,
-    /// That it is left behind was told.
+    /// A log line has said that it is left behind.
     pub(super) told: bool,
-    /// It was not there yet when the drain began.
+    /// The pod was not there yet when the drain began.
     pub(super) late: bool,
     ending_since: Option<Timestamp>,
 }
@@ -57,7 +57,7 @@ impl Entry {
         self.stuck = stuck;
     }
 
-    /// It is on its way out.
+    /// Notes that the pod is terminating.
     pub(super) fn ends(&mut self) {
         self.set(
             match self.by_force {
@@ -74,7 +74,7 @@ impl Entry {
         self.ends();
     }
 
-    /// Why the drain goes on without this pod, when it does.
+    /// Reason for which the drain goes on without this pod, when it does.
     pub(super) fn left_behind(&self, pod: &Pod, class: Class, given: &Given<'_>) -> Option<&'static str> {
         match class {
             // To move it would only bring the next one: there is no end to that, and no end is waited for.
@@ -97,8 +97,8 @@ impl Entry {
         }
     }
 
-    /// Whether it should have been gone for a while. A pod that terminates since long before this agent looked is as
-    /// late as its deletion says; should this node's clock be ahead, the pod has been watched for a moment at least.
+    /// Says whether the pod is long overdue. A pod that began to terminate before this agent looked is as late as its
+    /// deletion time says. In case this node's clock is ahead, the pod must also have been watched for a moment.
     fn is_overdue(&self, pod: &Pod, now: Timestamp) -> bool {
         let Some(since) = self.ending_since else { return false };
         let watched = until(since, now);
@@ -127,7 +127,7 @@ impl Entry {
     }
 }
 
-/// From one second, doubling, to ten; up to a quarter less.
+/// Time until the next try: from one second, doubling, to ten; up to a quarter less.
 pub(super) fn retry_after(tries: u32, jitter: u32) -> Duration {
     let full = RETRY.0.saturating_mul(1 << tries.min(8)).min(RETRY.1);
     full - full.mul_f64(f64::from(jitter % 256) / 1024.0)
@@ -138,13 +138,13 @@ pub(super) fn later(now: Timestamp, by: Duration) -> Timestamp {
     now.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// How long it is until a time that was never further away than this; `None` when it has come. One that is further
-/// away now was set before the clock was set back, and counts as come.
+/// Time left until `then`, which is at most `longest` ahead; `None` when it has come. A time that is further ahead was
+/// set before the clock was set back, and counts as come.
 pub(super) fn wait(now: Timestamp, then: Timestamp, longest: Duration) -> Option<Duration> {
     Some(until(now, then)).filter(|wait| !wait.is_zero() && *wait <= longest)
 }
 
-/// How long from one time to the other; nothing when it is the other way round.
+/// Time from one instant to the other; zero when the second one is earlier.
 fn until(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default()
 }

@@ -41,39 +41,39 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_s
 const LOOK_BLOCKED: Duration = Duration::from_secs(10);
 /// Longest time that the API server can make us hold back for.
 const HOLD_BACK: Duration = Duration::from_secs(60);
-/// How long volumes may take to be detached once their pods are gone.
+/// Longest time that volumes may take to be detached once their pods are gone.
 const VOLUMES: Duration = Duration::from_secs(120);
 /// Longest name of a blocker that the schema allows.
 const MAX_NAME: usize = 320;
 
-/// What one pass depends on.
+/// Input of one pass.
 #[derive(Debug, Clone)]
 pub struct Given<'a> {
     /// Name of the node.
     pub node: &'a str,
-    /// How pods are moved.
+    /// Rules by which pods are moved.
     pub settings: &'a Settings,
-    /// Whether the kubelet says that it is ready, and so can end pods.
+    /// True when the kubelet reports that it is ready, and so can end pods.
     pub node_ready: bool,
-    /// How long the drain may still take; zero when its time is over, or it has none.
+    /// Time that the drain may still take; zero when its time is over, or it has none.
     pub left: Duration,
-    /// This node's clock.
+    /// Time by this node's clock.
     pub now: Timestamp,
 }
 
-/// What a pass led to.
+/// Result of a pass.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DrainProgress {
-    /// Nothing is left that has to go.
+    /// Every pod that has to go is gone.
     Done {
-        /// What should have gone, could not, and does not hold up the reboot.
+        /// Pods that should have gone, could not, and do not block the reboot.
         left_behind: Vec<DrainBlocker>,
     },
     /// Something is still there.
     Waiting {
-        /// What holds the drain up, those that only a person or a budget can release first.
+        /// Pods that block the drain; first those that need a person or a budget.
         blockers: Vec<DrainBlocker>,
-        /// When the next pass is due.
+        /// Time until the next pass is due.
         next: Duration,
     },
 }
@@ -81,15 +81,15 @@ pub enum DrainProgress {
 /// The drain of one turn.
 #[derive(Debug, Default)]
 pub struct Drain {
-    /// By pod UID.
+    /// Entries by pod UID.
     known: HashMap<String, Entry>,
     /// UIDs of all pods that were there in the first pass.
     first: Option<HashSet<String>>,
     /// The API server asked us to hold back until then.
     hold_back: Option<Timestamp>,
-    /// When volumes began to be waited for, and until when they are.
+    /// Start and end of the wait for volumes.
     volumes: Option<(Timestamp, Timestamp)>,
-    /// Whether the last pass was by force.
+    /// True if the last pass was by force.
     forced: bool,
     /// Passes since something was last seen to change.
     quiet: u32,
@@ -258,7 +258,7 @@ impl Drain {
         entry.tries = entry.tries.saturating_add(1);
     }
 
-    /// What is left, and when to look again.
+    /// Lists the pods that are left, and says when to look again.
     fn progress(&mut self, pods: &[Pod], given: &Given<'_>) -> DrainProgress {
         let mut left: Vec<(&Pod, &Entry, Class)> = vec![];
         let mut left_behind = vec![];
@@ -292,12 +292,12 @@ impl Drain {
         progress
     }
 
-    /// For how long the API server wants no more questions.
+    /// Time for which the API server wants no more requests.
     fn held_back(&self, now: Timestamp) -> Option<Duration> {
         wait(now, self.hold_back?, HOLD_BACK)
     }
 
-    /// When to look again.
+    /// Time until the next look.
     fn next(&self, left: &[(&Pod, &Entry, Class)], now: Timestamp) -> Duration {
         let only_people_can_help = left.iter().any(|(_, _, class)| matches!(class, Class::Blocked(_)));
         let quiet = LOOK.0.saturating_mul(1 << self.quiet.min(8)).min(LOOK.1);
@@ -365,7 +365,7 @@ impl Drain {
     }
 }
 
-/// Those in the way, the worst first.
+/// Lists the blocking pods, the worst first.
 fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
     left.sort_by(|(p, a, _), (q, b, _)| {
         b.stuck

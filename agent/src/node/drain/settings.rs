@@ -1,4 +1,4 @@
-//! How pods are moved: what the node's pool says, as the engine takes it.
+//! Rules by which pods are moved: those of the node's pool, in the form that the drain takes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use berth_api::pool::{Drain, OnTimeout};
 use kube::core::Selector;
 
-/// How pods are moved.
+/// Rules by which pods are moved.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
     /// Instead of each pod's own grace period, in seconds.
@@ -15,7 +15,7 @@ pub struct Settings {
     pub delete_empty_dir_data: bool,
     /// Move pods that no controller would create again too.
     pub force: bool,
-    /// Only these are moved; `None` for all.
+    /// Selects the pods that are moved; `None` for all.
     pub pod_selector: Option<Selector>,
     /// Delete pods instead of evicting them: budgets are not asked.
     pub disable_eviction: bool,
@@ -25,7 +25,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the pool says, for a drain that has taken this long.
+    /// Reads the pool's rules, for a drain that has taken this long.
     ///
     /// # Errors
     /// When the pod selector makes no sense. Nothing is moved then: it is not known what should be.

@@ -71,7 +71,7 @@ fn waiting(progress: DrainProgress) -> (Vec<DrainBlocker>, Duration) {
     }
 }
 
-/// Who is left behind when it is done.
+/// Names of the pods that are left behind at the end.
 fn done(progress: DrainProgress) -> Vec<String> {
     match progress {
         DrainProgress::Done { left_behind } => left_behind.into_iter().map(|b| b.pod).collect(),
@@ -199,7 +199,7 @@ fn a_finished_pod_is_moved_but_holds_nothing_up() {
     assert!(drain.sort(&pods, &given(at(60))).is_empty(), "it is not asked again");
 }
 
-/// When a pod that terminates no longer holds up the drain: ready or not, forced or not.
+/// A terminating pod blocks the drain of a broken node only for a time, which depends on readiness and force.
 #[test]
 fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     // Its deletion is far in the past of this clock's 2023, or in its future, as if the clock were wrong.
@@ -448,7 +448,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever the API server sends is a pod or an error.
+    /// Any JSON from the API server is read as a pod or as an error.
     #[test]
     fn any_json_is_a_pod_or_an_error(metadata in any_json(), spec in any_json(), status in any_json(), settings in any_settings()) {
         let mut pod = json!({"metadata": metadata, "spec": spec, "status": status});
