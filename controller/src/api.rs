@@ -15,12 +15,12 @@ use crate::leader::{Leadership, Lost};
 
 /// Field manager of the controller's server-side apply.
 const MANAGER: &str = "berth-controller";
-/// How long a request may take.
+/// Longest time that a request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a server may be silent on a connection before that counts as dead. A watch ends by itself after 290 s,
-/// and its reader gives up 5 s later; no idle watch is cut by this. It is the only deadline that a list and the
-/// request for a watch have, which a server that accepts and never answers would otherwise hold up for ever.
+/// Time after which a silent connection counts as dead. A watch ends by itself after 290 s, and its reader gives up 5 s
+/// later, so this cuts no idle watch. A list and the request for a watch have no other deadline: without it, a server
+/// that accepts and never answers would keep them waiting for ever.
 pub const SILENCE: Duration = Duration::from_secs(300);
 
 /// The connection settings of every client here: no retries, and an end to waiting for a silent server.
@@ -38,10 +38,10 @@ pub fn settled(mut config: Config, silence: Duration) -> Config {
     config
 }
 
-/// Why a request did not do what it should.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// This process may not lead any more. Nothing was sent.
+    /// This process may no longer lead. Nothing was sent.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// The object has changed since it was read, or is gone. Nothing was written; look again.

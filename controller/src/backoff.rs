@@ -1,4 +1,4 @@
-//! When to try again what failed.
+//! Times at which failed work is tried again.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -12,8 +12,8 @@ pub fn random() -> u64 {
     RandomState::new().hash_one(0u8)
 }
 
-/// How long to wait after so many failures: doubling from `first` to `last`, plus or minus a fifth, so that what
-/// failed together is not tried together.
+/// Wait after so many failures: doubling from `first` to `last`, plus or minus a fifth, so that requests that failed
+/// together are not repeated together.
 pub fn delay(failures: u32, first: Duration, last: Duration) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
     let delay = first.saturating_mul(1 << doublings).min(last);
@@ -29,7 +29,7 @@ const FIRST: Duration = Duration::from_millis(200);
 const LAST: Duration = Duration::from_secs(30);
 
 impl Backoffs {
-    /// Whether the object may be tried now.
+    /// Says whether the object may be tried now.
     pub fn ready(&self, key: &str, now: Moment) -> bool {
         self.0.get(key).is_none_or(|(_, until)| *until <= now)
     }
@@ -45,7 +45,7 @@ impl Backoffs {
         self.0.insert(key.to_owned(), (failures, until));
     }
 
-    /// When the next object may be tried again.
+    /// Time at which the next object may be tried again.
     pub fn due(&self, now: Moment) -> Option<Moment> {
         self.0.values().map(|(_, at)| *at).filter(|at| *at > now).min()
     }

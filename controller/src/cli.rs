@@ -43,7 +43,7 @@ EXAMPLES
 
 DURATIONS are a whole number and a unit: 90s, 15m, 12h.";
 
-/// How logs are written.
+/// Form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// One JSON object per line.
@@ -72,11 +72,11 @@ pub struct Cli {
     #[arg(long, value_name = "NAME", env = "BERTH_IDENTITY")]
     pub identity: Option<String>,
 
-    /// How logs are written to standard error.
+    /// Form of log lines, which go to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "json")]
     pub log_format: LogFormat,
 
-    /// What is logged: error, warn, info, debug, trace, or a filter such as info,kube=debug.
+    /// Lines that are logged: error, warn, info, debug, trace, or a filter such as info,kube=debug.
     #[arg(
         long,
         value_name = "FILTER",
@@ -95,7 +95,7 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     pub registry_ca: Option<PathBuf>,
 
-    /// How long the leader's Lease must not change before its holder is taken for dead.
+    /// Time without a change of the leader's Lease after which its holder counts as dead.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive)]
     pub leader_lease_duration: Duration,
 
@@ -113,13 +113,14 @@ pub struct Cli {
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive)]
     pub agent_silence: Duration,
 
-    /// How long a node that leaves its pool may take to undo what Berth did there.
+    /// Longest time that a node which leaves its pool may take to undo what Berth did there.
     ///
     /// After that its BootcNode is let go all the same, with a warning, unless the node still holds a berth.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = positive)]
     pub release_deadline: Duration,
 
-    /// Where metrics are served for Prometheus, as /metrics: HOST:PORT, or :PORT for every address. Empty: nowhere.
+    /// Address on which metrics are served for Prometheus, as /metrics: HOST:PORT, or :PORT for every address. Empty:
+    /// none.
     ///
     /// /healthz beside it answers ok while the process is alive. A controller that waits for leadership serves both.
     #[arg(long, value_name = "ADDRESS", env = "BERTH_METRICS_ADDRESS", default_value = "")]
@@ -163,7 +164,7 @@ impl Cli {
         ))
     }
 
-    /// What the reconciler needs to know.
+    /// Settings of the reconciler.
     pub fn settings(&self) -> Settings {
         Settings {
             agent_silence: self.agent_silence,

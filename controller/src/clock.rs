@@ -1,8 +1,8 @@
-//! Whether this machine's clock is synchronised: a window cannot be judged by one that is not.
+//! Synchronisation of this machine's clock. Only a synchronised clock can judge a window.
 //!
-//! The kernel is asked as systemd asks it for `NTPSynchronized`: not for the flag that says so, which some time
-//! daemons never clear, but for the largest error that the clock may have. It grows by itself and stops at 16 s while
-//! nobody disciplines the clock. Reading it needs no privilege.
+//! The kernel is asked as systemd asks it for `NTPSynchronized`: for the largest error that the clock may have, and not
+//! for the flag, which some time daemons never clear. While nobody disciplines the clock, that error grows by itself
+//! and stops at 16 s. Reading it needs no privilege.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use rtime_clock::adjtime::{Timex, adjtimex};
 
 /// The error of a clock that nobody keeps, in microseconds: where the kernel stops counting.
 const UNKEPT: i64 = 16_000_000;
-/// How long an answer holds.
+/// Time for which an answer counts.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// This machine's clock.
+/// State of this machine's clock.
 #[derive(Debug, Default)]
 pub struct Clock {
     trusted: bool,
@@ -27,7 +27,7 @@ impl Clock {
         Self { trusted, known: None }
     }
 
-    /// Whether it is synchronised, as of at most ten seconds ago.
+    /// Says whether the clock is synchronised, as of at most ten seconds ago.
     pub fn is_synchronized(&mut self, now: Moment) -> bool {
         if self.trusted {
             return true;
@@ -47,7 +47,7 @@ impl Clock {
     }
 }
 
-/// Whether a clock whose error is at most so many microseconds is kept by anybody.
+/// Says whether a clock with this maximum error, in microseconds, is kept by anybody.
 fn is_kept(max_error: i64) -> bool {
     (0..UNKEPT).contains(&max_error)
 }

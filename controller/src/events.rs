@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 
 /// Events that may wait to be written; more are dropped.
 const QUEUE: usize = 64;
-/// How long writing one may take.
+/// Longest time that writing an event may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The longest note that the API takes, in bytes.
 const MAX_NOTE: usize = 1024;
@@ -23,7 +23,7 @@ const MAX_NOTE: usize = 1024;
 /// Something to tell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// It asks for somebody's attention.
+    /// True for an event that asks for somebody's attention.
     pub warning: bool,
     /// CamelCase reason.
     pub reason: &'static str,
@@ -48,7 +48,7 @@ impl Note {
         }
     }
 
-    /// So many nodes failed that no other one is tried.
+    /// Event of a rollout that has halted, because too many nodes failed.
     pub fn halted(pool: &BootcNodePool, message: String) -> Self {
         Self {
             warning: true,
@@ -148,8 +148,9 @@ impl Events {
 struct Writer {
     client: Client,
     reporter: Reporter,
-    /// By message. A recorder takes a second event with the same reason about the same object for the first one that
-    /// goes on, and keeps the first one's note: nobody would learn of the second node whose berth was closed.
+    /// Recorders by message. A recorder takes a second event with the same reason about the same object for a
+    /// repetition of the first, and keeps the first one's note. With one recorder nobody would learn of the second node
+    /// whose berth was closed.
     recorders: BTreeMap<String, Recorder>,
 }
 

@@ -23,9 +23,9 @@ use tokio::sync::Semaphore;
 
 /// Requests answered at once.
 const CONNECTIONS: usize = 8;
-/// How long a client may take for its request, and for its answer.
+/// Longest time that a client may take for its request, and for its answer.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// What Prometheus reads.
+/// Content type that Prometheus reads.
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -51,18 +51,18 @@ struct OfNode {
     node: String,
 }
 
-/// What is told of one pool.
+/// Numbers of one pool.
 #[derive(Debug, Clone, Default)]
 pub struct PoolNumbers {
-    /// Its name.
+    /// Name of the pool.
     pub pool: String,
     /// Members by state; a node may be in more than one.
     pub nodes: Vec<(&'static str, u32)>,
     /// Berths by state.
     pub berths: Vec<(&'static str, u32)>,
-    /// So many nodes failed that no other one is tried.
+    /// True while the rollout is halted by failures.
     pub halted: bool,
-    /// Why no berth of it is opened.
+    /// Reason for which no berth of the pool is opened.
     pub gate: Option<String>,
     /// Nodes that hold a berth and do not come back.
     pub timed_out: Vec<String>,
@@ -83,7 +83,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// This process has begun to lead.
+    /// Notes that this process has begun to lead.
     pub fn leads(&self) {
         self.leader.set(1);
     }

@@ -1,11 +1,11 @@
-//! That something has changed, and how soon that is to be looked at.
+//! Changes, and how soon each has to be looked at.
 
 use std::sync::{Mutex, MutexGuard};
 
 use berth_core::controller::view::News;
 use tokio::sync::Notify;
 
-/// What has changed since somebody last looked: the most urgent of it.
+/// Changes since the last look: only the most urgent is kept.
 #[derive(Debug, Default)]
 pub struct Board {
     latest: Mutex<Option<News>>,
@@ -20,7 +20,7 @@ impl Board {
         self.changed.notify_one();
     }
 
-    /// What has changed since [`Self::clear`].
+    /// The most urgent change since [`Self::clear`].
     pub fn latest(&self) -> Option<News> {
         *self.lock()
     }

@@ -1,7 +1,7 @@
-//! Which API servers answer: a control plane node may go down only while the cluster has another one that does.
+//! Probes of the API servers: a control plane node may go down only while the cluster has another server that answers.
 //!
-//! The cluster's own Service lists the servers, the nodes' addresses say which of them runs where, and each is asked
-//! for `/readyz` at its own address, not through whatever balances the load between them.
+//! The cluster's own Service lists the servers, and the nodes' addresses tell on which node each of them runs. Each is
+//! asked for `/readyz` at its own address, and not through a load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::api::settled;
 use crate::store::Store;
 use crate::time;
 
-/// How long a server may take to answer.
+/// Longest time that a server may take to answer.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Time from one round to the next.
 const ROUND: Duration = Duration::from_secs(4);
@@ -167,8 +167,8 @@ async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (Sock
     )
 }
 
-/// Not every certificate has the server's address in it, and not every one has a name of the Service. It must be
-/// signed by the cluster's authority for one of them.
+/// Finds the name by which the server's certificate can be verified. Not every certificate has the server's address in
+/// it, and not every one has a name of the Service. It must be signed by the cluster's authority for one of them.
 async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -> Result<Known, String> {
     let mut last = match known {
         Some((name, client)) => match readyz(&client).await {

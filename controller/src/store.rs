@@ -196,7 +196,7 @@ impl Store {
         self.news.tell(News::Soon);
     }
 
-    /// What has changed since the last snapshot.
+    /// Changes since the last snapshot.
     pub fn news(&self) -> &Board {
         &self.news
     }

@@ -1,13 +1,13 @@
-//! When the Lease may be taken. Pure: time is what this process's own monotonic clock says.
+//! Election by a Lease: when it may be taken. Pure: time is that of this process's monotonic clock.
 
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// What a candidate may do now.
+/// Next action of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// There is no Lease: create it.
+    /// Create the Lease, since there is none.
     Create,
     /// Nobody holds it, or its holder has not renewed it for too long: take it.
     Take,
@@ -15,7 +15,7 @@ pub enum Move {
     Wait,
 }
 
-/// What a candidate has seen of the Lease.
+/// A candidate's observations of the Lease.
 #[derive(Debug)]
 pub struct Election {
     duration: Duration,

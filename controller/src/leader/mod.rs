@@ -25,7 +25,7 @@ pub const LEASE: &str = "berth-controller";
 /// The times of leader election, all measured on this machine alone.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// After so long without a change of the Lease, as seen from here, its holder is taken for dead.
+    /// Time without a change of the Lease, as seen from here, after which its holder counts as dead.
     pub duration: Duration,
     /// A leader that could not renew for so long stops. Less than `duration`.
     pub renew_deadline: Duration,
@@ -43,7 +43,7 @@ pub struct Lost(pub String);
 pub struct Leadership {
     epoch: u64,
     timing: Timing,
-    /// When the last renewal that succeeded was sent.
+    /// Time when the last successful renewal was sent.
     renewed: Arc<Mutex<Instant>>,
 }
 
@@ -260,7 +260,7 @@ impl Candidate {
     }
 }
 
-/// No request of the election is given less time than this.
+/// Shortest deadline of a request of the election.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

@@ -16,7 +16,7 @@ const MAX_PLATFORMS: usize = 32;
 /// Longest version that a pool's status holds.
 const MAX_VERSION: usize = 256;
 
-/// What a manifest turned out to be.
+/// Kind of a manifest that was read.
 #[derive(Debug, PartialEq)]
 pub(super) enum Document {
     /// An index, with the platforms that run Linux.

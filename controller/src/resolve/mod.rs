@@ -1,6 +1,6 @@
-//! From the reference that an admin wrote to digests: once for each change of it, off the main loop, with backoff.
+//! Resolves the reference that an admin wrote to digests: once for each change of it, off the main loop, with backoff.
 //!
-//! What was resolved is kept in the pool's status and not asked for again, not even by the next controller.
+//! The result is kept in the pool's status and is not asked for again, not even by the next controller.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,13 +21,14 @@ mod registry;
 
 pub use registry::RegistryConfig;
 
-/// How long one attempt may take, all requests together.
+/// Longest time that one attempt may take, all requests together.
 const DEADLINE: Duration = Duration::from_secs(30);
 const FIRST_RETRY: Duration = Duration::from_secs(2);
-/// While a reference is not resolved its pool stands still, maybe on an image that somebody wants to be rid of.
+/// Longest wait between two attempts. While a reference is not resolved its pool stands still, maybe on an image that
+/// somebody wants to be rid of.
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
-/// Why a reference is not resolved.
+/// Error of a reference that is not resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct ResolveError {
@@ -74,16 +75,16 @@ impl Drop for Job {
     }
 }
 
-/// What resolving has come to for one pool.
+/// State of resolving one pool's reference.
 #[derive(Debug, Clone, Default)]
 pub struct Resolution {
-    /// What was resolved and is not in the pool's status yet.
+    /// Target that is resolved and not yet in the pool's status.
     pub resolved: Option<Target>,
-    /// What `ImageResolved` should say while it is not resolved.
+    /// Value of `ImageResolved` while the reference is not resolved.
     pub verdict: Option<Verdict>,
     /// The very first attempt is under way, or its answer is on its way into the status.
     pub first: bool,
-    /// When to look again.
+    /// Time of the next look.
     pub due: Option<Moment>,
 }
 

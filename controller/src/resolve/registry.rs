@@ -29,7 +29,7 @@ const ACCEPTED: &[&str] = &[
     IMAGE_MANIFEST_MEDIA_TYPE,
 ];
 
-/// How registries are talked to.
+/// Settings for talking to registries.
 #[derive(Debug, Clone, Default)]
 pub struct RegistryConfig {
     /// Registries (`host:port`) without TLS.
