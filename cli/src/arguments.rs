@@ -51,15 +51,15 @@ SEE ALSO
   kubectl get bootcnodepools, kubectl get bootcnodes, kubectl get leases -n berth-system"
 )]
 pub struct Arguments {
-    /// Which cluster.
+    /// Cluster to talk to.
     #[command(flatten)]
     pub cluster: Cluster,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Which cluster.
+/// Cluster to talk to.
 #[derive(Debug, Args)]
 pub struct Cluster {
     /// File with the cluster's address and your credentials.
@@ -73,7 +73,7 @@ pub struct Cluster {
     pub namespace: String,
 }
 
-/// What to do.
+/// Commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show what pools and nodes are doing.
@@ -120,7 +120,7 @@ pub enum Command {
     Version,
 }
 
-/// What to show.
+/// Arguments of `status`.
 #[derive(Debug, Args)]
 pub struct Status {
     /// Show this pool only.
@@ -138,7 +138,7 @@ pub struct Status {
     pub output: Output,
 }
 
-/// Which node to take out.
+/// Arguments of `exclude`.
 #[derive(Debug, Args)]
 pub struct Exclude {
     /// Name of the Node.
@@ -146,32 +146,32 @@ pub struct Exclude {
     /// Take the label off instead, as include does.
     #[arg(long)]
     pub undo: bool,
-    /// Whether to ask.
+    /// Consent to the plan.
     #[command(flatten)]
     pub consent: Consent,
 }
 
-/// Which node.
+/// Arguments of commands for one node.
 #[derive(Debug, Args)]
 pub struct OfNode {
     /// Name of the Node.
     pub node: String,
-    /// Whether to ask.
+    /// Consent to the plan.
     #[command(flatten)]
     pub consent: Consent,
 }
 
-/// Which pool to retry.
+/// Arguments of `retry`.
 #[derive(Debug, Args)]
 pub struct Retry {
     /// Name of the pool.
     pub pool: String,
-    /// Whether to ask.
+    /// Consent to the plan.
     #[command(flatten)]
     pub consent: Consent,
 }
 
-/// Whether to ask before anything is changed.
+/// Consent to a plan before anything is changed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Consent {
     /// Do not ask.
@@ -185,8 +185,8 @@ pub struct Consent {
 /// Form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people, as wide as the terminal.
+    /// Table for people, as wide as the terminal.
     Table,
-    /// For programs: the same facts as JSON.
+    /// JSON for programs, with the same facts.
     Json,
 }

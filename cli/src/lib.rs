@@ -1,7 +1,7 @@
-//! What the pools are doing, as a table for people, and what an admin's word does to them.
+//! State of the pools, as a table for people, and the commands with which an admin acts on it.
 //!
-//! Everything here but [`Snapshot::read`] and [`admin::apply`] is pure: a [`Snapshot`] and a time go in, text comes out.
-//! The examples in `tests/examples` show all of it, and anyone can add one.
+//! Everything here but [`Snapshot::read`] and [`admin::apply`] is pure: a [`Snapshot`] and a time go in, text comes
+//! out. The examples in `tests/examples` show all of it, and anyone can add one.
 
 pub mod admin;
 pub mod arguments;

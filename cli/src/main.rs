@@ -13,7 +13,7 @@ use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
 use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, Output, Status};
 use kubectl_berth::{Scope, Snapshot, previews, render, render_preview, views};
 
-/// How long the API server may take to answer.
+/// Longest time that the API server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Exit status when nobody can be asked: the command line should have said --yes.
@@ -52,9 +52,9 @@ fn written(text: &str) -> ExitCode {
     }
 }
 
-/// How a command ended.
+/// Result of a command.
 enum Outcome {
-    /// With this to print.
+    /// Success, with this text to print.
     Done(String),
     /// Nobody can be asked.
     NobodyToAsk,

@@ -1,4 +1,4 @@
-//! What each node does now, and what it waits for.
+//! State of each node, and what it waits for.
 
 use berth_api::condition;
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DesiredImage, Phase, Staging};
@@ -44,8 +44,8 @@ fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
     }
 }
 
-/// What is booted and what should be: versions where there are any, told apart by digests where they are equal and
-/// the images are not.
+/// The booted and the desired image, by version where there is one. Equal versions of different images are told apart
+/// by their digests.
 pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImage>) -> (String, String) {
     let digests = (booted.and_then(|b| b.digest.as_ref()), desired.map(|d| &d.digest));
     let version = booted.and_then(|b| b.version.as_deref());
@@ -61,7 +61,7 @@ pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImag
     (named(version, digests.0), named(target, digests.1))
 }
 
-/// For how long its agent has not been heard of, when that is long. For people alone: it compares two clocks.
+/// Time since the agent was heard of, when that is long. For people alone: it compares two clocks.
 pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String> {
     let beat = status.heartbeat_time.as_ref()?.0;
     (now.as_second() - beat.as_second() > SILENT).then(|| age(beat, now))
@@ -97,7 +97,7 @@ fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String
     waiting(node, status, now)
 }
 
-/// What a healthy node waits for.
+/// Describes what a healthy node waits for.
 fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String {
     let desired = node.spec.image.as_ref().map(|image| &image.digest);
     let waits = matches!(status.phase, Some(Phase::Pending | Phase::Waiting));

@@ -1,4 +1,4 @@
-//! What the cluster says at one moment.
+//! The cluster's objects at one moment.
 
 use std::fmt::Debug;
 
@@ -16,32 +16,32 @@ use serde::de::DeserializeOwned;
 /// Objects per answer: a large cluster's Nodes come to many megabytes.
 const PAGE: u32 = 500;
 
-/// What the cluster says at one moment.
+/// The cluster's objects at one moment.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Snapshot {
     /// All pools: a node's conflict shows only beside the others.
     pub pools: Vec<BootcNodePool>,
-    /// What each node should run and runs.
+    /// The BootcNodes: desired and actual state of each node.
     pub bootc_nodes: Vec<BootcNode>,
     /// The Nodes themselves: all of them for a preview or an admin's word, the excluded ones for a status.
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
-    /// What could not be read, for people.
+    /// Notes for people on objects that could not be read.
     pub notes: Vec<String>,
     /// The only pool to show.
     pub only: Option<String>,
 }
 
-/// How much to read.
+/// Amount to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// What a status needs.
+    /// Objects that a status needs.
     Status,
-    /// What a preview needs: all Nodes as well.
+    /// Objects that a preview needs: all Nodes as well.
     Preview,
-    /// What an admin's word needs: as a preview, and the berths must be readable.
+    /// Objects that a command of an admin needs: as for a preview, and the berths must be readable.
     Admin,
 }
 

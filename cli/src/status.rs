@@ -1,4 +1,4 @@
-//! What each pool and node does now.
+//! State of each pool and node.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,29 +24,29 @@ use crate::waves::Holdup;
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolView {
-    /// Its name; empty for the nodes that left theirs, or whose pool is gone.
+    /// Name of the pool; empty for nodes that left theirs, or whose pool is gone.
     pub name: String,
     /// The reference that its admin wrote.
     pub image: String,
     /// Version label of the target.
     pub version: Option<String>,
-    /// What the reference was resolved to.
+    /// Digest that the reference was resolved to.
     pub digest: Option<berth_api::Digest>,
     /// Members.
     pub total: usize,
     /// Members that run the target and are not being worked on.
     pub updated: usize,
-    /// Its berths.
+    /// Berths of the pool.
     pub berths: Berths,
-    /// What it does or waits for.
+    /// Work that is going on, or waited for.
     pub progressing: Option<Warning>,
-    /// Whether reboots may start now, where windows or exclusions say when.
+    /// State of the window, for a pool with windows or exclusions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Warning>,
-    /// How far each wave is, in order.
+    /// Progress of each wave, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveView>,
-    /// Whom the later waves wait for.
+    /// Node or reason for which the later waves wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wave_waits_for: Option<String>,
     /// The nodes on which each digest that the pool asks for has failed.
@@ -55,13 +55,13 @@ pub struct PoolView {
     /// Nodes that would be members and are excluded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<String>,
-    /// How many the controller counts.
+    /// Number of excluded nodes that the controller counts.
     pub excluded_count: usize,
-    /// So many failures of a digest halt the rollout.
+    /// Number of failures of a digest that halts the rollout.
     pub max_failures: usize,
     /// Conditions that need a look.
     pub warnings: Vec<Warning>,
-    /// Its nodes, by name.
+    /// Nodes of the pool, by name.
     pub nodes: Vec<NodeRow>,
 }
 
@@ -88,27 +88,27 @@ pub struct Berths {
 pub struct ClosedBerth {
     /// Name of the berth.
     pub berth: String,
-    /// Why it is closed: `failed`, `gone`, `excluded` or `admin`.
+    /// Reason for which it is closed: `failed`, `gone`, `excluded` or `admin`.
     pub reason: String,
-    /// Who held it.
+    /// Name of the node that held it.
     pub last_node: Option<String>,
 }
 
-/// How far a wave is.
+/// Progress of a wave.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaveView {
-    /// Its name.
+    /// Name of the wave.
     pub name: String,
     /// Members in it.
     pub total: u32,
-    /// Of those, how many run the target, proven and available.
+    /// Number of members that run the target, proven and available.
     pub updated: u32,
-    /// Whether it is its turn.
+    /// State of the wave.
     pub state: WaveState,
-    /// For how many seconds it has soaked.
+    /// Seconds for which it has soaked.
     pub soaked_seconds: u64,
-    /// For how many it must.
+    /// Seconds for which it must soak.
     pub soak_seconds: u64,
 }
 
@@ -119,13 +119,13 @@ pub struct Warning {
     /// Type of the condition.
     #[serde(rename = "type")]
     pub type_: String,
-    /// Its status.
+    /// Status of the condition.
     pub status: String,
-    /// Its reason.
+    /// Reason of the condition.
     pub reason: String,
-    /// Its message.
+    /// Message of the condition.
     pub message: String,
-    /// Since when it has that status, where that is known.
+    /// Time of its last transition, where that is known.
     pub since: Option<Timestamp>,
 }
 
@@ -133,23 +133,23 @@ pub struct Warning {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRow {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Where it is, in one word.
+    /// Phase in one word.
     pub phase: Option<Phase>,
-    /// What it booted: a version, or a short digest.
+    /// Booted image: a version, or a short digest.
     pub version: String,
-    /// What it should run, likewise.
+    /// Desired image, likewise.
     pub target: String,
-    /// Since when it is in that phase.
+    /// Start of that phase.
     pub since: Option<Timestamp>,
-    /// How far its pull is.
+    /// Progress of its pull.
     pub progress: Option<ProgressView>,
-    /// What is wrong, or what it waits for.
+    /// Trouble of the node, or what it waits for.
     pub message: String,
 }
 
-/// How far a pull is.
+/// Progress of a pull.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgressView {

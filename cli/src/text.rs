@@ -5,15 +5,15 @@ use jiff::Timestamp;
 
 /// Cells of a progress bar.
 const BAR: u64 = 20;
-/// What stands for nothing.
+/// Sign for an empty cell.
 const NOTHING: &str = "-";
 
-/// How long ago, in at most two units: `45s`, `12m`, `3h20m`, `5d`.
+/// Age, in at most two units: `45s`, `12m`, `3h20m`, `5d`.
 pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
     span(now.as_second().saturating_sub(since.as_second()))
 }
 
-/// How long until then; `now` when that is past.
+/// Time until then; `now` when that is past.
 pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
     match then.as_second().saturating_sub(now.as_second()) {
         left if left > 0 => format!("in {}", span(left)),
@@ -21,7 +21,7 @@ pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// So many seconds, likewise.
+/// Seconds, likewise.
 pub(crate) fn seconds(seconds: u64) -> String {
     span(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
@@ -71,7 +71,7 @@ pub(crate) fn clean(text: &str) -> String {
     visible.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// At most `width` characters, the last one an ellipsis if any are missing; 0 is no bound.
+/// Cuts a line to at most `width` characters, the last one an ellipsis if any are missing; 0 is no bound.
 pub(crate) fn cut(line: &str, width: usize) -> String {
     let line = line.trim_end();
     if width == 0 || line.chars().count() <= width {

@@ -1,4 +1,4 @@
-//! What the program does when nobody can be asked. None of this needs a cluster.
+//! Commands that need consent when nobody can be asked. None of this needs a cluster.
 
 use std::process::{Command, Output, Stdio};
 

@@ -55,7 +55,7 @@ impl Example {
     }
 }
 
-/// What is said, and behind a line what is changed.
+/// Text of a plan and, below a line, its changes.
 fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     let plan = match plan {
         Ok(plan) => plan,

@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use super::{Change, Plan};
 use crate::text::clean;
 
-/// Who the API server says wrote the fields.
+/// Name under which the API server records who wrote the fields.
 pub const FIELD_MANAGER: &str = "kubectl-berth";
-/// Where events about objects without a namespace are kept.
+/// Namespace of events about objects that have none.
 const EVENTS: &str = "default";
 /// Longest note of an event, in bytes; the API server takes 1024.
 const NOTE: usize = 1000;
@@ -171,7 +171,7 @@ fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -
     }
 }
 
-/// As much of a note as an event may hold.
+/// Cuts a note to the length that an event may hold.
 fn bounded(note: &str) -> String {
     let mut bounded = note.to_owned();
     while bounded.len() > NOTE {

@@ -2,12 +2,12 @@
 
 use std::io::{BufRead, Result, Write};
 
-/// What the admin says to a plan.
+/// The admin's answer to a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// Go on.
     Yes,
-    /// Do nothing: also for an empty line, the end of the input, and whatever else is not yes.
+    /// Do nothing. Also for an empty line, the end of the input, and anything else that is not yes.
     No,
 }
 

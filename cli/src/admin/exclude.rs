@@ -13,7 +13,7 @@ use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
 use crate::occupancy::Occupancy;
 
-/// What excluding a node does.
+/// Plans to exclude a node.
 ///
 /// # Errors
 /// When there is no such Node.
@@ -60,7 +60,7 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     Ok(plan)
 }
 
-/// What the pool has now, and without the node.
+/// Describes the pool's room now, and without the node.
 fn room_without(
     snapshot: &Snapshot,
     roster: &Roster<'_>,
@@ -91,7 +91,7 @@ fn room_without(
     )
 }
 
-/// What becomes of a berth that the node holds.
+/// Says what becomes of a berth that the node holds.
 fn holding(
     plan: &mut Plan,
     snapshot: &Snapshot,
@@ -131,7 +131,7 @@ fn holding(
     }
 }
 
-/// What including a node again does.
+/// Plans to include a node again.
 ///
 /// # Errors
 /// When there is no such Node.

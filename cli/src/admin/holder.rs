@@ -1,4 +1,4 @@
-//! What a node holds, and what became of it.
+//! Berths that a node holds, and what became of each.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ pub(super) struct Claims<'a> {
     pub(super) former: Vec<Held<'a>>,
     /// Names of berths that it is offered.
     pub(super) offered: Vec<String>,
-    /// What is wrong with Leases that speak of it and cannot be read.
+    /// Errors of Leases that name the node and cannot be read.
     pub(super) unreadable: Vec<String>,
 }
 
@@ -90,12 +90,13 @@ impl Held<'_> {
         )
     }
 
-    /// Whether a reboot is licensed and, as far as the Node says, has not begun or not ended yet.
+    /// Says whether a reboot is licensed and, as far as the Node tells, has not begun or not ended yet.
     pub(super) fn reboot_may_be_on_its_way(&self, member: &Member<'_>) -> bool {
         self.holding.phase == HoldPhase::Committed && boot_of(member) == Some(self.holding.boot_id.as_str())
     }
 
-    /// Whether the agent can prove this turn by itself: a new boot, Ready, of the target or of what it ran before.
+    /// Says whether the agent can prove this turn by itself: a new boot, Ready, of the target or of the digest that ran
+    /// before.
     pub(super) fn provable(&self, member: &Member<'_>) -> bool {
         let booted = member.status().booted.and_then(|b| b.digest);
         let known = booted.is_some() && (booted.as_ref() == Some(&self.holding.target) || booted == self.holding.from);
@@ -132,7 +133,7 @@ pub(super) fn of_target(digest: &Digest, pool: Option<&BootcNodePool>) -> Option
     target.version.clone().filter(|_| is_its)
 }
 
-/// What it means that a digest counts as failed on a node as well.
+/// Explains what it means that a digest counts as failed on one more node.
 pub(super) fn failure_words(
     pool: Option<&BootcNodePool>,
     roster: &Roster<'_>,

@@ -1,9 +1,9 @@
-//! What an admin's word does: `exclude`, `include`, `release` and `retry`.
+//! Commands of an admin: `exclude`, `include`, `release` and `retry`.
 //!
-//! Each is decided from a [`Snapshot`](crate::Snapshot) by a pure function, as a [`Plan`]: sentences that say what will
-//! be done and what it means, and the changes themselves. [`apply`] makes the changes; each of them names the object by
-//! the UID, and the berth by the resourceVersion too, that the plan was made from, so that nothing is done to another
-//! object than the one that the admin read about.
+//! A pure function decides each of them from a [`Snapshot`](crate::Snapshot), as a [`Plan`]: sentences that say what
+//! will be done and what it means, and the changes themselves. [`apply`] makes the changes. Each change names the
+//! object by the UID that the plan was made from, and a berth by its resourceVersion too, so that nothing is done to
+//! another object than the one that the admin read about.
 
 use berth_api::berth::Berth;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,14 +21,14 @@ pub use exclude::{exclude, include};
 pub use release::release;
 pub use retry::retry;
 
-/// What will be done, and what that means.
+/// A plan: changes, and their meaning in words.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// What will be done, in one sentence.
+    /// The plan in one sentence.
     pub head: String,
-    /// What it means.
+    /// Facts that explain it.
     pub facts: Vec<String>,
-    /// What speaks against it.
+    /// Reasons against it.
     pub warnings: Vec<String>,
     /// The changes, in order. None: there is nothing to do.
     pub changes: Vec<Change>,
@@ -41,9 +41,9 @@ pub enum Change {
     Label {
         /// Name of the Node.
         node: String,
-        /// Its UID.
+        /// UID of the Node.
         uid: String,
-        /// Whether it is excluded from then on.
+        /// True if the node is excluded from then on.
         excluded: bool,
     },
     /// Closes a held berth over its holder's head.
@@ -52,36 +52,36 @@ pub enum Change {
         lease: Box<Lease>,
         /// The berth, closed.
         closed: Box<Berth>,
-        /// Who held it.
+        /// Name of the node that held it.
         node: String,
         /// UID of that Node.
         uid: String,
-        /// What the event says, in front of who did it.
+        /// Text of the event, in front of the name of the admin.
         note: String,
     },
     /// Gives a pool a new retry token.
     Retry {
         /// Name of the pool.
         pool: String,
-        /// Its UID.
+        /// UID of the pool.
         uid: String,
         /// The token.
         token: String,
     },
 }
 
-/// What cannot even be planned.
+/// Error of a command that cannot be planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlan {
-    /// No such Node.
+    /// The Node does not exist.
     #[error("there is no Node {0:?}; what a deleted Node held is closed by the controller (closed:gone)")]
     NoNode(String),
-    /// No such pool.
+    /// The pool does not exist.
     #[error("there is no pool {name:?}; there are: {known}")]
     NoPool {
         /// The name that was asked for.
         name: String,
-        /// Those that there are.
+        /// Names of the pools that exist.
         known: String,
     },
 }
@@ -96,7 +96,7 @@ impl Plan {
         out
     }
 
-    /// Whether there is anything to do.
+    /// Says whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

@@ -10,7 +10,7 @@ use crate::Snapshot;
 use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
 
-/// What releasing a node does.
+/// Plans to release a node.
 ///
 /// # Errors
 /// When there is no such Node.
@@ -55,7 +55,7 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     Ok(plan)
 }
 
-/// What the node is and runs.
+/// Describes the Node and the image that it runs.
 fn standing(member: &Member<'_>) -> String {
     let ready = if member.ready() { "Ready" } else { "NotReady" };
     let cordoned = if member.cordoned() { " and cordoned" } else { "" };
@@ -68,7 +68,7 @@ fn standing(member: &Member<'_>) -> String {
     format!("The Node is {ready}{cordoned}{boot}; {runs}")
 }
 
-/// What becomes of one berth.
+/// Says what becomes of one berth.
 fn closing(
     plan: &mut Plan,
     snapshot: &Snapshot,
@@ -108,7 +108,7 @@ fn closing(
     });
 }
 
-/// What speaks against it.
+/// Adds the reasons against it.
 fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timestamp) {
     let name = &member.name;
     let status = member.status();

@@ -15,7 +15,7 @@ use crate::Snapshot;
 use crate::members::Roster;
 use crate::text::{clean, short};
 
-/// What a retry in a pool does.
+/// Plans a retry in a pool.
 ///
 /// # Errors
 /// When there is no such pool.
