@@ -13,9 +13,9 @@ use serde_json::Value;
 /// One audited request. A watch has two: when it started, and when it ended.
 #[derive(Debug, Clone, Serialize)]
 pub struct Record {
-    /// When the API server received the request. Entries are in order of completion, not of this.
+    /// Time when the API server received the request. Entries are in order of completion, not of this.
     pub received: Timestamp,
-    /// When this stage was reached.
+    /// Time when this stage was reached.
     pub at: Timestamp,
     /// `ResponseComplete` for everything that has an answer; `ResponseStarted` for a watch that runs.
     pub stage: String,
@@ -41,7 +41,7 @@ pub struct Record {
     pub name: String,
     /// HTTP status of the answer; 0 if there was none.
     pub code: u16,
-    /// What the server said with it when it refused.
+    /// Message of the server when it refused.
     pub message: String,
     /// The path and query.
     pub uri: String,
@@ -52,12 +52,12 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it asked to change something.
+    /// Says whether the request asks for a change.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether it is answered, and with success.
+    /// Says whether the request was answered with success.
     pub fn succeeded(&self) -> bool {
         self.stage == "ResponseComplete" && (200..300).contains(&self.code)
     }
@@ -158,12 +158,12 @@ impl AuditLog {
         self.records.iter().filter(|record| record.code == 403)
     }
 
-    /// How many writes succeeded, by program and resource: `("berth-agent", "leases") -> 4`.
+    /// Number of writes that succeeded, by program and resource: `("berth-agent", "leases") -> 4`.
     pub fn write_counts(&self) -> BTreeMap<(String, String), usize> {
         count(self.writes())
     }
 
-    /// How many requests of any kind were answered, by program and resource.
+    /// Number of requests of any kind that were answered, by program and resource.
     pub fn request_counts(&self) -> BTreeMap<(String, String), usize> {
         count(self.records.iter().filter(|record| record.stage == "ResponseComplete"))
     }

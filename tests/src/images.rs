@@ -31,7 +31,7 @@ pub fn digest(bytes: &[u8]) -> Result<Digest> {
     layer::to_digest(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
-/// What an image is to be.
+/// Description of an image to build.
 #[derive(Debug, Clone)]
 pub struct ImageSpec {
     /// Architecture in Go's words: `amd64`, `arm64`.
@@ -162,7 +162,7 @@ pub struct Image {
     pub manifest: Bytes,
     /// The configuration as it is pushed.
     pub config: Bytes,
-    /// What it was made from.
+    /// Description that it was made from.
     pub spec: ImageSpec,
 }
 

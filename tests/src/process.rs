@@ -97,7 +97,7 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it did.
+    /// Exit status, if the process has ended.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }

@@ -13,14 +13,14 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ports::Port;
 
-/// What the way through a proxy is like now.
+/// State of the way through a proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Weather {
     /// Connections are cut and new ones are not served. What was on its way is lost, in either direction.
     pub down: bool,
     /// Connections stay, and nothing comes through; it goes on where it was when this ends.
     pub stalled: bool,
-    /// How much longer everything takes, in each direction.
+    /// Additional time that everything takes, in each direction.
     pub latency: Duration,
 }
 
@@ -59,7 +59,7 @@ impl Proxy {
         })
     }
 
-    /// Where it listens.
+    /// Address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

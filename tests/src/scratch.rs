@@ -32,7 +32,7 @@ impl Scratch {
         Ok(Self { directory, _lock: lock })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }

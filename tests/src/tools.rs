@@ -97,7 +97,7 @@ impl GoModule {
 
 const BUILD_PREFIX: &str = ".build-";
 
-/// Where each of the tools asked for is.
+/// Paths of the tools that were asked for.
 #[derive(Debug, Clone)]
 pub struct Tools {
     paths: BTreeMap<Tool, PathBuf>,

@@ -23,7 +23,7 @@ mod tests;
 /// The records of one test.
 #[derive(Debug)]
 pub struct Truth<'a> {
-    /// What happened to the hosts, in order.
+    /// Events of the hosts, in order.
     pub hosts: &'a [HostEvent],
     /// The API server's audit log.
     pub audit: &'a [Record],
@@ -31,12 +31,12 @@ pub struct Truth<'a> {
     pub excused: &'a [(String, Timestamp)],
     /// Most berths that may be held at once in each pool, over the whole test.
     pub capacity: BTreeMap<String, usize>,
-    /// How much later than it was sent a request may come in, or than it was written a change may be seen: what the
-    /// test did to the way between Berth and the API server.
+    /// Longest delay of a request on its way in, or of a change until it is seen: as caused by the test between Berth
+    /// and the API server.
     pub lag: jiff::SignedDuration,
 }
 
-/// How long after the test caused a reboot the host may go down for it.
+/// Time after the test caused a reboot within which the host may go down for it.
 const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
 
 impl Truth<'_> {
@@ -68,7 +68,7 @@ impl Truth<'_> {
         })
     }
 
-    /// How many reboots had a licence: a test that saw none has proven nothing.
+    /// Number of reboots that had a licence: a test that saw none has proven nothing.
     pub fn licensed_reboots(&self) -> usize {
         let history = history(self.audit);
         self.downs()
@@ -198,13 +198,13 @@ impl Truth<'_> {
     }
 }
 
-/// Whether the request itself asked for unschedulable: a restore of a node that an admin cordoned does not.
+/// Says whether the request itself asked for unschedulable: a restore of a node that an admin cordoned does not.
 fn sets_cordon(record: &Record) -> bool {
     let asked = record.request.as_ref().and_then(|r| r.pointer("/spec/unschedulable"));
     asked.and_then(serde_json::Value::as_bool) == Some(true)
 }
 
-/// Whether a Node carries the record of our cordon.
+/// Says whether a Node carries the record of our cordon.
 fn our_cordon(node: &serde_json::Value) -> bool {
     let annotations = node.pointer("/metadata/annotations").and_then(|a| a.as_object());
     annotations.is_some_and(|a| a.contains_key(keys::ANNOTATION_CORDON))

@@ -17,7 +17,7 @@ use tokio::process::Command;
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(60);
 
-/// What the program said, and how it ended.
+/// Output of the program, and its exit status.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
@@ -114,7 +114,7 @@ fn others<'a>(cluster: &'a Cluster, than: &SimHost) -> Vec<&'a SimHost> {
     cluster.fleet.hosts.iter().filter(|h| h.name() != than.name()).collect()
 }
 
-/// What a cloud or the node lifecycle controller says of a node whose kubelet is gone.
+/// Marks a Node as a cloud or the node lifecycle controller does when its kubelet is gone.
 async fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
     let ready = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" });
     let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
@@ -161,7 +161,7 @@ async fn identity(cluster: &Cluster) -> Result<String> {
     Ok(lease.spec.and_then(|s| s.holder_identity).unwrap_or_default())
 }
 
-/// Whether the pool's status has it that the image failed on the node.
+/// Says whether the pool's status has it that the image failed on the node.
 async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result<bool> {
     let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
     Ok(status

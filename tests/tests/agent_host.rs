@@ -35,7 +35,7 @@ impl World {
         })
     }
 
-    /// What an agent that was just started has.
+    /// Connects as an agent that was just started.
     async fn agent(&self) -> Result<Host> {
         Host::connect(Some(&self.sim.bus_address()), HostRoot::new(self.sim.root())).await
     }

@@ -1,4 +1,4 @@
-//! What a real API server says to wrong pools and nodes: each is refused, and where the rule is ours, by a sentence
+//! Answers of a real API server to wrong pools and nodes. Each is refused and, where the rule is ours, by a sentence
 //! that says what to write instead. Right ones are accepted.
 
 #![allow(
@@ -373,7 +373,7 @@ struct Server {
 }
 
 impl Server {
-    /// What the server says to a new object, under strict validation: nothing when it accepts it.
+    /// Offers a new object under strict validation. The answer is the server's refusal, or none when it accepts.
     async fn offer(&self, collection: &str, object: &Value) -> Result<Option<String>> {
         let uri = format!("{collection}?fieldValidation=Strict&dryRun=All");
         let request = http::Request::post(uri)

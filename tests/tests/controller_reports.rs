@@ -1,4 +1,4 @@
-//! What the controller tells of a fleet besides the pools' own status: the BootcFleet, a node that does not come back,
+//! Reports of the controller on a fleet besides the pools' own status: the BootcFleet, a node that does not come back,
 //! events and metrics; through a change of the leader.
 
 use std::time::Duration;

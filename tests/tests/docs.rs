@@ -1,4 +1,4 @@
-//! What the documentation names must exist: keys, make targets, flags, variables, files.
+//! Things that the documentation names must exist: keys, make targets, flags, variables, files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -161,7 +161,7 @@ fn every_flag_exists() -> Result<()> {
     Ok(())
 }
 
-/// What starts the programs must use flags that exist as well.
+/// Manifests and units must use flags that exist as well.
 #[test]
 fn every_flag_of_manifests_and_units_exists() -> Result<()> {
     let [(_, agent), (_, controller), _] = helps();

@@ -27,12 +27,12 @@ struct Stage<'a> {
     host: &'a SimHost,
     admin: Client,
     kubelet: Client,
-    /// What owns pods that a controller would create again, without one that really does.
+    /// Owner of pods that a controller would create again, without one that really does.
     owner: Value,
     drain: Drain,
     settings: Settings,
     node_ready: bool,
-    /// How far this node's clock is ahead.
+    /// Time by which this node's clock is ahead.
     ahead: SignedDuration,
 }
 
@@ -505,7 +505,7 @@ async fn selection(mut stage: Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What the kubelet's identity is for, and that a name is not a pod.
+/// Limits of the kubelet's identity; and a name is not a pod.
 async fn identities(stage: Stage<'_>) -> Result<()> {
     let pod = stage.managed("web").await?;
     let mut former: berth_agent::node::pods::Pod = serde_json::from_value(serde_json::to_value(&pod)?)?;

@@ -1,6 +1,6 @@
-//! What a pool says about drains, from its spec to the agents and back into the status: the settings, and what becomes
-//! of a drain that takes too long. The control plane, the controller and the agents are real, the hosts are simulated.
-//! All scenarios share one cluster, each on hosts of its own.
+//! Settings of drains, from the pool's spec to the agents and back into the status, and the ends of a drain that takes
+//! too long. The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share
+//! one cluster, each on hosts of its own.
 
 use std::time::Duration;
 
@@ -168,7 +168,7 @@ async fn roll_with(part: &Part<'_>, drain: Value) -> Result<Published> {
     Ok(v2)
 }
 
-/// When a host was last told to have gone down.
+/// Time when a host went down last.
 fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     let events = part.cluster.log.events();
     let down = events
@@ -178,8 +178,8 @@ fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     Ok(down.context("it never went down")?.at)
 }
 
-/// When the agents asked the API server to take a pod off its node, how, and whether it did. The kubelet's own words,
-/// once a pod has ended, are not among these.
+/// Requests of the agents to take a pod off its node: when, how, and with which success. The kubelet's own requests,
+/// once a pod has ended, are not among them.
 fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, bool)>> {
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let of_pod = audit.records().iter().filter(|r| r.resource == "pods" && r.name == pod);
@@ -349,7 +349,7 @@ async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Who is not selected stays, whatever it is; who is, is deleted without asking its budget.
+/// Pods that are not selected stay, whatever they are; those that are selected are deleted without asking their budget.
 async fn who_is_selected_is_deleted(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     bare_pod(part, "left", node).await?;

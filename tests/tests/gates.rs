@@ -309,7 +309,7 @@ async fn failed(part: &Part<'_>, digest: &berth_api::Digest) -> Result<Vec<Strin
     Ok(failed)
 }
 
-/// With k = 2 and maxFailures = 2, at most three nodes ever fail.
+/// At most three nodes ever fail with k = 2 and maxFailures = 2.
 async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     const MOST: usize = 2 + 2 - 1;
     for host in &part.hosts {

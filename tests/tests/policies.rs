@@ -328,7 +328,7 @@ fn write_as(lease: &mut Lease, releasing: &Berth, holder: &str) {
     hold(lease, holder);
 }
 
-/// From an unproven boot on to another digest, and nothing like it from anywhere else.
+/// Goes on from an unproven boot to another digest; nothing like it is allowed from anywhere else.
 async fn licences(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();
@@ -416,7 +416,7 @@ async fn licences(rig: &mut Rig) {
     }
 }
 
-/// What is not its own, or not open.
+/// Tries to take berths that are not its own, or not open.
 async fn thefts(rig: &mut Rig) {
     let (uid, other) = (rig.uid.clone(), rig.other_uid.clone());
     let own = closed().offered(offer("n1", &uid)).unwrap();
@@ -496,7 +496,7 @@ async fn thefts(rig: &mut Rig) {
     rig.record("a token without node", answer, Some("names no node"));
 }
 
-/// What the controller writes, in a berth of its own.
+/// Tries to write what only the controller writes, in a berth of its own.
 async fn forgeries(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();

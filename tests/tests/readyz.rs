@@ -1,4 +1,4 @@
-//! Which API servers answer, asked of two real ones by the controller's own identity.
+//! Probes of two real API servers by the controller's own identity.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

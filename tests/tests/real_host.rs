@@ -118,7 +118,7 @@ impl Rig {
         self.host.wait_boot(Some(&before), MINUTE).await.map(drop)
     }
 
-    /// Why a command failed.
+    /// Runs a command that must fail; answers its exit status and words.
     async fn refused(&self, command: &[&str]) -> Result<(i32, String)> {
         let out = self.host.output(command).await?;
         let code = out.status.code().context("killed")?;

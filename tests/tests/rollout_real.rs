@@ -12,9 +12,9 @@ use berth_tests::hosts::HostChange;
 use berth_tests::hosts::real::RealHost;
 use serde_json::{Value, json};
 
-/// For what one node does.
+/// Time limit for the work of one node.
 const SOON: Duration = Duration::from_secs(60);
-/// For what all nodes do.
+/// Time limit for the work of all nodes.
 const LONG: Duration = Duration::from_secs(180);
 /// Asks for every scenario, where otherwise only those run that fit into `make test`.
 const ALL: &str = "BERTH_TEST_REAL";
@@ -29,7 +29,7 @@ const LEFT_OUT: [(&str, &str); 1] = [(
 struct Rig {
     cluster: RealCluster,
     begin: Instant,
-    /// What all hosts run between two scenarios.
+    /// Image that all hosts run between two scenarios.
     now: Published,
 }
 
@@ -122,7 +122,7 @@ impl Rig {
         self.cluster.budget("web", self.cluster.hosts.len()).await
     }
 
-    /// How often hosts went down.
+    /// Number of times that hosts went down.
     fn downs(&self) -> usize {
         self.cluster
             .log
@@ -133,7 +133,7 @@ impl Rig {
     }
 }
 
-/// What bootc says is staged on a host.
+/// Asks bootc which deployment is staged on a host.
 async fn staged(host: &RealHost) -> Result<Value> {
     let text = host
         .exec(&["bootc", "status", "--format=json", "--format-version=1"])

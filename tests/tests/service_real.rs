@@ -18,14 +18,14 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 const UNIT: &str = "berth-agent.service";
-/// Where the shipped unit has the program, and where the test puts it: `/usr` is the image's.
+/// Path of the program in the shipped unit, and of the test's copy: `/usr` is the image's.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const DROP_INS: &str = "/etc/systemd/system/berth-agent.service.d";
 
-/// For what the host does by itself.
+/// Time limit for the work of the host itself.
 const SOON: Duration = Duration::from_secs(30);
-/// For a rollout.
+/// Time limit for a rollout.
 const LONG: Duration = Duration::from_secs(120);
 
 /// Properties of the unit, as systemd shows them.
@@ -64,7 +64,7 @@ async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     Ok(())
 }
 
-/// What docs/install.md says: the program, the unit, and the token with its kubeconfig.
+/// Installs as docs/install.md says: the program, the unit, and the token with its kubeconfig.
 async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let program = host.path(PROGRAM)?;
     fs::create_dir_all(program.parent().context("a directory")?)?;
@@ -106,7 +106,7 @@ async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     host.write(&format!("{DROP_INS}/program.conf"), &drop_in).await
 }
 
-/// It starts beside the pod, waits for it to end, and then does its work.
+/// The service starts beside the pod, waits for it to end, and then does its work.
 async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     install(cluster, host).await?;
     host.exec(&["systemctl", "enable", "--now", UNIT]).await?;

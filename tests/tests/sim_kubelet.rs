@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 const HOSTS: usize = 3;
 
-/// What a Node says of itself: ready, boot ID, UID.
+/// Report of a Node on itself: ready, boot ID, UID.
 type Said = (bool, String, String);
 
 async fn said(nodes: &Api<Node>, name: &str) -> Result<Said> {

@@ -12,7 +12,7 @@ use berth_tests::soak::run::{HOSTS, Options, Soak, keep_evidence};
 const SEED: u64 = 1;
 /// The numbers of the rollouts that fit into a test: their faults are over soon, and together they have every kind.
 const ROLLOUTS: [u64; 10] = [14072, 17317, 17759, 6648, 3262, 15321, 5109, 7753, 7534, 266];
-/// After so long no further rollout is begun: the test then fails, having made fewer than ten.
+/// Time after which no further rollout is begun: the test then fails, having made fewer than ten.
 const ENOUGH: Duration = Duration::from_secs(240);
 
 #[test]

@@ -1,4 +1,4 @@
-//! How busy the machine is, by the kernel's account: a measurement on a machine that is full measures the machine.
+//! Load of the machine, by the kernel's account. A measurement on a machine that is full measures the machine.
 
 use anyhow::{Context, Result};
 
@@ -10,7 +10,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// As of now.
+    /// Reads the account as of now.
     pub(super) fn now() -> Result<Self> {
         let text = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         parse(&text).context("/proc/stat has no line of all processors")

@@ -11,11 +11,11 @@ use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::SimHost;
 
-/// How many hosts.
+/// Number of hosts.
 pub const HOSTS: usize = 10;
 /// The pool over all of them.
 pub const POOL: &str = "workers";
-/// How often the API server is asked whether something is done: what any time may be too long by.
+/// Time between two questions to the API server whether something is done, and so the error of any time.
 const TICK: Duration = Duration::from_millis(20);
 /// Longest time for all hosts, one after the other.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -27,14 +27,14 @@ pub struct Fleet {
     pub cluster: Cluster,
 }
 
-/// When a rollout began and ended.
+/// Begin and end of a rollout.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     /// Just before the pool was changed.
     pub begin: Timestamp,
-    /// When the pool's status said that all is done.
+    /// Time when the pool's status said that all is done.
     pub end: Timestamp,
-    /// From one to the other.
+    /// Seconds from one to the other.
     pub seconds: f64,
 }
 
@@ -111,7 +111,7 @@ impl Fleet {
         }
     }
 
-    /// What the API server was asked in a time, by whoever.
+    /// All requests to the API server in a time.
     pub fn requests(&self, begin: Timestamp, end: Timestamp) -> Result<Vec<Record>> {
         let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         Ok(log
@@ -123,12 +123,12 @@ impl Fleet {
     }
 }
 
-/// Whether a request came from the agent, under either of its identities.
+/// Says whether a request came from the agent, under either of its identities.
 pub fn by_agent(record: &Record) -> bool {
     record.program() == "berth-agent"
 }
 
-/// Whether a request came from the controller.
+/// Says whether a request came from the controller.
 pub fn by_controller(record: &Record) -> bool {
     record.user == "system:serviceaccount:berth-system:berth-controller"
 }

@@ -1,4 +1,4 @@
-//! From "berth given back" to "the next node holds it", while a thousand nodes wait for theirs: the shipped
+//! Time from "berth given back" to "the next node holds it", while a thousand nodes wait for theirs: the shipped
 //! controller, a real API server, and for each node the shipped waiting loop with two watches of its own.
 
 use std::collections::BTreeMap;
@@ -24,24 +24,24 @@ use crate::controlplane::Bound;
 /// The figures of this module.
 pub const BENCHES: [&str; 3] = ["handover", "handover-p99", "handover-conflicts"];
 
-/// With one berth, and with as many as this.
+/// Number of berths in the second measurement; the first has one.
 const MANY: usize = 10;
 /// Longest time for anything.
 const LIMIT: Duration = Duration::from_secs(600);
 
 struct Bench {
     cluster: Cluster,
-    /// So many wait at any time.
+    /// Number of nodes that wait at any time.
     waiting: usize,
-    /// So many turns are measured with one berth, and again with many.
+    /// Number of turns that are measured with one berth, and again with many.
     turns: usize,
-    /// So many agents have had their turn.
+    /// Number of agents that have had their turn.
     done: Arc<AtomicUsize>,
     agents: JoinSet<Result<()>>,
     progress: Progress,
 }
 
-/// What was measured with so many berths.
+/// Measurements with one number of berths.
 struct Measured {
     handovers: Vec<Handover>,
     turns: usize,

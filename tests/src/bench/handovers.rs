@@ -12,27 +12,27 @@ use crate::audit::Record;
 /// One node's turn with a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// When it was offered.
+    /// Time of the offer.
     pub(super) offered: Timestamp,
-    /// When it was taken.
+    /// Time of the take.
     pub(super) taken: Timestamp,
-    /// When it was given back.
+    /// Time when the berth was given back.
     pub(super) given_back: Timestamp,
 }
 
 impl Turn {
-    /// From the offer to the end, in seconds.
+    /// Seconds from the offer to the end.
     pub(super) fn seconds(&self) -> f64 {
         seconds(self.offered, self.given_back)
     }
 }
 
-/// From "given back" to "the next node holds it", in seconds.
+/// Time from "given back" to "the next node holds it", in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Handover {
-    /// Until the controller had offered it.
+    /// Seconds until the controller had offered it.
     pub(super) to_offer: f64,
-    /// Until the next node had taken it.
+    /// Seconds from there until the next node had taken it.
     pub(super) to_take: f64,
 }
 
@@ -78,7 +78,7 @@ fn stored(record: &Record) -> Option<berth_api::berth::Berth> {
     lease::read(&object).ok()
 }
 
-/// What lies between the turns of each berth.
+/// Handovers between the turns of each berth.
 pub(super) fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
     let between = |pair: &[Turn]| match pair {
         [last, next] => Some(Handover {

@@ -24,9 +24,9 @@ const MANY: &str = "many";
 const SINGLE: &str = "single";
 /// Label of the Nodes, by which the pools select.
 const LABEL: &str = "bench.berth.dev/pool";
-/// How many nodes may be unavailable at a time.
+/// Number of nodes that may be unavailable at a time.
 const AT_ONCE: usize = 10;
-/// So many undisturbed turns are measured; their median is the ideal.
+/// Number of undisturbed turns that are measured; their median is the ideal.
 const ALONE: usize = 3;
 /// Longest time for anything.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -37,7 +37,7 @@ struct Bench {
     progress: Progress,
 }
 
-/// How long one pool's rollout took.
+/// Measurements of one pool's rollout.
 struct Rolled {
     seconds: f64,
     turns: Vec<Vec<Turn>>,
@@ -165,7 +165,7 @@ impl Bench {
 }
 
 impl Rolled {
-    /// What explains the time: whether turns took longer than alone, and what lay between them.
+    /// Details that explain the time: whether turns took longer than alone, and what lay between them.
     fn detail(&self) -> Value {
         let lengths: Vec<f64> = self.turns.iter().flatten().map(Turn::seconds).collect();
         let handovers = handovers::handovers(&self.turns);

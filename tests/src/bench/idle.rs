@@ -16,7 +16,7 @@ use crate::audit::Record;
 /// The figures of this module.
 pub const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-requests"];
 
-/// How large the agent is as it is shipped.
+/// Size of the agent as it is shipped.
 pub fn size(agent: &Path) -> Result<Figure> {
     let bytes = std::fs::metadata(agent)
         .with_context(|| format!("cannot read {}", agent.display()))?

@@ -1,4 +1,4 @@
-//! What a process occupies, by the kernel's account.
+//! Memory of a process, by the kernel's account.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 pub struct Memory {
     /// All that is resident.
     pub resident: f64,
-    /// Of that, what is backed by no file: heap and stacks.
+    /// Part of it that is backed by no file: heap and stacks.
     pub anonymous: f64,
-    /// Of that, the program's own text and data.
+    /// Part of it that is the program's own text and data.
     pub file: f64,
     /// The most that was ever resident.
     pub peak: f64,
 }
 
 impl Memory {
-    /// That of a running process.
+    /// Reads the memory of a running process.
     pub fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -30,7 +30,7 @@ impl Memory {
         })
     }
 
-    /// As JSON.
+    /// The same as JSON.
     pub fn json(self) -> Value {
         let round = |mib: f64| (mib * 100.0).round() / 100.0;
         json!({

@@ -25,24 +25,24 @@ use serde_json::{Map, Value, json};
 pub struct Figure {
     /// Its name.
     pub bench: &'static str,
-    /// What to quote: the median of the runs.
+    /// Value to quote: the median of the runs.
     pub value: f64,
-    /// What `value`, `runs`, `median`, `floor`, `aim` and `peer` are in.
+    /// Unit of `value`, `runs`, `median`, `floor`, `aim` and `peer`.
     pub unit: &'static str,
     /// Each run.
     pub runs: Vec<f64>,
     /// Their median.
     pub median: f64,
-    /// What the same thing costs without Berth, measured in the same run; the median where there were several.
+    /// Cost of the same thing without Berth, measured in the same run; the median where there were several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
-    /// What we want.
+    /// Value that we want.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aim: Option<f64>,
-    /// What bootc-operator was measured to have, on a machine with two cores.
+    /// Value of bootc-operator, measured on a machine with two cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<f64>,
-    /// What explains the figure.
+    /// Facts that explain the figure.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub detail: Map<String, Value>,
 }
@@ -62,28 +62,28 @@ impl Figure {
         }
     }
 
-    /// With what is wanted.
+    /// Adds the value that is wanted.
     #[must_use]
     pub fn aim(mut self, aim: f64) -> Self {
         self.aim = Some(aim);
         self
     }
 
-    /// With what bootc-operator has.
+    /// Adds the value of bootc-operator.
     #[must_use]
     pub fn peer(mut self, peer: f64) -> Self {
         self.peer = Some(peer);
         self
     }
 
-    /// With the floor's runs.
+    /// Adds the floor's runs.
     #[must_use]
     pub fn floor(mut self, floors: &[f64]) -> Self {
         self.floor = Some(round(median(floors)));
         self
     }
 
-    /// With one more fact that explains it.
+    /// Adds one more fact that explains it.
     #[must_use]
     pub fn detail(mut self, name: &str, value: Value) -> Self {
         self.detail.insert(name.to_owned(), value);
@@ -140,12 +140,12 @@ impl Progress {
     }
 }
 
-/// Which figures are wanted: those that begin with one of the names in `BERTH_BENCH_ONLY`, or all.
+/// Selection of figures: those that begin with one of the names in `BERTH_BENCH_ONLY`, or all.
 #[derive(Debug, Clone, Default)]
 pub struct Selection(Vec<String>);
 
 impl Selection {
-    /// From the text of the variable.
+    /// Reads the text of the variable.
     pub fn parse(text: &str) -> Self {
         Self(
             text.split(',')
@@ -156,12 +156,12 @@ impl Selection {
         )
     }
 
-    /// Whether a figure is wanted.
+    /// Says whether a figure is wanted.
     pub fn wants(&self, bench: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|name| bench.starts_with(name.as_str()))
     }
 
-    /// Whether one of some figures is wanted.
+    /// Says whether one of some figures is wanted.
     pub fn wants_one(&self, benches: &[&str]) -> bool {
         benches.iter().any(|bench| self.wants(bench))
     }
@@ -175,12 +175,12 @@ fn setting(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// How often each thing is measured that can be repeated: `BERTH_BENCH_RUNS`.
+/// Number of runs of each repeatable measurement: `BERTH_BENCH_RUNS`.
 fn runs() -> u64 {
     setting("BERTH_BENCH_RUNS", 3)
 }
 
-/// How long a process is left alone before its memory is read: `BERTH_BENCH_IDLE`, in seconds.
+/// Time for which a process is left alone before its memory is read: `BERTH_BENCH_IDLE`, in seconds.
 fn idle() -> Duration {
     Duration::from_secs(setting("BERTH_BENCH_IDLE", 60))
 }

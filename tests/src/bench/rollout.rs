@@ -12,7 +12,7 @@ use crate::audit::Record;
 /// The figures of this module.
 pub const BENCHES: [&str; 3] = ["rollout-overhead", "rollout-writes", "rollout-lease-writes"];
 
-/// What the rollouts came to, run by run.
+/// Measurements of the rollouts, run by run.
 #[derive(Debug, Default)]
 struct Measured {
     overhead: Vec<f64>,

@@ -25,7 +25,7 @@ pub const BENCH: &str = "real-staging";
 
 const NODE: &str = "host1";
 const LIMIT: Duration = Duration::from_secs(180);
-/// What each image adds to the one before: four layers of 5 MB.
+/// Payload that each image adds to the one before: four layers of 5 MB.
 const PAYLOAD: [u64; 4] = [5 << 20; 4];
 
 struct Bench<'a> {
@@ -75,7 +75,7 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// What the host is installed with, and so many images of the same size with other content.
+/// Makes the image that the host is installed with, and others of the same size with other content.
 fn images(count: usize) -> Result<(OsImages, Vec<OsImage>, OsImage)> {
     let images = OsImages::ensure(None)?;
     let first = images.version(&OsVersion::new("1.0.0"))?;
@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
         self.host.output(&["ostree", "admin", "undeploy", "0"]).await.map(drop)
     }
 
-    /// From the change of the BootcNode to the status that says: staged and locked.
+    /// Seconds from the change of the BootcNode to the status that says: staged and locked.
     async fn through_the_agent(&self, image: &OsImage) -> Result<f64> {
         let before = self.api().get(NODE).await?.status.and_then(|s| s.heartbeat_time);
         let mut agent = self.agent()?;

@@ -7,9 +7,9 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// How many requests are under way at the same time.
+/// Number of requests that are under way at the same time.
 pub(super) const AT_ONCE: usize = 16;
-/// How many images the kubelet reports: its default limit.
+/// Number of images that the kubelet reports: its default limit.
 const IMAGES: usize = 50;
 
 /// Makes so many Nodes. Their managedFields are what the API server makes of these writes.

@@ -1,4 +1,4 @@
-//! Where the time of a turn goes: joined from the writes of the berth and what the host did.
+//! Parts of a turn's time, joined from the writes of the berth and the events of the host.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ const MOMENTS: [&str; 8] = [
 
 const FIRST: &str = "0 first offered";
 
-/// How long it took to come to each moment from the one before, of each turn. The first of them counts from the end
-/// of the turn before, or from the beginning.
+/// Time from each moment of a turn to the next, for each turn. The first of them counts from the end of the turn
+/// before, or from the beginning.
 pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> BTreeMap<&'static str, Vec<f64>> {
     let mut stretches: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut before = begin;

@@ -22,9 +22,9 @@ use kube::Client;
 use serde_json::json;
 use tokio::sync::watch;
 
-/// As long as the shipped loop sleeps at most.
+/// Longest sleep of the shipped loop.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
-/// Where the berths are.
+/// Namespace of the berths.
 const NAMESPACE: &str = "berth-system";
 
 /// One of them.
@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     published: BootcNode,
     berths: Berths,
     status: StatusWriter,
-    /// How long it keeps its berth.
+    /// Time for which it keeps its berth.
     hold: Duration,
 }
 
@@ -108,7 +108,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Who is told something new says that it has seen that.
+    /// Reads a new generation of its BootcNode, and reports that it has seen it.
     async fn follow(&mut self) -> Result<()> {
         let object = match &*self.object.borrow_and_update() {
             Seen::Is(object) if object.metadata.generation != self.published.metadata.generation => object.clone(),
@@ -146,7 +146,7 @@ impl Waiting {
         self.berths.put(&taken).await
     }
 
-    /// By the protocol's two writes; who loses one decides anew, as the shipped loop does.
+    /// Gives back by the protocol's two writes. An agent that loses one of them decides anew, as the shipped loop does.
     async fn give_back(&mut self) -> Result<()> {
         loop {
             self.look();

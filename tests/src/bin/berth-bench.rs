@@ -20,7 +20,7 @@ use clap::Parser;
     after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (300)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
 )]
 struct Arguments {
-    /// Only the figures whose names begin with one of these, separated by commas.
+    /// Names, separated by commas. Only figures whose names begin with one of these are measured.
     #[arg(long, env = "BERTH_BENCH_ONLY", value_name = "NAMES", default_value = "")]
     only: String,
     /// Measure the berth-agent and the berth-controller in this directory, in place of building them.

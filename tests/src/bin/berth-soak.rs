@@ -28,7 +28,7 @@ struct Arguments {
     /// Number of the first rollout. Default: where the run of that seed was interrupted, or 0.
     #[arg(long, env = "FROM", value_name = "NUMBER")]
     from: Option<u64>,
-    /// How many rollouts the whole run has; the last one has a number one less.
+    /// Number of rollouts of the whole run, which count from 0.
     #[arg(long, env = "ROLLOUTS", value_name = "NUMBER", default_value_t = 200)]
     rollouts: u64,
     /// Wakes this deliberate bug, and expects the judge to object. Without a seed: in the rollout that is known to find it.
@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// How often a rollout is tried that is known to find a bug: some are races.
+/// Number of tries of a rollout that is known to find a bug, since some are races.
 const TRIES: usize = 4;
 
 async fn soak(arguments: &Arguments) -> Result<bool> {

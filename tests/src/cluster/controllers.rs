@@ -15,10 +15,10 @@ use crate::controlplane::{Bound, ControlPlane};
 use crate::process::Process;
 use crate::registry::Registry;
 
-/// How soon a controller that ended by itself is started again, as a Deployment would.
+/// Time after which a controller that ended by itself is started again, as a Deployment would.
 const RESTART: Duration = Duration::from_millis(500);
 
-/// How controllers differ from the usual.
+/// Settings of controllers that differ from the usual.
 #[derive(Debug, Clone, Default)]
 pub struct ControllerSettings {
     /// Another way to the API server for the controller with that number.
@@ -164,7 +164,7 @@ impl Controllers {
         }
     }
 
-    /// Whether it runs.
+    /// Says whether a controller runs.
     pub fn runs(&self, number: usize) -> bool {
         self.running()
             .get_mut(&number)

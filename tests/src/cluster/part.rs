@@ -31,7 +31,7 @@ pub struct Part<'a> {
     pub cluster: &'a Cluster,
     /// Name of the part and of its pool.
     pub name: String,
-    /// Its hosts, in the order of their names.
+    /// The part's hosts, in the order of their names.
     pub hosts: Vec<&'a SimHost>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Whether the Node is unschedulable.
+    /// Says whether the Node is unschedulable.
     pub async fn is_cordoned(&self, node: &str) -> Result<bool> {
         Ok(self
             .cluster
@@ -190,7 +190,7 @@ impl<'a> Part<'a> {
         self.cluster.patch_pool(&self.name, json!({ "rollout": rollout })).await
     }
 
-    /// What the pool reports.
+    /// Reads the pool's status.
     pub async fn status(&self) -> Result<BootcNodePoolStatus> {
         Ok(self.cluster.pools().get(&self.name).await?.status.unwrap_or_default())
     }
@@ -214,7 +214,7 @@ impl<'a> Part<'a> {
         Ok(berths)
     }
 
-    /// Who holds a berth of the pool.
+    /// Reads who holds a berth of the pool.
     pub async fn holdings(&self) -> Result<Vec<Holding>> {
         Ok(self
             .berths()
@@ -224,7 +224,7 @@ impl<'a> Part<'a> {
             .collect())
     }
 
-    /// Their names.
+    /// Names of the holders.
     pub async fn holders(&self) -> Result<Vec<String>> {
         let mut names: Vec<_> = self.holdings().await?.into_iter().map(|h| h.node.to_string()).collect();
         names.sort();
@@ -359,7 +359,7 @@ impl<'a> Part<'a> {
         order
     }
 
-    /// How often a host booted so far.
+    /// Number of boots of a host so far.
     pub fn boots(&self, n: usize) -> usize {
         self.cluster.boots().get(self.node(n)).copied().unwrap_or_default()
     }

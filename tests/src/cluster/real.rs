@@ -28,13 +28,13 @@ use crate::tools::{Tool, Tools};
 
 /// Repository of the OS images.
 const REPOSITORY: &str = "os";
-/// What a version adds to the one before, in bytes for each of its layers.
+/// Bytes that a version adds to the one before, for each of its layers.
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
-/// How long a scenario may hold up a shutdown, so that there is time between the request and the end.
+/// Setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
 const DELAY: &str = "[Login]\nInhibitDelayMaxSec=15\n";
 /// The agent's pods and DaemonSet.
 const AGENT: &str = "berth-agent";
-/// How long the whole cluster may take to be ready once everything is built.
+/// Longest time until the whole cluster is ready once everything is built.
 const READY: Duration = Duration::from_secs(120);
 
 /// A running cluster of real hosts. Dropping it ends all of it.
@@ -55,7 +55,7 @@ impl Deref for RealCluster {
     }
 }
 
-/// What is built before anything is started.
+/// Things that are built before anything is started.
 #[derive(Debug)]
 struct Built {
     controller: PathBuf,
@@ -150,7 +150,7 @@ impl RealCluster {
         .await
     }
 
-    /// Whether a host's Node is Ready under the boot that runs.
+    /// Says whether a host's Node is Ready under the boot that runs.
     pub async fn is_ready(&self, host: &RealHost) -> Result<bool> {
         let Some(boot) = host.boot() else { return Ok(false) };
         let status = self
@@ -180,7 +180,7 @@ impl RealCluster {
             .with_context(|| format!("no host {name}"))
     }
 
-    /// How many hosts run this image now.
+    /// Number of hosts that run this image now.
     pub fn running(&self, image: &Published) -> usize {
         self.hosts.iter().filter(|h| runs(h, image)).count()
     }

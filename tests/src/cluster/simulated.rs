@@ -27,14 +27,14 @@ use crate::registry::Registry;
 /// Repository of the OS images in the registry of the cluster.
 const REPOSITORY: &str = "os";
 
-/// What kind of cluster to make.
+/// Options of a cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// How many hosts.
+    /// Number of hosts.
     pub hosts: usize,
     /// The names of the first of them; the others are `node` and a number.
     pub names: Vec<String>,
-    /// What they are like.
+    /// Settings of the hosts.
     pub settings: Settings,
     /// More environment of the agents, such as the name of a seeded bug.
     pub agent_env: Vec<(String, String)>,
@@ -42,7 +42,7 @@ pub struct ClusterOptions {
     pub agent_args: Vec<String>,
     /// Another agent than the shipped one.
     pub agent: Option<PathBuf>,
-    /// Whether a scheduler is there, for scenarios with pods.
+    /// True starts a scheduler, for scenarios with pods.
     pub scheduler: bool,
     /// Another controller than the shipped one.
     pub controller: Option<PathBuf>,

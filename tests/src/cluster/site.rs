@@ -1,5 +1,5 @@
-//! What every cluster has, whatever its hosts are: a control plane, a registry, the record of what happened, and the
-//! questions that a scenario asks.
+//! Parts that every cluster has, with simulated or real hosts: a control plane, a registry, the record of events, and
+//! the questions that a scenario asks.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,7 +26,7 @@ use crate::hosts::{HostChange, HostLog};
 use crate::registry::Registry;
 use crate::truth::Truth;
 
-/// What scenarios do to the API server and its clients delays no request and no watch by more than this.
+/// Longest delay of any request or watch that a scenario causes between the API server and its clients.
 const LAG: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 
 /// An image that was pushed.
@@ -49,9 +49,9 @@ pub struct Site {
     pub registry: Registry,
     /// The API server and its friends.
     pub control_plane: ControlPlane,
-    /// What happened to the hosts.
+    /// Record of the hosts' events.
     pub log: HostLog,
-    /// What a tenant's pods run.
+    /// Pods of tenants.
     pub(super) workload: Workload,
     excused: Mutex<Vec<(String, Timestamp)>>,
     capacity: Mutex<BTreeMap<String, usize>>,
@@ -170,7 +170,7 @@ impl Site {
         bail!("not within {limit:?}: {what} {last}\n{}", self.describe().await)
     }
 
-    /// Who holds a berth, by its Lease.
+    /// Names of holders, by Lease.
     pub async fn held(&self) -> Result<Vec<String>> {
         let leases = self
             .berths()
@@ -188,12 +188,12 @@ impl Site {
             .push((host.to_owned(), Timestamp::now()));
     }
 
-    /// What the test did to hosts itself, and when.
+    /// Interventions of the test on hosts, with their times.
     pub fn excused(&self) -> Vec<(String, Timestamp)> {
         self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// What the judge says of everything that happened so far.
+    /// Asks the judge about everything that happened so far.
     ///
     /// # Errors
     /// With all violations, and when no licensed reboot happened since it was asked last: then nothing is proven.
@@ -234,7 +234,7 @@ impl Site {
         }))
     }
 
-    /// How often each host booted so far.
+    /// Number of boots of each host so far.
     pub fn boots(&self) -> BTreeMap<String, usize> {
         let mut boots = BTreeMap::new();
         for event in self.log.events() {

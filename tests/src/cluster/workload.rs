@@ -10,17 +10,17 @@ use serde_json::json;
 
 use super::Site;
 
-/// What a tenant's pods run, and how they spread.
+/// Image of a tenant's pods, and the rule by which they spread.
 #[derive(Debug, Clone)]
 pub struct Workload {
     /// Their image.
     pub image: String,
-    /// What becomes of a pod whose place would not be even: `ScheduleAnyway`, or `DoNotSchedule`.
+    /// Rule for a pod whose place would not be even: `ScheduleAnyway`, or `DoNotSchedule`.
     pub uneven: String,
 }
 
 impl Default for Workload {
-    /// For kubelets that run nothing.
+    /// Workload for kubelets that run nothing.
     fn default() -> Self {
         Self {
             image: "registry.test/app:1".to_owned(),

@@ -13,7 +13,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::tools::{Tool, Tools};
 
-/// How long a new kind may take to be served.
+/// Longest time until a new kind is served.
 const KIND_DEADLINE: Duration = Duration::from_secs(15);
 
 pub(super) async fn path(client: &Client, path: &Path) -> Result<()> {

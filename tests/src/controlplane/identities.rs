@@ -49,14 +49,14 @@ impl Kubeconfig {
     }
 }
 
-/// What a token is bound to; it dies with that object.
+/// Object that a token is bound to; the token dies with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound<'a> {
-    /// Nothing: the token carries no node claim.
+    /// No object: the token carries no node claim.
     Nothing,
-    /// This pod of the account's namespace. The token carries the claim of the node that the pod is on.
+    /// A pod of the account's namespace. The token carries the claim of the node that the pod is on.
     Pod(&'a str),
-    /// This Node, as an agent under systemd has it. The token carries its claim.
+    /// A Node, as for an agent under systemd. The token carries its claim.
     Node(&'a str),
 }
 

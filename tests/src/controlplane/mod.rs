@@ -26,19 +26,19 @@ pub use identities::{Bound, Kubeconfig};
 use pki::Authority;
 use servers::Layout;
 
-/// How long each server may take to be ready. Generous: the machine may be busy with other tests.
+/// Longest time until a server is ready. Generous: the machine may be busy with other tests.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What kind of control plane to start.
+/// Options of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// An address of this machine that nodes reach the API server by (a bridge's, say), besides loopback.
     pub advertise: Option<IpAddr>,
-    /// Whether to run the controller manager.
+    /// True runs the controller manager.
     pub controller_manager: bool,
     /// Controllers that the controller manager shall not run, by name.
     pub disabled_controllers: Vec<String>,
-    /// Whether to run the scheduler.
+    /// True runs the scheduler.
     pub scheduler: bool,
     /// More arguments for the API server.
     pub apiserver_arguments: Vec<String>,
@@ -61,7 +61,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For simulated nodes: nobody renews the leases of kubelets, so nobody may taint nodes for it.
+    /// Options for simulated nodes: nobody renews the leases of kubelets, so nobody may taint nodes for it.
     pub fn simulated_nodes() -> Self {
         Self {
             disabled_controllers: vec!["node-lifecycle-controller".to_owned()],
@@ -71,7 +71,7 @@ impl Options {
         }
     }
 
-    /// For real hosts, which reach the API server by this address: everything runs.
+    /// Options for real hosts, which reach the API server by this address: everything runs.
     pub fn real_hosts(advertise: IpAddr) -> Self {
         Self {
             advertise: Some(advertise),
@@ -232,7 +232,7 @@ impl ControlPlane {
             .another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
     }
 
-    /// Whether the API server answers that it is ready.
+    /// Says whether the API server answers that it is ready.
     pub async fn is_ready(&self) -> bool {
         let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
             return false;

@@ -114,7 +114,7 @@ pub fn write_token_keys(directory: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((private, public))
 }
 
-/// Who a kubeconfig speaks for.
+/// Identity that a kubeconfig carries.
 #[derive(Debug, Clone)]
 pub enum Credential {
     /// A client certificate.

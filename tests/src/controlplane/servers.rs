@@ -37,7 +37,7 @@ rules:
 - level: Metadata
 "#;
 
-/// Where everything of one control plane is.
+/// Paths of one control plane's files.
 #[derive(Debug)]
 pub(super) struct Layout {
     directory: PathBuf,

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 pub mod real;
 pub mod sim;
 
-/// What happened to a host.
+/// An event of a host.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase", tag = "what")]
 pub enum HostChange {
@@ -41,7 +41,7 @@ pub enum HostChange {
     PullEnded {
         /// Manifest digest that was pulled.
         digest: String,
-        /// Whether the image was staged.
+        /// True if the image was staged.
         ok: bool,
     },
 }
@@ -49,11 +49,11 @@ pub enum HostChange {
 /// One entry of the record.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct HostEvent {
-    /// When the harness saw it (this machine's clock, the same as the API server's).
+    /// Time when the harness saw it (this machine's clock, the same as the API server's).
     pub at: Timestamp,
     /// The host's name, which is its Node's name.
     pub host: String,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub change: HostChange,
 }

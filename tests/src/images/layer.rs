@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use ring::digest::{Context as Hash, SHA256};
 use serde_json::{Value, json};
 
-/// Whether a layer is compressed.
+/// Compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// A plain tar file. Best for big layers: nothing is gained on loopback, and an unoptimised gzip is slow.
@@ -61,7 +61,7 @@ impl Entry {
     }
 }
 
-/// Where a layer's bytes are.
+/// Place of a layer's bytes.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Memory(Bytes),

@@ -1,9 +1,9 @@
-//! What can go wrong in a rollout.
+//! Faults of a rollout.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Who is cut off from the API server.
+/// Program that is cut off from the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// All agents and controllers.
@@ -33,7 +33,7 @@ impl fmt::Display for Who {
     }
 }
 
-/// What helps a host whose reboot was accepted and never began.
+/// Help for a host whose reboot was accepted and never began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
     /// Somebody reboots it in an orderly way.
@@ -42,11 +42,11 @@ pub enum Rescue {
     PowerCut,
     /// The agent dies, and the next one asks again.
     AgentKill,
-    /// Nothing: the agent has to notice.
+    /// None: the agent has to notice.
     Nothing,
 }
 
-/// How a node vanishes.
+/// Way in which a node vanishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vanish {
     /// The machine loses its power, and the Node is deleted.
@@ -72,7 +72,7 @@ pub enum Fault {
     FreezeController(usize, Duration),
     /// The API server cuts all connections and serves none for a while.
     Outage(Who, Duration),
-    /// Nothing comes through for a while, and then everything.
+    /// The way to the API server lets nothing through for a while, and then everything.
     Stall(Who, Duration),
     /// Everything takes so much longer, for a while.
     Latency(Who, Duration, Duration),
@@ -100,7 +100,7 @@ pub enum Fault {
     BadImage(Duration),
     /// The next shutdown of the host cannot finalize what is staged.
     FailFinalization(usize),
-    /// What controllers write of berths is refused for a while, as by an admission webhook that is down.
+    /// Writes of berths by controllers are refused for a while, as by an admission webhook that is down.
     RefuseBerths(Duration),
 }
 
@@ -154,7 +154,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in tallies.
+    /// Name of the fault in tallies.
     pub fn name(self) -> &'static str {
         match self {
             Self::KillAgent => "agent killed",
@@ -182,8 +182,8 @@ impl Kind {
         }
     }
 
-    /// Whether it takes the host or its turn apart so that only one of this sort fits into a rollout of a node: three
-    /// turns that do not apply a digest make it a failed one, and rightly so.
+    /// Says whether the fault takes the host or its turn apart. Only one of this sort fits into a rollout of a node:
+    /// three turns that do not apply a digest make it a failed one, and rightly so.
     pub(super) fn is_violent(self) -> bool {
         matches!(
             self,
@@ -193,7 +193,7 @@ impl Kind {
 }
 
 impl Fault {
-    /// Its kind.
+    /// Kind of the fault.
     pub fn kind(&self) -> Kind {
         match self {
             Self::KillAgent(_) => Kind::KillAgent,

@@ -23,15 +23,15 @@ pub const POOL: &str = "workers";
 pub const SPARE: &str = "spare";
 /// The label of the nodes in it.
 pub const LABEL_SPARE: &str = "soak.berth.test/spare";
-/// How long a moment of a scene is waited for.
+/// Longest wait for the moment of a scene.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
-/// How long the slowness of a scene goes on after its last fault has begun.
+/// Time for which the slowness of a scene goes on after its last fault has begun.
 const AFTERMATH: Duration = Duration::from_secs(1);
-/// How long a stopped host may still go down for a reboot that it had asked for.
+/// Time for which a stopped host may still go down for a reboot that it had asked for.
 const REBOOT_ON_ITS_WAY: Duration = Duration::from_millis(600);
-/// How long a request to reboot is waited for that is to be lost.
+/// Longest wait for a request to reboot that is to be lost.
 const LOST_WITHIN: Duration = Duration::from_secs(60);
-/// How long an admin's change is tried again: Nodes come and go here.
+/// Time for which an admin's change is tried again, since Nodes come and go here.
 const ADMIN_TRIES: Duration = Duration::from_secs(20);
 /// The webhook that refuses what controllers write of berths.
 const WEBHOOK: &str = "broken.soak.berth.test";
@@ -40,14 +40,14 @@ const LEADER: &str = "berth-controller";
 /// The label that admins change.
 const LABEL: &str = "soak.berth.test/label";
 
-/// What faults strike.
+/// Things that faults strike.
 #[derive(Debug)]
 pub struct Injector<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
-    /// What the rollout rolls out.
+    /// Image that the rollout rolls out.
     pub target: &'a Published,
-    /// What an admin asks for by mistake.
+    /// Image that an admin asks for by mistake.
     pub other: &'a Published,
     /// The image under which no host gets Ready.
     pub bad: Option<&'a Published>,
@@ -192,7 +192,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// What admins do.
+    /// Makes the changes of admins.
     async fn administer(&self, fault: Fault) -> Result<()> {
         let rollout = |change| self.cluster.patch_pool(POOL, json!({ "rollout": change }));
         match fault {
@@ -284,7 +284,8 @@ impl Injector<'_> {
         self.change_weather(who, |w| change(w, false));
     }
 
-    /// Whoever leads must be [`resolved`](Self::resolved) by then, or all controllers are meant.
+    /// Changes the weather of these programs. A leader must be [`resolved`](Self::resolved) by then, or all controllers
+    /// are meant.
     fn change_weather(&self, who: Who, change: impl Fn(&mut Weather)) {
         let ways = &self.cluster.ways;
         match who {
@@ -301,7 +302,7 @@ impl Injector<'_> {
         }
     }
 
-    /// Who the leader is. When nobody is, all controllers are meant.
+    /// Finds the leader. When there is none, all controllers are meant.
     async fn resolved(&self, who: Who) -> Who {
         if who != Who::Leader {
             return who;

@@ -16,26 +16,26 @@ use crate::truth::Truth;
 #[derive(Debug)]
 pub struct Judge {
     audit: AuditLog,
-    /// How many events of the hosts are judged.
+    /// Number of the hosts' events that are judged.
     events: usize,
     /// The last boot of each host before those.
     boots: BTreeMap<String, HostEvent>,
     /// The last write of each object that is judged by what it was before.
     kept: Vec<Record>,
-    /// When the piece began.
+    /// Begin of the piece.
     since: Timestamp,
 }
 
-/// What the judge found in one rollout.
+/// Findings of the judge in one rollout.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Everything that was wrong, one sentence each.
     pub violations: Vec<String>,
-    /// How many reboots had a licence.
+    /// Number of reboots that had a licence.
     pub licensed: usize,
     /// The requests of the rollout.
     pub records: Vec<Record>,
-    /// What happened to the hosts in it, after the last boot of each before it.
+    /// Events of the hosts in it, after the last boot of each before it.
     pub hosts: Vec<HostEvent>,
 }
 

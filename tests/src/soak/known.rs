@@ -1,20 +1,20 @@
-//! Which rollout finds which deliberate bug, so that the judge can be shown to work without looking for it for hours.
+//! Rollouts that find each deliberate bug, so that the judge can be shown to work without looking for it for hours.
 
 use berth_api::seeded::Bug;
 
 /// The seed of these rollouts.
 pub const SEED: u64 = 1;
 
-/// Whether the soak can find a bug.
+/// Known result of the soak for a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
     /// The rollout with this number did, with the seed [`SEED`]. Some are races: it may take more than one try.
     FoundBy(u64),
-    /// No fault of the soak brings it to light, and why.
+    /// No fault of the soak brings it to light, for this reason.
     OutOfReach(&'static str),
 }
 
-/// What is known of a bug.
+/// Known result for a bug.
 pub fn known(bug: Bug) -> Known {
     use Known::{FoundBy, OutOfReach};
     match bug {

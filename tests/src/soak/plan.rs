@@ -1,4 +1,4 @@
-//! What goes wrong in one rollout: a pure function of the seed and the rollout's number.
+//! Plan of the faults in one rollout: a pure function of the seed and the rollout's number.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,9 +8,9 @@ use super::fault::{Fault, Kind, Rescue, Vanish, Who, seconds};
 use super::random::Random;
 use super::scene::Scene;
 
-/// How many nodes may be unavailable in a rollout, unless an admin edits that.
+/// Number of nodes that may be unavailable in a rollout, unless an admin edits that.
 pub const CAPACITY: usize = 3;
-/// How many controllers run.
+/// Number of controllers.
 pub const CONTROLLERS: usize = 2;
 /// The last moment at which a fault begins.
 const LAST_BEGIN: u64 = 4_000;
@@ -20,9 +20,9 @@ const LONGEST_OUTAGE: u64 = 5_000;
 /// A fault and when it begins, counted from the begin of the rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timed {
-    /// When.
+    /// Time of the fault.
     pub at: Duration,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -36,9 +36,9 @@ pub struct Plan {
     /// Nodes that an admin cordoned before the rollout began, and after what time they are uncordoned; the last one
     /// stays cordoned to the end when that is `None`.
     pub cordoned: (Vec<usize>, Option<Duration>),
-    /// In order of time.
+    /// Faults in order of time.
     pub faults: Vec<Timed>,
-    /// What waits for its moment.
+    /// Faults that wait for their moment.
     pub scene: Option<Scene>,
 }
 
@@ -47,7 +47,7 @@ pub fn seed_of(run: u64, rollout: u64) -> u64 {
     Random::new(run ^ rollout.wrapping_mul(0xd134_2543_de82_ef95)).bits()
 }
 
-/// How often each kind of fault is drawn, in parts of the sum.
+/// Weight of each kind of fault in the draw, in parts of the sum.
 const WEIGHTS: [(Kind, u64); 22] = [
     (Kind::KillAgent, 20),
     (Kind::SecondAgent, 4),
@@ -124,7 +124,7 @@ impl Plan {
         self.faults.iter().map(|timed| &timed.fault).chain(of_scene)
     }
 
-    /// How late a request or a change may arrive because of these faults, and a little more.
+    /// Delay by which a request or a change may arrive late because of these faults, and a little more.
     pub fn lag(&self) -> jiff::SignedDuration {
         let delays = |fault: &Fault| {
             matches!(
@@ -168,7 +168,7 @@ impl Plan {
     }
 }
 
-/// What draws a plan.
+/// Random source that draws a plan.
 pub(super) struct Draw {
     pub(super) random: Random,
     pub(super) nodes: usize,
@@ -257,7 +257,7 @@ impl Draw {
         }
     }
 
-    /// How long a node stays in another pool; one in three stays there.
+    /// Time for which a node stays in another pool; one in three stays there.
     pub(super) fn stay(&mut self) -> Option<Duration> {
         let lasts = self.lasting(300..=3_000);
         (!self.random.once_in(3)).then_some(lasts)

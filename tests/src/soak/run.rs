@@ -15,21 +15,21 @@ use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::Settings;
 use crate::programs::{self, Programs};
 
-/// How many hosts a soak has.
+/// Number of hosts of a soak.
 pub const HOSTS: usize = 12;
-/// After the last fault everything must have come to its end within this.
+/// Time after the last fault within which everything must have come to its end.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 /// The same where an agent has to notice by itself that a reboot was lost: a minute, and another one of backoff.
 const NOTICED_WITHIN: Duration = Duration::from_secs(200);
 /// Pods that are drained from one node to the other.
 const PODS: usize = 6;
 
-/// What a run is made with.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The deliberate bug that agents and controllers have.
     pub bug: Option<String>,
-    /// How many hosts there are.
+    /// Number of hosts.
     pub hosts: usize,
 }
 
@@ -42,12 +42,12 @@ impl Default for Options {
     }
 }
 
-/// What one rollout came to.
+/// Result of one rollout.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How long it took, with its faults.
+    /// Length of the rollout, with its faults.
     pub took: Duration,
-    /// What the judge says. That it did not come to its end is a violation of I10.
+    /// Findings of the judge. A rollout that did not come to its end violates I10.
     pub verdict: Verdict,
     /// The state of everything, when there was a violation.
     pub state: Option<String>,

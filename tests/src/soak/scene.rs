@@ -18,13 +18,13 @@ use super::plan::{CAPACITY, Draw};
 pub enum Moment {
     /// A berth is offered to it.
     Offered,
-    /// It has taken it.
+    /// The node has taken its berth.
     Taken,
-    /// It is about to reboot.
+    /// The node is about to reboot.
     Committed,
-    /// It has begun to give it back.
+    /// The node has begun to give its berth back.
     Releasing,
-    /// It has given it back.
+    /// The node has given its berth back.
     Released,
 }
 
@@ -44,7 +44,7 @@ impl Moment {
     /// All of them but the last, which is not the node's any more.
     const OF_TURN: [Self; 4] = [Self::Offered, Self::Taken, Self::Committed, Self::Releasing];
 
-    /// Whether the berth shows that moment of the node's turn. `begun`: whether the turn had been seen before.
+    /// Says whether the berth shows that moment of the node's turn. `begun`: whether the turn had been seen before.
     fn is(self, berth: &Berth, node: &str, begun: bool) -> bool {
         match &berth.state {
             BerthState::Offered(offer) => self == Self::Offered && offer.node.as_str() == node,
@@ -61,17 +61,17 @@ impl Moment {
     }
 }
 
-/// What waits for a moment of one node, and comes then.
+/// Faults that wait for a moment of one node, and come then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scene {
     /// Number of the node, from 1.
     pub node: usize,
     /// The moment.
     pub moment: Moment,
-    /// Whose way to the API server is how much longer, from the begin of the rollout until the scene is over: so that
-    /// the moment lasts.
+    /// Programs whose way to the API server is longer by this, from the begin of the rollout until the scene is over:
+    /// so that the moment lasts.
     pub slow: Vec<(Who, Duration)>,
-    /// What comes, and how long after the moment.
+    /// The faults, each with its time after the moment.
     pub faults: Vec<(Duration, Fault)>,
 }
 
@@ -244,7 +244,7 @@ impl Draw {
         (scene, vec![lost])
     }
 
-    /// What a leader has sent arrives when another one has taken its place, and the capacity is another.
+    /// Delays a leader's writes until another leader has taken its place, and the capacity is another.
     fn leader_is_late(&mut self, node: usize) -> Scene {
         let latency = self.lasting(100..=300);
         let stall = Fault::Stall(Who::Leader, self.lasting(4_000..=5_000));

@@ -1,4 +1,4 @@
-//! How far a run is, in a file of the user's cache, so that an interrupted one goes on.
+//! Progress of a run, in a file of the user's cache, so that an interrupted one goes on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
 
-/// What a run came to so far.
+/// Results of a run so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
@@ -16,15 +16,15 @@ pub struct State {
     pub seed: u64,
     /// The rollout that comes next.
     pub next: u64,
-    /// How many rollouts were made.
+    /// Number of rollouts that were made.
     pub rollouts: u64,
     /// Seconds that each took.
     pub seconds: Vec<f64>,
-    /// How many licensed reboots there were.
+    /// Number of licensed reboots.
     pub reboots: u64,
-    /// How many faults of each kind.
+    /// Number of faults of each kind.
     pub faults: BTreeMap<String, u64>,
-    /// What the judge objected to, with the rollout's number.
+    /// Objections of the judge, with the rollout's number.
     pub violations: Vec<(u64, String)>,
 }
 
@@ -120,7 +120,7 @@ impl State {
     }
 }
 
-/// Where the state of a run is kept, and everything else of soaks.
+/// Directory of the state of a run, and of everything else that soaks keep.
 ///
 /// # Errors
 /// When there is no cache directory.

@@ -10,7 +10,7 @@ use super::Truth;
 use super::history::{History, Seen, is_doubtful, text, writes};
 use crate::audit::Record;
 
-/// Who was unschedulable by somebody else's doing, and since when.
+/// Nodes that somebody else had made unschedulable, and since when.
 struct Cordoned {
     version: u64,
     at: Timestamp,
@@ -86,7 +86,7 @@ impl Truth<'_> {
         wrong
     }
 
-    /// What was published as capacity: pool, place in the order, capacity.
+    /// Capacities that were published: pool, place in the order, capacity.
     fn totals(&self) -> Vec<(String, u64, usize)> {
         let pools = writes(self.audit, "bootcnodepools/status");
         let total = |object: &Value| usize::try_from(object.pointer("/status/berths/total")?.as_u64()?).ok();
@@ -107,7 +107,7 @@ impl Truth<'_> {
         usize::try_from(totals.max().unwrap_or(0)).unwrap_or(usize::MAX)
     }
 
-    /// What was published of each Node's membership: its UID, place in the order, pool.
+    /// Memberships that were published of each Node: its UID, place in the order, pool.
     fn members(&self) -> Vec<(String, u64, String)> {
         let nodes = writes(self.audit, "bootcnodes");
         let member = |(version, _, object): &(u64, &crate::audit::Record, &Value)| {
@@ -145,7 +145,7 @@ impl Truth<'_> {
             .collect()
     }
 
-    /// Whether the node was unschedulable at some moment shortly before: then it may count as unavailable.
+    /// Says whether the node was unschedulable at some moment shortly before: then it may count as unavailable.
     fn lately_cordoned(&self, cordoned: &[Cordoned], seen: &Seen, uid: &str) -> bool {
         let mut last = false;
         for change in cordoned
@@ -161,7 +161,7 @@ impl Truth<'_> {
         false
     }
 
-    /// Whether a Node of another UID has taken that one's place, or none.
+    /// Says whether a Node of another UID has taken that one's place, or none.
     fn vanished(&self, uid: &str, seen: &Seen) -> bool {
         let nodes = writes(self.audit, "nodes");
         let name = nodes

@@ -1,5 +1,5 @@
-//! What each berth was, write by write, and what else the judge has to put beside it in the order of the server's own
-//! counter: resourceVersions of all objects come from one.
+//! History of each berth, write by write, and of what else the judge has to put beside it. All in the order of the
+//! server's own counter: resourceVersions of all objects come from one.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::audit::Record;
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) at: Timestamp,
-    /// When the request came in that made it so.
+    /// Time when the request came in that made it so.
     pub(super) received: Timestamp,
     pub(super) version: u64,
     /// `berth-agent`, `berth-controller`, or whoever else.
@@ -27,7 +27,7 @@ pub(super) struct Seen {
     pub(super) berth: Berth,
 }
 
-/// How the judge calls whoever has the controller's identity.
+/// Name that the judge gives to any program with the controller's identity.
 pub(super) const CONTROLLER: &str = "berth-controller";
 
 /// States of each berth, by Lease name, in the order of the server's answers.
@@ -99,7 +99,7 @@ fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<Seen> {
     })
 }
 
-/// Whether nobody knows if this write was stored: the server said that it failed itself, or nothing.
+/// Says whether it is unknown if this write was stored: the server said that it failed itself, or nothing.
 pub(super) fn is_doubtful(record: &Record) -> bool {
     record.is_write()
         && !record.succeeded()
@@ -143,7 +143,7 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
     })
 }
 
-/// Whether the host holds a berth at that time.
+/// Says whether the host holds a berth at that time.
 pub(super) fn holds(history: &History, host: &str, at: Timestamp) -> bool {
     history.values().any(|states| {
         let now = states.iter().rev().find(|s| s.at <= at);

@@ -20,7 +20,7 @@ fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
 
-/// What happened, one thing a second.
+/// A made-up history, with one event a second.
 #[derive(Default)]
 struct World {
     audit: Vec<Record>,

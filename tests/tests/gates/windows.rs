@@ -134,7 +134,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v2, LONG).await
 }
 
-/// Whether the kernel says that somebody keeps this machine's clock, as the controller takes it.
+/// Says whether the kernel knows that somebody keeps this machine's clock, as the controller does.
 fn clock_is_kept() -> Result<bool> {
     let mut answer = rtime_clock::adjtime::Timex::new();
     rtime_clock::adjtime::adjtimex(&mut answer).context("the kernel does not say how exact the clock is")?;
@@ -205,7 +205,7 @@ fn whole_minute(t: Timestamp) -> Timestamp {
     t - SignedDuration::from_secs(t.as_second() % 60) - SignedDuration::from_nanos(t.subsec_nanosecond().into())
 }
 
-/// When a window that began at some time in the last minutes takes effect for a pool, delayed by its share of a splay.
+/// Time when a window that began in the last minutes takes effect for a pool, delayed by its share of a splay.
 fn delayed(pool: &str, schedule: &str, splay: u64, now: Timestamp) -> Result<Option<Timestamp>> {
     let window = WindowSpec {
         schedule,

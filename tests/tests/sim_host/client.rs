@@ -103,7 +103,7 @@ pub struct Client {
     root: PathBuf,
 }
 
-/// How a unit ended.
+/// End of a unit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ended {
     pub job: String,

@@ -23,11 +23,11 @@ use crate::stage::Stage;
 
 /// The pool of the demo.
 const POOL: &str = "workers";
-/// How many hosts there are.
+/// Number of hosts.
 const HOSTS: usize = 3;
 /// Pods that have to move.
 const PODS: usize = 6;
-/// What is left of a build when the demo is interrupted gets so long to end.
+/// Grace period for a build that still runs when the demo is interrupted.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Shows a rollout: three hosts go from OS image 1.0.0 to 2.0.0, one at a time.
@@ -41,12 +41,12 @@ const GRACE: Duration = Duration::from_secs(2);
     after_help = "EXIT STATUS\n  0  the rollout was completed and everything was licensed\n  1  it was not; standard error says why\n  2  the command line is wrong\n  130  interrupted"
 )]
 struct Arguments {
-    /// What the hosts are.
+    /// Kind of the hosts.
     #[arg(long, value_enum, default_value_t = Hosts::Sim, value_name = "KIND")]
     hosts: Hosts,
 }
 
-/// What the hosts are.
+/// Kind of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Hosts {
     /// Simulated: a bus with systemd and logind played by the harness. Needs no root.
@@ -172,7 +172,7 @@ async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<
     tokio::task::spawn_blocking(work).await.context("the build ended")?
 }
 
-/// Does something and says that it is done, with its time. A terminal shows beforehand what is waited for.
+/// Does something and says that it is done, with its time. On a terminal, names beforehand what is waited for.
 async fn step<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
     let began = Instant::now();
     if std::io::stdout().is_terminal() {

@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use kube::Client;
 use kubectl_berth::{Scope, Snapshot, render, views};
 
-/// How often the cluster is asked.
+/// Time between two looks at the cluster.
 const EVERY: Duration = Duration::from_millis(200);
-/// Where the programs are installed.
+/// Namespace of the programs.
 const NAMESPACE: &str = berth_api::keys::NAMESPACE;
 
 /// The table on the screen.
@@ -21,12 +21,12 @@ pub(crate) struct Screen {
     began: Instant,
     /// Lines that the next table overwrites.
     lines: usize,
-    /// What the last table said, without the ages, which change all the time.
+    /// Text of the last table, without the ages, which change all the time.
     said: String,
 }
 
 impl Screen {
-    /// Nothing is shown yet.
+    /// Starts with nothing shown.
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,

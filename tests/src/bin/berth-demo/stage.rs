@@ -10,11 +10,11 @@ use futures::future::try_join_all;
 
 use crate::Hosts;
 
-/// How long a simulated host pulls: long enough to watch.
+/// Length of a pull of a simulated host: long enough to watch.
 const PULL: Duration = Duration::from_secs(4);
-/// How long a simulated host boots.
+/// Length of a boot of a simulated host.
 const REBOOT: Duration = Duration::from_secs(2);
-/// How fast real hosts pull with the stand-in for bootc: its images come to a few megabytes.
+/// Speed of pulls on real hosts with the stand-in for bootc, whose images come to a few megabytes.
 const RATE: &str = "echo rate=1000000 > /etc/standin-bootc.conf";
 
 /// Either kind of cluster.
@@ -51,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// What both kinds have.
+    /// Part that both kinds have in common.
     pub(crate) fn site(&self) -> &Site {
         match self {
             Self::Sim(cluster) => cluster,
@@ -59,7 +59,7 @@ impl Stage {
         }
     }
 
-    /// How long a rollout may take. Real hosts stop their pods and services in their own time.
+    /// Longest time that a rollout may take. Real hosts stop their pods and services in their own time.
     pub(crate) fn limit(&self) -> Duration {
         match self {
             Self::Sim(_) => Duration::from_secs(90),

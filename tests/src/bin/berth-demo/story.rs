@@ -1,5 +1,5 @@
-//! What happened, in plain words, from the ground truth: the harness's record of the hosts and the audit log. Nothing
-//! here comes from what Berth says of itself.
+//! Story of the rollout in plain words, from the ground truth: the harness's record of the hosts and the audit log.
+//! Nothing here comes from Berth's own reports.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use jiff::Timestamp;
 struct Part {
     /// Pulls that staged the image: when each began, and how long it took.
     pulls: Vec<(Timestamp, f64)>,
-    /// When it went down.
+    /// Times when it went down.
     downs: Vec<Timestamp>,
-    /// When it booted which digest and version.
+    /// Boots: time, digest and version.
     boots: Vec<(Timestamp, String, String)>,
 }
 

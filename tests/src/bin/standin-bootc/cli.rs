@@ -12,7 +12,7 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
-/// What to do.
+/// Commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Download and queue an updated container image to apply.
@@ -116,10 +116,10 @@ pub(crate) struct Install {
     /// Directory of the sysroot; it is made and initialised when it is not one yet.
     #[arg(long)]
     pub(crate) sysroot: PathBuf,
-    /// Where to pull from, as skopeo names it (`oci:DIR`).
+    /// Source to pull from, as skopeo names it (`oci:DIR`).
     #[arg(long)]
     pub(crate) source: String,
-    /// What the deployment's origin names.
+    /// Reference that goes into the deployment's origin.
     pub(crate) target: String,
 }
 

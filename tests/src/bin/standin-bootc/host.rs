@@ -24,7 +24,7 @@ impl ImageReference {
         }
     }
 
-    /// As skopeo wants to hear it.
+    /// The reference as skopeo wants it.
     pub(crate) fn skopeo(&self) -> String {
         match self.transport.as_str() {
             "registry" => format!("docker://{}", self.image),
@@ -68,7 +68,7 @@ pub(crate) struct BootEntry {
     pub(crate) store: Option<&'static str>,
 }
 
-/// Which of the boot entries comes first.
+/// Order of the boot entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum BootOrder {
@@ -77,7 +77,7 @@ pub(crate) enum BootOrder {
     Rollback,
 }
 
-/// What the host is told to run.
+/// The part of the host that it is told to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HostSpec {
@@ -85,7 +85,7 @@ pub(crate) struct HostSpec {
     pub(crate) image: Option<ImageReference>,
 }
 
-/// What the host runs.
+/// The part of the host that runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HostStatus {
@@ -214,7 +214,7 @@ mod tests {
         Listed { booted, staged, entry }
     }
 
-    /// What bootc prints for one deployment, written out.
+    /// The output of bootc for one deployment, written out.
     fn expected(digit: char, locked: bool) -> String {
         let d = String::from(digit).repeat(64);
         format!(

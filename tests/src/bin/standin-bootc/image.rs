@@ -87,7 +87,7 @@ impl Image {
         serde_json::from_str(&self.config).context("Parsing image configuration")
     }
 
-    /// What the repository remembers of the image that a merge commit was made from; `None` for other commits.
+    /// Reads the repository's record of the image that a merge commit was made from; `None` for other commits.
     pub(crate) fn of_commit(sysroot: &Sysroot, commit: &str) -> Result<Option<Self>> {
         let Ok(digest) = metadata(sysroot, commit, META_DIGEST) else {
             return Ok(None);
@@ -104,7 +104,7 @@ fn metadata(sysroot: &Sysroot, commit: &str, key: &str) -> Result<String> {
     unquote(&sysroot.ostree(&["show", &format!("--print-metadata-key={key}"), commit])?)
 }
 
-/// This machine's architecture, as images name it.
+/// Architecture of this machine, as images name it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

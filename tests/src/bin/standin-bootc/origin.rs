@@ -9,12 +9,12 @@ const KEY: &str = "container-image-reference=";
 /// Origin groups that only rpm-ostree writes: such a deployment is not bootc's to update.
 const FOREIGN: [&str; 4] = ["[rpmostree]", "[packages]", "[overrides]", "[modules]"];
 
-/// What an origin file says.
+/// Content of an origin file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The image, when the deployment is one of a container image.
     pub(crate) image: Option<ImageReference>,
-    /// Whether rpm-ostree changed the deployment locally.
+    /// True if rpm-ostree changed the deployment locally.
     pub(crate) incompatible: bool,
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// Updates that may be lost are sent this often at most.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Where progress goes, if anybody wants to know.
+/// Pipe for progress, if anybody wants it.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     out: Option<File>,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 /// The longest packet skopeo sends.
 const PACKET: usize = 32 * 1024;
-/// Where the host keeps its registry credentials; the first that exists is used.
+/// Files with the host's registry credentials; the first that exists is used.
 const AUTH: [&str; 3] = [
     "/run/ostree/auth.json",
     "/etc/ostree/auth.json",

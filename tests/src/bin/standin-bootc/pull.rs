@@ -26,7 +26,7 @@ pub(crate) struct Pulled {
     pub(crate) image: Image,
 }
 
-/// What a registry says about an image, before anything is fetched.
+/// Answer of a registry about an image, before anything is fetched.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     proxy: Proxy,

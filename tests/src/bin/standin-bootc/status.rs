@@ -9,13 +9,13 @@ use crate::origin::Origin;
 use crate::run::output;
 use crate::sysroot::{Deployment, Sysroot};
 
-/// Whether bootc has anything to say here: a host that was booted by ostree, and not a container on one.
+/// Says whether this is a host that was booted by ostree, and not a container on one: elsewhere bootc reports nothing.
 pub(crate) fn is_host() -> bool {
     let exists = |path: &str| std::path::Path::new(path).exists();
     !in_container() && exists("/run/ostree-booted")
 }
 
-/// Whether this process is in a container, by bootc's own signs.
+/// Says whether this process is in a container, by bootc's own signs.
 pub(crate) fn in_container() -> bool {
     let exists = |path: &str| std::path::Path::new(path).exists();
     std::env::var_os("container").is_some() || exists("/run/.containerenv") || exists("/.dockerenv")
@@ -89,7 +89,7 @@ fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<List
     })
 }
 
-/// Whether this libostree can prepare soft reboots. All test images have one kernel, so that is all there is to it.
+/// Says whether this libostree can prepare soft reboots. All test images have one kernel, so no more is needed.
 fn soft_reboots() -> bool {
     let text = output("ostree", &["--version"]).unwrap_or_default();
     text.lines()

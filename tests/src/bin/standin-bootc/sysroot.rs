@@ -11,15 +11,15 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::run::output;
 
-/// What ostree and bootc both lock.
+/// Lock of both ostree and bootc.
 const LOCK: &str = "/sysroot/ostree/lock";
-/// What the `ostree` processes below us lock instead, while we hold the real lock.
+/// Lock of the `ostree` processes below us, while we hold the real one.
 const INNER_LOCK: &str = "/run/standin-bootc.lock";
 
 /// A sysroot: that of the booted host, or one being made.
 #[derive(Debug)]
 pub(crate) struct Sysroot {
-    /// Where the sysroot is, as this process sees it.
+    /// Path of the sysroot, as this process sees it.
     pub(crate) path: PathBuf,
     /// Released by the kernel when the process ends, however it ends.
     _lock: Option<Flock<File>>,

@@ -16,7 +16,7 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// As the environment or the host's file says; unlimited when neither speaks.
+    /// Reads the environment or the host's file; unlimited when neither sets a rate.
     pub(crate) fn from_host() -> Self {
         let rate = std::env::var(VARIABLE)
             .ok()
@@ -29,7 +29,7 @@ impl Throttle {
         }
     }
 
-    /// How many bytes to read at most in one go, so that even slow rates pass evenly.
+    /// Bytes to read at most in one go, so that even slow rates pass evenly.
     pub(crate) fn chunk(&self) -> usize {
         match self.rate {
             Some(rate) => usize::try_from(rate / 20).unwrap_or(usize::MAX).clamp(512, 1 << 20),

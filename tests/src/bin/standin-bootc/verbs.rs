@@ -1,4 +1,4 @@
-//! What each verb does.
+//! The verbs, one function each.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use crate::status;
 use crate::sysroot::Sysroot;
 use crate::{install, origin};
 
-/// Where the operating system looks whether somebody wants a reboot.
+/// File that tells the operating system that somebody wants a reboot.
 const REBOOT_REQUIRED: &str = "/run/reboot-required";
 
 /// Runs the verb of the command line.

@@ -1,4 +1,4 @@
-//! What a boot loader reads: the entries that ostree writes.
+//! Entries for the boot loader, as ostree writes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::tools::cache_dir;
 
-/// What was needed more recently than this may be in use by another process.
+/// Age below which an entry may be in use by another process.
 const UNUSED: Duration = Duration::from_secs(3600);
 
 /// Finds a directory of the cache, or makes it: `make` fills a sibling which is then renamed, so that half of one is never found.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// What the names of all our groups begin with.
+/// Prefix of the names of all our groups.
 const PREFIX: &str = "berth-";
 
 /// A group of the unified hierarchy. Emptied and removed when dropped.
@@ -69,7 +69,7 @@ pub(super) fn sweep(machines: &str) {
     }
 }
 
-/// Where the unified hierarchy is: beside the old ones on machines that still have those.
+/// Path of the unified hierarchy: beside the old ones on machines that still have those.
 fn unified() -> PathBuf {
     let hybrid = Path::new("/sys/fs/cgroup/unified");
     if hybrid.join("cgroup.procs").exists() {

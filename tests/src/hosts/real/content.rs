@@ -1,4 +1,4 @@
-//! What distinguishes a test host from a plain Debian: a few small files, most of them in `tests/osimage`.
+//! Files that distinguish a test host from a plain Debian: a few small ones, most of them in `tests/osimage`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

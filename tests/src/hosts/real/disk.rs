@@ -13,7 +13,7 @@ use super::{bls, cache, content};
 
 /// The only stateroot.
 const STATEROOT: &str = "ostree/deploy/default";
-/// What the template's deployment calls its image; every copy gets a real name.
+/// Reference in the template's deployment; every copy gets a real one.
 const NOWHERE: &str = "template.invalid/os";
 
 /// Runs the stand-in's installer in the root file system that has the right ostree. The mounts go with the process.
@@ -32,7 +32,7 @@ pub(super) struct Disk {
     pub(super) sysroot: PathBuf,
 }
 
-/// What a deployment was made from, by ostree's own record.
+/// Image that a deployment was made from, by ostree's own record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BootedImage {
     pub(super) digest: String,
@@ -65,7 +65,7 @@ impl Disk {
         content::put(&root, path, mode, bytes)
     }
 
-    /// What the deployment at this path was made from.
+    /// Image that the deployment at this path was made from.
     pub(super) fn image(&self, deployment: &Path) -> Result<BootedImage> {
         let name = deployment
             .file_name()

@@ -12,7 +12,7 @@ use super::machine::{Boot, Machine};
 use super::{Site, blocking, shell};
 use crate::process::with_parent;
 
-/// What commands on a host find in their environment, and nothing else: `container` in particular would mislead bootc.
+/// Whole environment of commands on a host: `container` in particular would mislead bootc.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A host. Cheap to clone; dropping the last clone cuts its power and removes it.

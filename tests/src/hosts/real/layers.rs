@@ -19,7 +19,7 @@ pub(super) struct Layer {
     pub(super) diff: String,
     /// Bytes of the compressed blob.
     pub(super) size: u64,
-    /// Where the blob is.
+    /// Path of the blob.
     #[serde(skip)]
     pub(super) path: PathBuf,
 }

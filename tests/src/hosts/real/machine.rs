@@ -17,11 +17,11 @@ use super::shell::{sha256, tool};
 use crate::hosts::{HostChange, HostLog};
 use crate::process::{last_lines, spawn_lasting};
 
-/// Where the kernel, or nspawn in its stead, says which boot this is.
+/// File in which the kernel, or nspawn in its stead, has the boot ID.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
-/// Where nspawn keeps a directory for each container.
+/// Directory in which nspawn keeps one for each container.
 const PROPAGATE: &str = "/run/systemd/nspawn/propagate";
-/// How long a container may take to come into being.
+/// Longest time until a container has come into being.
 const APPEAR: Duration = Duration::from_secs(30);
 
 /// Starts the container in its control group, waits for it, and kills the whole group when the harness dies before it: the
@@ -36,7 +36,7 @@ while kill -0 "$child" 2>/dev/null; do wait "$child"; status=$?; done
 exit "$status"
 "#;
 
-/// What a machine is made of.
+/// Parts of a machine.
 #[derive(Debug)]
 pub(super) struct Hardware {
     /// The host's name (its Node's).
@@ -57,7 +57,7 @@ pub struct Boot {
     pub boot_id: String,
     /// Digest of the manifest of the image that was booted.
     pub digest: String,
-    /// That image's version label.
+    /// Version label of that image.
     pub version: String,
     /// The process ID of the host's PID 1, as this computer counts.
     pub init: u32,
@@ -121,7 +121,7 @@ impl Machine {
         &self.shared.hardware
     }
 
-    /// Whether it is meant to run. Off is a power cut.
+    /// Turns the power on or off. Off is a power cut.
     pub(super) fn power(&self, on: bool) {
         let mut state = self.shared.state();
         state.on = on;
@@ -336,7 +336,7 @@ fn init_of(process: u32) -> Option<(u32, String)> {
     })
 }
 
-/// Whether a process is the first one of a PID namespace below ours.
+/// Says whether a process is the first one of a PID namespace below ours.
 fn is_init(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let mut ids = status

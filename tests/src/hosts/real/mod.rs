@@ -39,7 +39,7 @@ pub use self::machine::Boot;
 pub use self::network::Bridge;
 pub use self::osimage::{OsImage, OsImages, OsVersion};
 
-/// What the machine needs beside what every Debian has.
+/// Packages that the machine needs beside those that every Debian has.
 const PACKAGES: [&str; 7] = [
     "mmdebstrap",
     "systemd-container",
@@ -50,7 +50,7 @@ const PACKAGES: [&str; 7] = [
     "e2fsprogs",
 ];
 
-/// Why real hosts cannot be had here, if so: a test that needs them says this and ends.
+/// Reason for which there can be no real hosts here; a test that needs them prints it and ends.
 pub fn unavailable() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some(
@@ -76,7 +76,7 @@ fn packages() -> Result<()> {
     crate::tools::ensure_packages(&PACKAGES)
 }
 
-/// What the kubelet of a host needs to be a node.
+/// Credentials that make the kubelet of a host a node.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity {
     /// A kubeconfig with everything inside, for `system:node:NAME`, whose server is an address on the hosts' network.
@@ -90,9 +90,9 @@ pub struct NodeIdentity {
 pub struct HostOptions {
     /// Its name, and its Node's.
     pub name: String,
-    /// What it is installed with.
+    /// Image that it is installed with.
     pub image: OsImage,
-    /// What its image is called: a reference by digest to a registry that the host reaches.
+    /// Reference of its image: by digest, to a registry that the host reaches.
     pub reference: String,
     /// Makes it a node. Its image must have a kubelet.
     pub node: Option<NodeIdentity>,
@@ -116,7 +116,7 @@ impl HostOptions {
     }
 }
 
-/// What the hosts of a test share.
+/// Things that the hosts of a test share.
 #[derive(Debug)]
 struct Site {
     // In this order: the bridge goes last, its name reserves the directory's.
@@ -154,7 +154,7 @@ impl RealHosts {
         })
     }
 
-    /// This computer's address on the hosts' network: where registry and API server listen.
+    /// Address of this computer on the hosts' network, on which registry and API server listen.
     pub fn gateway(&self) -> Ipv4Addr {
         self.site.bridge.gateway()
     }

@@ -37,7 +37,7 @@ impl Bridge {
         bail!("no free network for a bridge in 10.100.0.0 to 10.199.255.0 (is this machine allowed to make bridges?)")
     }
 
-    /// Whether nothing but a default route leads there.
+    /// Says whether nothing but a default route leads there.
     fn is_free(&self) -> bool {
         let to = self.gateway().to_string();
         let routes = tool("ip", &["-o", "-4", "route", "show", "match", &to]);

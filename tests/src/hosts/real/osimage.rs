@@ -27,19 +27,19 @@ pub struct OsImages {
 /// One version of the OS.
 #[derive(Debug, Clone)]
 pub struct OsImage {
-    /// What its label `org.opencontainers.image.version` says.
+    /// Value of its label `org.opencontainers.image.version`.
     pub version: String,
     /// Digest of its manifest, `sha256:…`.
     pub digest: String,
     pub(super) layout: PathBuf,
 }
 
-/// What a version of the OS is made of, beside what all have.
+/// A version of the OS: the parts that differ from version to version.
 #[derive(Debug, Clone)]
 pub struct OsVersion {
     /// Its name, `1.0.0`.
     pub version: String,
-    /// How many random bytes each of its own layers has.
+    /// Random bytes in each of its own layers.
     pub payload: Vec<u64>,
     /// Files that only this version has: path, permissions, content.
     pub files: Vec<(String, u32, Vec<u8>)>,

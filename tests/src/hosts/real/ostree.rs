@@ -1,4 +1,4 @@
-//! How ostree prints strings, and how it names what came from container images. Also used by the stand-in for bootc.
+//! Strings as ostree prints them, and its names for content of container images. Also used by the stand-in for bootc.
 
 use anyhow::{Result, bail};
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::shell::{sha256, tool};
 use super::{cache, shell};
 
-/// What hosts need beside the kubelet and bootc.
+/// Packages that hosts need beside the kubelet and bootc.
 const PACKAGES: [&str; 18] = [
     "systemd",
     "systemd-sysv",
@@ -28,7 +28,7 @@ const PACKAGES: [&str; 18] = [
     "jq",
     "containernetworking-plugins",
 ];
-/// What a real bootc needs in addition.
+/// Packages that a real bootc needs in addition.
 const REAL_BOOTC: [&str; 1] = ["podman"];
 
 /// The root file system and the name by which what is made from it is cached.

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::settings::SharedSettings;
 
-/// How the agent of a host is run.
+/// Command and settings for the agent of a host.
 #[derive(Debug, Clone, Default)]
 pub struct AgentConfig {
     /// The program.
@@ -72,7 +72,7 @@ impl AgentCommand {
     }
 }
 
-/// What a supervisor does with its agent.
+/// Order to a supervisor about its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
     /// Keep one running.
@@ -177,7 +177,7 @@ impl Agents {
         }
     }
 
-    /// How many agents the host has while it is up.
+    /// Sets the number of agents that the host has while it is up.
     pub(super) fn want(&self, count: usize) {
         *locked(&self.wanted) = count;
     }

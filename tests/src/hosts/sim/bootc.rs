@@ -31,7 +31,7 @@ impl Deployment {
     }
 }
 
-/// What is staged, and whether a shutdown would apply it.
+/// The staged deployment, and whether a shutdown would apply it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staged {
     /// The staged deployment.
@@ -40,7 +40,7 @@ pub struct Staged {
     pub locked: bool,
 }
 
-/// What changes the look of `bootc status` without being a deployment.
+/// Things that change the output of `bootc status` without being a deployment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct View {
     /// The host was not installed as a bootc host.
@@ -55,9 +55,9 @@ pub struct View {
 #[derive(Debug, Clone)]
 pub struct Deployments {
     staged: Option<Staged>,
-    /// In boot order: the first one is what the boot loader takes.
+    /// Deployments in boot order: the boot loader takes the first one.
     finalized: Vec<Deployment>,
-    /// Which of them runs.
+    /// Position of the one that runs.
     booted: usize,
     /// Images whose layers are on the disk, so that staging them needs no registry.
     cached: BTreeSet<String>,
@@ -81,7 +81,7 @@ impl Deployments {
         self.finalized.get(self.booted)
     }
 
-    /// What is staged.
+    /// The staged deployment.
     pub fn staged(&self) -> Option<&Staged> {
         self.staged.as_ref()
     }
@@ -101,7 +101,7 @@ impl Deployments {
         self.booted > 0
     }
 
-    /// Whether the previous shutdown failed to finalize what was staged.
+    /// Says whether the previous shutdown failed to finalize the staged deployment.
     pub fn finalization_failed(&self) -> bool {
         self.finalization_failed
     }
@@ -112,7 +112,7 @@ impl Deployments {
         Some(&deployment.image)
     }
 
-    /// Whether staging this digest needs no registry.
+    /// Says whether staging this digest needs no registry.
     pub fn is_cached(&self, digest: &str) -> bool {
         self.cached.contains(digest)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
-/// What a registry would say about one manifest.
+/// Answer of a registry about one manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogImage {
     /// The label `org.opencontainers.image.version`.

@@ -5,13 +5,13 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::{SimHost, SimHostConfig};
 
-/// How many hosts are made at the same time: each of them starts processes.
+/// Number of hosts that are made at the same time: each of them starts processes.
 const AT_ONCE: usize = 16;
 
 /// The hosts of one test.
 #[derive(Debug, Clone, Default)]
 pub struct SimFleet {
-    /// In the order of their numbers.
+    /// The hosts in the order of their numbers.
     pub hosts: Vec<SimHost>,
 }
 
@@ -29,7 +29,7 @@ impl SimFleet {
         self.hosts.iter().find(|h| h.name() == name)
     }
 
-    /// How many hosts booted this digest and are up.
+    /// Number of hosts that booted this digest and are up.
     pub fn running(&self, digest: &str) -> usize {
         let facts = self.hosts.iter().map(SimHost::facts);
         facts.filter(|f| f.boot_id.is_some() && f.booted == digest).count()

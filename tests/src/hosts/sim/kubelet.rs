@@ -28,7 +28,7 @@ use crate::hosts::{HostChange, HostLog};
 /// A pod with this annotation never ends by itself.
 pub const NEVER_ENDS: &str = "berth.test/never-ends";
 
-/// Who the kubelet stand-in is.
+/// Identity and settings of the kubelet stand-in.
 #[derive(Debug, Clone, Default)]
 pub struct KubeletConfig {
     /// Credentials of `system:node:NAME` in the group `system:nodes`.
@@ -38,7 +38,7 @@ pub struct KubeletConfig {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What is running at this boot.
+/// Processes of this boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Boot {
     pub(super) boot_id: String,

@@ -21,7 +21,7 @@ const SOFT_REBOOT: u64 = 4;
 pub(super) struct Login {
     settings: SharedSettings,
     preparing: Arc<AtomicBool>,
-    /// Where accepted requests go: how much longer than usual the shutdown takes.
+    /// Channel for accepted requests: additional time that the shutdown takes.
     reboots: UnboundedSender<Duration>,
 }
 

@@ -26,19 +26,19 @@ const RIVALS: &[(&str, &str)] = &[
     ("rpm-ostreed-automatic.timer", "waiting"),
     ("zincati.service", "running"),
 ];
-/// How long a process may go on after SIGTERM.
+/// Time that a process may go on after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(20);
 
-/// How a host goes down.
+/// Way in which a host goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Down {
-    /// With a shutdown that finalizes what is staged, and takes so much longer than usual.
+    /// By a shutdown that finalizes the staged deployment, and takes longer than usual by this.
     Orderly(Duration),
-    /// At once.
+    /// By a loss of power.
     PowerCut,
 }
 
-/// What exists only while the host is up.
+/// Things that exist only while the host is up.
 #[derive(Debug)]
 struct Up {
     boot: Boot,
@@ -52,7 +52,7 @@ struct Up {
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) name: String,
-    /// Where the agent finds the host's files.
+    /// Root under which the agent finds the host's files.
     pub(super) root: PathBuf,
     pub(super) settings: SharedSettings,
     pub(super) os: std::sync::Arc<Os>,

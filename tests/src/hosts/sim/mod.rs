@@ -46,20 +46,20 @@ use self::settings::SharedSettings;
 use crate::hosts::HostLog;
 use crate::scratch::Scratch;
 
-/// What a simulated host is made of.
+/// Configuration of a simulated host.
 #[derive(Debug, Clone)]
 pub struct SimHostConfig {
     /// Name of the host and of its Node.
     pub name: String,
     /// Reference of the image that it was installed with, such as `registry.test/os@sha256:…`.
     pub image: String,
-    /// That image's manifest digest.
+    /// Manifest digest of that image.
     pub digest: String,
     /// OCI architecture of the host.
     pub architecture: String,
     /// The images that exist.
     pub catalog: Catalog,
-    /// Where it is noted what happens to the host.
+    /// Record of the host's events.
     pub log: HostLog,
     /// Properties and faults at the start.
     pub settings: Settings,
@@ -86,7 +86,7 @@ impl SimHostConfig {
     }
 }
 
-/// What is true of a host now, whatever its agent believes.
+/// True state of a host, whatever its agent believes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The boot ID; `None` while the host is down.
@@ -200,7 +200,7 @@ impl SimHost {
         value
     }
 
-    /// What is true now.
+    /// Reads the true state.
     pub fn facts(&self) -> Facts {
         let boot_id = self.machine().boot_id();
         self.machine().os.deployments(|d| {
@@ -292,7 +292,7 @@ impl SimHost {
         self.machine().agents.pids()
     }
 
-    /// What the first agent wrote to its standard error, over all its lives.
+    /// File with the standard error of the first agent, over all its lives.
     pub fn agent_log(&self) -> PathBuf {
         self.machine().agents.log(0)
     }

@@ -15,10 +15,10 @@ use super::catalog::{Catalog, CatalogImage};
 use super::settings::{Settings, SharedSettings};
 use crate::hosts::{HostChange, HostLog};
 
-/// What systemd reports for a program that does not exist.
+/// Exit status that systemd reports for a program that does not exist.
 pub(super) const EXIT_EXEC: i32 = 203;
 
-/// Where a program writes. A write that fails is dropped: nothing reads the answer.
+/// Files that a program writes to. A write that fails is dropped: nothing reads the answer.
 #[derive(Debug, Default)]
 pub(super) struct Stdio {
     pub(super) out: Option<File>,
@@ -79,7 +79,7 @@ impl Drop for PullRecord<'_> {
     }
 }
 
-/// What `bootc switch` was asked for.
+/// Arguments of `bootc switch`.
 struct Switch {
     target: String,
     progress: bool,

@@ -1,10 +1,10 @@
-//! What a simulated host is like and which faults it has. All of it may be changed while the host runs.
+//! Properties and faults of a simulated host. All of them may be changed while the host runs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What comes of a request to reboot.
+/// Effect of a request to reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RebootFault {
     /// The host reboots.
@@ -26,11 +26,11 @@ pub enum RebootFault {
 /// One lock that logind lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// What is inhibited, colon-separated, such as `shutdown:sleep`.
+    /// Inhibited actions, colon-separated, such as `shutdown:sleep`.
     pub what: String,
-    /// Who holds it.
+    /// Name of the inhibitor.
     pub who: String,
-    /// Why.
+    /// Reason that it gives.
     pub why: String,
     /// `block` or `delay`.
     pub mode: String,
@@ -53,26 +53,26 @@ impl Inhibitor {
         }
     }
 
-    /// Whether it stops a reboot request: `delay` locks only wait.
+    /// Says whether it stops a reboot request: `delay` locks only wait.
     pub fn blocks_shutdown(&self) -> bool {
         self.mode == "block" && self.what.split(':').any(|w| w == "shutdown")
     }
 }
 
-/// How the stand-in for the kubelet behaves.
+/// Settings of the stand-in for the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletSettings {
-    /// From the boot to the first status under the new boot ID, which says not ready.
+    /// Time from the boot to the first status under the new boot ID, which says not ready.
     pub start_delay: Duration,
-    /// From there to Ready.
+    /// Time from there to Ready.
     pub ready_delay: Duration,
-    /// How long a pod needs from scheduled to Ready.
+    /// Time that a pod needs from scheduled to Ready.
     pub pod_start: Duration,
-    /// How long a deleted pod takes to end. A pod with the annotation `berth.test/never-ends` never does.
+    /// Time that a deleted pod takes to end. A pod with the annotation `berth.test/never-ends` never does.
     pub pod_stop: Duration,
     /// The kubelet says NotReady when an orderly shutdown begins (graceful node shutdown).
     pub report_shutdown: bool,
-    /// How often the Lease in `kube-node-lease` is renewed; `None` leaves it alone.
+    /// Time between two renewals of the Lease in `kube-node-lease`; `None` leaves it alone.
     pub renew_lease: Option<Duration>,
 }
 
@@ -92,21 +92,21 @@ impl Default for KubeletSettings {
 /// Properties and faults of one host. Counters (`u32`) go down by one each time the fault strikes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How long a pull takes when the layers are not on the disk yet.
+    /// Length of a pull when the layers are not on the disk yet.
     pub pull_time: Duration,
-    /// How long `bootc status` and the other local commands take.
+    /// Length of `bootc status` and the other local commands.
     pub command_time: Duration,
-    /// From an accepted reboot request to Down.
+    /// Time from an accepted reboot request to Down.
     pub shutdown_time: Duration,
-    /// From Down to Up.
+    /// Time from Down to Up.
     pub reboot_time: Duration,
-    /// So many pulls fail half-way.
+    /// Number of pulls that will fail half-way.
     pub pull_failures: u32,
-    /// With this text as the root cause.
+    /// Root cause in the text of such a failure.
     pub pull_failure_text: String,
     /// The next pulls stage the image (unlocked!) and then fail, as when a bound image cannot be pulled.
     pub staged_then_fails: u32,
-    /// Nothing is left for another image.
+    /// True leaves no room on the disk for another image.
     pub disk_full: bool,
     /// The registry does not answer.
     pub registry_down: bool,
@@ -122,23 +122,23 @@ pub struct Settings {
     pub not_bootc: bool,
     /// Packages are layered on the booted image.
     pub layered: bool,
-    /// While one of these images is booted, the kubelet never becomes Ready.
+    /// Images under which the kubelet never becomes Ready.
     pub never_ready: BTreeSet<String>,
-    /// While one of these images is booted, the kubelet does not even start.
+    /// Images under which the kubelet does not even start.
     pub kubelet_dead: BTreeSet<String>,
     /// Other updaters that are active, by unit name such as `zincati.service`.
     pub rivals: BTreeSet<String>,
-    /// What comes of the next requests to reboot.
+    /// Effect of the next requests to reboot.
     pub reboot: RebootFault,
-    /// So many requests to reboot are accepted, and nothing comes of them.
+    /// Number of requests to reboot that will be accepted and then lost.
     pub reboots_lost: u32,
-    /// Whether the clock is synchronised; `None`: the host does not say.
+    /// Answer about the clock: synchronised or not; `None`: the host does not say.
     pub clock_synchronized: Option<bool>,
-    /// What logind lists.
+    /// Inhibitors that logind lists.
     pub inhibitors: Vec<Inhibitor>,
-    /// How soon a dead agent is started again; `None` leaves it dead.
+    /// Time after which a dead agent is started again; `None` leaves it dead.
     pub agent_restart: Option<Duration>,
-    /// How the kubelet stand-in behaves.
+    /// Settings of the kubelet stand-in.
     pub kubelet: KubeletSettings,
 }
 
@@ -203,7 +203,7 @@ impl SharedSettings {
         self.with(|s| s.clone())
     }
 
-    /// Whether a counted fault strikes now; counts it down.
+    /// Says whether a counted fault strikes now, and counts it down.
     pub fn strikes(&self, counter: impl FnOnce(&mut Settings) -> &mut u32) -> bool {
         self.with(|s| {
             let counter = counter(s);

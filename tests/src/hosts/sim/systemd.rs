@@ -24,7 +24,7 @@ const VERSION: &str = "257";
 /// A caller that has not heard of its job by then never will.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
-/// What `ListUnitsByNames` answers for one unit.
+/// Answer of `ListUnitsByNames` for one unit.
 type Listed = (
     String,
     String,

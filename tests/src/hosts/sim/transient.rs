@@ -15,7 +15,7 @@ pub(super) struct Exec {
     pub(super) ignore: bool,
 }
 
-/// What the properties of a transient service ask for.
+/// A transient service, as its properties ask for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Transient {
     pub(super) description: String,

@@ -17,7 +17,7 @@ use super::error::NamedError;
 use super::process::{Os, Stdio};
 use super::transient::{Exec, Transient};
 
-/// What systemd reports for an output file that cannot be opened.
+/// Exit status that systemd reports for an output file that cannot be opened.
 const EXIT_STDOUT: i32 = 209;
 const EXIT_STDERR: i32 = 222;
 /// `CLD_EXITED` and `CLD_KILLED`: how the main process ended.
@@ -35,7 +35,7 @@ pub(super) struct Unit {
     pub(super) main_code: i32,
     pub(super) main_status: i32,
     pub(super) job: Option<u32>,
-    /// Not started by a client, and not to be unloaded.
+    /// True for a unit that was not started by a client, and is not to be unloaded.
     fixed: bool,
     collect_failed: bool,
     refs: BTreeSet<String>,
@@ -43,7 +43,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// What the properties of a unit that does not exist say.
+    /// Properties of a unit that does not exist.
     fn absent(name: &str) -> Self {
         Self {
             description: name.to_owned(),
@@ -61,14 +61,14 @@ impl Unit {
         }
     }
 
-    /// Nothing keeps it in memory any more.
+    /// Says whether nothing keeps the unit in memory any more.
     fn is_garbage(&self) -> bool {
         let over = self.active == "inactive" || (self.active == "failed" && self.collect_failed);
         over && !self.fixed && self.refs.is_empty() && self.job.is_none()
     }
 }
 
-/// How the commands of a service ended.
+/// Ends of the commands of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Outcome {
     result: &'static str,
@@ -129,7 +129,7 @@ pub(super) struct Units {
     os: Arc<Os>,
     root: PathBuf,
     state: Arc<Mutex<State>>,
-    /// Where signals go; another connection after a restart of the bus, also for units that run on.
+    /// Connection that signals go to: another one after a restart of the bus, also for units that run on.
     bus: Arc<Mutex<Option<Connection>>>,
 }
 

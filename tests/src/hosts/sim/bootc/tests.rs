@@ -1,4 +1,4 @@
-//! What each command and each way to go down makes of the deployments.
+//! Effects of each command, and of each way to go down, on the deployments.
 
 use super::super::catalog::digest_of;
 use super::*;

@@ -1,4 +1,4 @@
-//! What the simulated programs answer.
+//! Answers of the simulated programs.
 
 use std::io::Read;
 use std::sync::Arc;
