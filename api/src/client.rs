@@ -1,8 +1,8 @@
-//! A client of the API server that sends what it has at once.
+//! A client of the API server that sends each request at once.
 //!
-//! The one that kube makes leaves Nagle's algorithm on. The first request on a new connection then waits behind the end of
-//! the TLS handshake until the server acknowledges that, which it puts off for 40 ms; and who waits for a berth for an hour
-//! always takes it over a new connection.
+//! The client that kube makes leaves Nagle's algorithm on. The first request on a new connection then waits behind the
+//! end of the TLS handshake until the server acknowledges it, and the server puts that off for 40 ms. An agent that has
+//! waited an hour for a berth always takes it over a new connection.
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
@@ -12,7 +12,7 @@ use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder};
 
-/// Makes a client that does what the configuration says, and retries nothing.
+/// Makes a client from this configuration. The client retries nothing.
 ///
 /// # Errors
 /// When the configuration makes no sense, or names a proxy.

@@ -22,7 +22,7 @@ pub mod node {
     pub const CORDONED: &str = "Cordoned";
     /// Drained under our berth.
     pub const DRAINED: &str = "Drained";
-    /// The update is committed: the image is unlocked and the reboot is on its way or done.
+    /// The update is committed: the image is unlocked, and the reboot has been asked for or is done.
     pub const UPDATE_EXECUTED: &str = "UpdateExecuted";
     /// The desired image is booted.
     pub const APPLIED_OS_IMAGE: &str = "AppliedOSImage";
@@ -34,9 +34,9 @@ pub mod node {
     pub const UNCORDONED: &str = "Uncordoned";
     /// The turn is over: proven, uncordoned, given back.
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
-    /// Something is wrong that needs a look; the reason says what.
+    /// Something is wrong and needs a look; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
-    /// The node holds a berth and does not come back. The controller says so: the agent cannot.
+    /// The node holds a berth and does not come back. Set by the controller, since the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
 }
 
@@ -48,13 +48,13 @@ pub mod pool {
     pub const PROGRESSING: &str = "Progressing";
     /// At least one member is degraded, or a berth needs a person.
     pub const DEGRADED: &str = "Degraded";
-    /// Nothing is offered, by the admin's word.
+    /// Nothing is offered, because an admin has paused the pool or the fleet.
     pub const PAUSED: &str = "Paused";
     /// The reference is resolved to digests.
     pub const IMAGE_RESOLVED: &str = "ImageResolved";
     /// A node matches more than one pool.
     pub const NODE_CONFLICT: &str = "NodeConflict";
-    /// The image failed on so many nodes that no other one is tried.
+    /// The image failed on so many nodes that it is tried on no other.
     pub const ROLLOUT_HALTED: &str = "RolloutHalted";
     /// Reboots may start now, as far as windows and exclusions go.
     pub const WINDOW_OPEN: &str = "WindowOpen";
@@ -63,7 +63,7 @@ pub mod pool {
 /// Longest message that is stored; the schema of `Condition` allows 32768.
 pub const MAX_MESSAGE: usize = 1024;
 
-/// What a condition should say now.
+/// New value of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// `Some(true)`: True; `Some(false)`: False; `None`: Unknown.
@@ -93,7 +93,7 @@ impl Verdict {
         }
     }
 
-    /// Unknown, with a reason. Never means failed.
+    /// Unknown, with a reason. Unknown never means failed.
     pub fn unknown(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self {
             status: None,
@@ -111,7 +111,7 @@ fn status_text(status: Option<bool>) -> &'static str {
     }
 }
 
-/// Brings a text from a host tool or a registry into the one bounded line that a condition may hold.
+/// Makes one bounded line, fit for a condition, of a text from a host tool or a registry.
 pub fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE) {
@@ -150,7 +150,7 @@ pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Conditio
     conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// Whether the condition is True.
+/// Says whether the condition is True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|c| c.status == "True")
 }

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize, de};
 
 /// A SHA-256 content digest in OCI form: `sha256:` and 64 lower-case hex digits.
 ///
-/// The only algorithm that `bootc` and rpm-ostree report for manifests.
+/// SHA-256 is the only algorithm that `bootc` and rpm-ostree report for manifests.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
-/// Why a text is not a [`Digest`].
+/// Error for a text that is not a [`Digest`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a digest; write sha256: followed by 64 lower-case hex digits")]
 pub struct DigestError(String);

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Pattern of a duration in the schema; the same grammar that [`parse`] reads.
 pub const PATTERN: &str = "^(0|[0-9]{1,6}(s|m|h))$";
 
-/// Why a text is not a duration.
+/// Error for a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a duration; write a whole number and a unit, such as 90s, 15m or 12h")]
 pub struct DurationError(String);
@@ -34,7 +34,8 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_secs(count * unit))
 }
 
-/// Reads a duration that the schema has already checked, falling back where an old object still holds rubbish.
+/// Reads a duration that the schema has already checked. An old object may still hold an invalid one; the fallback then
+/// applies.
 pub fn parse_or(text: Option<&str>, fallback: Duration) -> Duration {
     text.and_then(|t| parse(t).ok()).unwrap_or(fallback)
 }

@@ -32,7 +32,7 @@ pub struct BootcFleetSpec {
     pub paused: bool,
 }
 
-/// What the controller sees of the fleet.
+/// State of the fleet, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootcFleetStatus {

@@ -1,4 +1,4 @@
-//! References to images in registries, as an admin writes them and as `bootc switch` gets them.
+//! References to images in registries, as an admin writes them and as `bootc switch` takes them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::digest::Digest;
 
 /// A fully qualified reference with a tag, a digest, or both: `registry/repository[:tag][@sha256:…]`.
 ///
-/// Short names are refused: what they mean depends on each host's configuration.
+/// Short names are refused, because their meaning depends on each host's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ImageRef {
     registry: String,
@@ -18,7 +18,7 @@ pub struct ImageRef {
     digest: Option<Digest>,
 }
 
-/// Why a text is not an [`ImageRef`]. Each message says what to write instead.
+/// Error for a text that is not an [`ImageRef`]. Each message says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageRefError {
     /// Empty, too long, or with characters that no reference has.
@@ -59,8 +59,8 @@ impl ImageRef {
         self.digest.as_ref()
     }
 
-    /// The same repository at exactly this digest, without a tag: `bootc` then finds what it already has
-    /// without asking the registry, and what is pulled cannot change between resolving and pulling.
+    /// The same repository at exactly this digest, without a tag. `bootc` then finds what it already has without asking
+    /// the registry, and a moved tag cannot change what is pulled.
     pub fn at(&self, digest: &Digest) -> ImageRef {
         ImageRef {
             registry: self.registry.clone(),

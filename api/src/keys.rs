@@ -1,5 +1,5 @@
-//! Every label, annotation, finalizer and fixed name that Berth puts on an object. The table in
-//! `docs/architecture.md` lists the same keys; a test in the `tests` crate compares the two.
+//! Each label, annotation, finalizer and fixed name that Berth puts on an object. The table in `docs/architecture.md`
+//! lists the same keys; a test in the `tests` crate compares the two.
 
 /// API group of the custom resources.
 pub const GROUP: &str = "berth.dev";
@@ -10,16 +10,17 @@ pub const NAMESPACE: &str = "berth-system";
 
 /// Finalizer on a BootcNode: the agent first undoes what Berth did on the node.
 pub const FINALIZER_NODE: &str = "berth.dev/cleanup";
-/// Finalizer on a BootcNodePool: its nodes are released before it goes.
+/// Finalizer on a BootcNodePool: its nodes leave first.
 pub const FINALIZER_POOL: &str = "berth.dev/cleanup";
 
 /// Label on a berth and a BootcNode: the pool that it belongs to.
 pub const LABEL_POOL: &str = "berth.dev/pool";
-/// Label on a berth: the node it is offered to or held by, as [`crate::NodeName::label`] writes it. The agent finds its
-/// berths by it.
+/// Label on a berth: the node it is offered to or held by, as [`crate::NodeName::label`] writes it. Agents find their
+/// berths by this label.
 pub const LABEL_NODE: &str = "berth.dev/node";
 
-/// Label on a Node, with any value: it is not a member of any pool and not counted, and what it holds is given back.
+/// Label on a Node, with any value: the node is no member of any pool and is not counted; a berth that it holds is
+/// given back.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
 /// Labels that mark a control plane node, put there by the cluster's installer.
@@ -44,14 +45,14 @@ pub const ANNOTATION_FROM: &str = "berth.dev/from-digest";
 pub const ANNOTATION_BOOT_ID: &str = "berth.dev/boot-id";
 /// Annotation on a berth: how far its holder is (`Taken`, `Committed`, `Releasing`).
 pub const ANNOTATION_PHASE: &str = "berth.dev/phase";
-/// Annotation on an offered or held berth: until when the reboot may start, by the node's clock (RFC 3339). Only there when
-/// the pool has windows or exclusions.
+/// Annotation on an offered or held berth: time until which the reboot may start, by the node's clock (RFC 3339). Set
+/// only when the pool has windows or exclusions.
 pub const ANNOTATION_OPEN_UNTIL: &str = "berth.dev/open-until";
 /// Annotation on a berth: the leader's epoch that last stamped it.
 pub const ANNOTATION_EPOCH: &str = "berth.dev/epoch";
-/// Annotation on a held berth: the controller asks for it back, and why.
+/// Annotation on a held berth: reason for which the controller asks for the berth.
 pub const ANNOTATION_REVOKE: &str = "berth.dev/revoke";
-/// Annotation on a berth that is being or was given back: how the turn ended.
+/// Annotation on a berth that is being or was given back: outcome of the turn.
 pub const ANNOTATION_OUTCOME: &str = "berth.dev/outcome";
 /// Annotation on a closed berth: node whose turn or offer ended there last.
 pub const ANNOTATION_LAST_NODE: &str = "berth.dev/last-node";

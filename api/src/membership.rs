@@ -1,4 +1,4 @@
-//! Which node belongs to which pool. Pure.
+//! Membership: which node belongs to which pool. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,30 +7,31 @@ use crate::names::{NodeName, PoolName};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt};
 
-/// A pool, as far as membership is concerned.
+/// A pool's name and its selector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSelector {
-    /// Its name.
+    /// Name of the pool.
     pub name: PoolName,
-    /// Which nodes it selects.
+    /// Rule that selects its nodes.
     pub rule: Rule,
 }
 
-/// Which nodes a pool selects.
+/// Rule by which a pool selects nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rule {
-    /// Those that match.
+    /// Nodes that match the selector.
     Select(Selector),
-    /// Those that it already has: what it says cannot be understood, and a slip of the pen must not release nodes.
+    /// Nodes that the pool already has. For a selector that makes no sense: a typing error must not make nodes leave.
     Keep,
-    /// None: it is being deleted.
+    /// No node, because the pool is being deleted.
     Nothing,
 }
 
 /// Reads a pool's selector.
 ///
 /// # Errors
-/// When it is missing, or an expression means nothing; the text says what is wrong.
+///
+/// When it is missing, or one of its expressions makes no sense; the text says what is wrong.
 pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
     let selector = selector.ok_or("nodeSelector is missing")?;
     for requirement in selector.match_expressions.iter().flatten() {
@@ -59,12 +60,12 @@ pub struct Conflict {
     pub node: NodeName,
     /// All pools that select it.
     pub pools: Vec<PoolName>,
-    /// The one that it stays in, because it is in it already.
+    /// The pool that it stays in, because it is in it already.
     pub stays_in: Option<PoolName>,
 }
 
 impl Conflict {
-    /// One line for the node.
+    /// Message about the conflict for people, in one line.
     pub fn message(&self) -> String {
         let pools: Vec<_> = self.pools.iter().map(PoolName::as_str).collect();
         let fate = match &self.stays_in {
@@ -78,12 +79,12 @@ impl Conflict {
     }
 }
 
-/// Who belongs where.
+/// The pool of each node, and the nodes that could not be given one.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     /// The pool of each node that has one.
     pools: BTreeMap<NodeName, PoolName>,
-    /// The same by pool: whoever looks at every pool does not look at every node each time.
+    /// The same by pool, so that a look at one pool does not go through every node.
     members: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,
@@ -118,10 +119,10 @@ impl Membership {
     }
 }
 
-/// A node, as far as membership is concerned: its labels, and the pool that its BootcNode names.
+/// A node's name, its labels, and the pool that its BootcNode names.
 pub type Labelled<'a> = (&'a NodeName, &'a BTreeMap<String, String>, Option<&'a PoolName>);
 
-/// Decides who belongs where. A node that two pools select stays where it is, or joins neither.
+/// Decides which node belongs to which pool. A node that two pools select stays in its present pool, or joins neither.
 pub fn membership<'a>(pools: &[PoolSelector], nodes: impl IntoIterator<Item = Labelled<'a>>) -> Membership {
     let mut result = Membership::default();
     for (node, labels, current) in nodes {

@@ -1,4 +1,4 @@
-//! Newtypes for the names that the field uses, so that a node is never taken for a pool or a boot ID for a UID.
+//! Types for names, so that a node cannot be taken for a pool, or a boot ID for a UID.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -59,9 +59,9 @@ name!(
 const MAX_LABEL: usize = 63;
 
 impl NodeName {
-    /// The value that a label has for the node: its name where that fits. A Node's name may have 253 characters, a value
-    /// of a label 63: a longer name is cut off and ends in a hash of the whole. All programs must agree on it, so it
-    /// never changes. Two names may in theory share a value: whoever selects by it still compares the names.
+    /// Value of a label that names the node. The name of a Node may have 253 characters, a label's value 63. A name
+    /// that is too long is cut off and ends in a hash of the whole. All programs must agree on this value, so the rule
+    /// never changes. In theory two names may share a value: callers that select by it still compare the names.
     pub fn label(&self) -> Cow<'_, str> {
         let name = self.as_str();
         if name.len() <= MAX_LABEL {

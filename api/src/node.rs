@@ -1,4 +1,5 @@
-//! BootcNode: what one node should run, and what it runs. The controller writes the spec, the node's agent the status.
+//! BootcNode: the image that one node should run, and the one that it runs. The controller writes the spec, the node's
+//! agent the status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::pool::Drain;
 
-/// What one node should run, and what it runs. Named as its Node, and owned by it.
+/// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -45,7 +46,8 @@ use crate::pool::Drain;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodeSpec {
-    /// The pool that the node belongs to. Empty: undo what Berth did on this node, and report it.
+    /// The pool that the node belongs to. Empty: the agent undoes what Berth did on this node, and reports when that is
+    /// done.
     #[schemars(length(max = 63))]
     #[serde(default)]
     pub pool_name: String,
@@ -54,23 +56,23 @@ pub struct BootcNodeSpec {
     #[schemars(length(max = 64))]
     #[serde(default)]
     pub node_uid: String,
-    /// What the node should run. Absent while the pool's image is not resolved for this platform.
+    /// The image that the node should run. Absent while the pool's image is not resolved for this platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<DesiredImage>,
-    /// Whether the image may be pulled and staged now.
+    /// Permission to pull and stage the image now.
     #[serde(default)]
     pub staging: Staging,
     /// Why nothing happens here for now, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
-    /// How pods are moved away before a reboot (from the pool).
+    /// Rules for moving pods away before a reboot (from the pool).
     #[serde(default)]
     pub drain: Drain,
-    /// When it changes, what has failed here is tried again, once (from the pool).
+    /// Token of the pool. When it changes, digests that failed here are tried again, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// How long the node may take from its reboot until it is proven (from the pool).
+    /// Longest time from a reboot until the node is proven (from the pool).
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub reboot_timeout: String,
@@ -80,17 +82,17 @@ pub struct BootcNodeSpec {
     pub progress_interval: String,
 }
 
-/// What a node should run.
+/// The image that a node should run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DesiredImage {
-    /// What to pull: the repository at the digest of this node's platform.
+    /// Reference to pull: the repository at the digest of this node's platform.
     #[serde(rename = "ref")]
     #[schemars(length(max = 512))]
     pub reference: String,
-    /// Digest of this node's platform: what the host will report as booted.
+    /// Digest of this node's platform, which the host will report as booted.
     pub digest: Digest,
-    /// Digest that the reference was resolved to; another one when it is an index.
+    /// Digest that the reference was resolved to. Differs from `digest` when the reference names an index.
     pub index_digest: Digest,
     /// The image's version label, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,10 +100,10 @@ pub struct DesiredImage {
     pub version: Option<String>,
 }
 
-/// Whether a node may pull.
+/// Permission to pull.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Staging {
-    /// Wait: enough others are pulling.
+    /// Wait: enough other nodes are pulling.
     #[default]
     Held,
     /// Pull and stage the image.
@@ -120,7 +122,7 @@ pub struct Hold {
     pub message: String,
 }
 
-/// What a node's agent sees.
+/// State of the node, as its agent sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodeStatus {
@@ -143,7 +145,8 @@ pub struct BootcNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub bootc_version: Option<String>,
-    /// Changes every few minutes while the agent lives. Readers watch it change; its value is this node's clock.
+    /// Changes every few minutes while the agent lives. Readers only look whether it changes; the value is from this
+    /// node's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_time: Option<Time>,
     /// The deployment that runs.
@@ -155,39 +158,39 @@ pub struct BootcNodeStatus {
     /// The deployment that a rollback would boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Deployment>,
-    /// Where the node is, in one word. Derived from the rest; nothing decides on it.
+    /// State of the node in one word, for people. Derived from the rest; no decision reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Since when.
+    /// Start of that phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_start_time: Option<Time>,
-    /// How far a running pull is.
+    /// Progress of a running pull.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// The failure that the agent is backing off from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// How the node's last turn with a berth ended without an update.
+    /// Last turn with a berth, when it ended without an update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<Turn>,
     /// Digests that failed here and are not tried again.
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub failed_digests: Vec<Digest>,
-    /// The last `spec.retryToken` that was obeyed here.
+    /// The last `spec.retryToken` that was acted on here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// How long the last drain took, from the taken berth to its end, in seconds.
+    /// Length of the last drain, from the taken berth to its end, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// How long the last reboot took, from the commit to the proof, in seconds.
+    /// Length of the last reboot, from the commit to the proof, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
-    /// Whether the host's clock is synchronised; absent while nobody has asked. Without it no window can be kept.
+    /// True when the host's clock is synchronised; absent until the agent has asked. Windows need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_synchronized: Option<bool>,
-    /// Pods that hold up a drain.
+    /// Pods that block a drain.
     #[schemars(length(max = 10))]
     #[serde(default)]
     pub drain_blockers: Vec<DrainBlocker>,
@@ -217,23 +220,23 @@ pub struct Deployment {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub architecture: Option<String>,
-    /// When the image was built.
+    /// Build time of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Time>,
-    /// Staged with finalization locked: a reboot discards it.
+    /// True for a staged deployment with finalization locked: a reboot discards it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(default)]
     pub locked: bool,
 }
 
-/// Where a node is, in one word.
+/// State of a node in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Nothing is asked of it yet.
+    /// Nothing is asked of the node yet.
     Idle,
-    /// It should change, and waits for leave to pull.
+    /// The node should change, and may not pull yet.
     Pending,
-    /// It pulls or stages.
+    /// The host pulls or stages the image.
     Staging,
     /// Staged and locked; waits for a berth.
     Waiting,
@@ -254,7 +257,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The word that the API shows.
+    /// The word, as the API shows it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "Idle",
@@ -272,7 +275,7 @@ impl Phase {
     }
 }
 
-/// How far a pull is. Bytes are those to be downloaded; layers that are there already do not count.
+/// Progress of a pull. Bytes are those to be downloaded; layers that are on the host already do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
@@ -297,12 +300,12 @@ pub struct Failure {
     /// The host tool's own words, in one line.
     #[schemars(length(max = 1100))]
     pub message: String,
-    /// The digest that it was about.
+    /// Digest that was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// How often it was tried.
+    /// Number of tries so far.
     pub attempts: u32,
-    /// When it is tried again, by this node's clock.
+    /// Time of the next try, by this node's clock.
     pub next_try_time: Time,
 }
 
@@ -310,30 +313,30 @@ pub struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {
-    /// CamelCase word for how it ended, such as `DrainTimeout`.
+    /// Outcome in one CamelCase word, such as `DrainTimeout`.
     #[schemars(length(max = 64))]
     pub outcome: String,
     /// One line: which pod, which budget, which inhibitor.
     #[schemars(length(max = 1100))]
     pub message: String,
-    /// The digest that it was for.
+    /// Target of that turn.
     pub digest: Digest,
-    /// How many turns for this digest ended like this.
+    /// Number of turns for this digest that ended like this.
     pub attempts: u32,
-    /// When the node is ready for the next turn, by this node's clock.
+    /// Time from which the node is ready for another turn, by this node's clock.
     pub next_try_time: Time,
 }
 
-/// A pod that holds up a drain.
+/// A pod that blocks a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainBlocker {
     /// `namespace/name`.
     #[schemars(length(max = 320))]
     pub pod: String,
-    /// Why it is still there, with the name of the budget where one blocks.
+    /// Reason for which it is still there, with the name of the budget where one blocks.
     #[schemars(length(max = 512))]
     pub reason: String,
-    /// Since when.
+    /// Start of that.
     pub since: Time,
 }

@@ -1,4 +1,4 @@
-//! "How many nodes": a whole number, or a percentage of the pool's members.
+//! A number of nodes, written as a whole number or as a percentage of the pool's members.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize, de};
 /// A number of nodes of at least 1, or 1% to 100% of the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
-    /// So many nodes.
+    /// A number of nodes.
     Nodes(u32),
-    /// So many percent of the members.
+    /// A percentage of the members.
     Percent(u8),
 }
 
-/// Why a value is not a [`Quantity`].
+/// Error for a value that is not a [`Quantity`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a number of nodes; write a whole number of at least 1, or a percentage from 1% to 100%")]
 pub struct QuantityError(String);
 
 impl Quantity {
-    /// How many of `members` that is when what is left over is left out, but never below 1.
+    /// Number of nodes out of `members`, rounded down, but never below 1.
     pub fn rounded_down(self, members: usize) -> usize {
         match self {
             Self::Nodes(n) => n as usize,
@@ -28,7 +28,7 @@ impl Quantity {
         }
     }
 
-    /// How many of `members` that is when a started node counts as whole, but never below 1.
+    /// Number of nodes out of `members`, rounded up, but never below 1.
     pub fn rounded_up(self, members: usize) -> usize {
         match self {
             Self::Nodes(n) => n as usize,

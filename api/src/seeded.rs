@@ -19,7 +19,7 @@ macro_rules! bugs {
                 Self::ALL.iter().copied().find(|bug| bug.name() == name)
             }
 
-            /// Its name, as `BERTH_SEEDED_BUG` says it.
+            /// Name of the bug, as `BERTH_SEEDED_BUG` gives it.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
@@ -93,13 +93,13 @@ pub fn wake(bug: Option<Bug>) {
 }
 
 impl Bug {
-    /// Whether this program has the bug. Always false in what is shipped.
+    /// Says whether this program has the bug. Always false in what is shipped.
     #[cfg(feature = "seeded-bugs")]
     pub fn is_awake(self) -> bool {
         awake::is(self)
     }
 
-    /// Whether this program has the bug. Always false in what is shipped.
+    /// Says whether this program has the bug. Always false in what is shipped.
     #[cfg(not(feature = "seeded-bugs"))]
     pub const fn is_awake(self) -> bool {
         false

@@ -1,5 +1,5 @@
-//! The schema of a label selector, bounded and checked. The one that the Kubernetes types carry leaves the operator
-//! and the combination of fields unchecked, so that a typo would select no node, or all of them.
+//! Schema of a label selector, bounded and checked. The schema of the Kubernetes types leaves the operator and the
+//! combination of fields unchecked, so that a typing error would select no node, or all of them.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 

@@ -1,6 +1,6 @@
-//! Words for people, which the controller and the CLI have in common.
+//! Phrases for people that the controller and the CLI have in common.
 
-/// Names, and how many there are besides: `n1, n2 and 3 more`.
+/// Lists names, and the number of further ones: `n1, n2 and 3 more`.
 pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) -> String {
     let shown: Vec<S> = shown.into_iter().collect();
     let list = shown.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");

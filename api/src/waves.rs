@@ -1,4 +1,4 @@
-//! In which wave of its pool each node is. Pure; the controller goes by it, and the CLI shows it.
+//! The wave of each node within its pool. Pure; the controller plans by it, and the CLI shows it.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ pub const REST: &str = "rest";
 /// Name of the wave of control plane nodes that are in no other.
 pub const CONTROL_PLANE: &str = "control-plane";
 
-/// Whether a Node with these labels is one of the control plane.
+/// Says whether a Node with these labels is part of the control plane.
 pub fn is_control_plane(labels: &BTreeMap<String, String>) -> bool {
     keys::LABELS_CONTROL_PLANE.iter().any(|key| labels.contains_key(*key))
 }
 
-/// The waves of a pool in order, those that its spec does not name included: nodes in no wave, and control plane nodes
-/// behind them.
+/// The waves of a pool in order. They include those that its spec does not name: nodes in no wave, and control plane
+/// nodes behind them.
 #[derive(Debug)]
 pub struct Waves {
-    /// What each named wave selects, and whether that goes for control plane nodes.
+    /// Selector of each named wave, and whether it selects control plane nodes too.
     selectors: Vec<(Option<Selector>, bool)>,
     names: Vec<String>,
 }
 
 impl Waves {
-    /// Those of a pool whose spec names these.
+    /// Makes the waves of a pool whose spec names these.
     pub fn of(named: &[Wave]) -> Self {
         // One that means nothing selects nothing: its nodes come later, not earlier.
         let selector = |w: &Wave| {

@@ -1,5 +1,5 @@
 //! A berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease is an error that
-//! names what is wrong, never a guess; whoever counts capacity counts such a Lease as held.
+//! names what is wrong, never a guess. Callers that count capacity count such a Lease as held.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, Offer, 
 use crate::keys;
 use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
-/// What is wrong with a Lease that should be a berth.
+/// Error of a Lease that should be a berth and cannot be read as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Lease {lease} is not a berth that Berth wrote: {what}; restore it, or delete it when no node holds it")]
 pub struct LeaseError {
     /// Name of the Lease.
     pub lease: String,
-    /// What is wrong with it.
+    /// Description of the error.
     pub what: String,
 }
 

@@ -16,17 +16,17 @@ pub mod lease;
 /// A berth as it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Berth {
-    /// The pool whose capacity it is part of.
+    /// The pool whose capacity this berth is part of.
     pub pool: PoolName,
-    /// Its number in the pool, from 0.
+    /// Number of this berth in the pool, from 0.
     pub index: u32,
-    /// The leader's epoch that last stamped it.
+    /// Epoch of the leader that last stamped it.
     pub epoch: u64,
-    /// Whose it is.
+    /// State: closed, offered or held.
     pub state: BerthState,
 }
 
-/// Whose a berth is.
+/// State of a berth.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BerthState {
     /// Nobody may take it.
@@ -40,18 +40,18 @@ pub enum BerthState {
 /// A closed berth.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Closed {
-    /// Why it is closed.
+    /// Reason for which it is closed.
     pub reason: ClosedReason,
-    /// Whose turn or offer ended here last.
+    /// Node whose turn or offer ended here last.
     pub last_node: Option<NodeName>,
-    /// The digest that it was for.
+    /// Digest of that turn or offer.
     pub last_target: Option<Digest>,
-    /// How that ended. [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the pool's
-    /// status says so (I8).
+    /// Outcome of that turn. [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the
+    /// pool's status records the failure (I8).
     pub outcome: Option<Outcome>,
 }
 
-/// Why a berth is closed.
+/// Reason for which a berth is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClosedReason {
     /// Just created.
@@ -70,7 +70,7 @@ pub enum ClosedReason {
     Withdrawn,
     /// The node that held it is excluded, and does not give it back.
     Excluded,
-    /// An admin said so.
+    /// Closed by an admin.
     Admin,
 }
 
@@ -79,49 +79,49 @@ pub enum ClosedReason {
 pub struct Offer {
     /// The node that may take it.
     pub node: NodeName,
-    /// That Node's UID: the same name on another Node may not.
+    /// UID of that Node. A Node of the same name with another UID may not take it.
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Until when the reboot may start, when a window says so: the one time that the clocks of two machines are compared
-    /// with. `None`: no window applies, and no clock is compared.
+    /// Time until which the reboot may start; only under windows. The node compares it with its own clock, and no other
+    /// time is compared between two machines. `None`: no window applies.
     pub open_until: Option<Timestamp>,
 }
 
 /// A held berth.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holding {
-    /// Who holds it.
+    /// Name of the node that holds the berth.
     pub node: NodeName,
-    /// That Node's UID.
+    /// UID of that Node.
     pub uid: NodeUid,
     /// The digest that the holder may boot.
     pub target: Digest,
     /// The digest that the holder ran, proven, when it took the berth.
     pub from: Option<Digest>,
-    /// The boot ID under which it was taken, committed or begun to be released.
+    /// Boot ID under which the berth was taken or committed, or giving it back began.
     pub boot_id: BootId,
-    /// How far the holder is.
+    /// Progress of the holder.
     pub phase: HoldPhase,
-    /// The controller asks for it back. Before the commit the holder then gives back; after it, this only keeps the
-    /// holder from going on to another digest.
+    /// Reason for which the controller asks for the berth. Before the commit the holder then gives it back. After the
+    /// commit this only stops the holder from going on to another digest.
     pub revoke: Option<String>,
-    /// As in the offer.
+    /// Time until which the reboot may start, as in [`Offer`].
     pub open_until: Option<Timestamp>,
 }
 
-/// How far a holder is.
+/// Progress of a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HoldPhase {
-    /// May cordon and drain.
+    /// The holder may cordon and drain.
     Taken,
-    /// May unlock and reboot, once.
+    /// The holder may unlock and reboot, once.
     Committed,
-    /// Must restore the Node and give back; there is no other exit.
+    /// The holder must restore the Node and give back; there is no other exit.
     Releasing(Outcome),
 }
 
-/// How a turn ended.
+/// Outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The target is booted and proven.
@@ -132,7 +132,7 @@ pub enum Outcome {
     Revoked,
     /// The target is no longer desired here.
     Withdrawn,
-    /// What was staged is gone or is not the target.
+    /// The staged image is gone, or is not the target.
     NotStaged,
     /// logind refused the reboot, or something inhibits it.
     RebootBlocked,
@@ -153,7 +153,8 @@ pub struct Refused {
 }
 
 impl Berth {
-    /// A new berth: created closed, so that an in-flight creation of a former leader licenses nothing.
+    /// Makes a new berth. It is closed, so that a creation which a former leader sent, and which arrives late, licenses
+    /// nothing.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
         let state = BerthState::Closed(Closed {
             reason: ClosedReason::New,
@@ -212,7 +213,7 @@ impl Berth {
 
     // What the controller may do.
 
-    /// A new leader's mark, which makes every write of an older leader to this berth lose.
+    /// Writes a new leader's epoch into the berth, so that every write of an older leader to it loses.
     pub fn stamped(&self, epoch: u64) -> Self {
         Self { epoch, ..self.clone() }
     }
@@ -228,7 +229,7 @@ impl Berth {
         }
     }
 
-    /// Closes an offer that was not taken, or says anew why a closed berth is closed.
+    /// Closes an offer that was not taken, or gives a closed berth another reason.
     ///
     /// # Errors
     /// When it is held: only its holder, or [`Berth::ended`], ends that.
@@ -253,7 +254,7 @@ impl Berth {
         Ok(self.with(BerthState::Closed(closed)))
     }
 
-    /// Notes on a closed berth that the failure which ended there is on record in the pool's status.
+    /// Notes on a closed berth that the pool's status now records the failure which ended there.
     ///
     /// # Errors
     /// When it is not closed.
@@ -267,10 +268,10 @@ impl Berth {
         }
     }
 
-    /// Closes a berth over its holder's head, or the offer of it, because nobody is left who could give it back: its Node
-    /// no longer exists under that UID ([`ClosedReason::Gone`]; the caller has confirmed that by a live read), or is
-    /// excluded and not Ready ([`ClosedReason::Excluded`]), or an admin vouches for it ([`ClosedReason::Admin`]). What
-    /// was committed and never proven counts as failed (I5).
+    /// Closes an offered or held berth without its node, because nobody is left who could give it back. One of these is
+    /// true: the Node no longer exists under that UID ([`ClosedReason::Gone`]; the caller has confirmed it by a live
+    /// read); the Node is excluded and not Ready ([`ClosedReason::Excluded`]); an admin vouches for it
+    /// ([`ClosedReason::Admin`]). A target that was committed and never proven counts as failed (I5).
     ///
     /// # Errors
     /// When no node holds it or may take it.
@@ -296,7 +297,7 @@ impl Berth {
         })))
     }
 
-    /// Asks a holder for the berth, or takes that back. A committed holder goes on all the same.
+    /// Asks a holder to give the berth back, or withdraws that request. A committed holder goes on all the same.
     ///
     /// # Errors
     /// When nobody holds it.
@@ -307,8 +308,8 @@ impl Berth {
         }
     }
 
-    /// Tells a holder anew until when its reboot may start: windows change while it holds, and whoever is stuck under a
-    /// bad image may have to wait for the next one.
+    /// Writes a new `open_until` for a holder. Windows may change while the berth is held, and a node that is stuck
+    /// under a bad image may have to wait for the next one.
     ///
     /// # Errors
     /// When nobody holds it.
@@ -371,7 +372,7 @@ impl Berth {
         })))
     }
 
-    /// Commits: from here on the node may unlock and reboot, under this boot ID.
+    /// Commits. From then on the node may unlock and reboot, once, under this boot ID.
     ///
     /// # Errors
     /// When the berth is not taken, or was revoked.
@@ -379,10 +380,10 @@ impl Berth {
         self.moved(HoldPhase::Committed, Some(boot_id))
     }
 
-    /// Goes on to another digest without giving back in between: for a holder that is stuck under a new boot which cannot
-    /// be proven (I2, I10). One write, so that there is no moment without a licence; what was proven last stays `from`.
-    /// The caller has staged and locked the digest, and made sure that the node is cordoned and drained. The same digest
-    /// once more is another one too when its licence ended with a boot that did not lead to it.
+    /// Goes on to another digest without giving the berth back. For a holder under a new boot that cannot be proven
+    /// (I2, I10). This is one write, so that the node is never without a licence; `from` stays the digest that was
+    /// proven last. The caller has staged and locked the digest, and made sure that the node is cordoned and drained.
+    /// The same digest may be committed again when its licence ended with a boot that did not lead to it.
     ///
     /// # Errors
     /// When the berth is not held, is being released, is revoked, or is for that digest under that boot already.
@@ -411,7 +412,7 @@ impl Berth {
         self.moved(HoldPhase::Taken, None)
     }
 
-    /// Starts to give back, under this boot. There is no way back from here.
+    /// Starts to give the berth back, under this boot. No other transition but [`Berth::given_back`] follows.
     ///
     /// # Errors
     /// When the berth is neither taken nor committed.
@@ -419,7 +420,7 @@ impl Berth {
         self.moved(HoldPhase::Releasing(outcome), Some(boot_id))
     }
 
-    /// Gives back. The caller has restored the Node.
+    /// Gives the berth back. The caller has restored the Node.
     ///
     /// # Errors
     /// When the berth is not being released.

@@ -1,4 +1,4 @@
-//! How pods are moved away before a reboot. A pool says it, and each of its BootcNodes carries a copy.
+//! Rules for moving pods away before a reboot. They are set in a pool; each of its BootcNodes carries a copy.
 
 use std::time::Duration;
 
@@ -9,52 +9,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration;
 
-/// How pods are moved away before a reboot.
+/// Rules for moving pods away before a reboot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// False: the node is cordoned, and rebooted with its pods on it; they are stopped by the shutdown. For clusters of
-    /// a single node, whose pods have nowhere to go. Default true.
+    /// True: pods are moved away before a reboot. False: the node is cordoned and rebooted with its pods on it, and the
+    /// shutdown stops them; for clusters of a single node, whose pods have nowhere to go. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How long a drain may take. Default 15m.
+    /// Longest time that a drain may take. Default 15m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("drain.timeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub timeout: Option<String>,
-    /// What happens when it takes longer. Default Release.
+    /// Action when a drain takes longer than `timeout`. Default Release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// How many seconds a pod gets to end, in place of its own grace period.
+    /// Seconds that a pod gets to end, in place of its own grace period.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 86_400))]
     pub grace_period_seconds: Option<u32>,
-    /// Evict pods that have emptyDir volumes too, whose content is lost with them. Otherwise they hold up the drain.
+    /// Also evict pods with emptyDir volumes, whose content is lost with them. Otherwise such pods block the drain.
     /// Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delete_empty_dir_data: Option<bool>,
-    /// Evict pods that no controller would create again too. Otherwise they hold up the drain. Default false.
+    /// Also evict pods that no controller would create again. Otherwise such pods block the drain. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
-    /// Only pods that match are moved away; the others stay until the shutdown stops them. Default: all.
+    /// Selects the pods to move away; the others stay until the shutdown stops them. Default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub pod_selector: Option<LabelSelector>,
-    /// Delete pods instead of evicting them: disruption budgets are not asked. Default false.
+    /// Delete pods instead of evicting them, so that disruption budgets are not asked. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_eviction: Option<bool>,
 }
 
-/// What happens when a drain takes too long. The node is never rebooted with pods on it that should have gone.
+/// Action when a drain takes too long. A node is never rebooted with pods on it that should have gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnTimeout {
     /// The node is uncordoned, gives its berth back, and tries again later.
     #[default]
     Release,
-    /// It goes on draining for as long as it takes, cordoned, and says so.
+    /// The node goes on draining for as long as that takes. It stays cordoned, and reports it.
     Hold,
-    /// The pods that are left are deleted without asking their budgets, and named.
+    /// The remaining pods are deleted without asking their budgets, and named.
     Force,
 }
 

@@ -1,4 +1,4 @@
-//! BootcNodePool: which nodes should run which image, and how fast they may get there. An admin writes the spec.
+//! BootcNodePool: a set of nodes, the image they should run, and the rules of the rollout. An admin writes the spec.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub use status::{
     WaveStatus,
 };
 
-/// A set of nodes, the OS image they should run, and how they may be brought there.
+/// A set of nodes, the OS image they should run, and the rules by which they get there.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -54,18 +54,18 @@ pub use status::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodePoolSpec {
-    /// Which nodes are members. Required; `{}` written out selects all nodes. A node that two pools select is
-    /// taken by neither, except that it stays where it already is.
+    /// Selects the members. Required; `{}` written out selects all nodes. A node that two pools select stays in the
+    /// pool that it is already in, or joins neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub node_selector: Option<LabelSelector>,
     /// The OS image that the members should run. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<PoolImage>,
-    /// How many nodes may be worked on at once, and for how long.
+    /// Limits and order of the rollout: how many nodes are worked on at once, when, and which go first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// How pods are moved away before a reboot.
+    /// Rules for moving pods away before a reboot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
 }
@@ -88,8 +88,8 @@ pub struct BootcNodePoolSpec {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolImage {
-    /// Reference with a tag, a digest, or both (then the digest counts): `quay.io/example/os:stable`.
-    /// It is resolved once each time it changes; an image index is resolved to the manifest of each platform.
+    /// Reference with a tag, a digest, or both (then the digest counts): `quay.io/example/os:stable`. Each change of it
+    /// is resolved once; an image index is resolved to the manifest of each platform.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub reference: Option<String>,
@@ -104,12 +104,12 @@ impl BootcNodePoolSpec {
             .unwrap_or_default()
     }
 
-    /// The rollout's settings; the server may have been given none.
+    /// The rollout's settings, or the defaults when the pool has none.
     pub fn rollout(&self) -> Rollout {
         self.rollout.clone().unwrap_or_default()
     }
 
-    /// Whether the admin has paused the pool.
+    /// True when an admin has paused the pool.
     pub fn paused(&self) -> bool {
         self.rollout.as_ref().is_some_and(|r| r.paused)
     }
@@ -122,7 +122,7 @@ impl BootcNodePoolSpec {
             .rounded_down(members)
     }
 
-    /// How many of that many members may stage at once.
+    /// Number of members that may stage at once, out of so many.
     pub fn max_staging(&self, members: usize) -> usize {
         self.rollout()
             .max_staging
@@ -164,7 +164,7 @@ impl BootcNodePoolSpec {
             .unwrap_or(DEFAULT_ZONE_KEY)
     }
 
-    /// The drain's settings; the server may have been given none.
+    /// The drain's settings, or the defaults when the pool has none.
     pub fn drain(&self) -> Drain {
         self.drain.clone().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! How fast a pool may go, when, and in which order.
+//! Limits, times and order of a rollout.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Quantity;
 
-/// How fast a pool may go, when, and in which order.
+/// Limits, times and order of a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("!has(self.waves) || self.waves.all(w, w.name != 'rest' && w.name != 'control-plane')")
@@ -20,44 +20,44 @@ pub struct Rollout {
     /// goes on, and nodes that have committed finish.
     #[serde(default)]
     pub paused: bool,
-    /// How many members may be unavailable at once: a number of at least 1, or 1% to 100% of the members,
-    /// rounded down but never below 1. Nodes that are unavailable for another reason use it up as well. Default 1.
+    /// Number of members that may be unavailable at once: a number of at least 1, or 1% to 100% of the members, rounded
+    /// down but never below 1. Nodes that are unavailable for another reason count as well. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_unavailable: Option<Quantity>,
-    /// How many members may pull an image at once: a number of at least 1, or 1% to 100% of the members, rounded
+    /// Number of members that may pull an image at once: a number of at least 1, or 1% to 100% of the members, rounded
     /// up. Default 25%.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_staging: Option<Quantity>,
-    /// Canaries first: the nodes of a wave are offered berths only when all nodes of the earlier ones are proven and
-    /// have soaked. A node belongs to the first wave that selects it. Nodes in no wave come last, and control plane
-    /// nodes after them.
+    /// Groups of nodes that go one after the other, canaries first. The nodes of a wave are offered berths only when
+    /// all nodes of the earlier ones are proven and have soaked. A node belongs to the first wave that selects it.
+    /// Nodes in no wave come last, and control plane nodes after them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub waves: Vec<Wave>,
-    /// How long a wave must have been proven before the next one begins, unless the wave says otherwise. Default 0s.
+    /// Time for which a wave must have been proven before the next one begins, unless the wave has its own. Default 0s.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
     pub soak_time: Option<String>,
-    /// When reboots may start; each entry adds to the others. None: always.
+    /// Times when reboots may start; each entry adds to the others. None: always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub windows: Vec<Window>,
-    /// When reboots may not start, whatever `windows` says.
+    /// Times when reboots may not start, whatever `windows` says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub exclusions: Vec<Exclusion>,
-    /// The rollout halts when an image has failed on so many nodes: from 1 to 64. Default 1.
+    /// Number of nodes on which an image may fail before the rollout halts: from 1 to 64. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_failures: Option<u32>,
-    /// Any text. When it changes, nodes try again what has failed on them, once, and a rollout that was halted goes on.
+    /// Any text. When it changes, nodes try once more what has failed on them, and a halted rollout goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
@@ -66,14 +66,14 @@ pub struct Rollout {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub zone_key: Option<String>,
-    /// How long a node may take from its reboot until it is proven, before it is reported as not coming back. It
-    /// keeps its berth all the same. Default 15m.
+    /// Longest time from a reboot until the node is proven, before the node is reported as not coming back. It keeps
+    /// its berth all the same. Default 15m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub reboot_timeout: Option<String>,
-    /// How often a node that stages an image may write its progress. Default 5s; 0 writes none.
+    /// Least time between two reports of progress by a node that stages an image. Default 5s; 0 reports none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -89,27 +89,27 @@ pub struct Rollout {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Wave {
-    /// Its name, for people: lower-case letters, digits and '-'.
+    /// Name of the wave, for people: lower-case letters, digits and '-'.
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')")
         .message("the name of a wave must be lower-case letters, digits and '-', such as canary"))]
     pub name: String,
-    /// Which members belong to it. Required.
+    /// Selects the members of the wave. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub node_selector: Option<LabelSelector>,
-    /// How long it must have been proven before the next wave begins. Default: `rollout.soakTime`.
+    /// Time for which the wave must have been proven before the next one begins. Default: `rollout.soakTime`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
     pub soak_time: Option<String>,
-    /// Whether control plane nodes that match belong to the wave as well. Otherwise they come after everything else.
+    /// True: control plane nodes that match belong to the wave as well. Otherwise they come after everything else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub include_control_plane: bool,
 }
 
-/// When reboots may start.
+/// A time when reboots may start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("has(self.schedule)")
@@ -119,26 +119,26 @@ pub struct Wave {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Window {
-    /// When it opens, as five cron fields: minute, hour, day of month, month, day of week.
+    /// Start of the window, as five cron fields: minute, hour, day of month, month, day of week.
     #[schemars(length(max = 128))]
     #[x_kube(validation = Rule::new("self.matches('^[^ @]+( +[^ ]+){4}$')")
         .message("windows[].schedule must be five cron fields (minute hour day month weekday), such as '0 22 * * 5'"))]
     #[serde(default)]
     pub schedule: String,
-    /// For how long, from 1m to 168h.
+    /// Length of the window, from 1m to 168h.
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')")
         .message("windows[].duration must be from 1m to 168h, such as 90m or 8h"))]
     #[serde(default)]
     pub duration: String,
-    /// IANA name of the time zone that the schedule is in, such as `Europe/Berlin`. Default `UTC`.
+    /// IANA name of the time zone of the schedule, such as `Europe/Berlin`. Default `UTC`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z][A-Za-z0-9_+/-]*$')")
         .message("windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC"))]
     pub time_zone: Option<String>,
-    /// The window opens up to so much later, by an amount that differs from pool to pool, so that not all begin at once.
-    /// It must be shorter than the window. Default 0.
+    /// Greatest delay of the window's start. The delay differs from pool to pool, so that not all begin at once. It
+    /// must be shorter than the window. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -146,7 +146,7 @@ pub struct Window {
     pub splay: Option<String>,
 }
 
-/// When reboots may not start.
+/// A time when reboots may not start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("self.from < self.to")
@@ -154,9 +154,9 @@ pub struct Window {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Exclusion {
-    /// From then on, RFC 3339: `2026-12-20T00:00:00Z`.
+    /// Start, RFC 3339: `2026-12-20T00:00:00Z`.
     pub from: Time,
-    /// Until then.
+    /// End, RFC 3339.
     pub to: Time,
 }
 

@@ -1,4 +1,4 @@
-//! What the controller reports of a pool.
+//! State of a pool, as the controller reports it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 
-/// What the controller sees of a pool.
+/// State of a pool, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodePoolStatus {
     /// Generation of the spec that this status speaks of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What the reference was resolved to, and what is published to the members.
+    /// The resolved image, which is published to the members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// How many members are where.
+    /// Number of members in each state.
     #[serde(default)]
     pub nodes: NodeCounts,
-    /// How many berths are where.
+    /// Number of berths in each state.
     #[serde(default)]
     pub berths: BerthCounts,
-    /// The digests that failed on members, the newest first. A berth whose turn failed is not opened again before the
+    /// The digests that failed on members, the newest first. A failed turn's berth is not opened again before the
     /// failure stands here.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
-    /// The `rollout.retryToken` that was last obeyed: failures from before it are forgotten.
+    /// The last `rollout.retryToken` that was acted on: failures from before it are forgotten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// How far each wave is, in order; empty for a pool without waves and control plane nodes.
+    /// Progress of each wave, in order; empty for a pool without waves and control plane nodes.
     #[schemars(length(max = 20))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveStatus>,
-    /// How long members took lately, for estimates.
+    /// Medians of what members measured lately, for estimates.
     #[serde(default)]
     pub phase_durations: PhaseDurations,
     /// `Updated`, `Progressing`, `Degraded`, `Paused`, `ImageResolved`, `NodeConflict`, `RolloutHalted`,
@@ -54,22 +54,22 @@ pub struct Target {
     /// The reference that was resolved, as the admin wrote it.
     #[schemars(length(max = 512))]
     pub image: String,
-    /// What the registry answered: the digest of a manifest, or of an index.
+    /// Digest that the registry answered: that of a manifest, or of an index.
     pub digest: Digest,
     /// The image's `org.opencontainers.image.version` label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// The manifest of each platform. Hosts report these digests, never that of the index.
+    /// The manifest of each platform. Hosts report these digests, never the digest of the index.
     #[schemars(length(max = 32))]
     pub platforms: Vec<PlatformDigest>,
-    /// When this digest was first published to the members.
+    /// Time when this digest was first published to the members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish_time: Option<Time>,
 }
 
 impl Target {
-    /// The manifest digest for a node's architecture, in OCI (and Kubernetes) words: `amd64`, `arm64`.
+    /// The manifest digest for a node's architecture, named as OCI and Kubernetes do: `amd64`, `arm64`.
     pub fn digest_for(&self, architecture: &str) -> Option<&Digest> {
         self.platforms
             .iter()
@@ -89,56 +89,56 @@ pub struct PlatformDigest {
     pub digest: Digest,
 }
 
-/// How many members are where. A node is counted in `total`, and in each of the others that is true of it.
+/// Number of members in each state. A node is counted in `total`, and in each of the others that is true of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCounts {
     /// Members.
     #[serde(default)]
     pub total: u32,
-    /// Run the target, and are not being worked on.
+    /// Members that run the target and are not being worked on.
     #[serde(default)]
     pub updated: u32,
-    /// Pull or stage the target.
+    /// Members that pull or stage the target.
     #[serde(default)]
     pub staging: u32,
-    /// Have the target staged and locked, and wait for a berth.
+    /// Members that have the target staged and locked, and wait for a berth.
     #[serde(default)]
     pub staged: u32,
-    /// Are cordoned and drained under a berth.
+    /// Members that are cordoned and drained under a berth.
     #[serde(default)]
     pub draining: u32,
-    /// Have committed, and reboot or are being proven.
+    /// Members that have committed, and reboot or are being proven.
     #[serde(default)]
     pub rebooting: u32,
-    /// Do not run the target and do none of the above yet.
+    /// Members that do not run the target, and none of the above is true of them yet.
     #[serde(default)]
     pub pending: u32,
-    /// Would be members, and are taken out by the label `berth.dev/exclude`. Not counted in `total`.
+    /// Nodes that would be members but carry the label `berth.dev/exclude`. Not counted in `total`.
     #[serde(default)]
     pub excluded: u32,
-    /// Report that something is wrong.
+    /// Members that report that something is wrong.
     #[serde(default)]
     pub degraded: u32,
-    /// Are not Ready or not schedulable, for whatever reason.
+    /// Members that are not Ready or not schedulable, for whatever reason.
     #[serde(default)]
     pub unavailable: u32,
 }
 
-/// How many berths are where.
+/// Number of berths in each state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BerthCounts {
     /// The pool's capacity now.
     #[serde(default)]
     pub total: u32,
-    /// Held by a node.
+    /// Berths held by a node.
     #[serde(default)]
     pub held: u32,
-    /// Offered to a node.
+    /// Berths offered to a node.
     #[serde(default)]
     pub offered: u32,
-    /// Closed.
+    /// Closed berths.
     #[serde(default)]
     pub closed: u32,
 }
@@ -149,29 +149,30 @@ pub struct BerthCounts {
 pub struct DigestFailures {
     /// Digest of a platform's manifest, as the nodes report it.
     pub digest: Digest,
-    /// Names of the first 64 of them. One that was deleted says so: a Node made anew under its name is another one.
+    /// Names of the first 64 of them. A deleted node is marked as such: a Node created again under its name is another
+    /// one.
     #[schemars(length(max = 64), inner(length(max = 263)))]
     #[serde(default)]
     pub nodes: Vec<String>,
-    /// How many there are.
+    /// Number of all of them.
     #[serde(default)]
     pub count: u32,
 }
 
-/// How far a wave is.
+/// Progress of a wave.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaveStatus {
-    /// Its name; `rest` for nodes in no wave, `control-plane` for control plane nodes in no wave.
+    /// Name of the wave; `rest` for nodes in no wave, `control-plane` for control plane nodes in no wave.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Members in it.
+    /// Number of members in the wave.
     pub total: u32,
-    /// Of those, how many run the target, proven and available.
+    /// Number of those members that run the target, proven and available.
     pub updated: u32,
-    /// Whether it is its turn.
+    /// State of the wave.
     pub state: WaveState,
-    /// For how many seconds it has been soaking, added up by each leader by its own clock; a few seconds are lost when
+    /// Seconds for which it has been soaking. Each leader adds to them by its own clock; a few seconds are lost when
     /// the leader changes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub soaked_seconds: u64,
@@ -182,16 +183,16 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// Whether it is a wave's turn.
+/// State of a wave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WaveState {
-    /// Waits for an earlier one.
+    /// The wave waits for an earlier one.
     Waiting,
-    /// Its nodes are offered berths.
+    /// Nodes of the wave are offered berths.
     Active,
-    /// All its nodes are proven; the next one waits until it has soaked.
+    /// All nodes of the wave are proven; the next wave waits until it has soaked.
     Soaking,
-    /// Proven and soaked.
+    /// The wave is proven and has soaked.
     Done,
 }
 
@@ -199,10 +200,10 @@ pub enum WaveState {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {
-    /// From taking a berth to the end of the drain.
+    /// Seconds from taking a berth to the end of the drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// From the commit to the proof.
+    /// Seconds from the commit to the proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
 }

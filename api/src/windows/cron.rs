@@ -6,11 +6,11 @@ use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronPattern, Weekday};
 use jiff::civil::{Date, date};
 
-/// What a field is, and what may be written in it.
+/// One of the five fields, and the values that may be written in it.
 struct Field {
     name: &'static str,
     instead: &'static str,
-    /// Whether one value, without list, range or step, may be written like this.
+    /// Test of one value, without list, range or step.
     takes: fn(&str) -> bool,
 }
 
@@ -48,11 +48,11 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// In these years 1 January falls on each day of the week, in common years and in leap years: a day that matches in
-/// none of them never does.
+/// Span of years in which 1 January falls on each day of the week, in common years and in leap years. A day that
+/// matches in none of them never matches.
 const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
 
-/// What is wrong with a schedule.
+/// Error of a schedule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Empty,
@@ -123,7 +123,7 @@ impl Cron {
         Ok(cron)
     }
 
-    /// Whether windows start on this day.
+    /// Says whether windows start on this day.
     pub(super) fn matches(&self, day: Date) -> bool {
         self.matches_month(day) && self.matches_in_month(day)
     }
@@ -178,7 +178,7 @@ fn minutes_of_day(pattern: &CronPattern) -> Vec<u16> {
         .collect()
 }
 
-/// Whether a field can be read, alone among stars.
+/// Says whether a field can be read, alone among stars.
 fn is_field(field: &Field, text: &str, position: usize) -> bool {
     let values = if position == 4 {
         text.strip_prefix('+').unwrap_or(text)
@@ -218,7 +218,7 @@ fn is_day_of_week(value: &str) -> bool {
     value == "?" || is_number(day) || DAYS.contains(&day)
 }
 
-/// What a nickname stands for.
+/// Schedule that a nickname stands for.
 fn spelt_out(nickname: &str) -> &'static str {
     match nickname {
         "@YEARLY" | "@ANNUALLY" => "0 0 1 1 *",

@@ -1,10 +1,10 @@
-//! Why a window is refused, and what to write instead.
+//! Errors of windows and exclusions. Each says what to write instead.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Why a window or an exclusion is refused. `index` is its position in `windows` or `exclusions`, from 0.
+/// Error of a window or an exclusion. `index` is its position in `windows` or `exclusions`, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     /// The schedule is empty.
@@ -13,17 +13,17 @@ pub enum WindowError {
          such as \"0 22 * * FRI\""
     )]
     Empty {
-        /// Which window.
+        /// Position of the window.
         index: usize,
     },
     /// The schedule is a name such as `@daily`.
     #[error("windows[{index}] {schedule:?} is a nickname; write it as five fields, such as {instead:?}")]
     Nickname {
-        /// Which window.
+        /// Position of the window.
         index: usize,
         /// Its schedule.
         schedule: String,
-        /// What the nickname stands for, or an example.
+        /// Schedule that the nickname stands for, or an example.
         instead: &'static str,
     },
     /// The schedule has another number of fields than five.
@@ -32,31 +32,31 @@ pub enum WindowError {
          week), without seconds or years, and the time zone in timeZone"
     )]
     FieldCount {
-        /// Which window.
+        /// Position of the window.
         index: usize,
         /// Its schedule.
         schedule: String,
-        /// How many fields it has.
+        /// Number of its fields.
         fields: usize,
     },
     /// A field of the schedule cannot be read.
     #[error("windows[{index}] {schedule:?}: {text:?} is no {field}; write {instead}")]
     Field {
-        /// Which window.
+        /// Position of the window.
         index: usize,
         /// Its schedule.
         schedule: String,
         /// The field as it is written.
         text: String,
-        /// What the field is.
+        /// Name of the field.
         field: &'static str,
-        /// What may be written.
+        /// Values that may be written.
         instead: &'static str,
     },
     /// No day of any year matches.
     #[error("windows[{index}] {schedule:?} never matches: no month has such a day; correct the day or the month")]
     NeverMatches {
-        /// Which window.
+        /// Position of the window.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -64,7 +64,7 @@ pub enum WindowError {
     /// The duration is out of bounds.
     #[error("windows[{index}] {schedule:?} has a duration of {}; write 1m to 168h", text(.duration))]
     Duration {
-        /// Which window.
+        /// Position of the window.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -77,7 +77,7 @@ pub enum WindowError {
         text(.splay), text(.duration)
     )]
     Splay {
-        /// Which window.
+        /// Position of the window.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -92,7 +92,7 @@ pub enum WindowError {
          Europe/Berlin or UTC"
     )]
     TimeZone {
-        /// Which window.
+        /// Position of the window.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -102,7 +102,7 @@ pub enum WindowError {
     /// The exclusion ends before it has started.
     #[error("exclusions[{index}] is from {from} to {to}, which is not later; write a later time in to")]
     EmptyExclusion {
-        /// Which exclusion.
+        /// Position of the exclusion.
         index: usize,
         /// Its start.
         from: Timestamp,
@@ -111,7 +111,7 @@ pub enum WindowError {
     },
 }
 
-/// What an admin wrote, short enough for a message.
+/// Shortens a text of the admin for a message.
 pub(super) fn shortened(text: &str) -> String {
     const LONGEST: usize = 60;
     let mut short: String = text.chars().take(LONGEST).collect();

@@ -34,7 +34,7 @@ pub const MIN_DURATION: Duration = Duration::from_secs(60);
 /// The longest duration of a window, a week. An opening made of several windows may be longer.
 pub const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
 
-/// An opening is followed for so long. One that lasts longer is given an end that is at least so far away.
+/// Longest time for which an opening is followed. One that lasts longer is given an end that is at least so far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 
 /// How far [`Schedule::fits`] and [`Schedule::longest`] look, in time and in openings, whichever comes first.
@@ -44,35 +44,35 @@ const MAX_OPENINGS: usize = 1_000;
 /// One window as it is written in a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowSpec<'a> {
-    /// When it starts: a cron schedule of five fields (minute, hour, day of month, month, day of week).
+    /// Start: a cron schedule of five fields (minute, hour, day of month, month, day of week).
     pub schedule: &'a str,
-    /// How long it lasts, in elapsed time: [`MIN_DURATION`] to [`MAX_DURATION`].
+    /// Length in elapsed time: [`MIN_DURATION`] to [`MAX_DURATION`].
     pub duration: Duration,
     /// The IANA time zone of `schedule`, such as `Europe/Berlin` or `UTC`.
     pub time_zone: &'a str,
-    /// By how much the start is delayed at most, in whole seconds: less than `duration`.
+    /// Greatest delay of the start, in whole seconds: less than `duration`.
     pub splay: Duration,
 }
 
-/// Whether reboots may start.
+/// Answer to the question whether reboots may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// They may.
+    /// Reboots may start.
     Open {
         /// The first instant at which they may not. `None`: there is no window and no later exclusion, so there is no
         /// end and no clock to compare. An opening of more than a week is cut off somewhere after a week.
         until: Option<Timestamp>,
     },
-    /// They may not.
+    /// Reboots may not start.
     Closed {
-        /// When they may again; `None` if that never happens.
+        /// Time from which they may start again; `None` if that never comes.
         next: Option<Timestamp>,
-        /// What keeps them from it now.
+        /// Reason for which they may not start now.
         why: Why,
     },
 }
 
-/// Why a [`Schedule`] is closed.
+/// Reason for which a [`Schedule`] is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     /// No window is open.
@@ -118,7 +118,8 @@ impl Schedule {
         self.windows.is_empty() && self.exclusions.is_empty()
     }
 
-    /// Whether reboots may start at `now`, and until or from when. `salt`, the name of the pool, chooses its splay.
+    /// Says whether reboots may start at `now`, and until when or from when on. `salt`, the name of the pool, chooses
+    /// its splay.
     ///
     /// Takes a few microseconds, and at worst (windows of a minute in each minute of a day on which the clocks change,
     /// which are followed one by one) some tenths of a millisecond. Never looks at starts of more than a week ago.

@@ -1,4 +1,4 @@
-//! One window: its starts as instants, and when it is open.
+//! One window: its starts as instants, and the times at which it is open.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
@@ -8,16 +8,16 @@ use super::cron::{Cron, Fault};
 use super::error::shortened;
 use super::{MAX_DURATION, MIN_DURATION, WindowError, WindowSpec};
 
-/// Each kind of year comes back within so many years: after 28, or up to 40 across a year such as 2100 that has no
-/// leap day.
+/// Number of years within which each kind of year comes back: after 28, or up to 40 across a year such as 2100 that has
+/// no leap day.
 const RAREST_YEARS: i64 = 41;
 
 /// A window that has been checked.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     cron: Cron,
-    /// For each minute of `cron.minutes`, the position of the last one up to which the window does not close in
-    /// between, on a day on which the clocks do not change.
+    /// For each minute of `cron.minutes`: position of the last start of the run that begins there. Within a run the
+    /// window does not close, on a day on which the clocks do not change.
     run_ends: Vec<usize>,
     zone: TimeZone,
     duration: SignedDuration,
@@ -74,7 +74,8 @@ impl Window {
         })
     }
 
-    /// If the window is open at `t`: until when, at least. It may be open again at that instant; ask again.
+    /// End of the opening at `t`, or an earlier instant; `None` if the window is closed. The window may be open at the
+    /// answer too; ask again.
     pub(super) fn open_until(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
         let start = self.starts_until(t).find(|start| self.opens(start.at, salt) <= t)?;
         Some(add(self.last_of_run(&start), self.duration))
@@ -141,8 +142,8 @@ impl Window {
             .skip_while(move |start| start.at <= t)
     }
 
-    /// The latest time that the wall clock has shown up to `t`, or a little later: while a time comes for the second
-    /// time, the clock has already shown later ones.
+    /// The latest time that the wall clock has shown up to `t`, or a little later: while the clock repeats times, it
+    /// has already shown later ones.
     fn latest_civil(&self, t: Timestamp) -> DateTime {
         let civil = self.zone.to_datetime(t);
         match self.zone.to_ambiguous_timestamp(civil).offset() {
@@ -195,7 +196,7 @@ impl Window {
         }
     }
 
-    /// When a start takes effect: delayed by a share of the splay.
+    /// Instant at which a start takes effect: delayed by a share of the splay.
     fn opens(&self, start: Timestamp, salt: &str) -> Timestamp {
         if self.splay.is_zero() {
             return start;
@@ -225,7 +226,7 @@ pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     i64::try_from((u128::from(mixed) * choices) >> 64).unwrap_or(whole)
 }
 
-/// For each minute the position of the last one that is reached without a gap of more than `duration`.
+/// For each minute, the position of the last one that is reached without a gap of more than `duration`.
 fn run_ends(minutes: &[u16], duration: SignedDuration) -> Vec<usize> {
     let mut ends: Vec<usize> = (0..minutes.len()).collect();
     for (position, pair) in minutes.windows(2).enumerate().rev() {

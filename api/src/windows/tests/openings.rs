@@ -1,4 +1,4 @@
-//! When windows are open: by hand, case by case.
+//! Openings of windows, case by case, worked out by hand.
 
 use super::*;
 

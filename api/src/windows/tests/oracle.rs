@@ -1,5 +1,5 @@
-//! [`Schedule::at`] against an oracle that walks through the minutes, and knows nothing of cron, gaps or folds: it
-//! looks at what the wall clock shows.
+//! [`Schedule::at`] against an oracle that walks through the minutes. The oracle knows nothing of cron, gaps or folds,
+//! and only looks at what the wall clock shows.
 
 use jiff::SignedDuration;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -10,9 +10,9 @@ use super::*;
 use crate::windows::window::share;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-/// The walk begins so long before the first start that counts, to have seen what the wall clock repeats.
+/// Lead of the walk before the first start that counts, so that the oracle sees the times that the clock repeats.
 const WARM_UP: SignedDuration = SignedDuration::from_hours(3);
-/// How far the oracle looks ahead.
+/// Span that the oracle looks ahead.
 const AHEAD: SignedDuration = SignedDuration::from_hours(48);
 
 /// A window as sets of numbers. An empty set is a star.
@@ -52,7 +52,7 @@ impl Fields {
         has(&self.minutes, civil.minute()) && has(&self.hours, civil.hour()) && by_day
     }
 
-    /// When the window is open, of all starts in a span, found minute by minute.
+    /// Times at which the window is open, of all starts in a span, found minute by minute.
     fn intervals(&self, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, Timestamp)> {
         let zone: TimeZone = TimeZoneDatabase::bundled().get(self.zone).unwrap();
         let mut intervals = Vec::new();

@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Windows that are refused, and the words for it.
 
 use std::time::Duration;
 
