@@ -1,7 +1,7 @@
 //! The two identities of an agent, as clients of the API server that the kubelet's kubeconfig names.
 //!
-//! Neither client retries by itself: a retry layer would turn "a budget blocks this eviction" into minutes of
-//! silence. Whoever asks decides when to ask again, and every request has a deadline.
+//! Neither client retries by itself: a retry layer would turn "a budget blocks this eviction" into minutes of silence.
+//! Callers decide when to ask again. Every request has a deadline.
 
 use std::fmt;
 use std::fs;
@@ -16,7 +16,7 @@ use kube::{Client, Config};
 
 use crate::host::HostRoot;
 
-/// An API server that does not even accept a connection within this time is away.
+/// Longest time until a connection is made. An API server that takes longer counts as away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest silence on a connection: kube asks for watches of 290 s, and bookmarks come in between.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
@@ -60,7 +60,8 @@ fn describe(error: &kube::Error) -> String {
 /// Waits for a request, but no longer than this.
 ///
 /// # Errors
-/// When it failed, or the time is over.
+///
+/// When the request failed, or the time is over.
 pub async fn with_deadline<T>(
     deadline: Duration,
     request: impl Future<Output = kube::Result<T>>,
@@ -205,7 +206,7 @@ fn prints(root: &HostRoot, files: &[PathBuf]) -> Vec<Print> {
 }
 
 /// The kubelet's identity. Its client certificate is renewed behind a link every few months, so the client is made
-/// anew whenever one of its files is another one.
+/// again whenever one of its files has changed.
 pub struct KubeletClient {
     path: PathBuf,
     root: HostRoot,

@@ -140,7 +140,8 @@ impl RawSignature {
 /// Reads the output of `bootc status --format=json --format-version=1`.
 ///
 /// # Errors
-/// When it is not that.
+///
+/// When the text is something else.
 pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
     let host: RawHost = serde_json::from_str(text)?;
     if host.kind != "BootcHost" || !host.api_version.starts_with("org.containers.bootc/") {
@@ -167,7 +168,7 @@ fn entry(entry: RawEntry) -> Deployment {
     deployment(entry.image, entry.download_only.unwrap_or(false))
 }
 
-/// The entry in the words of our API, cut to the lengths that its schema allows.
+/// Makes the entry for our API, cut to the lengths that its schema allows.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {

@@ -296,7 +296,7 @@ async fn signals(
     MessageStream::for_match_rule(rule, connection, None).await
 }
 
-/// Passes signals on until the connection ends, which is news as well: whatever was waited for may have been missed.
+/// Passes signals on until the connection ends. The end is a signal as well: others may have been missed.
 async fn listen(
     mut jobs: MessageStream,
     mut shutdowns: MessageStream,

@@ -79,8 +79,8 @@ impl Clock {
         self.known()
     }
 
-    /// One question without an answer takes a yes back as little as no question does: it would end a turn under a window,
-    /// with all that was drained for it, because a service was slow to start.
+    /// Notes an answer. A single question without an answer does not take a yes back: it would end a turn under a
+    /// window, with all that was drained for it, because a service was slow to start.
     fn note(&mut self, answer: Option<bool>, now: Instant) {
         let recently = |yes: Instant| now.saturating_duration_since(yes) < YES_BELIEVED;
         match answer {

@@ -6,7 +6,7 @@
 
 use berth_api::condition::one_line;
 
-/// A reason why the host could not do what was asked. The message is in the host tool's own words.
+/// Failure of a request to the host: a reason, and the host tool's own words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// CamelCase reason.

@@ -5,9 +5,10 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes a file in place of the old one, durably: the text is on the disk before it has the name.
+/// Replaces a file durably: the new text is on the disk before it gets the name.
 ///
 /// # Errors
+///
 /// When the directory cannot be written; the old file is then untouched.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let directory = path

@@ -1,7 +1,7 @@
-//! One agent at a time acts on a host (invariant I7).
+//! Lock by which one agent at a time acts on a host (invariant I7).
 //!
-//! Two agents can meet on one node: while a DaemonSet replaces a pod, or when a pod runs beside a service. What
-//! they do in the API is compare-and-swap; what they do on the host is not, so the second one waits here.
+//! Two agents can meet on one node: while a DaemonSet replaces a pod, or when a pod runs beside a service. Their writes
+//! to the API are compare-and-swap; their acts on the host are not, so the second agent waits here.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;

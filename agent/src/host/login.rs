@@ -31,7 +31,7 @@ pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
     Ok(blocking(listed))
 }
 
-/// A delay is logind's to wait for; only a block would make it refuse.
+/// Inhibitors that block. A delay is logind's to wait for; only a block would make it refuse.
 fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
     let blocks = |(what, _, _, mode, ..): &Listed| {
         what.split(':').any(|w| w == "shutdown") && (mode == "block" || mode == "block-weak")

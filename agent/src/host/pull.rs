@@ -1,8 +1,8 @@
 //! The one pull that may run on a host.
 //!
-//! A pull is a unit named after its digest. Which one it is stands in `/run/berth/pull.json`, written before the
-//! unit is started, so that the next agent finds it (invariant I7). How it ended stays known until it is forgotten
-//! on purpose, so that a crash between the end and the report loses nothing.
+//! A pull is a unit named after its digest. The digest stands in `/run/berth/pull.json`, written before the unit is
+//! started, so that the next agent finds the pull (invariant I7). The result of a pull stays known until it is
+//! forgotten on purpose, so that a crash between the end and the report loses nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Pulls {
         self.root.path(RUN_DIR).join("pull.json")
     }
 
-    /// The record of this boot. One of an earlier boot speaks of a unit that is gone with it.
+    /// The record of this boot. A record of an earlier boot names a unit that is gone with that boot.
     fn record(&self, boot_id: &BootId) -> Option<Record> {
         let text = std::fs::read(self.record_path()).ok()?;
         match serde_json::from_slice::<Record>(&text) {
@@ -110,8 +110,8 @@ impl Pulls {
         files::replace(&path, &text).map_err(|e| HostError::Io(format!("cannot write {}: {e}", path.display())))
     }
 
-    /// The pull of this boot, if there was one that is not forgotten, and what became of it. Without a record the
-    /// desired digest's unit is looked for.
+    /// Finds the pull of this boot, if there was one that is not forgotten, and its state. Without a record, looks for
+    /// the unit of the desired digest.
     pub(super) async fn find(
         &self,
         bus: &Bus,

@@ -1,11 +1,11 @@
 //! Host commands as transient units of the host's systemd.
 //!
-//! A unit runs in the host's own namespaces, with the SELinux transition that belongs to its program, and it
-//! survives the agent. Its fixed name is a mutex: systemd refuses to start it twice.
+//! A unit runs in the host's own namespaces, with the SELinux transition that belongs to its program, and it survives
+//! the agent. Its fixed name is a mutex: systemd refuses to start it twice.
 //!
-//! The units take no `AddRef`: one that failed stays loaded until `ResetFailedUnit`, whoever asks, and one that is
-//! no longer loaded ended well. So the outcome can be read under any connection, also by the next agent, and no
-//! unit outlives its use because a reference was forgotten.
+//! The units take no `AddRef`. A failed unit stays loaded until `ResetFailedUnit`; a unit that is no longer loaded
+//! ended well. So the result can be read under any connection, also by the next agent, and no unit stays loaded because
+//! a reference was forgotten.
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     properties
 }
 
-/// Starts a unit. A failed one of the same name is forgotten first; one that runs stays, and is
+/// Starts a unit. A failed unit of the same name is forgotten first. A running one stays, and the answer is the error
 /// `org.freedesktop.systemd1.UnitExists`.
 pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
     let give_up = Instant::now() + COLLECTED_WITHIN;
@@ -186,7 +186,7 @@ pub(super) async fn reset(bus: &Bus, name: &str) -> Result<(), BusError> {
     }
 }
 
-/// Asks a unit to stop. One that is not there has stopped.
+/// Asks a unit to stop. A unit that is not there counts as stopped.
 pub(super) async fn stop(bus: &Bus, name: &str) -> Result<(), BusError> {
     let job: Result<OwnedObjectPath, BusError> = bus.call(SYSTEMD, "StopUnit", &(name, "replace")).await;
     match job {

@@ -103,8 +103,8 @@ impl From<RawNode> for NodeFacts {
     }
 }
 
-/// An unreadable record is still ours. It counts as one of a node that was schedulable before: the other way round
-/// a node would stay out of service for ever, and nobody would be told.
+/// Reads the record of our cordon. An unreadable record is still ours, and counts as one of a node that was schedulable
+/// before. The other way round a node would stay out of service for ever, and nobody would be told.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
         tracing::warn!(text, %error, "the record of our cordon makes no sense");
@@ -132,22 +132,24 @@ pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, Node
     }
 }
 
-/// Cordons the Node as it was read, under this berth. The state after it is the answer.
+/// Cordons the Node as it was read, under this berth. Returns the state after it.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] when it changed since.
+///
+/// [`NodeError::Conflict`] when the Node has changed since.
 pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &cordon_patch(seen, berth)).await
 }
 
-/// Gives the Node back as it was before our cordon, and marks that, also when there is nothing to restore: a cordon
-/// of ours that is still on its way then loses. The mark must be a new one each time.
+/// Restores the Node to its state before our cordon, and marks it. It is written even when there is nothing to restore,
+/// so that a cordon of ours which is still on its way loses. The mark must be a new one each time.
 ///
-/// A node that was schedulable before us becomes schedulable, also if somebody cordoned it once more meanwhile: that
-/// cannot be told from our own cordon. One that somebody uncordoned meanwhile stays so, whatever was before us: whoever
-/// did that has spoken last.
+/// A node that was schedulable before us becomes schedulable, even if somebody cordoned it once more meanwhile: that
+/// cannot be told from our own cordon. A node that somebody uncordoned meanwhile stays uncordoned, whatever was before
+/// us: the last word is theirs.
 ///
 /// # Errors
+///
 /// [`NodeError::Conflict`] when it changed since it was read.
 pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &restore_patch(seen, mark)).await

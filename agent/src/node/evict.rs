@@ -135,7 +135,7 @@ fn has_cause<'a>(status: &'a Status, reason: &str) -> Option<&'a str> {
     Some(&cause.message)
 }
 
-/// The budget's own words, which name it: the kubelet's identity may not list budgets.
+/// Message of the budget, which names it: the kubelet's identity may not list budgets.
 fn budget(status: &Status) -> Option<String> {
     let words = has_cause(status, "DisruptionBudget")?;
     Some(one_line(if words.is_empty() { &status.message } else { words }))
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(body, json!({"preconditions": {"uid": "u1"}, "gracePeriodSeconds": 7}));
     }
 
-    /// A client that nothing is sent by.
+    /// A client through which nothing is sent.
     fn unused_client() -> Client {
         crate::clients::install_crypto().ok();
         Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap()

@@ -21,7 +21,8 @@ async fn send<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -
     with_deadline(REQUEST_DEADLINE, client.request(request)).await
 }
 
-/// A request for this path. A name that the API server gave is no surprise in a path; anything else is refused there.
+/// Makes a request for this path. Names that come from the API server always make a valid path; building fails for any
+/// other.
 fn request(method: &str, path: &str, body: Vec<u8>, content_type: &str) -> Result<Request<Vec<u8>>, RequestError> {
     Request::builder()
         .method(method)

@@ -1,8 +1,8 @@
 //! Volumes that are still attached to the own Node although no pod there uses them any more.
 //!
-//! What the agent can see: the volumes that the kubelet and the attach-detach controller name in the Node's status, and
-//! the claims of the pods that stay. What it cannot: volumes that are never attached (NFS, host paths), and whose a
-//! volume is when the claim of a staying pod is none of a CSI driver; what is mounted then counts as in use.
+//! The agent can see the volumes that the kubelet and the attach-detach controller name in the Node's status, and the
+//! claims of the pods that stay. It cannot see volumes that are never attached (NFS, host paths). Nor can it tell which
+//! volume belongs to a staying pod's claim when that is not a CSI driver's; any mounted volume then counts as in use.
 
 use std::collections::BTreeSet;
 
@@ -22,10 +22,10 @@ struct Node {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    /// Mounted, or about to be, as the kubelet says.
+    /// Volumes that are mounted, or about to be, as the kubelet reports.
     #[serde(default)]
     volumes_in_use: Option<Vec<String>>,
-    /// Attached, as the attach-detach controller says.
+    /// Volumes that are attached, as the attach-detach controller reports.
     #[serde(default)]
     volumes_attached: Option<Vec<Attached>>,
 }
@@ -68,9 +68,10 @@ struct Csi {
     volume_handle: String,
 }
 
-/// The volumes, by the names that the Node's status has for them, that no pod which stays uses.
+/// Lists the volumes that no staying pod uses, by their names in the Node's status.
 ///
 /// # Errors
+///
 /// When the Node cannot be read. Claims that cannot be read are taken into account, and are no error.
 pub(super) async fn lingering<'a>(
     client: &Client,
@@ -108,7 +109,7 @@ impl Status {
             .collect()
     }
 
-    /// All but those that are used. Where it is not known what is used, what is mounted may be.
+    /// Lists the volumes that are not used. Unless all used ones are known, any mounted volume may be one.
     fn lingering(&self, used: &BTreeSet<String>, all_known: bool) -> Vec<String> {
         let mounted = |name: &str| self.volumes_in_use.iter().flatten().any(|volume| volume == name);
         let is_free = |name: &&str| !used.contains(*name) && (all_known || !mounted(name));

@@ -1,11 +1,11 @@
-//! Moving the pods of the own node away, by the rules of `kubectl drain` (see [`super::pods`]).
+//! Moves the pods of the own node away, by the rules of `kubectl drain` (see [`super::pods`]).
 //!
-//! The engine works in passes: each one lists the pods anew, asks those that are due to leave, and says what is left
-//! and when to look again. It keeps nothing that another process could not find out again, except since when a pod
-//! has been in the way. While a pod with an obstacle is there, nothing is moved at all: the drain could not end, and
-//! the other pods would have been disturbed for nothing.
+//! The engine works in passes. Each pass lists the pods anew, asks those that are due to leave, and answers with the
+//! pods that are left and the time of the next look. It keeps nothing that another process could not find out again,
+//! except since when a pod has been in the way. While a pod with an obstacle is there, nothing is moved at all: the
+//! drain could not end, and the other pods would have been disturbed for nothing.
 //!
-//! How a pod is asked to leave is behind [`Mover`]; everything else is the same whatever moves them.
+//! Asking a pod to leave is behind [`Mover`]; everything else is the same for any implementation of it.
 
 mod entry;
 mod settings;
@@ -39,7 +39,7 @@ const MAX_BLOCKERS: usize = 10;
 const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Time between two looks when only a person can help.
 const LOOK_BLOCKED: Duration = Duration::from_secs(10);
-/// Longest time that the API server can make us hold back for.
+/// Longest pause that the API server can ask for.
 const HOLD_BACK: Duration = Duration::from_secs(60);
 /// Longest time that volumes may take to be detached once their pods are gone.
 const VOLUMES: Duration = Duration::from_secs(120);
@@ -127,10 +127,11 @@ async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
 }
 
 impl Drain {
-    /// One pass.
+    /// Makes one pass.
     ///
     /// # Errors
-    /// When the pods or the Node cannot be read. That a pod cannot be moved is no error here, but in the way.
+    ///
+    /// When the pods or the Node cannot be read. A pod that cannot be moved is no error here: it blocks.
     pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
         let pods = list(client, given.node).await?;
         let settings = given.settings;
@@ -163,7 +164,7 @@ impl Drain {
         self.progress(pods, given)
     }
 
-    /// Brings what is known up to date with the list, and answers the pods that are to be asked now.
+    /// Updates the entries from the list, and returns the pods that are to be asked now.
     fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
         let now = given.now;
         let before = self.known.len();
@@ -313,8 +314,8 @@ impl Drain {
         next.max(LOOK.0)
     }
 
-    /// All pods are gone. Their volumes are waited for as well, but not for long: what comes next unmounts them anyway,
-    /// only that pods which wait for them elsewhere then wait until this node is back.
+    /// Waits for the volumes of pods that are gone, but not for long. The reboot unmounts them anyway; only, pods that
+    /// wait for a volume elsewhere then wait until this node is back.
     fn wait_for_volumes(&mut self, done: DrainProgress, lingering: &[String], given: &Given<'_>) -> DrainProgress {
         if lingering.is_empty() {
             return done;

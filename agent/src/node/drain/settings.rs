@@ -19,8 +19,8 @@ pub struct Settings {
     pub pod_selector: Option<Selector>,
     /// Delete pods instead of evicting them: budgets are not asked.
     pub disable_eviction: bool,
-    /// The drain has taken longer than it may, and whatever is left is to be deleted, obstacles and budgets or not.
-    /// Each pod still gets its grace period.
+    /// True when the drain has taken longer than it may: all pods that are left are deleted, whatever their obstacles
+    /// and budgets. Each pod still gets its grace period.
     pub forced: bool,
 }
 
@@ -28,7 +28,8 @@ impl Settings {
     /// Reads the pool's rules, for a drain that has taken this long.
     ///
     /// # Errors
-    /// When the pod selector makes no sense. Nothing is moved then: it is not known what should be.
+    ///
+    /// When the pod selector makes no sense. No pod is moved then, since it is not known which should be.
     pub fn new(drain: &Drain, elapsed: Duration) -> anyhow::Result<Self> {
         let pod_selector = drain.pod_selector.clone().map(Selector::try_from).transpose();
         Ok(Self {

@@ -470,7 +470,8 @@ proptest! {
         }
     }
 
-    /// Passes over any pods with any answers: who may be asked is, and nothing else; done means that nobody was.
+    /// Passes over any pods with any answers: pods that may be asked are asked, and no others; a pass that is done has
+    /// asked nobody.
     #[test]
     fn a_pass_never_both_moves_something_and_is_done(
         lists in proptest::collection::vec(proptest::collection::vec(any_pod(), 0..8), 1..6),
