@@ -1,5 +1,5 @@
-//! Requests to the API server: each with a deadline, each write only while this process leads, and each failure
-//! sorted by what it says about the fate of the write.
+//! Requests to the API server. Each has a deadline; a write is made only while this process leads; failures are sorted
+//! by what they mean for the fate of the write.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub enum CallError {
     /// The server refused. Nothing was written.
     #[error("refused: {0}")]
     Refused(String),
-    /// Nobody knows whether it was written: it may even still be on its way.
+    /// The fate of the write is unknown: it may even still be on its way.
     #[error("no answer: {0}")]
     Unknown(String),
 }
@@ -121,7 +121,7 @@ impl Kube {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// A write gets no more time than nobody else can lead.
+    /// Makes a write, with a deadline before another controller can lead.
     async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
         let left = self.leadership.check()?;
         within(left.min(DEADLINE), request).await

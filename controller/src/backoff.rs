@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_core::Moment;
 
-/// A random number, from the seed that the standard library draws for its hash maps: enough for jitter and for
+/// Makes a random number, from the seed that the standard library draws for its hash maps: enough for jitter and for
 /// telling two processes apart.
 pub fn random() -> u64 {
     RandomState::new().hash_one(0u8)

@@ -99,7 +99,7 @@ pub struct Cli {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive)]
     pub leader_lease_duration: Duration,
 
-    /// A leader that could not renew its Lease for so long stops. Must be less than the lease duration.
+    /// Time without a successful renewal of its Lease after which a leader stops. Must be less than the lease duration.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = positive)]
     pub leader_renew_deadline: Duration,
 
@@ -107,7 +107,7 @@ pub struct Cli {
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub leader_retry_period: Duration,
 
-    /// A node whose agent was not heard of for so long is offered no berth.
+    /// Time without a report of its agent after which a node is offered no berth.
     ///
     /// Agents report at least every few minutes; this should be several times that.
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive)]

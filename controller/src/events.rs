@@ -1,5 +1,5 @@
-//! Kubernetes events for what somebody should look at. They are a courtesy: nothing waits for one or depends on it,
-//! and what they tell stands in the status of the objects as well.
+//! Kubernetes events for things that somebody should look at. They are a courtesy: nothing depends on them, and the
+//! status of the objects tells the same.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// The longest note that the API takes, in bytes.
 const MAX_NOTE: usize = 1024;
 
-/// Something to tell.
+/// An event to write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
     /// True for an event that asks for somebody's attention.
@@ -36,7 +36,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// A node holds a berth and does not come back.
+    /// Event of a node that holds a berth and does not come back.
     pub fn reboot_timed_out(name: &str, uid: &str, message: String) -> Self {
         let about = reference::<BootcNode>(name, Some(uid.to_owned()));
         Self {
@@ -59,7 +59,7 @@ impl Note {
         }
     }
 
-    /// A berth was closed although its holder has not given it back; `None` for any other write.
+    /// Event of a berth that was closed although its holder has not given it back; `None` for any other write.
     pub fn closed(pool: &BootcNodePool, before: Option<&Berth>, after: &Berth) -> Option<Self> {
         let BerthState::Closed(closed) = &after.state else {
             return None;
@@ -137,7 +137,7 @@ impl Events {
         Self(sender)
     }
 
-    /// Tells it, soon.
+    /// Queues the event.
     pub fn tell(&self, note: Note) {
         if let Err(error) = self.0.try_send(note) {
             tracing::debug!(%error, "event dropped");

@@ -1,5 +1,5 @@
-//! Metrics for Prometheus, and the small server that they are read from. A controller that waits for leadership
-//! serves them too; only the leader knows anything of pools.
+//! Metrics for Prometheus, and the small server that they are read from. A controller that waits for leadership serves
+//! them too, but only the leader has numbers of pools.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -88,17 +88,18 @@ impl Metrics {
         self.leader.set(1);
     }
 
-    /// A pass was made.
+    /// Counts a pass.
     pub fn pass(&self) {
         self.passes.inc();
     }
 
-    /// A request to the API server failed, other than by a conflict.
+    /// Counts a failed request to the API server, other than a conflict.
     pub fn error(&self) {
         self.write_errors.inc();
     }
 
-    /// Tells of these pools, and of no others any more. The one thread that serves them too cannot come in between.
+    /// Replaces the numbers of all pools by these. Pools that are not among them disappear. Requests are served by the
+    /// same thread, so none can see half of the change.
     pub fn pools(&self, pools: &[PoolNumbers]) {
         self.nodes.clear();
         self.berths.clear();
@@ -175,7 +176,7 @@ impl Metrics {
     }
 }
 
-/// Listens where the command line says. `:PORT` is every address of this machine.
+/// Listens on the address of the command line. `:PORT` is every address of this machine.
 ///
 /// # Errors
 /// When that is no address, or not this machine's, or taken.
@@ -195,7 +196,7 @@ pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
     }
 }
 
-/// Serves `/metrics`, and `/healthz` for whoever wants to know that this process still turns.
+/// Serves `/metrics`, and `/healthz` for probes that check whether this process is alive.
 pub async fn serve(listener: TcpListener, metrics: Metrics) {
     let registry = Arc::new(metrics.registry());
     let places = Arc::new(Semaphore::new(CONNECTIONS));

@@ -13,7 +13,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Something has changed.
+    /// Notes a change.
     pub fn tell(&self, news: News) {
         let mut latest = self.lock();
         *latest = (*latest).max(Some(news));
@@ -25,14 +25,14 @@ impl Board {
         *self.lock()
     }
 
-    /// Waits for something that is as urgent as that. One at a time may wait.
+    /// Waits for a change that is at least as urgent as that. Only one task may wait at a time.
     pub async fn wait(&self, news: News) {
         while self.latest() < Some(news) {
             self.changed.notified().await;
         }
     }
 
-    /// All of it is looked at now.
+    /// Marks all changes as looked at.
     pub fn clear(&self) {
         *self.lock() = None;
     }

@@ -28,7 +28,7 @@ const SLICES: &str = "kubernetes.io/service-name=kubernetes";
 /// Names that an API server's certificate carries, if not its address.
 const NAMES: [&str; 2] = ["kubernetes.default.svc", "kubernetes"];
 
-/// Asks the servers, in the background and only while somebody wants to know.
+/// Probes the servers, in the background and only while the answers are wanted.
 #[derive(Debug, Clone)]
 pub struct Readyz {
     wanted: Arc<watch::Sender<bool>>,
@@ -36,7 +36,7 @@ pub struct Readyz {
 }
 
 impl Readyz {
-    /// Starts the one who asks, with the credentials of `config`. It asks nobody until told to.
+    /// Starts the prober, with the credentials of `config`. It asks no server until told to.
     pub fn start(config: Config, client: Client, store: Store) -> Self {
         let (wanted, told) = watch::channel(false);
         let this = Self {
@@ -52,7 +52,7 @@ impl Readyz {
         this
     }
 
-    /// Says whether the answers are wanted from now on, and what they are.
+    /// Returns the latest answers, and sets whether they are wanted from now on.
     pub fn answers(&self, wanted: bool) -> Answers {
         self.wanted
             .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
@@ -158,7 +158,7 @@ fn servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
 
 type Known = (Option<String>, Client);
 
-/// Asks a server whether it is ready; gives back how it was reached.
+/// Asks a server whether it is ready; returns how it was reached.
 async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (SocketAddr, Result<Known, String>) {
     let found = tokio::time::timeout(DEADLINE, first_name(config, server, known)).await;
     (

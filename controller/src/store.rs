@@ -1,4 +1,4 @@
-//! The objects that the controller knows, kept up to date by watches. Everything else reads snapshots of it.
+//! The objects that the controller knows, kept up to date by watches. All other code reads snapshots of it.
 //!
 //! A pass starts only when every watch has listed its objects once; before that, absence means nothing.
 
@@ -27,9 +27,9 @@ use crate::time;
 
 #[derive(Debug)]
 struct Table<V> {
-    /// Shared with the snapshots: it is copied when it changes while one is looked at.
+    /// Objects, shared with the snapshots: copied on a change while a snapshot is looked at.
     current: Arc<Objects<V>>,
-    /// Filled while a list is under way, and then takes the place of `current`.
+    /// Objects of a list that is under way; they then take the place of `current`.
     listed: Option<Objects<V>>,
     ready: bool,
 }
@@ -59,7 +59,7 @@ impl<V: View> Table<V> {
         }
     }
 
-    /// Takes one event in, and says how soon that is to be looked at, if a plan could now look different.
+    /// Takes one event in. If a plan could now look different, returns how soon that has to be looked at.
     fn take(&mut self, event: Event<(String, String, V)>, now: Moment) -> Option<News> {
         match event {
             Event::Init => {
@@ -216,7 +216,7 @@ impl Store {
         .collect()
     }
 
-    /// A snapshot, once every watch has listed its objects. No news is left.
+    /// Takes a snapshot, once every watch has listed its objects. All changes then count as looked at.
     pub fn snapshot(&self) -> Option<Snapshot> {
         // First, so that what changes meanwhile is looked at again.
         self.news.clear();

@@ -30,7 +30,7 @@ struct Seen {
 }
 
 impl Election {
-    /// A candidate that has seen nothing yet. `duration`: how long a holder must be silent, at least.
+    /// Makes a candidate that has seen nothing yet. `duration`: least time for which a holder must have been silent.
     pub fn new(duration: Duration) -> Self {
         Self { duration, seen: None }
     }
@@ -40,8 +40,8 @@ impl Election {
         self.seen.as_ref().map(|s| s.holder.as_str())
     }
 
-    /// Takes in what was just read, and says what may be done. The times in the Lease are not looked at: another
-    /// machine wrote them. What counts is how long the object has not changed as seen from here.
+    /// Takes in what was just read, and returns the next action. The times in the Lease are not looked at, since
+    /// another machine wrote them: only the time counts for which the object has not changed, as seen from here.
     pub fn observe(&mut self, lease: Option<&Lease>, now: Instant) -> Move {
         let Some(lease) = lease else {
             self.seen = None;

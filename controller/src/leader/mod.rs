@@ -1,8 +1,8 @@
 //! Leadership: one controller acts at a time, most of the time.
 //!
-//! Nothing depends on it for safety. It is no fence: a leader that was stopped for a minute may still have a write
-//! on its way. What fences is the epoch, stamped on every berth by each new leader; what leadership gives is that
-//! two controllers do not work against each other for long.
+//! Safety does not depend on it. Leadership is no fence: a leader that was stopped for a minute may still have a write
+//! on its way. The fence is the epoch, which each new leader stamps on every berth. Leadership only keeps two
+//! controllers from working against each other for long.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -27,13 +27,13 @@ pub const LEASE: &str = "berth-controller";
 pub struct Timing {
     /// Time without a change of the Lease, as seen from here, after which its holder counts as dead.
     pub duration: Duration,
-    /// A leader that could not renew for so long stops. Less than `duration`.
+    /// Time without a successful renewal after which a leader stops. Less than `duration`.
     pub renew_deadline: Duration,
     /// Time between two tries to get or renew the Lease.
     pub retry_period: Duration,
 }
 
-/// Leadership is lost, or may be.
+/// Error of a process that has lost leadership, or may have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("leadership lost: {0}")]
 pub struct Lost(pub String);
@@ -65,7 +65,7 @@ impl Leadership {
         *self.renewed.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes sure that no other controller can have taken over, and says for how long that holds.
+    /// Makes sure that no other controller can have taken over. Returns the time for which that stays true.
     ///
     /// # Errors
     /// When the last renewal is longer ago than the renew deadline.
@@ -100,7 +100,7 @@ impl std::fmt::Debug for Candidate {
 }
 
 impl Candidate {
-    /// A candidate. `identity` must be this process's alone.
+    /// Makes a candidate. `identity` must be this process's alone.
     pub fn new(client: Client, namespace: &str, identity: String, timing: Timing) -> Self {
         Self {
             client,
@@ -207,7 +207,7 @@ impl Candidate {
         }
     }
 
-    /// Renews until that fails for good. Returns why it did; the process is then to end.
+    /// Renews the Lease until that fails for good. Returns the reason; the process must then end.
     pub async fn keep(&self, leadership: &Leadership, mut lease: Lease) -> Lost {
         let api = self.api();
         loop {

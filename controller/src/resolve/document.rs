@@ -1,5 +1,5 @@
-//! Manifests, indexes and image configurations as a registry sends them. Parsing only: bytes in, facts out, and
-//! nothing that a stranger can send makes it panic.
+//! Manifests, indexes and image configurations as a registry sends them. Parsing only: bytes in, facts out. No input
+//! makes it panic.
 
 use std::collections::BTreeMap;
 
@@ -100,8 +100,8 @@ pub(super) fn manifest(bytes: &[u8]) -> Result<Document, ResolveError> {
     }
 }
 
-/// The Linux images of an index, the first for each architecture. What builders put beside them (attestations, with
-/// the platform `unknown`) is left out.
+/// The Linux images of an index, the first for each architecture. Other entries of builders, such as attestations with
+/// the platform `unknown`, are left out.
 fn platforms(entries: Vec<RawEntry>) -> Result<Vec<PlatformDigest>, ResolveError> {
     let mut platforms: Vec<PlatformDigest> = vec![];
     for entry in entries {

@@ -54,7 +54,7 @@ enum State {
     Running(JoinHandle<()>),
     Failed {
         error: ResolveError,
-        /// `None`: only another reference can help.
+        /// Time of the next try. `None`: only another reference can help.
         retry: Option<(Moment, Timestamp)>,
     },
     Done(Target),
@@ -82,7 +82,7 @@ pub struct Resolution {
     pub resolved: Option<Target>,
     /// Value of `ImageResolved` while the reference is not resolved.
     pub verdict: Option<Verdict>,
-    /// The very first attempt is under way, or its answer is on its way into the status.
+    /// True while the very first attempt is under way, or its answer is on its way into the status.
     pub first: bool,
     /// Time of the next look.
     pub due: Option<Moment>,
@@ -98,7 +98,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver that wakes the store when an answer is there.
+    /// Makes a resolver that wakes the store when an answer is there.
     pub fn new(config: RegistryConfig, store: Store) -> Self {
         Self {
             config: Arc::new(config),
@@ -142,7 +142,7 @@ impl Resolver {
         }
     }
 
-    /// Sees to it that the reference gets resolved, unless the target in force is from that very reference.
+    /// Starts to resolve the reference, unless the target in force is from that very reference.
     pub fn ensure(&mut self, pool: &PoolName, reference: &str, current: Option<&Target>, now: Moment) -> Resolution {
         if current.is_some_and(|t| t.image == reference) {
             self.jobs.remove(pool);

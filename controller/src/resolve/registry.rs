@@ -1,4 +1,5 @@
-//! The requests to a registry. One client for each attempt: it keeps the first credentials it sees for a registry.
+//! Requests to a registry. Each attempt has a client of its own, since a client keeps the first credentials it sees for
+//! a registry.
 
 use std::error::Error;
 use std::time::Duration;
@@ -57,7 +58,7 @@ impl RegistryConfig {
     }
 }
 
-/// One attempt: a client, the image, and who asks.
+/// One attempt: a client, the image, and the credentials.
 struct Attempt {
     client: Client,
     image: Reference,
@@ -102,8 +103,8 @@ pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text:
     })
 }
 
-/// Gets a token when the registry wants one. It is asked for on its own, since the client would hide why it got
-/// none, and looked at, since the client would panic on one that cannot be a header.
+/// Gets a token when the registry wants one. The token is asked for on its own, since the client would hide why it got
+/// none. It is checked, since the client would panic on one that cannot be a header.
 async fn authorize(config: &RegistryConfig, image: &Reference) -> Result<RegistryAuth, ResolveError> {
     let client = config.client()?;
     let token = client
@@ -121,7 +122,7 @@ async fn authorize(config: &RegistryConfig, image: &Reference) -> Result<Registr
 }
 
 impl Attempt {
-    /// A manifest, checked against the digest that the registry says and, if the reference has one, against that.
+    /// Gets a manifest, checked against the digest that the registry names and, if the reference has one, against that.
     async fn manifest(&self, image: &Reference) -> Result<(Vec<u8>, String), ResolveError> {
         let answer = self.client.pull_manifest_raw(image, &self.auth, ACCEPTED).await;
         let (bytes, digest) = answer.map_err(|e| error(&e))?;
@@ -155,8 +156,8 @@ impl Attempt {
         document::config(&bytes)
     }
 
-    /// The version of an index is that of one of its images. It is for people only: when that image is not there,
-    /// the index has no version, but is resolved all the same.
+    /// Version of an index: that of one of its images. It is for people only; when that image is not there, the index
+    /// has no version, but is resolved all the same.
     async fn version_of(&self, platforms: &[PlatformDigest]) -> Result<Option<String>, ResolveError> {
         let Some(first) = platforms.first() else {
             return Ok(None);
@@ -187,7 +188,7 @@ fn too_large() -> ResolveError {
     )
 }
 
-/// An error with its causes in one line, without saying anything twice.
+/// Describes an error with its causes in one line, without repetition.
 fn words(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
