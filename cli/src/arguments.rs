@@ -1,14 +1,14 @@
-//! The command line of `kubectl berth`. It lies in the library so that tests can hold the documentation to it.
+//! The command line of `kubectl berth`. A part of the library, so that tests can compare the documentation with it.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Shows what the pools of bootc nodes are doing, and is the admin's word when a node does not come back.
+/// Shows the state of the pools of bootc nodes, and lets an admin decide when a node does not come back.
 ///
-/// A BootcNodePool says which OS image its nodes should run. This program shows how far each pool and each node
-/// is, what a node waits for, and what would happen before it happens: status only reads. The other commands change
-/// one thing each. They say what they will do and what that means, and then ask.
+/// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and each
+/// node, what a node waits for, and what would happen before it happens. status only reads. Each of the other commands
+/// changes one thing: it says what it will do and what that means, and then asks.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-berth",
@@ -76,13 +76,12 @@ pub struct Cluster {
 /// Commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what pools and nodes are doing.
+    /// Show the state of pools and nodes.
     ///
-    /// For each pool: its image and what that is resolved to, how many nodes run it, who holds its berths, what it
-    /// waits for since when, and the conditions that need a look. For each node: its phase, the version that it
-    /// booted, the version that it should run, since when it is in that phase, how far its pull is, and a message:
-    /// what failed and when it is tried again, which pod holds up the drain, why nothing happens, or how its last
-    /// turn ended.
+    /// For each pool: its image and the digest of it, how many nodes run it, who holds its berths, what it waits for
+    /// and since when, and the conditions that need a look. For each node: its phase and since when, the booted and the
+    /// desired version, the progress of its pull, and a message: a failure and the time of the next try, the pod that
+    /// blocks the drain, the reason for which nothing happens, or the outcome of its last turn.
     ///
     /// Versions are the images' version labels; an image without one shows the first digits of its digest, and two
     /// images of the same version show both.
@@ -103,17 +102,17 @@ pub enum Command {
     Include(OfNode),
     /// Close the berth of a node that is up, but cannot be proven.
     ///
-    /// A node that came back with an image that is neither what it was to boot nor what it ran before keeps its berth
-    /// for ever, since nobody can say that it is well. You can: look at the host first. The berth is closed as
+    /// A node that came back with a third image, neither its target nor the one that it ran before, keeps its berth for
+    /// ever, since nobody can say that it is well. You can: look at the host first. The berth is closed as
     /// closed:admin, the agent uncordons the node, and an update that was committed and never proven counts as a
-    /// failure of that image. For a node that is NotReady, exclude is the right word.
+    /// failure of that image. For a node that is NotReady, exclude is the right command.
     #[command(long_about)]
     Release(OfNode),
-    /// Try again what has failed in a pool.
+    /// Try again the images that have failed in a pool.
     ///
-    /// Sets rollout.retryToken of the pool to a new value. Nodes then try the images that failed on them once more,
-    /// and a rollout that was halted goes on. Where the pool is applied from a repository, write a new token there
-    /// instead: the next apply would take this one back.
+    /// Sets rollout.retryToken of the pool to a new value. Nodes then try the images that failed on them once more, and
+    /// a rollout that was halted goes on. Where the pool is applied from a repository, write a new token there instead:
+    /// the next apply would take this one back.
     #[command(long_about)]
     Retry(Retry),
     /// Print the version of this program and of the API that it reads.

@@ -16,7 +16,7 @@ use kubectl_berth::{Scope, Snapshot, previews, render, render_preview, views};
 /// Longest time that the API server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Exit status when nobody can be asked: the command line should have said --yes.
+/// Exit status when nobody can be asked and --yes is not given.
 const NOBODY_TO_ASK: u8 = 2;
 /// Exit status when the admin did not say yes.
 const DECLINED: u8 = 3;

@@ -9,7 +9,7 @@ use crate::Snapshot;
 use crate::status::{NodeRow, ProgressView};
 use crate::text::{age, clean, short, until};
 
-/// An agent that has not been heard of for so long is worth a word: three of its signs of life are missing.
+/// Seconds of an agent's silence that are worth a message: three of its signs of life are missing.
 const SILENT: i64 = 15 * 60;
 
 pub(crate) fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> bool) -> Vec<NodeRow> {

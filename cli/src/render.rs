@@ -56,7 +56,7 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
     lines.iter().map(|line| cut(line, width) + "\n").collect()
 }
 
-/// `Degraded for 3m: NodeDegraded: …`, without saying a word twice.
+/// Describes a condition without repetition: `Degraded for 3m: NodeDegraded: …`.
 fn condition_text(c: &Warning, now: Timestamp) -> String {
     let mut text = match c.status.as_str() {
         "True" => c.type_.clone(),

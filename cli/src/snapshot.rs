@@ -24,7 +24,7 @@ pub struct Snapshot {
     pub pools: Vec<BootcNodePool>,
     /// The BootcNodes: desired and actual state of each node.
     pub bootc_nodes: Vec<BootcNode>,
-    /// The Nodes themselves: all of them for a preview or an admin's word, the excluded ones for a status.
+    /// The Nodes themselves: all of them for a preview or a command of an admin, the excluded ones for a status.
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
@@ -46,11 +46,12 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads it from the API server, as it is now and not as some cache has it.
+    /// Reads the objects from the API server's storage, and not from a cache.
     ///
     /// # Errors
-    /// When pools or their nodes cannot be read, or what else the scope needs. For a status, berths and excluded Nodes
-    /// that cannot be read are a note.
+    ///
+    /// When the pools, their nodes or other objects that the scope needs cannot be read. For a status, berths and
+    /// excluded Nodes that cannot be read are a note.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let mut this = Self {
             pools: list(&Api::all(client.clone()), None).await.map_err(explained)?,
@@ -112,7 +113,7 @@ where
     }
 }
 
-/// A missing kind means a missing installation, which the server's "page not found" does not say.
+/// Explains an error. A missing kind means a missing installation, which the server's "page not found" does not say.
 fn explained(error: kube::Error) -> anyhow::Error {
     let missing = matches!(&error, kube::Error::Api(status) if status.code == 404);
     let error = anyhow::Error::from(error);

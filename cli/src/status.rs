@@ -175,7 +175,7 @@ impl From<&Condition> for Warning {
     }
 }
 
-/// All pools that the snapshot shows, by name, and behind them the nodes that left theirs, or whose pool is gone.
+/// Views of all pools in the snapshot, by name, and behind them the nodes that left theirs, or whose pool is gone.
 pub fn views(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolView> {
     let mut views: Vec<_> = snapshot
         .shown()
@@ -241,7 +241,7 @@ fn wave_view(pool: &BootcNodePool, wave: &WaveStatus) -> WaveView {
     }
 }
 
-/// The failures of what the pool asks for now.
+/// Failures of the digests that the pool asks for now.
 fn failures(status: &BootcNodePoolStatus) -> Vec<DigestFailures> {
     let platforms = status.target.iter().flat_map(|t| &t.platforms);
     let asked: BTreeSet<_> = platforms.map(|p| &p.digest).collect();
@@ -265,7 +265,7 @@ fn remarkable(berth: String, closed: &Closed) -> Option<ClosedBerth> {
     })
 }
 
-/// The Leases are the truth; what the controller last counted stands in where they cannot be read.
+/// Counts the berths. The Leases are the truth; where they cannot be read, the controller's last count stands in.
 fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
     let counts = pool.status.as_ref().map(|s| s.berths.clone());
     let counts = counts.unwrap_or_default();
@@ -292,7 +292,7 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
     berths
 }
 
-/// Conditions that keep a pool from its target. A spec that nobody has read yet is one as well.
+/// Conditions that keep a pool from its target. A spec that no controller has read yet counts as one as well.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
     let matters = |c: &&Condition| match c.type_.as_str() {
         types::IMAGE_RESOLVED => c.status != "True",

@@ -24,10 +24,12 @@ const EVENTS: &str = "default";
 /// Longest note of an event, in bytes; the API server takes 1024.
 const NOTE: usize = 1000;
 
-/// Makes the changes, in order, and says what was done. A change that is refused ends it.
+/// Makes the changes, in order, and describes what was done. Stops at a change that is refused.
 ///
 /// # Errors
-/// When a change is refused or the API server does not answer; the text says which, and names what was done before it.
+///
+/// When a change is refused or the API server does not answer; the text names the change, and those that were made
+/// before it.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for change in &plan.changes {
@@ -90,7 +92,7 @@ fn params() -> PatchParams {
     }
 }
 
-/// A compare-and-swap: UID and resourceVersion are those that the plan was made from.
+/// Closes a berth by a compare-and-swap: UID and resourceVersion are those that the plan was made from.
 async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -> Result<()> {
     let name = closed.name();
     if lease.uid().is_none() || lease.resource_version().is_none() {
@@ -114,7 +116,7 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
     }
 }
 
-/// Says who closed a berth, where people look for what happened to a node.
+/// Writes an event that says who closed a berth, on the Node, where people look for it.
 async fn tell(client: &Client, lease: &Lease, node: (&str, &str), note: &str, now: Timestamp) -> Result<()> {
     let who = who(client).await.context("asking the API server who you are")?;
     let events = Api::<Event>::namespaced(client.clone(), EVENTS);

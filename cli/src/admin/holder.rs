@@ -36,7 +36,7 @@ pub(super) struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Looks through all pools: a node that moved may hold a berth of its former one.
+    /// Finds the node's berths. Looks through all pools: a node that moved may hold a berth of its former one.
     pub(super) fn of(snapshot: &'a Snapshot, member: &Member<'_>) -> Self {
         let mut claims = Self::default();
         let uid = member.node.uid().unwrap_or_default();
@@ -73,7 +73,7 @@ impl<'a> Claims<'a> {
 }
 
 impl Held<'_> {
-    /// `berth workers-0 for v2 (222222222222): Committed under boot b1, since 12m`.
+    /// Describes it: `berth workers-0 for v2 (222222222222): Committed under boot b1, since 12m`.
     pub(super) fn words(&self, member: &Member<'_>, pool: Option<&BootcNodePool>, now: Timestamp) -> String {
         let target = named(&self.holding.target, member, pool);
         let phase = match self.holding.phase {
@@ -111,7 +111,7 @@ pub(super) fn boot_of<'a>(member: &Member<'a>) -> Option<&'a str> {
     Some(info.boot_id.as_str())
 }
 
-/// A digest with its version, where anybody knows that: `v2 (222222222222)`.
+/// Names a digest with its version, where that is known: `v2 (222222222222)`.
 pub(super) fn named(digest: &Digest, member: &Member<'_>, pool: Option<&BootcNodePool>) -> String {
     let status = member.status();
     let deployments = [status.booted, status.staged, status.rollback];
@@ -158,7 +158,7 @@ pub(super) fn failure_words(
     }
 }
 
-/// The nodes on which a digest failed, by the pool's record and by what members say.
+/// The nodes on which a digest failed, by the pool's record and by the members' reports.
 pub(super) fn failed_nodes(pool: &BootcNodePool, roster: &Roster<'_>, digest: &Digest) -> BTreeSet<String> {
     let recorded = pool
         .status

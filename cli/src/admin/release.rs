@@ -1,4 +1,4 @@
-//! Closing what a node holds over its agent's head: an admin vouches for a node that cannot be proven.
+//! Closes a node's berths without its agent: an admin vouches for a node that cannot be proven.
 
 use berth_api::berth::{ClosedReason, HoldPhase};
 use jiff::Timestamp;

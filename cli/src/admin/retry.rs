@@ -80,7 +80,7 @@ fn count_of(failures: usize) -> String {
     format!("{failures} {word}")
 }
 
-/// The nodes that each digest failed on: the pool's record, and what members say.
+/// The nodes that each digest failed on, by the pool's record and by the members' reports.
 fn failed(pool: &BootcNodePool, roster: &Roster<'_>) -> BTreeMap<Digest, (BTreeSet<String>, usize)> {
     let mut failed: BTreeMap<Digest, (BTreeSet<String>, usize)> = BTreeMap::new();
     for record in pool.status.iter().flat_map(|s| &s.failures) {
