@@ -60,7 +60,6 @@ fn describe(error: &kube::Error) -> String {
 /// Waits for a request, but no longer than this.
 ///
 /// # Errors
-///
 /// When the request failed, or the time is over.
 pub async fn with_deadline<T>(
     deadline: Duration,

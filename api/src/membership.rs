@@ -30,7 +30,6 @@ pub enum Rule {
 /// Reads a pool's selector.
 ///
 /// # Errors
-///
 /// When it is missing, or one of its expressions makes no sense; the text says what is wrong.
 pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
     let selector = selector.ok_or("nodeSelector is missing")?;

@@ -49,7 +49,6 @@ impl Snapshot {
     /// Reads the objects from the API server's storage, and not from a cache.
     ///
     /// # Errors
-    ///
     /// When the pools, their nodes or other objects that the scope needs cannot be read. For a status, berths and
     /// excluded Nodes that cannot be read are a note.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {

@@ -140,7 +140,6 @@ impl RawSignature {
 /// Reads the output of `bootc status --format=json --format-version=1`.
 ///
 /// # Errors
-///
 /// When the text is something else.
 pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
     let host: RawHost = serde_json::from_str(text)?;

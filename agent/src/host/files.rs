@@ -8,7 +8,6 @@ use std::path::Path;
 /// Replaces a file durably: the new text is on the disk before it gets the name.
 ///
 /// # Errors
-///
 /// When the directory cannot be written; the old file is then untouched.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let directory = path

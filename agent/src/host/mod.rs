@@ -136,7 +136,6 @@ impl Host {
     /// again, and then returns the error.
     ///
     /// # Errors
-    ///
     /// When the runtime directory cannot be made under the root.
     pub async fn connect(bus: Option<&str>, root: HostRoot) -> anyhow::Result<Self> {
         root.make_run_dir()?;

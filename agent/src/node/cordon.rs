@@ -135,7 +135,6 @@ pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, Node
 /// Cordons the Node as it was read, under this berth. Returns the state after it.
 ///
 /// # Errors
-///
 /// [`NodeError::Conflict`] when the Node has changed since.
 pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &cordon_patch(seen, berth)).await
@@ -149,7 +148,6 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
 /// us: the last word is theirs.
 ///
 /// # Errors
-///
 /// [`NodeError::Conflict`] when it changed since it was read.
 pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &restore_patch(seen, mark)).await

@@ -71,7 +71,6 @@ struct Csi {
 /// Lists the volumes that no staying pod uses, by their names in the Node's status.
 ///
 /// # Errors
-///
 /// When the Node cannot be read. Claims that cannot be read are taken into account, and are no error.
 pub(super) async fn lingering<'a>(
     client: &Client,

@@ -122,7 +122,7 @@ impl BootcNodePoolSpec {
             .rounded_down(members)
     }
 
-    /// Number of members that may stage at once, out of so many.
+    /// Number of members that may stage at once, when the pool has so many.
     pub fn max_staging(&self, members: usize) -> usize {
         self.rollout()
             .max_staging

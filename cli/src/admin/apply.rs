@@ -27,7 +27,6 @@ const NOTE: usize = 1000;
 /// Makes the changes, in order, and describes what was done. Stops at a change that is refused.
 ///
 /// # Errors
-///
 /// When a change is refused or the API server does not answer; the text names the change, and those that were made
 /// before it.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {

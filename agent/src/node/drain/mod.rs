@@ -130,7 +130,6 @@ impl Drain {
     /// Makes one pass.
     ///
     /// # Errors
-    ///
     /// When the pods or the Node cannot be read. A pod that cannot be moved is no error here: it blocks.
     pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
         let pods = list(client, given.node).await?;

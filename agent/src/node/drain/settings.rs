@@ -28,7 +28,6 @@ impl Settings {
     /// Reads the pool's rules, for a drain that has taken this long.
     ///
     /// # Errors
-    ///
     /// When the pod selector makes no sense. No pod is moved then, since it is not known which should be.
     pub fn new(drain: &Drain, elapsed: Duration) -> anyhow::Result<Self> {
         let pod_selector = drain.pod_selector.clone().map(Selector::try_from).transpose();
