@@ -1,4 +1,4 @@
-# What people and CI call. `make help` lists it. The work is in scripts/run.sh and in cargo.
+# Targets for people and CI. `make help` lists them. The work is in scripts/run.sh and in cargo.
 
 HOSTS ?= sim
 MUSL  := x86_64-unknown-linux-musl

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench.sh: what `make bench` runs. Its standard output is JSON lines and nothing else.
+# bench.sh: the work of `make bench`. Its standard output is JSON lines and nothing else.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/need.sh

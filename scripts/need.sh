@@ -1,4 +1,5 @@
-# What a fresh machine lacks. As root on Debian and its relatives it is installed; elsewhere the command is printed.
+# Packages that a fresh machine lacks. As root on Debian and its relatives they are installed; elsewhere the command is
+# printed.
 # shellcheck shell=bash
 
 # need PROGRAM=PACKAGE...

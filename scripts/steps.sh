@@ -52,7 +52,7 @@ step() {
     printf '    %7s s  %s\n' "${times[-1]}" "$result"
 }
 
-# What was skipped, and whether this machine could have run it: then that is a failure.
+# Lists the skipped tests. One that this machine could have run is a failure.
 report_skips() {
     local line able=no
     [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && able=yes

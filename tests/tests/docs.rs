@@ -254,9 +254,11 @@ fn files_that_the_pages_name_exist() -> Result<()> {
     let root = workspace_root();
     let tops = [
         "api/",
+        "core/",
         "agent/",
         "controller/",
         "cli/",
+        "model/",
         "tests/",
         "docs/",
         "manifests/",
