@@ -27,7 +27,7 @@ pub const NAME: &str = "cluster";
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcFleetSpec {
-    /// While true, every pool is paused, and no node begins to pull an image. What is committed finishes.
+    /// While true, every pool is paused, and no node begins to pull an image. Nodes that have committed finish.
     #[serde(default)]
     pub paused: bool,
 }

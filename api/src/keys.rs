@@ -29,7 +29,8 @@ pub const LABELS_CONTROL_PLANE: [&str; 2] = [
     "node-role.kubernetes.io/master",
 ];
 
-/// Annotation on a Node, written in the same patch as `spec.unschedulable`: our cordon and what was before it.
+/// Annotation on a Node, written in the same patch as `spec.unschedulable`: record of our cordon, and of the state
+/// before it.
 pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
 /// Annotation on a Node, changed each time Berth gives a node back, so that an older cordon write still on its
 /// way loses on `resourceVersion`.

@@ -248,7 +248,7 @@ pub enum Phase {
     Proving,
     /// Gives its berth back.
     Releasing,
-    /// Runs what it should.
+    /// The node runs the desired image.
     Updated,
     /// Something is wrong; see `NodeDegraded`.
     Degraded,

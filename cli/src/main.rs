@@ -1,4 +1,4 @@
-//! `kubectl berth`: what the pools are doing, and what an admin's word does to them.
+//! `kubectl berth`: shows the state of the pools, and carries out the commands of an admin.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

@@ -84,7 +84,7 @@ impl BusError {
     }
 }
 
-/// Wakes whoever waits for news from the host. Cheap to clone.
+/// Wakes tasks that wait for news from the host. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Changes(Arc<watch::Sender<u64>>);
 

@@ -1,4 +1,4 @@
-//! Asking one pod to leave: the request, and what the API server's answer means.
+//! Asks one pod to leave: the request, and the meaning of the API server's answer.
 
 use std::future::Future;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub enum Answer {
 /// An engine on EvictionRequest (KEP-4563) would replace only this. It would create the request when a pod is asked
 /// first, read the request when it is asked again, and turn the words of its responders into an [`Answer`].
 pub trait Mover {
-    /// Asks a pod to leave: the one with this UID, not whichever has its name by then. May be asked again and again.
+    /// Asks a pod to leave: the one with this UID, and not another one of the same name. May be asked again and again.
     fn ask(&self, pod: &Pod) -> impl Future<Output = Answer> + Send;
 }
 

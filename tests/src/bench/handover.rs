@@ -134,7 +134,7 @@ impl Bench {
         Waiting::start(&name, &identity.path, &self.cluster.client(), hold).await
     }
 
-    /// Lets so many nodes have their turns, with so many berths.
+    /// Lets this number of nodes have their turns, with this number of berths.
     async fn run(&mut self, berths: usize, turns: usize) -> Result<Measured> {
         let wanted = self.done.load(Ordering::Relaxed) + turns;
         let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
@@ -158,7 +158,7 @@ impl Bench {
         })
     }
 
-    /// Waits until so many agents have had their turn, and none has failed.
+    /// Waits until this number of agents have had their turn, and none has failed.
     async fn until_done(&mut self, wanted: usize) -> Result<()> {
         let start = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! Agents that have nothing to do: what they occupy, and what they ask of the API server.
+//! Agents that have nothing to do: their size, and their requests to the API server.
 
 use std::collections::BTreeMap;
 use std::path::Path;

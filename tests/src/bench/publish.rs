@@ -1,4 +1,4 @@
-//! A controller with a thousand Nodes: what it occupies, and how long it takes to publish a new digest to all, against
+//! A controller with a thousand Nodes: its memory, and the time until a new digest is published to all of them, against
 //! the bare patches of a client that only writes.
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Rollouts of ten nodes, one at a time: what Berth adds to the staging and the reboots, and what it writes.
+//! Rollouts of ten nodes, one at a time: the time that Berth adds to staging and reboots, and its writes.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Many Nodes of realistic size, without hosts: what a controller has to read and to keep.
+//! Many Nodes of realistic size, without hosts, for a controller to read and to keep.
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};

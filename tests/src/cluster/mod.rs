@@ -1,5 +1,5 @@
-//! Whole clusters to run scenarios on. What a scenario does to one and asks of it is here; whether all was right is
-//! for [`crate::truth`].
+//! Whole clusters to run scenarios on: the changes that a scenario makes, and the questions that it asks.
+//! [`crate::truth`] judges whether all was right.
 
 mod controllers;
 mod install;

@@ -1,4 +1,4 @@
-//! Kubeconfigs for whoever a test needs: users, nodes, service accounts.
+//! Kubeconfigs for the identities that a test needs: users, nodes, service accounts.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -217,7 +217,7 @@ impl Drain {
             .collect()
     }
 
-    /// Remembers what a pod's question led to.
+    /// Notes the answer to a pod's eviction.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.now;
         let jitter = self.next_jitter();

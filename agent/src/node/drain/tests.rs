@@ -338,7 +338,7 @@ fn volumes_are_waited_for_and_not_for_ever() {
     }
 }
 
-/// Answers what it is told to, and remembers who was asked.
+/// Gives the answers that it was made with, and remembers which pods were asked.
 struct Told {
     answers: Vec<Answer>,
     asked: Mutex<Vec<(String, Answer)>>,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Where a test host says how fast it may pull (`rate=BYTES_PER_SECOND`).
+/// File in which a test host sets the speed of its pulls (`rate=BYTES_PER_SECOND`).
 const FILE: &str = "/etc/standin-bootc.conf";
 /// The same by environment; it wins.
 const VARIABLE: &str = "STANDIN_BOOTC_RATE";
