@@ -137,7 +137,7 @@ impl Agent {
         Ok(())
     }
 
-    /// This node holds a berth.
+    /// Says whether this node holds a berth.
     pub(crate) fn in_turn(&self) -> bool {
         self.knowledge
             .berths

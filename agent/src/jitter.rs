@@ -32,8 +32,8 @@ impl Jitter {
     }
 }
 
-/// How long a broken watch waits before it is tried again: longer each time, but never so long that an offer lapses
-/// between the API server's return and the agent's. Spread widely, since all agents lose their watches together.
+/// Wait before a broken watch is tried again: longer each time, but never so long that an offer lapses between the API
+/// server's return and the agent's. Spread widely, since all agents lose their watches together.
 #[derive(Debug)]
 pub struct Reconnect {
     jitter: Jitter,
@@ -44,7 +44,7 @@ impl Reconnect {
     const FIRST: Duration = Duration::from_millis(500);
     const LONGEST: Duration = Duration::from_secs(8);
 
-    /// For a watch that has not broken yet.
+    /// Starts with a watch that has not broken yet.
     pub fn new(jitter: Jitter) -> Self {
         Self {
             jitter,

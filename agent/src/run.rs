@@ -30,14 +30,14 @@ use crate::watches::{self, Berths, Seen};
 /// Longest sleep of the loop: also how often a service manager's watchdog hears of us, at least.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
-/// What an agent is started with.
+/// Everything that an agent is started with.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
 pub struct Setup {
     /// The node that it serves.
     pub node: NodeName,
     /// The host, claimed.
     pub host: Host,
-    /// Its own identity.
+    /// Client with the agent's own identity.
     pub client: Client,
     /// The kubelet's identity.
     pub kubelet: KubeletClient,
@@ -105,7 +105,7 @@ impl Heartbeat {
     }
 }
 
-/// This process's clock and its chance.
+/// Clock and random source of this process.
 #[derive(Debug)]
 pub(crate) struct Clock {
     began: Instant,
@@ -182,7 +182,7 @@ impl Agent {
         }
     }
 
-    /// Nothing is decided before the API server has said once what is asked of this node.
+    /// Waits until the API server has said once what is asked of this node; before that nothing is decided.
     async fn wait_for_object(&mut self) -> Result<()> {
         loop {
             still_alive();
@@ -345,7 +345,7 @@ fn still_alive() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
 }
 
-/// Whether the berths must be watched: while one is held, and while one is waited for.
+/// Says whether the berths must be watched: while one is held, and while one is waited for.
 fn needs_watch(facts: &Facts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
     let waiting = matches!(

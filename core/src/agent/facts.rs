@@ -1,5 +1,5 @@
-//! What the agent knows when it decides: plain data, gathered by [`crate::run`], read by [`crate::agent::step`] and
-//! [`crate::agent::report`]. Time and identity are part of it, so that a decision can be repeated.
+//! Facts that an agent decides by: plain data, gathered by [`crate::run`], read by [`crate::agent::step`] and
+//! [`crate::agent::report`]. Time and identity are part of them, so that a decision can be repeated.
 
 use std::time::Duration;
 
@@ -19,33 +19,33 @@ use crate::agent::node::NodeFacts;
 pub struct Facts {
     /// The node that this agent serves.
     pub node: NodeName,
-    /// This node's clock.
+    /// Time by this node's clock.
     pub now: Timestamp,
-    /// What the BootcNode asks for.
+    /// The BootcNode's request.
     pub desired: Desired,
-    /// What the host says.
+    /// State of the host.
     pub host: HostFacts,
     /// The Node object.
     pub cluster_node: ClusterNode,
     /// The berths labelled with this node; `None` while they are not known.
     pub berths: Option<Vec<Berth>>,
-    /// Whether the last write of the berth that is held was one of this process, and was answered: then no other that
-    /// it, or a process before it, has sent can still come in.
+    /// True if the last write of the held berth was one of this process, and was answered. Then no other write that
+    /// this process, or one before it, has sent can still come in.
     pub fenced: bool,
-    /// Whether this process has written the Node since it began to give the berth back.
+    /// True if this process has written the Node since it began to give the berth back.
     pub restored: bool,
-    /// How far the drain of this turn is.
+    /// Progress of this turn's drain.
     pub drain: DrainFacts,
-    /// How long the node has been proving its boot, agent restarts included.
+    /// Time for which the node has been proving its boot, agent restarts included.
     pub proving_for: Duration,
-    /// What the agent remembers of earlier tries.
+    /// Memory of earlier tries.
     pub past: Past,
     /// The step that fails again and again now.
     pub trouble: Option<Trouble>,
 }
 
 impl Facts {
-    /// What an agent begins with: nothing is known but who it is, and under which boot.
+    /// Facts of an agent that has just started: its name and its boot, and nothing else.
     pub fn nothing_yet(node: NodeName, boot_id: BootId, now: Timestamp) -> Self {
         Self {
             node,
@@ -83,11 +83,11 @@ pub struct Trouble {
     pub reason: &'static str,
     /// The error's words.
     pub message: String,
-    /// How often it failed.
+    /// Number of failures so far.
     pub attempts: u32,
 }
 
-/// What the BootcNode asks for.
+/// Request of the BootcNode.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Desired {
     /// There is no BootcNode (any more, or yet): nothing is asked, and nothing may be started.
@@ -98,7 +98,7 @@ pub enum Desired {
     Member(Box<Member>),
 }
 
-/// What a pool asks of a member.
+/// Request of a pool to a member.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
     /// The pool.
@@ -107,13 +107,13 @@ pub struct Member {
     pub node_uid: NodeUid,
     /// The image; `None` while it is not resolved for this platform.
     pub image: Option<DesiredImage>,
-    /// Whether it may be pulled now.
+    /// Permission to pull it now.
     pub staging: Staging,
-    /// Why nothing happens, for people.
+    /// Reason for which nothing happens, for people.
     pub hold: Option<Hold>,
-    /// How pods are moved away.
+    /// Rules for moving pods away.
     pub drain: Drain,
-    /// When it changes, what has failed here is tried again.
+    /// Token of the pool. When it changes, digests that have failed here are tried again.
     pub retry_token: Option<String>,
     /// Longest time from reboot to proof.
     pub reboot_timeout: Duration,
@@ -148,38 +148,38 @@ impl Desired {
     }
 }
 
-/// What the host says.
+/// State of the host.
 #[derive(Debug, Clone)]
 pub struct HostFacts {
     /// The running boot.
     pub boot_id: BootId,
     /// The host's deployments.
     pub os: Os,
-    /// Whether `os` was read after the last thing that may have changed it.
+    /// True if `os` was read after the last thing that may have changed it.
     pub fresh: bool,
     /// The pull unit, when one is loaded or its end was not yet dealt with.
     pub pull: Option<PullFacts>,
-    /// Who blocks a shutdown, and why.
+    /// Inhibitors that block a shutdown, with their reasons.
     pub inhibitors: Vec<String>,
-    /// Whether the host is going down.
+    /// True while the host is going down.
     pub shutting_down: bool,
-    /// Whether somebody has scheduled a shutdown for later.
+    /// True if somebody has scheduled a shutdown for later.
     pub shutdown_scheduled: bool,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
-    /// Whether finalization of the staged deployment failed at the last shutdown.
+    /// True if finalization of the staged deployment failed at the last shutdown.
     pub finalization_failed: bool,
-    /// What this process knows of a reboot that it asked for.
+    /// State of a reboot that this process asked for.
     pub reboot: Reboot,
-    /// Whether the host's clock is synchronised; `None` when nobody has asked, or there was no answer. Only what is
-    /// known to be synchronised is.
+    /// Synchronisation of the host's clock; `None` when it was not asked for, or there was no answer. A clock counts as
+    /// synchronised only when the host says so.
     pub clock_synchronized: Option<bool>,
 }
 
 /// The host's deployments, as far as they are known.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Os {
-    /// Not read yet, or a pull holds the lock.
+    /// The deployments were not read yet, or a pull holds the lock.
     Unknown,
     /// The host cannot be updated by Berth.
     Unusable {
@@ -195,11 +195,11 @@ pub enum Os {
 /// The deployments of a bootc host.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Deployments {
-    /// What runs.
+    /// The booted deployment.
     pub booted: Deployment,
-    /// What is staged.
+    /// The staged deployment.
     pub staged: Option<Deployment>,
-    /// What a rollback would boot.
+    /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
 }
 
@@ -217,7 +217,7 @@ impl Os {
         self.deployments()?.booted.digest.as_ref()
     }
 
-    /// What is staged.
+    /// The staged deployment.
     pub fn staged(&self) -> Option<&Deployment> {
         self.deployments()?.staged.as_ref()
     }
@@ -226,25 +226,25 @@ impl Os {
 /// A pull unit on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PullFacts {
-    /// What it pulls.
+    /// Digest that is pulled.
     pub digest: Digest,
-    /// How far it is.
+    /// Progress of the pull.
     pub progress: Option<Progress>,
 }
 
-/// What this process knows of a reboot that it asked for. Lost with the process, on purpose: asking again under the
-/// same commit is harmless.
+/// State of a reboot that this process asked for. Lost with the process, on purpose: asking again under the same commit
+/// is harmless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reboot {
-    /// It asked for none.
+    /// No reboot was asked for.
     NotAsked,
-    /// It asked so long ago.
+    /// A reboot was asked for, this long ago.
     Asked(Duration),
     /// logind refused, or the image could not be unlocked.
     Blocked {
-        /// In the host's own words.
+        /// Reason, in the host's own words.
         why: String,
-        /// So long ago.
+        /// Time since then.
         ago: Duration,
     },
 }
@@ -252,11 +252,11 @@ pub enum Reboot {
 /// The Node object, as far as it was read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClusterNode {
-    /// Not read since something may have changed it.
+    /// The Node was not read since something may have changed it.
     Unread,
     /// The API server says that there is none.
     Gone,
-    /// There is one.
+    /// The Node as it was read.
     Is(NodeFacts),
 }
 
@@ -270,18 +270,18 @@ impl ClusterNode {
     }
 }
 
-/// How far the drain of this turn is.
+/// Progress of this turn's drain.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DrainFacts {
-    /// Nothing is left to move, as seen in the last pass.
+    /// True when no pod is left to move, as seen in the last pass.
     pub done: bool,
-    /// How long the turn has been draining, agent restarts included.
+    /// Time for which the turn has been draining, agent restarts included.
     pub elapsed: Duration,
-    /// What holds it up.
+    /// Pods that block it.
     pub blockers: Vec<DrainBlocker>,
-    /// What should have gone, could not, and did not hold it up.
+    /// Pods that should have gone, could not, and did not block it.
     pub left_behind: Vec<DrainBlocker>,
-    /// When the next pass is due.
+    /// Time until the next pass is due.
     pub next_pass: Option<Duration>,
 }
 
@@ -317,34 +317,34 @@ pub struct Past {
     pub times: Times,
 }
 
-/// How long the last turn took, for the controller to judge by whether the next one fits into a window. Kept on the
-/// host, for it must survive the reboot that it measures.
+/// Lengths of the last turn. The controller judges by them whether the next one fits into a window. Kept on the host,
+/// since they must survive the reboot that they measure.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Times {
-    /// When the berth was committed, by this node's clock.
+    /// Time of the commit, by this node's clock.
     pub committed: Option<Timestamp>,
-    /// From the taken berth to the end of the drain, in seconds.
+    /// Seconds from the taken berth to the end of the drain.
     pub drain_seconds: Option<u32>,
-    /// From the commit to the proof, in seconds.
+    /// Seconds from the commit to the proof.
     pub reboot_seconds: Option<u32>,
 }
 
 impl Past {
-    /// How long to wait before a digest may be pulled again after a failure.
+    /// Time left until a digest may be pulled again after a failure.
     pub fn pull_backoff(&self, digest: &Digest, now: Timestamp) -> Option<Duration> {
         let failure = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest))?;
         remaining(failure.next_try_time.0, now)
     }
 
-    /// How long to wait before the node is ready for another turn for this digest.
+    /// Time left until the node is ready for another turn for this digest.
     pub fn turn_backoff(&self, digest: &Digest, now: Timestamp) -> Option<Duration> {
         let turn = self.last_turn.as_ref().filter(|t| t.digest == *digest)?;
         remaining(turn.next_try_time.0, now)
     }
 }
 
-/// No backoff that [`crate::agent::past`] makes is longer.
+/// Longest backoff that [`crate::agent::past`] makes.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(40 * 60);
 
 fn remaining(until: Timestamp, now: Timestamp) -> Option<Duration> {

@@ -1,7 +1,7 @@
-//! What the agent of one node decides.
+//! Decisions of the agent of one node.
 //!
-//! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is what it does
-//! next, [`past`] what it remembers of earlier tries, and [`report`] what it says in the BootcNode's status.
+//! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is its next
+//! action, [`past`] its memory of earlier tries, and [`report`] its report in the BootcNode's status.
 
 pub mod facts;
 pub mod knowledge;

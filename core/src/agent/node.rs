@@ -3,7 +3,7 @@
 use berth_api::{BootId, NodeUid};
 use serde::{Deserialize, Serialize};
 
-/// What matters of a Node.
+/// The parts of a Node that matter to its agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its UID.
@@ -12,7 +12,7 @@ pub struct NodeFacts {
     pub resource_version: String,
     /// Cordoned, by whomever.
     pub unschedulable: bool,
-    /// Its kubelet says that it is ready. Says nothing about which boot it was said under: see `boot_id`.
+    /// True if its kubelet reports Ready. `boot_id` tells under which boot.
     pub ready: bool,
     /// The boot ID under which the kubelet last reported.
     pub boot_id: Option<BootId>,
@@ -22,14 +22,14 @@ pub struct NodeFacts {
     pub excluded: bool,
 }
 
-/// What our cordon patch records on the Node.
+/// Record of our cordon patch on the Node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CordonRecord {
     /// The berth under which the node was cordoned.
     #[serde(default)]
     pub berth: String,
-    /// Whether it was unschedulable before.
+    /// True if it was unschedulable before.
     #[serde(default)]
     pub unschedulable: bool,
 }

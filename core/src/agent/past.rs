@@ -1,4 +1,4 @@
-//! What the agent remembers of what went wrong, and how long it stays away from it. Pure.
+//! Memory of failures, and the backoff that follows from it. Pure.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::agent::facts::Past;
 
-/// After so many reboots that did not apply a digest, it counts as failed on this node (I5, I8).
+/// Number of reboots that did not apply a digest after which it counts as failed on this node (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
-/// How many failed digests are remembered.
+/// Number of failed digests that are remembered.
 pub const MAX_FAILED: usize = 16;
 
 /// A reboot that seems to have taken longer says nothing of how long the next one takes.
@@ -105,7 +105,7 @@ impl Past {
         self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
     }
 
-    /// How often a reboot did not apply this digest.
+    /// Number of reboots that did not apply this digest.
     pub fn times_not_applied(&self, digest: &Digest) -> u32 {
         self.not_applied
             .as_ref()
@@ -148,7 +148,7 @@ impl Past {
         self.times.committed = Some(now);
     }
 
-    /// What runs under a berth. Answers whether that has to be remembered: the target runs, and is not proven yet.
+    /// Notes which image runs under a berth. True if that has to be remembered: the target runs, and is not proven yet.
     pub fn runs(&mut self, holding: &Holding, booted: Option<&Digest>) -> bool {
         let new = holding.phase == HoldPhase::Committed
             && booted == Some(&holding.target)

@@ -1,4 +1,4 @@
-//! What the agent tells the cluster: the BootcNode's status as a pure function of what it knows.
+//! The agent's report to the cluster: the BootcNode's status as a pure function of the facts.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use crate::agent::facts::{Deployments, Desired, Facts, Os};
 use crate::agent::step::{Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue};
 
-/// What a report needs beside the facts.
+/// Input of a report beside the facts.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
     /// Generation of the spec that the facts were made from.
@@ -81,7 +81,7 @@ fn holding(facts: &Facts) -> Option<&Holding> {
         .find(|h| h.node == facts.node)
 }
 
-/// Where the node is, in one word.
+/// Phase of the node in one word.
 pub fn phase(facts: &Facts, step: &Step) -> Phase {
     if let Some(holding) = holding(facts) {
         return match holding.phase {
@@ -138,7 +138,7 @@ fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Ste
     list
 }
 
-/// Whether the image is here, staged, ready, running.
+/// Conditions of the image: whether it is pulled, staged, ready, running.
 fn update_conditions(
     facts: &Facts,
     holding: Option<&Holding>,
@@ -187,7 +187,7 @@ fn update_conditions(
     ]
 }
 
-/// What keeps the node from going on, when that is not its own affair.
+/// Reason outside of this node that keeps it from going on.
 fn waiting_for(
     facts: &Facts,
     holding: Option<&Holding>,
@@ -274,7 +274,7 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
-/// How far the turn with a berth is; without one, how the last turn ended.
+/// Conditions of the turn with a berth; without one, of how the last turn ended.
 fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
@@ -300,7 +300,7 @@ fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
     ]
 }
 
-/// Whether the node is drained; what was left behind, or what is still in the way for too long.
+/// Condition of the drain: whether it is done, which pods were left behind, or which have been in the way for too long.
 fn drained(facts: &Facts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no("DrainTimeout", message);
@@ -328,7 +328,7 @@ fn drains_too_long(facts: &Facts) -> Option<String> {
     Some(format!("{}; {why}", blockers(facts)))
 }
 
-/// Without a berth: either the desired image runs, given back, or a turn is still to come.
+/// Conditions without a berth: either the desired image runs and the berth is given back, or a turn is still to come.
 fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match failed_turn(facts) {
@@ -360,7 +360,7 @@ fn failed_turn(facts: &Facts) -> Option<&Turn> {
         .filter(|t| Some(&t.digest) == facts.desired.digest())
 }
 
-/// Whether a person should look, and at what.
+/// Condition that says whether a person should look, and at what.
 fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Os::Unusable { reason, message } = &facts.host.os {
         return Verdict::yes(*reason, message.clone());

@@ -225,9 +225,9 @@ pub enum Ending {
     Drain {
         /// Nothing is left that has to go.
         done: bool,
-        /// What holds the drain up.
+        /// Pods that block the drain.
         blockers: Vec<DrainBlocker>,
-        /// What should have gone, could not, and does not hold up the reboot.
+        /// Pods that should have gone, could not, and do not block the reboot.
         left_behind: Vec<DrainBlocker>,
         /// Time until the next pass is due.
         next: Duration,
@@ -265,7 +265,7 @@ pub enum Event<'a> {
     NodeRead(ClusterNode),
     /// The berths were read, or the watch has told of them.
     Berths(Vec<Berth>),
-    /// It is time for a sign of life.
+    /// Time for a sign of life.
     Heartbeat,
     /// A step is about to be done. What the memory says then is written before.
     Begins(&'a Step),
@@ -482,7 +482,7 @@ impl Knowledge {
         self.cluster_node = ClusterNode::Unread;
     }
 
-    /// Who holds a berth acts on nothing that it did not just read.
+    /// Discards the Node as read, during a turn: a holder acts only on what it has just read.
     fn unread_node_in_turn(&mut self) {
         if self.holding().is_some() {
             self.cluster_node = ClusterNode::Unread;

@@ -1,4 +1,4 @@
-//! What still counts after each event.
+//! Parts of the knowledge that still count after each event.
 
 use berth_api::berth::Offer;
 use berth_api::names::PoolName;
@@ -71,7 +71,7 @@ fn releasing() -> Berth {
     taken().releasing(Outcome::DrainTimeout, "b1".into()).unwrap()
 }
 
-/// In the middle of a drained turn, everything just read.
+/// Knowledge in the middle of a drained turn, with everything just read.
 fn knowing(berth: &Berth) -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     knowledge.after(Event::Berths(vec![berth.clone()]), &at(0));

@@ -18,17 +18,17 @@ use crate::agent::facts::{Desired, Facts, Member, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
 
-/// What a boot turned out to be.
+/// Result of looking at a boot.
 enum Proof {
     /// The target runs.
     Target,
-    /// What ran before runs again.
+    /// The digest that ran before runs again.
     From,
-    /// It is not proven yet: what is missing, and when to look again.
+    /// The boot is not proven yet; what is missing, and when to look again.
     NotYet(WaitReason, Option<Duration>),
 }
 
-/// Where a holder may go on to: the pool that says so, and the image.
+/// The way on for a holder: the pool that asks for it, and the image.
 type Way<'a> = (&'a Member, &'a DesiredImage);
 
 /// Taken or committed, and the boot is not proven.
@@ -76,7 +76,7 @@ pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &Node
     }
 }
 
-/// What comes before anything can be said of the boot.
+/// Step that comes before anything can be said about the boot.
 fn see(facts: &Facts) -> Option<Step> {
     if !facts.host.fresh {
         return Some(Step::LookAtHost);
@@ -119,8 +119,8 @@ fn await_queued(facts: &Facts, holding: &Holding) -> Option<Step> {
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_SELDOM)))
 }
 
-/// How the turn ends when what ran before runs, proven. Decided once, and stored in the berth: what counts it later finds
-/// it there.
+/// Outcome of a turn after which the digest that ran before runs again, proven. Decided once and stored in the berth;
+/// what counts it later finds it there.
 fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
@@ -150,7 +150,7 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// How the turn of an excluded node ends, which nobody waits to be proven. A target that ran unproven counts as failed.
+/// Outcome of the turn of an excluded node, whose proof nobody waits for. A target that ran unproven counts as failed.
 fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
@@ -167,8 +167,8 @@ fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, St
     }
 }
 
-/// Whether a holder may go on from an unproven boot, and to what. The pool must want another digest than the one it was
-/// licensed for; or the same one, when a former licence for it led nowhere.
+/// The way on from an unproven boot, if the holder has one. The pool must want another digest than the licensed one; or
+/// the same one, when a former licence for it led nowhere.
 fn way_on<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<Way<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
@@ -193,20 +193,20 @@ fn way_on<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<W
     may.then_some((&**member, image))
 }
 
-/// Whether this very boot may be left for the image.
+/// Says whether this very boot may be left for the image.
 fn is_licensed(facts: &Facts, holding: &Holding, image: &DesiredImage) -> bool {
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// Whether a target that was never booted may be licensed once more. Only after the time that a boot is given to prove
-/// itself, since giving back comes first; and not for ever (I8).
+/// Says whether a target that was never booted may be licensed once more. Only after the time that a boot is given to
+/// prove itself, since giving back comes first; and not for ever (I8).
 fn may_repeat(facts: &Facts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
         && facts.past.times_not_applied(&holding.target).saturating_add(1) < MAX_NOT_APPLIED
 }
 
-/// Not proven, and another digest is desired: all that a commit asks for, and then the new licence.
+/// Goes on from a boot that is not proven to another digest: all that a commit asks for, and then the new licence.
 fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): Way<'_>) -> Step {
     let relicense = Step::Relicense(berth.clone(), image.digest.clone());
     if facts.host.os.booted() == Some(&image.digest) {

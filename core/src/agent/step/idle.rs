@@ -1,4 +1,4 @@
-//! Without a berth: bring the host to "staged, locked" and wait for an offer; or undo what Berth did.
+//! Steps without a berth: bring the host to "staged, locked" and wait for an offer; or undo what Berth did.
 
 use berth_api::berth::{Berth, Offer};
 use berth_api::digest::Digest;
@@ -24,7 +24,7 @@ pub(super) fn undo(facts: &Facts) -> Step {
     }
 }
 
-/// No berth held: bring the host to "staged, locked", and take an offer.
+/// Brings the host to "staged, locked", and takes an offer.
 pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     let Some(image) = &member.image else {
         return settle(facts).unwrap_or(Step::Wait(WaitReason::Unresolved, None));
@@ -70,7 +70,7 @@ fn has_failed(facts: &Facts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
 
-/// Nothing of use is staged: pull, when that may be.
+/// Pulls the image when that is allowed, since nothing of use is staged.
 pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);

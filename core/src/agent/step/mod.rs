@@ -22,21 +22,21 @@ pub(crate) use self::way::{blockers, closed_window, overdue};
 pub use self::way::{inhibited, is_inhibited};
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past};
 
-/// How long a reboot that was asked for may take to begin before it counts as blocked.
+/// Time within which a requested reboot must begin; after that it counts as blocked.
 pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
-/// How often something that nobody announces is looked at again: an inhibitor, a Node that is not Ready yet.
+/// Time between two looks at something that nobody announces: an inhibitor, a Node that is not Ready yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a reboot that was blocked is waited with, when there is no way back to before the commit.
+/// Wait before a blocked reboot is asked for again, when there is no way back to before the commit.
 pub const REBOOT_AGAIN: Duration = Duration::from_secs(60);
-/// How often what only others can change is looked at again, while nothing announces it.
+/// Time between two looks at something that only others can change, while nothing announces it.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
-/// How soon after a boot a Node that is not Ready yet is looked at again.
+/// Time between two looks at a Node that is not Ready yet, soon after a boot.
 const READY_AGAIN: Duration = Duration::from_millis(100);
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Nothing, until something changes or the time is over.
+    /// Do nothing, until something changes or the time is over.
     Wait(WaitReason, Option<Duration>),
     /// Read the host's deployments.
     LookAtHost,
@@ -110,7 +110,8 @@ impl Step {
         self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
     }
 
-    /// Must not be done unless the memory on the host was written: a host that forgets what it tried reboots for ever.
+    /// Says whether the step must not be done unless the memory on the host was written: a host that forgets what it
+    /// tried reboots for ever.
     pub fn needs_memory(&self) -> bool {
         matches!(self, Self::Take(_) | Self::Commit(_) | Self::Relicense(..))
     }
@@ -123,13 +124,13 @@ pub enum WaitReason {
     ShuttingDown,
     /// Nothing is asked of this node.
     NothingAsked,
-    /// What Berth did here is undone.
+    /// Everything that Berth did here is undone.
     Released,
     /// The berths are not known yet.
     BerthsUnknown,
     /// The berth is for a Node of this name that no longer exists.
     ForeignBerth,
-    /// What is published is for another Node of this name.
+    /// The spec is published for another Node of this name.
     OtherNode,
     /// The node runs what it should.
     Updated,
@@ -232,9 +233,9 @@ fn finish(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
     }
 }
 
-/// Whether the boot that runs has still to be proven under this berth (I5). A new boot has. So has one under which the
-/// berth was licensed anew, for that did not prove it: this host remembers such a boot, and should it have forgotten,
-/// something else runs than what was proven last.
+/// Says whether the boot that runs has still to be proven under this berth (I5). That is true of a new boot. It is also
+/// true of a boot under which the berth was licensed anew, since that did not prove it: this host remembers such a
+/// boot; and if it has forgotten, another image runs than the one that was proven last.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -245,8 +246,8 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
         || os.deployments().is_some_and(is_other)
 }
 
-/// What must be done before it is known that nothing is armed (I3): that nothing is staged, or that it is locked. A
-/// host that does not answer is not one with nothing staged.
+/// Step that must be done before it is known that nothing is armed (I3): that nothing is staged, or that it is locked.
+/// A host that does not answer does not count as one with nothing staged.
 fn settle(facts: &Facts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // Its own unit locks what it stages; its end is looked at.

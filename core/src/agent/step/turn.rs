@@ -26,7 +26,7 @@ pub(super) fn work(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeF
     }
 }
 
-/// Why the target is not to be booted here any more, whatever else is the case.
+/// Reason for which the target is not to be booted here any more, whatever else is the case.
 fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String> {
     if node.excluded {
         return Some("the Node is excluded".to_owned());
@@ -34,7 +34,7 @@ fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Why an uncommitted turn should end.
+/// Reason for which an uncommitted turn should end.
 fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));

@@ -79,7 +79,7 @@ fn settings(facts: &Facts) -> Option<&Drain> {
     }
 }
 
-/// Nothing is left to move, or nothing is to be moved.
+/// Says whether no pod is left to move, or none is to be moved.
 pub(crate) fn is_drained(facts: &Facts) -> bool {
     facts.drain.done || settings(facts).is_some_and(|drain| !drain.is_enabled())
 }

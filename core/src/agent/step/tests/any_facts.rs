@@ -134,7 +134,7 @@ prop_compose! {
     }
 }
 
-/// Whether it is known that a shutdown now would apply nothing.
+/// Says whether it is known that a shutdown now would apply nothing.
 fn is_disarmed(facts: &Facts) -> bool {
     facts
         .host
@@ -158,7 +158,7 @@ fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
             .is_some_and(|d| d.booted.digest != held.from)
 }
 
-/// What runs is known, and the Node is Ready under it.
+/// Says whether the running image is known, and the Node is Ready under it.
 fn is_proven(facts: &Facts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
     let node = facts.cluster_node.get().unwrap();

@@ -1,4 +1,4 @@
-//! What is told of these facts.
+//! Reports of given facts.
 
 use berth_api::condition::node as types;
 use berth_api::node::{BootcNodeStatus, Hold, Phase};

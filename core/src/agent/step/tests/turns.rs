@@ -79,7 +79,7 @@ fn an_offer_for_another_digest_uid_or_time_is_left_alone() {
     }
 }
 
-/// How each thing that a window asks for can be missing: its end has come, or the clock cannot tell.
+/// Facts in which a window keeps the node from going on: its end has come, or the clock cannot tell.
 fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
     let mut late = facts.clone();
     late.now = now() + SignedDuration::from_secs(60);
