@@ -176,8 +176,27 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// What comes before the name when members are put in order.
-type Rank = (usize, u32, bool, u32);
+/// What comes before the zone and the name when members are put in order.
+pub(super) type Rank = (usize, u32, bool, u32);
+
+/// The rank of a member that is known to have let so many offers lapse.
+pub(super) fn rank(member: &Member, lapses: u32) -> Rank {
+    let bad_turns = match &member.last_turn {
+        Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
+        _ => 0,
+    };
+    (member.wave, lapses, !member.unavailable(), bad_turns)
+}
+
+/// Who let an offer lapse, as the closed berths tell: the last one for each berth.
+pub(super) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
+    let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
+    let last = states.filter_map(|state| match state {
+        BerthState::Closed(closed) if closed.outcome == Some(Outcome::Lapsed) => closed.last_node.as_ref(),
+        _ => None,
+    });
+    last.collect()
+}
 
 /// The members in the order in which they get berths: by wave; unavailable ones first, then those whose last turn did not
 /// end badly; then the zone that has the fewest nodes down, then by name. Of those whose turn ended badly, the one with
@@ -193,14 +212,8 @@ pub(super) struct Queue<'a> {
 
 impl<'a> Queue<'a> {
     pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy<'_>) -> Self {
-        // What a former controller has left behind: the last one for each berth.
-        let lapsed: BTreeSet<&NodeName> = berths
-            .iter()
-            .filter_map(|s| match s.berth.as_ref().map(|b| &b.state) {
-                Ok(BerthState::Closed(c)) if c.outcome == Some(Outcome::Lapsed) => c.last_node.as_ref(),
-                _ => None,
-            })
-            .collect();
+        // What a former controller has left behind.
+        let lapsed = lapsed(berths);
         let mut members: Vec<&Member> = facts.members.iter().collect();
         members.sort_by_key(|m| &m.name);
         let mut this = Self {
@@ -208,13 +221,8 @@ impl<'a> Queue<'a> {
             down: BTreeMap::new(),
         };
         for member in members {
-            let bad_turns = match &member.last_turn {
-                Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
-                _ => 0,
-            };
             let lapses = member.lapses.max(u32::from(lapsed.contains(&member.name)));
-            let rank = (member.wave, lapses, !member.unavailable(), bad_turns);
-            let zones = this.ranks.entry(rank).or_default();
+            let zones = this.ranks.entry(rank(member, lapses)).or_default();
             zones.entry(&member.zone).or_default().push_back(member);
             *this.down.entry(&member.zone).or_default() += usize::from(occupancy.counts(&member.uid));
         }

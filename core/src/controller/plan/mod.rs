@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 mod candidates;
 mod failures;
+mod forecast;
 mod occupancy;
 #[cfg(test)]
 mod properties;
@@ -25,6 +26,7 @@ mod waves;
 
 pub use candidates::Wait;
 pub use failures::{Failures, MAX_NAMED};
+pub use forecast::{Forecast, Turn, forecast};
 use occupancy::Occupancy;
 pub use occupancy::{How, Use};
 use waves::Progress;
@@ -239,6 +241,11 @@ pub struct Plan {
 }
 
 impl PoolFacts {
+    /// Everyone who uses up capacity as it is now, before anything is offered.
+    pub fn uses(&self) -> Vec<Use> {
+        Occupancy::uses(self, &self.berths, &[])
+    }
+
     fn readable(&self) -> impl Iterator<Item = (&SeenBerth, &Berth)> {
         self.berths.iter().filter_map(|s| s.berth.as_ref().ok().map(|b| (s, b)))
     }

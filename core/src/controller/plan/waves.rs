@@ -32,7 +32,7 @@ pub(super) struct Progress {
 
 /// Proven: it runs the target, as the agent of this very Node says, and the Node is Ready and ours no more. That the agent
 /// has yet to report on something else that was published, new drain settings for instance, takes nothing back.
-fn is_proven(member: &Member) -> bool {
+pub(super) fn is_proven(member: &Member) -> bool {
     member.desired.is_some()
         && member.booted == member.desired
         && member.published_uid == member.uid

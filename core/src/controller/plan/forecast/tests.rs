@@ -1,0 +1,214 @@
+use berth_api::BootId;
+use berth_api::berth::ClosedReason;
+use proptest::prelude::*;
+
+use super::super::Gate;
+use super::super::tests::{at, closed, digest, facts, member, offered, seen, taken, uid, wave};
+use super::*;
+
+/// Members of no zone, each fit for an offer.
+fn pool(capacity: usize, members: &[&str]) -> PoolFacts {
+    facts(capacity, members.iter().map(|name| member(name)).collect(), vec![])
+}
+
+fn with(mut facts: PoolFacts, name: &str, change: impl FnOnce(&mut Member)) -> PoolFacts {
+    let found = facts.members.iter_mut().find(|m| m.name.as_str() == name);
+    change(found.unwrap());
+    facts
+}
+
+/// The names in order; a bar stands before the first that needs help.
+fn order(facts: &PoolFacts) -> String {
+    let turns = forecast(facts, at(50)).turns;
+    let (comes, helped): (Vec<_>, Vec<_>) = turns.iter().partition(|turn| turn.comes);
+    let names = |turns: Vec<&Turn>| turns.iter().map(|t| t.node.to_string()).collect::<Vec<_>>().join(" ");
+    match helped.is_empty() {
+        true => names(comes),
+        false => format!("{} | {}", names(comes), names(helped)).trim().to_owned(),
+    }
+}
+
+#[test]
+fn what_opens_ends_or_is_done_before_a_turn_changes_no_order() {
+    let mut facts = pool(1, &["n2", "n1", "n3"]);
+    facts.waves = vec![wave("canary", 3600, 0), wave("rest", 0, 0)];
+    facts.gate = Some(Gate {
+        reason: "Paused",
+        message: String::new(),
+    });
+    facts.closes = Some(at(51));
+    facts.published = 0;
+    let facts = with(facts, "n1", |m| {
+        (m.published, m.staged, m.observed, m.prepared, m.heard) = (None, None, false, false, false);
+        (m.alone, m.clock_synchronized) = (true, false);
+    });
+    let facts = with(facts, "n2", |m| m.wave = 1);
+    assert_eq!(order(&facts), "n1 n3 n2");
+}
+
+#[test]
+fn who_has_a_berth_goes_first_and_bad_turns_lapses_and_the_control_plane_last() {
+    let mut facts = pool(1, &["cp", "n1", "n2", "n3", "n4", "n5", "n6"]);
+    let lapsed = offered(0, "n2").closed(ClosedReason::Lapsed).unwrap();
+    facts.berths = vec![seen(lapsed), seen(taken(1, "n5"))];
+    let facts = with(facts, "cp", |m| m.wave = 1);
+    let facts = with(facts, "n1", |m| m.last_turn = Some((digest(2), 1)));
+    let facts = with(facts, "n3", |m| m.ready = false);
+    let facts = with(facts, "n4", |m| m.last_turn = Some((digest(1), 9)));
+    // That one has no place at the capacity of 1: it is done all the same.
+    let facts = with(facts, "n5", |m| (m.our_cordon, m.unschedulable) = (true, true));
+    assert_eq!(order(&facts), "n5 n3 n4 n6 n1 n2 cp");
+}
+
+#[test]
+fn zones_take_turns_as_far_as_several_go_at_once() {
+    let zones = |capacity| {
+        let mut facts = pool(capacity, &["n1", "n2", "n3", "n4", "n5", "n6"]);
+        for name in ["n1", "n2", "n3"] {
+            facts = with(facts, name, |m| m.zone = "a".into());
+        }
+        facts
+    };
+    assert_eq!(order(&zones(1)), "n1 n2 n3 n4 n5 n6");
+    assert_eq!(order(&zones(2)), "n1 n4 n2 n5 n3 n6");
+    assert_eq!(order(&zones(9)), "n1 n4 n2 n5 n3 n6");
+    let down = with(zones(2), "n1", |m| {
+        (m.booted, m.unschedulable) = (m.desired.clone(), true)
+    });
+    assert_eq!(order(&down), "n4 n5 n6 n2 n3", "a node of its zone is down");
+}
+
+#[test]
+fn what_does_not_end_by_itself_is_said() {
+    let stuck = |facts: &PoolFacts| forecast(facts, at(50)).stuck;
+    let nobody: Vec<NodeName> = vec![];
+    let cordoned = with(pool(1, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
+    assert_eq!(
+        order(&cordoned),
+        "n2 | n1 n3",
+        "somebody has cordoned it and does not take that back"
+    );
+    assert_eq!(stuck(&cordoned), nobody);
+    let room = with(pool(2, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
+    assert_eq!(order(&room), "n2 n1 n3");
+    let failed = with(pool(1, &["n1", "n2", "n3"]), "n1", |m| m.failed = vec![digest(2)]);
+    assert_eq!(
+        (order(&failed), stuck(&failed)),
+        ("n2 n3 | n1".to_owned(), nobody.clone())
+    );
+    let mut waves = failed;
+    waves.waves = vec![wave("canary", 0, 0), wave("rest", 0, 0)];
+    let waves = with(waves, "n3", |m| m.wave = 1);
+    assert_eq!(
+        (order(&waves), stuck(&waves)),
+        ("n2 | n3 n1".to_owned(), vec![NodeName::from("n1")])
+    );
+    let mut unreadable = pool(1, &["n1", "n2"]);
+    unreadable.berths = vec![SeenBerth {
+        berth: Err("edited".into()),
+        ..seen(closed(0))
+    }];
+    assert_eq!(order(&unreadable), "| n1 n2");
+    assert_eq!(order(&pool(0, &["n1", "n2"])), "| n1 n2");
+    let mut elsewhere = pool(1, &["n1", "n2"]);
+    elsewhere.elsewhere.insert(uid("n1"));
+    assert_eq!(order(&elsewhere), "n1 n2");
+}
+
+#[test]
+fn an_image_that_nobody_knows_is_one_that_nobody_runs() {
+    let facts = with(pool(1, &["n1", "n2"]), "n1", |m| m.booted = m.desired.clone());
+    assert_eq!(order(&facts), "n2");
+    assert_eq!(order(&facts.with_unknown_image()), "n1 n2");
+}
+
+#[test]
+fn a_large_pool_goes_one_at_a_time_or_many() {
+    let names: Vec<String> = (0..1000).map(|n| format!("n{n:04}")).collect();
+    let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(order(&facts), names.join(" "));
+    for (n, member) in facts.members.iter_mut().enumerate() {
+        member.zone = format!("z{n}");
+        member.ready = n % 2 == 0;
+    }
+    facts.capacity = 30;
+    let (down, up): (Vec<_>, Vec<_>) = names.into_iter().enumerate().partition(|(n, _)| n % 2 == 1);
+    let expected: Vec<String> = down.into_iter().chain(up).map(|(_, name)| name).collect();
+    assert_eq!(order(&facts), expected.join(" "));
+}
+
+const NODES: [&str; 9] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
+
+fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
+    let flags = proptest::array::uniform5(proptest::bool::weighted(0.85));
+    (flags, 0usize..4, 0usize..2, 0u32..3, 0u32..2).prop_map(move |(f, zone, wave, turns, lapses)| Member {
+        lapses,
+        wave,
+        zone: ["a", "b", "c", "d"][zone].into(),
+        ready: f[0],
+        unschedulable: !f[1],
+        our_cordon: !f[2],
+        failed: if f[3] { vec![] } else { vec![digest(2)] },
+        booted: Some(digest(if f[4] { 1 } else { 2 })),
+        last_turn: (turns > 0).then(|| (digest(2), turns)),
+        ..member(name)
+    })
+}
+
+prop_compose! {
+    fn any_facts()(
+        members in NODES.map(any_member),
+        capacity in 0usize..5,
+        berths in proptest::array::uniform3(0usize..9),
+    ) -> PoolFacts {
+        let berth = |(index, kind): (usize, usize)| {
+            let index = index as u32;
+            seen(match kind {
+                0..3 => offered(index, NODES[kind]),
+                3..6 => taken(index, NODES[kind]).committed(BootId::from("b")).unwrap(),
+                _ => closed(index),
+            })
+        };
+        let mut facts = facts(capacity, members.to_vec(), berths.into_iter().enumerate().map(berth).collect());
+        facts.waves = vec![wave("canary", 0, 0), wave("rest", 0, 0)];
+        facts
+    }
+}
+
+/// The same with every member in every round.
+fn in_full(facts: &PoolFacts) -> Forecast {
+    let mut future = Future::of(facts);
+    let fit = std::mem::take(&mut future.fit);
+    let fit = fit.into_values().flat_map(BTreeMap::into_values).flatten();
+    future.facts.members.extend(fit);
+    told(future, at(50))
+}
+
+proptest! {
+    #[test]
+    fn the_members_that_are_left_out_of_a_round_make_no_difference(facts in any_facts()) {
+        prop_assert_eq!(forecast(&facts, at(50)), in_full(&facts));
+    }
+
+    #[test]
+    fn everyone_who_should_go_is_named_once(facts in any_facts()) {
+        let mut named: Vec<NodeName> = forecast(&facts, at(50)).turns.into_iter().map(|turn| turn.node).collect();
+        named.sort();
+        let outdated = facts.members.iter().filter(|m| m.booted != m.desired).map(|m| m.name.clone());
+        prop_assert_eq!(named, outdated.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_first_to_be_offered_a_berth_is_whom_the_plan_names(facts in any_facts()) {
+        let offers = plan(&facts, at(50)).writes.into_iter().filter_map(|write| match write {
+            BerthWrite::Update { berth, why: Why::Offer, .. } => berth.offer().map(|offer| offer.node.clone()),
+            _ => None,
+        });
+        let busy = busy(&facts).len();
+        let turns: Vec<NodeName> = forecast(&facts, at(50)).turns.into_iter().map(|turn| turn.node).collect();
+        for offer in offers {
+            let place = turns.iter().position(|node| *node == offer);
+            prop_assert!(place.is_some_and(|place| place < busy + facts.capacity), "{} in {:?}", offer, turns);
+        }
+    }
+}
