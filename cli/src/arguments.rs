@@ -129,7 +129,8 @@ pub struct Status {
     /// Names what blocks a whole pool (it is paused, its image is not resolved, nodes that are NotReady, cordoned
     /// or at work use up its capacity) and what blocks one node (two pools select it, it has not staged the image,
     /// the digest failed there before, its agent is silent). A pool that is paused when its image is changed can
-    /// be looked at like this, with everything staged, before anything reboots.
+    /// be looked at like this, with everything staged, before anything reboots. The order is the controller's own plan,
+    /// made from the same objects; what it takes for granted, and what only the controller knows, is said above it.
     #[arg(long)]
     pub preview: bool,
     /// Form of the output.

@@ -7,13 +7,12 @@ pub mod admin;
 pub mod arguments;
 mod members;
 mod nodes;
-mod occupancy;
 mod preview;
 mod render;
 mod snapshot;
 mod status;
 mod text;
-mod waves;
+mod world;
 
 pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
 pub use render::render;

@@ -72,9 +72,11 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
             berth_api::keys::VERSION
         ))),
         Command::Status(what) => status(cluster, what).await.map(Outcome::Done),
-        Command::Exclude(of) if of.undo => carry_out(cluster, of.consent, |s, _| admin::include(s, &of.node)).await,
+        Command::Exclude(of) if of.undo => {
+            carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await
+        }
         Command::Exclude(of) => carry_out(cluster, of.consent, |s, now| admin::exclude(s, &of.node, now)).await,
-        Command::Include(of) => carry_out(cluster, of.consent, |s, _| admin::include(s, &of.node)).await,
+        Command::Include(of) => carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await,
         Command::Release(of) => carry_out(cluster, of.consent, |s, now| admin::release(s, &of.node, now)).await,
         Command::Retry(of) => carry_out(cluster, of.consent, |s, now| admin::retry(s, &of.pool, now)).await,
     }

@@ -1,22 +1,30 @@
-//! What would happen: which nodes of a pool would go, to what, and what stands in the way.
+//! What would happen: which nodes of a pool would go, to what, and what stands in the way. The order and the reasons are
+//! the controller's own: its plan of the pool, made from the same objects.
+
+use std::collections::BTreeSet;
 
 use berth_api::condition;
 use berth_api::keys;
 use berth_api::membership::Conflict;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
-use berth_api::pool::{BootcNodePool, Target};
-use berth_api::waves::Waves;
+use berth_api::pool::{BootcNodePool, Target, WaveState};
+use berth_api::text::names;
+use berth_api::waves::is_control_plane;
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
+use berth_core::controller::facts::Pool;
+use berth_core::controller::plan::{Forecast, Plan, PoolFacts, Turn, Wait, forecast, plan};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::Snapshot;
 use crate::members::{Member, Roster};
-use crate::nodes::versions;
-use crate::occupancy::Occupancy;
+use crate::nodes::{silence, versions};
 use crate::text::{clean, columns, cut, short, until};
-use crate::waves::Holdup;
+use crate::world::Room;
+
+/// So many nodes are named in a line.
+const NAMED: usize = 3;
 
 /// What would happen to a pool.
 #[derive(Debug, Clone, Serialize)]
@@ -38,7 +46,10 @@ pub struct PoolPreview {
     pub free: usize,
     /// What blocks the whole pool, or uses up its capacity.
     pub blocks: Vec<String>,
-    /// The members that would go, in the order in which they would be asked, and nodes in conflict or excluded.
+    /// What the order takes for granted, what is not known here, and what will be away meanwhile.
+    pub notes: Vec<String>,
+    /// The members that would go, in the order in which they would be offered a berth; then those that cannot go, and nodes
+    /// in conflict or excluded.
     pub nodes: Vec<PreviewRow>,
 }
 
@@ -48,6 +59,9 @@ pub struct PoolPreview {
 pub struct PreviewRow {
     /// Its name.
     pub name: String,
+    /// The number of its turn, from 1; none when something is in its way that does not end by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<usize>,
     /// The wave that it goes in, when there is more than one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wave: Option<String>,
@@ -63,7 +77,7 @@ pub struct PreviewRow {
 
 /// The pools that the snapshot shows, by name.
 pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
-    let roster = Roster::of(snapshot);
+    let roster = Roster::of(snapshot, now);
     snapshot
         .shown()
         .into_iter()
@@ -71,75 +85,283 @@ pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
         .collect()
 }
 
+/// A pool as it is planned, and the order that comes of it.
+struct Outlook<'a> {
+    roster: &'a Roster<'a>,
+    pool: &'a BootcNodePool,
+    target: Option<&'a Target>,
+    facts: PoolFacts,
+    /// What the controller would do now.
+    plan: Plan,
+    forecast: Forecast,
+    now: Timestamp,
+}
+
+impl<'a> Outlook<'a> {
+    fn of(roster: &'a Roster<'a>, pool: &'a BootcNodePool, now: Timestamp) -> Self {
+        let name = pool.name_any();
+        let seen = roster.world.pool(&name).cloned();
+        let facts = roster
+            .world
+            .facts(&seen.unwrap_or_else(|| Pool::orphaned(name.as_str().into())));
+        let target = target(pool);
+        let plan = plan(&facts, now);
+        let forecast = match target {
+            Some(_) => forecast(&facts, now),
+            None => forecast(&facts.clone().with_unknown_image(), now),
+        };
+        Self {
+            roster,
+            pool,
+            target,
+            facts,
+            plan,
+            forecast,
+            now,
+        }
+    }
+
+    fn wave(&self, number: usize) -> String {
+        self.facts
+            .waves
+            .get(number)
+            .map_or_else(String::new, |wave| clean(&wave.name))
+    }
+
+    /// The members that would go, or should and cannot.
+    fn rows(&self) -> Vec<PreviewRow> {
+        let turns = &self.forecast.turns;
+        let waves: Vec<usize> = turns.iter().map(|turn| turn.wave).collect();
+        // Without a wave that somebody wrote, and with one kind of nodes, the word would be the same in each row.
+        let told =
+            !self.pool.spec.rollout().waves.is_empty() || waves.windows(2).any(|pair| matches!(pair, [a, b] if a != b));
+        let row = |(place, turn): (usize, &Turn)| {
+            let mut row = self.row(self.roster.node(turn.node.as_str())?);
+            row.turn = turn.comes.then_some(place + 1);
+            row.wave = told.then(|| self.wave(turn.wave));
+            Some(row)
+        };
+        let mut rows: Vec<_> = turns.iter().enumerate().filter_map(row).collect();
+        let known: BTreeSet<&str> = self.facts.members.iter().map(|m| m.name.as_str()).collect();
+        let members = self.roster.members(&self.pool.name_any());
+        for member in members.iter().filter(|m| !known.contains(m.name.as_str())) {
+            let mut row = self.row(member);
+            row.blocks.push("its BootcNode is being deleted".to_owned());
+            rows.push(row);
+        }
+        rows
+    }
+
+    fn row(&self, member: &Member<'_>) -> PreviewRow {
+        let status = member.status();
+        let digest = member.wanted(self.target);
+        let desired = digest.zip(self.target).map(|(digest, target)| DesiredImage {
+            reference: String::new(),
+            digest: digest.clone(),
+            index_digest: target.digest.clone(),
+            version: target.version.clone(),
+        });
+        let (from, to) = versions(status.booted.as_ref(), desired.as_ref());
+        PreviewRow {
+            name: member.name.clone(),
+            turn: None,
+            wave: None,
+            from,
+            to: if self.target.is_none() {
+                unresolved(self.pool)
+            } else {
+                to
+            },
+            state: state(&status, digest),
+            blocks: self.blocks(member, &status),
+        }
+    }
+
+    /// Why the plan offers the member nothing, where somebody who reads the plan's target may be told.
+    fn wait(&self, member: &Member<'_>) -> Option<Wait> {
+        let waits = self.plan.waiting.get(&NodeName::from(member.name.as_str())).copied();
+        waits.filter(|_| self.target.is_some())
+    }
+
+    fn blocks(&self, member: &Member<'_>, status: &BootcNodeStatus) -> Vec<String> {
+        let conflicts = &self.roster.world.membership.conflicts;
+        let conflict = conflicts.get(&NodeName::from(member.name.as_str()));
+        let mut blocks: Vec<_> = conflict.map(|conflict| conflict.message()).into_iter().collect();
+        let Some(bootc) = member.bootc else {
+            blocks.push("nothing is published to it yet".to_owned());
+            return blocks;
+        };
+        if bootc.status.is_none() {
+            blocks.push("no word from an agent yet".to_owned());
+        }
+        blocks.extend(silence(status, self.now).map(|age| format!("no word from its agent for {age}")));
+        let wait = self.wait(member);
+        blocks.extend(wait.and_then(|wait| self.wait_words(wait, member)));
+        let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED);
+        if let Some(c) = degraded.filter(|c| c.status == "True") {
+            blocks.push(format!("{}: {}", c.reason, clean(&c.message)));
+        }
+        let digest = member.wanted(self.target);
+        let turn = status
+            .last_turn
+            .as_ref()
+            .filter(|t| Some(&t.digest) == digest && t.next_try_time.0 > self.now);
+        if let Some(turn) = turn {
+            blocks.push(format!(
+                "last turn: {}, next {}",
+                turn.outcome,
+                until(turn.next_try_time.0, self.now)
+            ));
+        }
+        blocks
+    }
+
+    /// What a row says of a reason to wait: nothing where another column, or a line above, says it.
+    fn wait_words(&self, wait: Wait, member: &Member<'_>) -> Option<String> {
+        let wave = || {
+            let mut waves = self.plan.waves.iter();
+            let active = waves.find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
+            active.map_or_else(String::new, |wave| clean(&wave.name))
+        };
+        Some(match wait {
+            Wait::Wave => format!("waits for wave {}", wave()),
+            Wait::Soaking => format!("waits until wave {} has soaked", wave()),
+            Wait::NoImage => format!("the image has no manifest for {}", member.architecture()),
+            Wait::FailedBefore => "this digest failed here and is not tried again".to_owned(),
+            Wait::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),
+            Wait::NotPublished
+            | Wait::NotObserved
+            | Wait::NotPrepared
+            | Wait::Alone
+            | Wait::NoClock
+            | Wait::TooLate => wait.words().to_owned(),
+            Wait::UpToDate | Wait::NotStaged | Wait::Silent | Wait::HasBerth | Wait::Gate | Wait::Halted => {
+                return None;
+            }
+            Wait::Unresolved | Wait::Fencing | Wait::Capacity | Wait::NoBerth => return None,
+        })
+    }
+
+    /// What blocks all of it, or uses up its capacity.
+    fn pool_blocks(&self, room: &Room) -> Vec<String> {
+        let mut blocks = Vec::new();
+        let image = clean(self.pool.spec.image_ref());
+        if self.target.is_none() {
+            let conditions = self.pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
+            let told = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
+            let why = told.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));
+            blocks.push(format!("{image} is not resolved to a digest yet{why}"));
+        }
+        blocks.extend(self.facts.gate.as_ref().map(|gate| match gate.reason {
+            "Paused" => "paused: images are staged, but nothing reboots until rollout.paused is false".to_owned(),
+            "FleetPaused" => format!("paused: {}", gate.message),
+            reason => format!("no window is open: {reason}: {}", clean(&gate.message)),
+        }));
+        let halt = self.plan.halt.as_ref().filter(|_| self.target.is_some());
+        blocks.extend(halt.map(|halt| format!("halted: {}", clean(&halt.message))));
+        let users = room.users.values();
+        blocks.extend(users.map(|why| format!("{why}, which uses up capacity")));
+        blocks.extend(self.stuck());
+        blocks
+    }
+
+    /// `wave canary is not proven: n3 (the image has no manifest for arm64) and 4 more`, when that does not end by itself.
+    fn stuck(&self) -> Option<String> {
+        let stuck = &self.forecast.stuck;
+        let first = self.facts.members.iter().find(|m| stuck.first() == Some(&m.name))?;
+        let named = stuck
+            .iter()
+            .take(NAMED)
+            .filter_map(|name| self.roster.node(name.as_str()));
+        let named = named.map(|member| {
+            let wait = self
+                .wait(member)
+                .filter(|wait| matches!(wait, Wait::NoImage | Wait::FailedBefore));
+            let why = wait.and_then(|wait| self.wait_words(wait, member));
+            let why = why.unwrap_or_else(|| match member.ready() {
+                true => "it does not run the image".to_owned(),
+                false => "not Ready".to_owned(),
+            });
+            format!("{} ({why})", member.name)
+        });
+        let named = names(named, stuck.len());
+        Some(format!("wave {} is not proven: {named}", self.wave(first.wave)))
+    }
+
+    /// What the order takes for granted, what is not known here, and what will be away meanwhile.
+    fn notes(&self, control_plane: &[&str]) -> Vec<String> {
+        let mut notes = vec![];
+        let going = || self.forecast.turns.iter().filter(|turn| turn.comes);
+        if going().count() > 1 {
+            notes.push("the order takes every image as staged, every gate as open and every soak as over".to_owned());
+            notes.push("who let offers lapse is known only from the last one of each berth".to_owned());
+        }
+        let of_control_plane = |turn: &&Turn| control_plane.contains(&turn.node.as_str());
+        let mut servers = going()
+            .filter(of_control_plane)
+            .map(|turn| turn.node.to_string())
+            .peekable();
+        let Some(first) = servers.peek().cloned() else {
+            return notes;
+        };
+        notes.push(match control_plane.len() {
+            1 => format!("{first} is the only control plane node: while it is down, the API server is away"),
+            2 => format!(
+                "of two control plane nodes none has a majority of etcd alone: while {} is down, the API server may be away",
+                servers.collect::<Vec<_>>().join(" or ")
+            ),
+            _ => "which API servers answer is known to the controller alone; the order takes it that they do".to_owned(),
+        });
+        notes
+    }
+}
+
 fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolPreview {
     let name = pool.name_any();
-    let (waves, members, target) = (
-        Waves::of(&pool.spec.rollout().waves),
-        roster.members(&name),
-        target(pool),
-    );
-    let occupancy = Occupancy::of(snapshot, pool, &members);
-    let holdup = Holdup::of(pool, &waves, &members, target);
-    let total = members.len();
-    let mut going: Vec<_> = members.iter().filter(|m| !m.up_to_date(target)).collect();
-    going.sort_by_key(|m| (waves.number(m.node.labels()), order(m)));
-    let row = |m: &&Member<'_>| {
-        let wave = waves.number(m.node.labels());
-        let conflict = roster.membership.conflicts.get(&NodeName::new(m.name.clone()));
-        let mut row = going_row(m, pool, target, conflict, now);
-        row.wave = Some(waves.name(wave).to_owned());
-        let blocker = holdup
-            .as_ref()
-            .filter(|h| h.keeps(wave) && m.bootc.is_none_or(|b| b.spec.hold.is_none()));
-        row.blocks.extend(blocker.map(|h| h.waits.clone()));
-        row
-    };
-    let mut rows: Vec<_> = going.iter().map(row).collect();
-    // Without a wave that somebody wrote, and with one kind of nodes, the word would be the same in each row.
-    if pool.spec.rollout().waves.is_empty() && rows.windows(2).all(|pair| matches!(pair, [a, b] if a.wave == b.wave)) {
-        rows.iter_mut().for_each(|row| row.wave = None);
-    }
-    rows.extend(outsiders(snapshot, roster, &name));
-    let mut blocks = pool_blocks(pool, &occupancy, target);
-    blocks.extend(holdup.filter(|_| target.is_some()).and_then(|h| h.trouble(&waves)));
+    let outlook = Outlook::of(roster, pool, now);
+    let room = Room::of(&outlook.facts);
+    let members = roster.members(&name).len();
+    let mut nodes = outlook.rows();
+    let going = nodes.len();
+    nodes.extend(outsiders(roster, &name));
+    let control_plane: Vec<_> = snapshot
+        .nodes
+        .iter()
+        .filter(|node| is_control_plane(node.labels()))
+        .filter_map(|node| node.metadata.name.as_deref())
+        .collect();
     PoolPreview {
         image: clean(pool.spec.image_ref()),
-        target: target.map(words),
-        members: total,
-        up_to_date: total - going.len(),
-        capacity: occupancy.capacity,
-        free: occupancy.free(),
-        blocks,
-        nodes: rows,
+        target: outlook.target.map(words),
+        members,
+        up_to_date: members.saturating_sub(going),
+        capacity: room.capacity,
+        free: room.free(),
+        blocks: outlook.pool_blocks(&room),
+        notes: outlook.notes(&control_plane),
+        nodes,
         name,
     }
 }
 
 /// Nodes that the selector matches and that do not go: in conflict, or excluded.
-fn outsiders(snapshot: &Snapshot, roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
+fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
     let name = PoolName::from(pool);
-    let mut rows = Vec::new();
-    for node in &snapshot.nodes {
-        let node_name = NodeName::new(node.name_any());
-        let stays = roster.membership.pool_of(&node_name) == Some(&name);
-        let found = roster
-            .membership
-            .conflicts
-            .get(&node_name)
-            .filter(|c| !stays && c.pools.contains(&name));
-        if let (Some(found), Some(member)) = (found, roster.node(&node.name_any())) {
-            rows.push(outsider(&member, "conflict", found.message()));
-        }
-    }
-    for member in roster.excluded(pool) {
-        let how = format!(
-            "label {}; kubectl berth include {} takes it off",
-            keys::LABEL_EXCLUDE,
-            member.name
-        );
-        rows.push(outsider(&member, "excluded", how));
-    }
-    rows
+    let membership = &roster.world.membership;
+    let strays = membership
+        .conflicts_of(&name)
+        .filter(|conflict| membership.pool_of(&conflict.node) != Some(&name));
+    let conflict = |conflict: &Conflict| {
+        let member = roster.node(conflict.node.as_str())?;
+        Some(outsider(member, "conflict", conflict.message()))
+    };
+    let excluded = |member: &Member<'_>| {
+        let key = keys::LABEL_EXCLUDE;
+        let how = format!("label {key}; kubectl berth include {} takes it off", member.name);
+        outsider(member, "excluded", how)
+    };
+    let excluded = roster.excluded(pool).into_iter().map(excluded);
+    strays.filter_map(conflict).chain(excluded).collect()
 }
 
 /// What the pool's reference is resolved to; nothing while that speaks of an older spec.
@@ -155,81 +377,15 @@ fn words(target: &Target) -> String {
     }
 }
 
-/// The controller's order: unavailable nodes first, then those whose last turn did not end badly, then by name.
-fn order(member: &Member<'_>) -> (bool, bool, String) {
-    let status = member.status();
-    (
-        member.unavailable().is_none(),
-        status.last_turn.is_some(),
-        member.name.clone(),
-    )
-}
-
-/// What blocks all of it, or uses up its capacity.
-fn pool_blocks(pool: &BootcNodePool, occupancy: &Occupancy, target: Option<&Target>) -> Vec<String> {
-    let mut blocks = Vec::new();
-    let conditions = pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
-    let said = |type_: &str, status: &str| {
-        let found = condition::find(conditions, type_).filter(|c| c.status == status);
-        found.map(|c| format!("{}: {}", c.reason, clean(&c.message)))
-    };
-    if target.is_none() {
-        let why = said(condition::pool::IMAGE_RESOLVED, "False").map_or_else(String::new, |why| format!(": {why}"));
-        blocks.push(format!(
-            "{} is not resolved to a digest yet{why}",
-            clean(pool.spec.image_ref())
-        ));
-    }
-    if pool.spec.paused() {
-        blocks.push("paused: images are staged, but nothing reboots until rollout.paused is false".to_owned());
-    } else if let Some(why) = said(condition::pool::PAUSED, "True") {
-        blocks.push(format!("paused: {why}"));
-    }
-    blocks.extend(said(condition::pool::ROLLOUT_HALTED, "True").map(|why| format!("halted: {why}")));
-    blocks.extend(said(condition::pool::WINDOW_OPEN, "False").map(|why| format!("no window is open: {why}")));
-    blocks.extend(
-        occupancy
-            .users
-            .values()
-            .map(|why| format!("{why}, which uses up capacity")),
-    );
-    blocks
-}
-
 fn outsider(member: &Member<'_>, state: &str, why: String) -> PreviewRow {
     PreviewRow {
         name: member.name.clone(),
+        turn: None,
         wave: None,
         from: versions(member.status().booted.as_ref(), None).0,
         to: String::new(),
         state: state.to_owned(),
         blocks: vec![why],
-    }
-}
-
-fn going_row(
-    member: &Member<'_>,
-    pool: &BootcNodePool,
-    target: Option<&Target>,
-    conflict: Option<&Conflict>,
-    now: Timestamp,
-) -> PreviewRow {
-    let status = member.status();
-    let digest = member.wanted(target);
-    let desired = digest.zip(target).map(|(digest, target)| DesiredImage {
-        reference: String::new(),
-        digest: digest.clone(),
-        index_digest: target.digest.clone(),
-        version: target.version.clone(),
-    });
-    let (from, to) = versions(status.booted.as_ref(), desired.as_ref());
-    PreviewRow {
-        name: member.name.clone(),
-        wave: None,
-        from,
-        to: if target.is_none() { unresolved(pool) } else { to },
-        state: state(&status, digest),
-        blocks: blocks(member, &status, target, conflict, now),
     }
 }
 
@@ -263,56 +419,6 @@ fn state(status: &BootcNodeStatus, wanted: Option<&Digest>) -> String {
     }
 }
 
-fn blocks(
-    member: &Member<'_>,
-    status: &BootcNodeStatus,
-    target: Option<&Target>,
-    conflict: Option<&Conflict>,
-    now: Timestamp,
-) -> Vec<String> {
-    let mut blocks: Vec<_> = conflict.map(Conflict::message).into_iter().collect();
-    let Some(bootc) = member.bootc else {
-        blocks.push("nothing is published to it yet".to_owned());
-        return blocks;
-    };
-    if bootc.status.is_none() {
-        blocks.push("no word from an agent yet".to_owned());
-    }
-    if member
-        .node
-        .uid()
-        .is_some_and(|uid| !bootc.spec.node_uid.is_empty() && uid != bootc.spec.node_uid)
-    {
-        blocks.push("its BootcNode is of an older Node of that name".to_owned());
-    }
-    let digest = member.wanted(target);
-    if target.is_some() && digest.is_none() {
-        blocks.push(format!("the image has no manifest for {}", member.architecture()));
-    }
-    if digest.is_some_and(|digest| status.failed_digests.contains(digest)) {
-        blocks.push("this digest failed here and is not tried again".to_owned());
-    }
-    let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED);
-    if let Some(c) = degraded.filter(|c| c.status == "True") {
-        blocks.push(format!("{}: {}", c.reason, clean(&c.message)));
-    }
-    if let Some(hold) = &bootc.spec.hold {
-        blocks.push(format!("{}: {}", hold.reason, clean(&hold.message)));
-    }
-    let turn = status
-        .last_turn
-        .as_ref()
-        .filter(|t| Some(&t.digest) == digest && t.next_try_time.0 > now);
-    if let Some(turn) = turn {
-        blocks.push(format!(
-            "last turn: {}, next {}",
-            turn.outcome,
-            until(turn.next_try_time.0, now)
-        ));
-    }
-    blocks
-}
-
 /// The preview as text. No line is longer than `width`, unless that is 0.
 pub fn render_preview(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
     let mut out = String::new();
@@ -344,6 +450,7 @@ fn text(preview: &PoolPreview, width: usize) -> String {
         preview.members, preview.up_to_date, preview.capacity, preview.free
     ));
     lines.extend(preview.blocks.iter().map(|block| format!("  ! {block}")));
+    lines.extend(preview.notes.iter().map(|note| format!("  Note: {note}")));
     let mut out: String = lines.iter().map(|line| cut(line, width) + "\n").collect();
     if !preview.nodes.is_empty() {
         let rows: Vec<Vec<String>> = preview

@@ -43,7 +43,6 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
         let waves: Vec<_> = view.waves.iter().map(wave_text).collect();
         lines.push(format!("  waves: {}", waves.join(", ")));
     }
-    lines.extend(view.wave_waits_for.iter().map(|text| format!("  {text}")));
     let progressing = view.progressing.as_ref();
     if let Some(p) = progressing.filter(|p| p.status == "True" || !p.message.is_empty()) {
         lines.push(format!("  {}", condition_text(p, now)));

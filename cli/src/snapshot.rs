@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use anyhow::{Context, Result};
+use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
@@ -28,6 +29,8 @@ pub struct Snapshot {
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
+    /// Switches for all pools at once, read for a preview.
+    pub fleet: Option<BootcFleet>,
     /// Notes for people on objects that could not be read.
     pub notes: Vec<String>,
     /// The only pool to show.
@@ -39,7 +42,7 @@ pub struct Snapshot {
 pub enum Scope {
     /// Objects that a status needs.
     Status,
-    /// Objects that a preview needs: all Nodes as well.
+    /// Objects that a preview needs: all Nodes and the BootcFleet as well.
     Preview,
     /// Objects that a command of an admin needs: as for a preview, and the berths must be readable.
     Admin,
@@ -49,8 +52,8 @@ impl Snapshot {
     /// Reads the objects from the API server's storage, and not from a cache.
     ///
     /// # Errors
-    /// When the pools, their nodes or other objects that the scope needs cannot be read. For a status, berths and
-    /// excluded Nodes that cannot be read are a note.
+    /// When the pools, their nodes or other objects that the scope needs cannot be read. Berths that cannot be read are a
+    /// note, unless a command of an admin needs them; so are, for a status, excluded Nodes, and for a preview the BootcFleet.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let mut this = Self {
             pools: list(&Api::all(client.clone()), None).await.map_err(explained)?,
@@ -65,6 +68,14 @@ impl Snapshot {
         // The controller's own lease lies beside the berths.
         this.leases
             .retain(|lease| lease.labels().contains_key(keys::LABEL_POOL));
+        if scope == Scope::Preview {
+            match Api::all(client.clone()).get_opt(fleet::NAME).await {
+                Ok(fleet) => this.fleet = fleet,
+                Err(error) => this
+                    .notes
+                    .push(format!("whether the fleet is paused is not known: {error}")),
+            }
+        }
         let nodes = Api::all(client.clone());
         if scope != Scope::Status {
             this.nodes = list(&nodes, None).await.context("reading the Nodes")?;
@@ -75,6 +86,18 @@ impl Snapshot {
             Err(error) => this.notes.push(format!("excluded nodes are not named: {error}")),
         }
         Ok(this)
+    }
+
+    /// The same with the label that excludes a node put on it, or taken off.
+    pub(crate) fn labelled(&self, node: &str, excluded: bool) -> Self {
+        let mut this = self.clone();
+        for node in this.nodes.iter_mut().filter(|n| n.name_any() == node) {
+            match excluded {
+                true => drop(node.labels_mut().insert(keys::LABEL_EXCLUDE.to_owned(), String::new())),
+                false => drop(node.labels_mut().remove(keys::LABEL_EXCLUDE)),
+            }
+        }
+        this
     }
 
     /// The pool of that name.

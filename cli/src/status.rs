@@ -7,7 +7,6 @@ use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
 use berth_api::condition::{self, pool as types};
 use berth_api::node::Phase;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, WaveState, WaveStatus};
-use berth_api::waves::Waves;
 use berth_api::{duration, keys};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -18,7 +17,6 @@ use crate::Snapshot;
 use crate::members::Roster;
 use crate::nodes::rows;
 use crate::text::clean;
-use crate::waves::Holdup;
 
 /// A pool, for people.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -46,9 +44,6 @@ pub struct PoolView {
     /// Progress of each wave, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveView>,
-    /// Node or reason for which the later waves wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wave_waits_for: Option<String>,
     /// The nodes on which each digest that the pool asks for has failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
@@ -177,10 +172,11 @@ impl From<&Condition> for Warning {
 
 /// Views of all pools in the snapshot, by name, and behind them the nodes that left theirs, or whose pool is gone.
 pub fn views(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolView> {
+    let roster = Roster::of(snapshot, now);
     let mut views: Vec<_> = snapshot
         .shown()
         .into_iter()
-        .map(|pool| pool_view(snapshot, pool, now))
+        .map(|pool| pool_view(snapshot, pool, &roster, now))
         .collect();
     let pools: BTreeSet<String> = snapshot.pools.iter().map(|pool| pool.name_any()).collect();
     let leaving = rows(snapshot, now, |pool| !pools.contains(pool));
@@ -194,14 +190,11 @@ pub fn views(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolView> {
     views
 }
 
-fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, now: Timestamp) -> PoolView {
+fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolView {
     let name = pool.name_any();
     let status = pool.status.clone().unwrap_or_default();
     let target = status.target.as_ref();
-    let roster = Roster::of(snapshot);
     let excluded = roster.excluded(&name);
-    let waves = Waves::of(&pool.spec.rollout().waves);
-    let holdup = Holdup::of(pool, &waves, &roster.members(&name), target);
     PoolView {
         image: clean(pool.spec.image_ref()),
         version: target.and_then(|t| t.version.as_deref()).map(clean),
@@ -212,9 +205,8 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, now: Timestamp) -> PoolV
         progressing: condition::find(&status.conditions, types::PROGRESSING).map(Warning::from),
         window: condition::find(&status.conditions, types::WINDOW_OPEN).map(Warning::from),
         waves: status.waves.iter().map(|wave| wave_view(pool, wave)).collect(),
-        wave_waits_for: holdup.filter(|_| target.is_some()).and_then(|h| h.words(&waves)),
         failures: failures(&status),
-        excluded: excluded.into_iter().map(|m| m.name).collect(),
+        excluded: excluded.into_iter().map(|m| m.name.clone()).collect(),
         excluded_count: status.nodes.excluded as usize,
         max_failures: pool.spec.max_failures(),
         warnings: warnings(pool, &status.conditions),

@@ -47,7 +47,7 @@ impl Example {
             Show::Preview => render_preview(snapshot, now, self.width),
             Show::Json => serde_json::to_string_pretty(&views(snapshot, now)).unwrap() + "\n",
             Show::Exclude(node) => planned(admin::exclude(snapshot, node, now), now),
-            Show::Include(node) => planned(admin::include(snapshot, node), now),
+            Show::Include(node) => planned(admin::include(snapshot, node, now), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),
             Show::Retry(pool) => planned(admin::retry(snapshot, pool, now), now),
             Show::PreviewJson => serde_json::to_string_pretty(&previews(snapshot, now)).unwrap() + "\n",

@@ -11,25 +11,18 @@ use super::{Change, NoPlan, Plan};
 use crate::Snapshot;
 use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
-use crate::occupancy::Occupancy;
+use crate::world::World;
 
 /// Plans to exclude a node.
 ///
 /// # Errors
 /// When there is no such Node.
 pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
-    let roster = Roster::of(snapshot);
+    let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
     let excluded = is_excluded(member.node);
-    let of = if excluded {
-        &roster.without_label
-    } else {
-        &roster.membership
-    };
-    let pool = of
-        .pool_of(&NodeName::from(node))
-        .and_then(|name| snapshot.pool(name.as_str()));
-    let claims = Claims::of(snapshot, &member);
+    let pool = roster.pool_of(node).and_then(|name| snapshot.pool(name.as_str()));
+    let claims = Claims::of(snapshot, member);
     let key = keys::LABEL_EXCLUDE;
     let mut plan = Plan::default();
     if excluded {
@@ -40,12 +33,12 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
             |p| format!("from pool {}", p.name_any()),
         );
         plan.head = format!("Exclude node {node}, {from}: puts the label {key} on it.").replace(", from", " from");
-        plan.changes = vec![Change::label(&member, true)];
+        plan.changes = vec![Change::label(member, true)];
         plan.facts
-            .extend(pool.map(|pool| room_without(snapshot, &roster, pool, &member, &claims)));
+            .extend(pool.map(|pool| room_without(snapshot, &roster, pool, member, &claims, now)));
     }
     for held in &claims.held {
-        holding(&mut plan, snapshot, &roster, &member, held, now);
+        holding(&mut plan, snapshot, &roster, member, held, now);
     }
     plan.facts.extend(
         claims
@@ -67,14 +60,16 @@ fn room_without(
     pool: &BootcNodePool,
     member: &Member<'_>,
     claims: &Claims<'_>,
+    now: Timestamp,
 ) -> String {
-    let mut members = roster.members(&pool.name_any());
-    let before = Occupancy::of(snapshot, pool, &members);
-    let count = members.len();
-    members.retain(|m| m.name != member.name);
-    let mut after = Occupancy::of(snapshot, pool, &members);
+    let name = pool.name_any();
+    let before = roster.world.room(&name);
+    let without = World::of(&snapshot.labelled(&member.name, true), now);
+    let mut after = without.room(&name);
     after.users.remove(&member.name);
-    let (k, free, rest) = (after.capacity, after.free(), members.len());
+    let count = roster.members(&name).len();
+    let rest = without.membership.members(&name.as_str().into()).len();
+    let (k, free) = (after.capacity, after.free());
     let once = claims
         .held
         .first()
@@ -84,8 +79,7 @@ fn room_without(
         .get(&member.name)
         .map_or_else(String::new, |why| format!(" ({why})"));
     format!(
-        "Pool {}: {count} nodes, {} at a time, {} free{used}; without it {rest} nodes, {k} at a time, {free} free{once}.",
-        pool.name_any(),
+        "Pool {name}: {count} nodes, {} at a time, {} free{used}; without it {rest} nodes, {k} at a time, {free} free{once}.",
         before.capacity,
         before.free(),
     )
@@ -135,8 +129,8 @@ fn holding(
 ///
 /// # Errors
 /// When there is no such Node.
-pub fn include(snapshot: &Snapshot, node: &str) -> Result<Plan, NoPlan> {
-    let roster = Roster::of(snapshot);
+pub fn include(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
+    let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
     if !is_excluded(member.node) {
         let head = format!("Node {node} is not excluded; nothing to do.");
@@ -149,35 +143,33 @@ pub fn include(snapshot: &Snapshot, node: &str) -> Result<Plan, NoPlan> {
     let head = format!("Include node {node}: takes the label {} off it.", keys::LABEL_EXCLUDE);
     let mut plan = Plan {
         head,
-        changes: vec![Change::label(&member, false)],
+        changes: vec![Change::label(member, false)],
         ..Plan::default()
     };
-    let pool = roster
-        .without_label
-        .pool_of(&name)
-        .and_then(|pool| snapshot.pool(pool.as_str()));
-    match (pool, roster.without_label.conflicts.get(&name)) {
+    let world = World::of(&snapshot.labelled(node, false), now);
+    let pool = world.membership.pool_of(&name);
+    let pool = pool.and_then(|pool| snapshot.pool(pool.as_str()));
+    match (pool, world.membership.conflicts.get(&name)) {
         (_, Some(conflict)) => plan.warnings.push(conflict.message()),
         (None, None) => plan
             .facts
             .push("No pool selects it: nothing is asked of it.".to_owned()),
-        (Some(pool), None) => joins(&mut plan, snapshot, &roster, pool, &member),
+        (Some(pool), None) => joins(&mut plan, &roster, &world, pool, member),
     }
     Ok(plan)
 }
 
-fn joins(plan: &mut Plan, snapshot: &Snapshot, roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>) {
+fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePool, member: &Member<'_>) {
     let name = pool.name_any();
-    let mut members = roster.members(&name);
-    let before = members.len();
-    members.push(member.clone());
-    let after = Occupancy::of(snapshot, pool, &members);
-    let (now, k, free) = (members.len(), after.capacity, after.free());
-    let uses = member.unavailable().map_or_else(String::new, |why| {
-        format!("; it {why}, and uses up capacity until it is not")
+    let before = roster.members(&name).len();
+    let count = world.membership.members(&name.as_str().into()).len();
+    let after = world.room(&name);
+    let (k, free) = (after.capacity, after.free());
+    let uses = after.users.get(&member.name).map_or_else(String::new, |why| {
+        format!("; {why}, and uses up capacity until that is over")
     });
     plan.facts.push(format!(
-        "Pool {name}: {now} nodes instead of {before}, {k} at a time, {free} free{uses}."
+        "Pool {name}: {count} nodes instead of {before}, {k} at a time, {free} free{uses}."
     ));
     let target = pool.status.as_ref().and_then(|s| s.target.as_ref());
     let Some(wanted) = member.wanted(target) else { return };

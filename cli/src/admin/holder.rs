@@ -171,7 +171,7 @@ pub(super) fn failed_nodes(pool: &BootcNodePool, roster: &Roster<'_>, digest: &D
         members
             .into_iter()
             .filter(|m| m.status().failed_digests.contains(digest))
-            .map(|m| m.name),
+            .map(|m| m.name.clone()),
     );
     nodes
 }

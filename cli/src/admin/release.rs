@@ -15,9 +15,9 @@ use crate::nodes::silence;
 /// # Errors
 /// When there is no such Node.
 pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoPlan> {
-    let roster = Roster::of(snapshot);
+    let roster = Roster::of(snapshot, now);
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
-    let claims = Claims::of(snapshot, &member);
+    let claims = Claims::of(snapshot, member);
     let mut plan = Plan::default();
     if claims.held.is_empty() {
         plan.head = format!("Node {node} holds no berth; nothing to release.");
@@ -37,9 +37,9 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         "Release node {node}: closes {berths} {} as closed:admin, by your word.",
         names.join(", ")
     );
-    plan.facts.push(format!("{}.", standing(&member)));
+    plan.facts.push(format!("{}.", standing(member)));
     for held in &claims.held {
-        closing(&mut plan, snapshot, &roster, &member, held, now);
+        closing(&mut plan, snapshot, &roster, member, held, now);
     }
     plan.facts.push(format!(
         "The licence ends: Berth asks for no reboot of {node} under it, and another node may have its place."
@@ -51,7 +51,7 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     plan.facts.push(agent.to_owned());
     plan.facts.push(format!("An event on Node {node} says who did this."));
     plan.warnings.extend(claims.unreadable);
-    against(&mut plan, &member, &claims.held, now);
+    against(&mut plan, member, &claims.held, now);
     Ok(plan)
 }
 

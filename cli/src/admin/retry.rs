@@ -29,7 +29,7 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
             .collect::<Vec<_>>()
             .join(", "),
     })?;
-    let roster = Roster::of(snapshot);
+    let roster = Roster::of(snapshot, now);
     let failed = failed(found, &roster);
     let halted = found
         .status

@@ -9,7 +9,6 @@ use berth_api::node::Hold;
 use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, WaveState};
 use berth_api::{NodeName, NodeUid};
 use berth_core::controller::facts::{Pool, Shared};
-use berth_core::controller::gates::Inputs;
 use berth_core::controller::plan::{BerthWrite, Plan, Wait, Why, plan};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -58,16 +57,11 @@ impl Reconciler {
     /// Looks at the gates of every pool, and again when one is due to open or close.
     fn gates(&mut self, pass: &mut Pass) {
         for pool in &pass.pools {
-            let Some(object) = &pool.object else { continue };
-            let expected = pool.estimate();
-            let gates = self.gates.gates(Inputs {
-                pool: &pool.name,
-                spec: &object.spec,
-                fleet_paused: pass.snapshot.fleet_paused(),
-                clock_synchronized: pass.clock_synchronized,
-                needed: expected.drain.saturating_add(expected.reboot),
-                now: pass.wall,
-            });
+            let fleet_paused = pass.snapshot.fleet_paused();
+            let Some(inputs) = pool.gate_inputs(fleet_paused, pass.clock_synchronized, pass.wall) else {
+                continue;
+            };
+            let gates = self.gates.gates(inputs);
             if let Some(changes) = gates.changes {
                 let wait = Duration::try_from(changes.duration_since(pass.wall)).unwrap_or_default();
                 self.again(pass.now + wait);

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures};
 use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
+use jiff::Timestamp;
 
 use crate::Moment;
-use crate::controller::gates::Gates;
+use crate::controller::gates::{Gates, Inputs};
 use crate::controller::memory::{Alike, Offers, Soaks};
 use crate::controller::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::controller::publish::{Terms, desired_digest, made_for};
@@ -108,6 +109,19 @@ impl Pool {
             drain: seconds(medians.drain_seconds),
             reboot: seconds(medians.reboot_seconds),
         }
+    }
+
+    /// What the gates of the pool depend on; `None` for a pool that is gone.
+    pub fn gate_inputs(&self, fleet_paused: bool, clock_synchronized: bool, now: Timestamp) -> Option<Inputs<'_>> {
+        let expected = self.estimate();
+        Some(Inputs {
+            pool: &self.name,
+            spec: &self.object.as_ref()?.spec,
+            fleet_paused,
+            clock_synchronized,
+            needed: expected.drain.saturating_add(expected.reboot),
+            now,
+        })
     }
 
     /// The waves of the spec, and those that it does not name.

@@ -1,0 +1,183 @@
+//! The cluster as the controller sees it: made from the same objects by the same functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_api::berth::{BerthState, HoldPhase};
+use berth_api::condition::{self, pool as types};
+use berth_api::membership::Membership;
+use berth_api::{NodeName, PoolName, keys};
+use berth_core::Moment;
+use berth_core::controller::belonging::Belonging;
+use berth_core::controller::facts::{self, Occupied, Pool, Shared};
+use berth_core::controller::gates::{Gates, gates};
+use berth_core::controller::memory::{Alike, Offers, Soaks};
+use berth_core::controller::plan::{How, PoolFacts, Use};
+use berth_core::controller::snapshot::{self, Entry};
+use berth_core::controller::view::{FleetView, HostView, LeaseView, NodeView, PoolView};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
+
+use crate::Snapshot;
+use crate::nodes::silence;
+use crate::text::clean;
+
+/// What the controller makes of the objects. Empty is what it alone could know: its memory of offers and soaks beyond
+/// what is in status, its own writes under way, and which API servers answer.
+#[derive(Debug)]
+pub(crate) struct World {
+    seen: snapshot::Snapshot,
+    pools: BTreeMap<PoolName, Pool>,
+    /// Who belongs where.
+    pub(crate) membership: Arc<Membership>,
+    leases: Vec<LeaseView>,
+    occupied: Occupied,
+    heard: BTreeSet<NodeName>,
+    gates: BTreeMap<PoolName, Gates>,
+    epoch: u64,
+}
+
+impl World {
+    pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Self {
+        let seen = seen(snapshot);
+        let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
+        let pools = Pool::readable(&seen.pools);
+        let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
+        // No clock but the agent's and this one's tells of that.
+        let is_heard = |status| silence(status, now).is_none();
+        let heard = snapshot
+            .bootc_nodes
+            .iter()
+            .filter(|host| host.status.as_ref().is_some_and(is_heard));
+        Self {
+            membership: Belonging::default().of(&seen),
+            occupied: facts::occupied(&leases),
+            heard: heard.map(|host| NodeName::new(host.name_any())).collect(),
+            gates: pools
+                .iter()
+                .filter_map(|pool| {
+                    let inputs = pool.gate_inputs(seen.fleet_paused(), is_clock_synchronized(pool), now)?;
+                    Some((pool.name.clone(), gates(inputs)))
+                })
+                .collect(),
+            // Of all the berths: a new leader begins by fencing every one of them.
+            epoch: epochs.max().unwrap_or_default(),
+            pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
+            seen,
+            leases,
+        }
+    }
+
+    /// The pool, unless it cannot be read.
+    pub(crate) fn pool(&self, name: &str) -> Option<&Pool> {
+        self.pools.get(&PoolName::from(name))
+    }
+
+    /// What the plan of the pool's berths is made from.
+    pub(crate) fn facts(&self, pool: &Pool) -> PoolFacts {
+        let shared = Shared {
+            snapshot: &self.seen,
+            membership: &self.membership,
+            leases: &self.leases,
+            occupied: &self.occupied,
+            in_doubt: &BTreeSet::new(),
+            confirmed_gone: &BTreeSet::new(),
+            heard: &self.heard,
+            offers: &Offers::default(),
+            soaks: &Soaks::default(),
+            alike: &Alike::default(),
+            gates: &self.gates,
+            alone: &BTreeSet::new(),
+            now: Moment::default(),
+            epoch: self.epoch,
+        };
+        shared.of(pool)
+    }
+
+    /// How much of the pool's capacity is used up, and by whom.
+    pub(crate) fn room(&self, pool: &str) -> Room {
+        self.pool(pool)
+            .map_or_else(Room::default, |pool| Room::of(&self.facts(pool)))
+    }
+}
+
+/// A pool's capacity, and what uses it up.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    pub(crate) capacity: usize,
+    /// How each of them uses capacity up, in words that begin with the name.
+    pub(crate) users: BTreeMap<String, String>,
+}
+
+impl Room {
+    pub(crate) fn of(facts: &PoolFacts) -> Self {
+        let users = facts
+            .uses()
+            .into_iter()
+            .map(|user| (user.who.clone(), words(facts, &user)));
+        Self {
+            capacity: facts.capacity,
+            users: users.collect(),
+        }
+    }
+
+    pub(crate) fn free(&self) -> usize {
+        self.capacity.saturating_sub(self.users.len())
+    }
+}
+
+/// `n7 holds berth workers-0 (draining)`, `n3 is not Ready`.
+fn words(facts: &PoolFacts, user: &Use) -> String {
+    let who = &user.who;
+    let of_user = facts.berths.iter().find_map(|seen| {
+        let berth = seen.berth.as_ref().ok()?;
+        berth.node().filter(|(node, _)| node.as_str() == who)?;
+        Some((&seen.lease, &berth.state))
+    });
+    match (user.how, of_user) {
+        (How::Holds, Some((lease, BerthState::Held(holding)))) => {
+            let phase = match holding.phase {
+                HoldPhase::Taken => "draining",
+                HoldPhase::Committed => "rebooting",
+                HoldPhase::Releasing(_) => "giving it back",
+            };
+            format!("{who} holds berth {lease} ({phase})")
+        }
+        (How::IsOffered, Some((lease, _))) => format!("{who} is offered berth {lease}"),
+        (how, _) => format!("{} is {}", clean(who), how.words()),
+    }
+}
+
+/// The clock is the controller's. It says so in the pool's status when it cannot trust it.
+fn is_clock_synchronized(pool: &Pool) -> bool {
+    let status = pool.object.as_ref().and_then(|object| object.status.as_ref());
+    let window = status.and_then(|status| condition::find(&status.conditions, types::WINDOW_OPEN));
+    window.is_none_or(|window| window.reason != "ClockNotSynchronized")
+}
+
+fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
+    let pool = |object: &berth_api::pool::BootcNodePool| PoolView::of(DeserializeGuard(Ok(object.clone())));
+    let host = |object: &berth_api::node::BootcNode| HostView::of(DeserializeGuard(Ok(object.clone())));
+    let fleet = snapshot.fleet.clone();
+    let berths = snapshot
+        .leases
+        .iter()
+        .filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
+    snapshot::Snapshot {
+        pools: Arc::new(snapshot.pools.iter().map(|o| entry(o, pool(o))).collect()),
+        hosts: Arc::new(snapshot.bootc_nodes.iter().map(|o| entry(o, host(o))).collect()),
+        nodes: Arc::new(snapshot.nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
+        leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
+        fleet: fleet.map(|o| entry(&o.clone(), FleetView::of(DeserializeGuard(Ok(o)))).1),
+    }
+}
+
+fn entry<V>(object: &impl ResourceExt, view: V) -> (String, Entry<V>) {
+    let entry = Entry {
+        view: Arc::new(view),
+        version: object.resource_version().unwrap_or_default(),
+        heard: Moment::default(),
+    };
+    (object.name_any(), entry)
+}
