@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use crate::Snapshot;
 use crate::world::World;
 
-/// What is known of one node.
+/// Objects of one node.
 #[derive(Debug, Clone)]
 pub(crate) struct Member<'a> {
     pub(crate) name: String,
@@ -50,16 +50,16 @@ impl Member<'_> {
     }
 }
 
-/// Whether the label takes the node out of every pool.
+/// Tells whether the label takes the node out of every pool.
 pub(crate) fn is_excluded(node: &Node) -> bool {
     node.labels().contains_key(keys::LABEL_EXCLUDE)
 }
 
-/// Who belongs where.
+/// All nodes, and their pools.
 #[derive(Debug)]
 pub(crate) struct Roster<'a> {
     nodes: BTreeMap<String, Member<'a>>,
-    /// What the controller makes of them.
+    /// The cluster as the controller sees it.
     pub(crate) world: World,
 }
 

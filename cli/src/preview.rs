@@ -23,10 +23,10 @@ use crate::nodes::{silence, versions};
 use crate::text::{clean, columns, cut, short, until};
 use crate::world::Room;
 
-/// So many nodes are named in a line.
+/// Number of nodes that a line names.
 const NAMED: usize = 3;
 
-/// What would happen to a pool.
+/// Preview of a pool.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolPreview {
@@ -34,26 +34,26 @@ pub struct PoolPreview {
     pub name: String,
     /// The reference that its admin wrote.
     pub image: String,
-    /// What it is resolved to, in words.
+    /// Target that the reference is resolved to, in words.
     pub target: Option<String>,
     /// Nodes that the selector matches and that belong to this pool.
     pub members: usize,
     /// Members that run the target already.
     pub up_to_date: usize,
-    /// How many members may be worked on at once.
+    /// Number of members that may be worked on at once.
     pub capacity: usize,
-    /// How much of that is free now.
+    /// Part of the capacity that is free now.
     pub free: usize,
-    /// What blocks the whole pool, or uses up its capacity.
+    /// Reasons that block the whole pool, or use up its capacity.
     pub blocks: Vec<String>,
-    /// What the order takes for granted, what is not known here, and what will be away meanwhile.
+    /// Notes on what the order takes for granted, what is not known here, and what will be away meanwhile.
     pub notes: Vec<String>,
     /// The members that would go, in the order in which they would be offered a berth; then those that cannot go, and nodes
     /// in conflict or excluded.
     pub nodes: Vec<PreviewRow>,
 }
 
-/// What would happen to a node.
+/// Preview of a node.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewRow {
@@ -65,13 +65,13 @@ pub struct PreviewRow {
     /// The wave that it goes in, when there is more than one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wave: Option<String>,
-    /// What it runs.
+    /// Image that it runs.
     pub from: String,
-    /// What it would run.
+    /// Image that it would run.
     pub to: String,
-    /// How far it is.
+    /// Progress of the node.
     pub state: String,
-    /// What blocks this node.
+    /// Reasons that block this node.
     pub blocks: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ struct Outlook<'a> {
     pool: &'a BootcNodePool,
     target: Option<&'a Target>,
     facts: PoolFacts,
-    /// What the controller would do now.
+    /// Plan that the controller would make now.
     plan: Plan,
     forecast: Forecast,
     now: Timestamp,
@@ -177,7 +177,7 @@ impl<'a> Outlook<'a> {
         }
     }
 
-    /// Why the plan offers the member nothing, where somebody who reads the plan's target may be told.
+    /// Reason for which the plan offers the member nothing; none while the image is not resolved.
     fn wait(&self, member: &Member<'_>) -> Option<Wait> {
         let waits = self.plan.waiting.get(&NodeName::from(member.name.as_str())).copied();
         waits.filter(|_| self.target.is_some())
@@ -216,7 +216,7 @@ impl<'a> Outlook<'a> {
         blocks
     }
 
-    /// What a row says of a reason to wait: nothing where another column, or a line above, says it.
+    /// Words of a row for a reason to wait: none where another column, or a line above, says it.
     fn wait_words(&self, wait: Wait, member: &Member<'_>) -> Option<String> {
         let wave = || {
             let mut waves = self.plan.waves.iter();
@@ -242,7 +242,7 @@ impl<'a> Outlook<'a> {
         })
     }
 
-    /// What blocks all of it, or uses up its capacity.
+    /// Reasons that block all of it, or use up its capacity.
     fn pool_blocks(&self, room: &Room) -> Vec<String> {
         let mut blocks = Vec::new();
         let image = clean(self.pool.spec.image_ref());
@@ -288,7 +288,7 @@ impl<'a> Outlook<'a> {
         Some(format!("wave {} is not proven: {named}", self.wave(first.wave)))
     }
 
-    /// What the order takes for granted, what is not known here, and what will be away meanwhile.
+    /// Says what the order takes for granted, what is not known here, and what will be away meanwhile.
     fn notes(&self, control_plane: &[&str]) -> Vec<String> {
         let mut notes = vec![];
         let going = || self.forecast.turns.iter().filter(|turn| turn.comes);
@@ -364,7 +364,7 @@ fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
     strays.filter_map(conflict).chain(excluded).collect()
 }
 
-/// What the pool's reference is resolved to; nothing while that speaks of an older spec.
+/// Target of the pool's reference; none while the status speaks of an older spec.
 fn target(pool: &BootcNodePool) -> Option<&Target> {
     let target = pool.status.as_ref()?.target.as_ref()?;
     (target.image == pool.spec.image_ref()).then_some(target)

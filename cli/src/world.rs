@@ -23,13 +23,13 @@ use crate::Snapshot;
 use crate::nodes::silence;
 use crate::text::clean;
 
-/// What the controller makes of the objects. Empty is what it alone could know: its memory of offers and soaks beyond
+/// Facts that the controller makes of the objects. Empty is what it alone could know: its memory of offers and soaks beyond
 /// what is in status, its own writes under way, and which API servers answer.
 #[derive(Debug)]
 pub(crate) struct World {
     seen: snapshot::Snapshot,
     pools: BTreeMap<PoolName, Pool>,
-    /// Who belongs where.
+    /// Membership of all nodes.
     pub(crate) membership: Arc<Membership>,
     leases: Vec<LeaseView>,
     occupied: Occupied,
@@ -74,7 +74,7 @@ impl World {
         self.pools.get(&PoolName::from(name))
     }
 
-    /// What the plan of the pool's berths is made from.
+    /// Facts for the plan of the pool's berths.
     pub(crate) fn facts(&self, pool: &Pool) -> PoolFacts {
         let shared = Shared {
             snapshot: &self.seen,
@@ -95,7 +95,7 @@ impl World {
         shared.of(pool)
     }
 
-    /// How much of the pool's capacity is used up, and by whom.
+    /// Capacity of the pool, and the nodes that use it up.
     pub(crate) fn room(&self, pool: &str) -> Room {
         self.pool(pool)
             .map_or_else(Room::default, |pool| Room::of(&self.facts(pool)))
@@ -106,7 +106,7 @@ impl World {
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     pub(crate) capacity: usize,
-    /// How each of them uses capacity up, in words that begin with the name.
+    /// Reason for which each of them uses capacity up, in words that begin with its name.
     pub(crate) users: BTreeMap<String, String>,
 }
 

@@ -111,7 +111,7 @@ impl Pool {
         }
     }
 
-    /// What the gates of the pool depend on; `None` for a pool that is gone.
+    /// Inputs of the pool's gates; `None` for a pool that is gone.
     pub fn gate_inputs(&self, fleet_paused: bool, clock_synchronized: bool, now: Timestamp) -> Option<Inputs<'_>> {
         let expected = self.estimate();
         Some(Inputs {

@@ -176,7 +176,7 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// What comes before the zone and the name when members are put in order.
+/// Sort key of a member, before its zone and its name.
 pub(super) type Rank = (usize, u32, bool, u32);
 
 /// The rank of a member that is known to have let so many offers lapse.
@@ -188,7 +188,7 @@ pub(super) fn rank(member: &Member, lapses: u32) -> Rank {
     (member.wave, lapses, !member.unavailable(), bad_turns)
 }
 
-/// Who let an offer lapse, as the closed berths tell: the last one for each berth.
+/// Nodes that let an offer lapse, as the closed berths tell: the last one for each berth.
 pub(super) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {

@@ -26,7 +26,7 @@ const LOOKS: usize = 1_000_000;
 /// The order in which members would go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// Those that do not run what they should, the first to go first. Who cannot go at all comes last.
+    /// Turns of the members that do not run what they should, the first to go first; those that cannot go come last.
     pub turns: Vec<Turn>,
     /// The members of the first wave that is never proven unless somebody helps: those that keep all later waves waiting.
     pub stuck: Vec<NodeName>,
@@ -39,8 +39,8 @@ pub struct Turn {
     pub node: NodeName,
     /// Its wave, as an index into [`PoolFacts::waves`].
     pub wave: usize,
-    /// It comes without anybody's help. Otherwise something is in its way that does not end by itself: a failure, a missing
-    /// image, or other members that use up all capacity or keep an earlier wave from being proven.
+    /// True when it comes without anybody's help. Otherwise something is in its way that does not end by itself: a failure,
+    /// a missing image, or other members that use up all capacity or keep an earlier wave from being proven.
     pub comes: bool,
 }
 
@@ -86,11 +86,11 @@ impl PoolFacts {
 
 /// A pool in a future in which all goes well.
 struct Future {
-    /// What the next plan is made from. Between rounds its members are those that take part in every round.
+    /// Facts that the next plan is made from. Between rounds its members are those that take part in every round.
     facts: PoolFacts,
     /// The other members, in the order of their ranks: each queue is what is left of a zone, under the name of its first.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
-    /// Those that cannot go and were taken out, so that others can.
+    /// Members that cannot go and were taken out, so that others can.
     aside: Vec<Member>,
     helped: bool,
 }
@@ -265,7 +265,7 @@ impl Future {
         uncordoned
     }
 
-    /// Whether the member has somewhere to go.
+    /// Tells whether the member has somewhere to go.
     fn goes(&self, member: &Member) -> bool {
         candidates::wanted(member, &self.facts.failures).is_ok()
     }
@@ -296,7 +296,7 @@ impl Future {
         stuck
     }
 
-    /// Those whose turn never came, in order.
+    /// Turns of the members that were never offered a berth, in order.
     fn left(self) -> Vec<Turn> {
         let fit = self.fit.into_values().flat_map(BTreeMap::into_values).flatten();
         let mut left: Vec<Member> = self.facts.members.into_iter().chain(self.aside).chain(fit).collect();
@@ -328,7 +328,7 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
     }
 }
 
-/// Who holds a berth or is offered one: what they were going to do is done after the first round.
+/// Nodes that hold a berth or are offered one: what they were going to do is done after the first round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     let nodes = facts.readable().filter_map(|(_, berth)| berth.node());
     nodes.map(|(_, uid)| uid.clone()).collect()

@@ -241,7 +241,7 @@ pub struct Plan {
 }
 
 impl PoolFacts {
-    /// Everyone who uses up capacity as it is now, before anything is offered.
+    /// Nodes that use up capacity as it is now, before anything is offered.
     pub fn uses(&self) -> Vec<Use> {
         Occupancy::uses(self, &self.berths, &[])
     }
