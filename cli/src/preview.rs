@@ -13,6 +13,7 @@ use berth_api::waves::is_control_plane;
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use berth_core::controller::facts::Pool;
 use berth_core::controller::plan::{Forecast, Plan, PoolFacts, Turn, Wait, forecast, plan};
+use berth_core::controller::quorum::Meanwhile;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -232,7 +233,7 @@ impl<'a> Outlook<'a> {
             Wait::NotPublished
             | Wait::NotObserved
             | Wait::NotPrepared
-            | Wait::Alone
+            | Wait::ControlPlane(_)
             | Wait::NoClock
             | Wait::TooLate => wait.words().to_owned(),
             Wait::UpToDate | Wait::NotStaged | Wait::Silent | Wait::HasBerth | Wait::Gate | Wait::Halted => {
@@ -297,20 +298,18 @@ impl<'a> Outlook<'a> {
             notes.push("who let offers lapse is known only from the last one of each berth".to_owned());
         }
         let of_control_plane = |turn: &&Turn| control_plane.contains(&turn.node.as_str());
-        let mut servers = going()
+        let servers: Vec<_> = going()
             .filter(of_control_plane)
-            .map(|turn| turn.node.to_string())
-            .peekable();
-        let Some(first) = servers.peek().cloned() else {
+            .map(|turn| turn.node.as_str())
+            .collect();
+        if servers.is_empty() {
             return notes;
-        };
-        notes.push(match control_plane.len() {
-            1 => format!("{first} is the only control plane node: while it is down, the API server is away"),
-            2 => format!(
-                "of two control plane nodes none has a majority of etcd alone: while {} is down, the API server may be away",
-                servers.collect::<Vec<_>>().join(" or ")
-            ),
-            _ => "which API servers answer is known to the controller alone; the order takes it that they do".to_owned(),
+        }
+        notes.push(match Meanwhile::of(control_plane.len()) {
+            Some(meanwhile) => format!("{} is {}", servers.join(" or "), meanwhile.words()),
+            None => {
+                "which API servers answer is known to the controller alone; the order takes it that they do".to_owned()
+            }
         });
         notes
     }

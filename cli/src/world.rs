@@ -88,7 +88,6 @@ impl World {
             soaks: &Soaks::default(),
             alike: &Alike::default(),
             gates: &self.gates,
-            alone: &BTreeSet::new(),
             now: Moment::default(),
             epoch: self.epoch,
         };

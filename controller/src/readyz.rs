@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use berth_core::controller::servers::Answers;
+use berth_core::controller::servers::{Answers, Asked};
 use futures::future::join_all;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
@@ -81,8 +81,7 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
         let before = lock(&answers).clone();
         let after = prober.round(before).await;
         let now = time::now();
-        let ready: Vec<_> = after.servers.keys().map(|s| (*s, after.is_ready(s, now))).collect();
-        let news = Some((after.listed, ready));
+        let news = Some((after.listed, after.states(now)));
         *lock(&answers) = after;
         if news != told {
             told = news;
@@ -106,9 +105,13 @@ impl Prober {
         match tokio::time::timeout(DEADLINE, self.slices.list(&ListParams::default().labels(SLICES))).await {
             Ok(Ok(slices)) => {
                 let listed = servers(&slices.items).into_iter();
-                let last = |server| answers.servers.get(&server).copied().flatten();
+                let new = Asked {
+                    since: time::now(),
+                    ready: None,
+                };
+                let known = |server| answers.servers.get(&server).copied().unwrap_or(new);
                 answers = Answers {
-                    servers: listed.map(|server| (server, last(server))).collect(),
+                    servers: listed.map(|server| (server, known(server))).collect(),
                     listed: true,
                 };
             }
@@ -125,7 +128,9 @@ impl Prober {
         for (server, found) in join_all(asked).await {
             match found {
                 Ok(client) => {
-                    answers.servers.insert(server, Some(time::now()));
+                    if let Some(asked) = answers.servers.get_mut(&server) {
+                        asked.ready = Some(time::now());
+                    }
                     self.clients.insert(server, client);
                 }
                 Err(error) => {

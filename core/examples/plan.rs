@@ -102,7 +102,7 @@ impl World {
         let objects: &Objects<PoolView> = &self.snapshot.pools;
         let pools = Pool::readable(objects);
         let (mut belonging, mut making, mut planning, mut publishing) = (vec![], vec![], vec![], vec![]);
-        let (gone, in_doubt, alone, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        let (gone, in_doubt, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
         let (offers, soaks, alike) = (Offers::default(), Soaks::default(), Alike::default());
         let (mut offered, mut published) = (0, 0);
         for _ in 0..RUNS {
@@ -120,7 +120,6 @@ impl World {
                 soaks: &soaks,
                 alike: &alike,
                 gates: &gates,
-                alone: &alone,
                 now: Moment::default(),
                 epoch: EPOCH,
             };

@@ -305,7 +305,7 @@ fn member(node: usize, one: &OneMember) -> Member {
         heard: true,
         wave: 0,
         zone: String::new(),
-        alone: false,
+        control_plane: None,
         clock_synchronized: true,
         estimate: Estimate::default(),
     }

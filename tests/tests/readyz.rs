@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use berth_controller::readyz::Readyz;
 use berth_controller::store::Store;
-use berth_core::controller::servers::{Answers, alone};
+use berth_core::controller::quorum::{self, Cause};
+use berth_core::controller::servers::Answers;
 use berth_core::controller::view::{News, NodeView};
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::hosts::real::{Bridge, bridge, unavailable};
@@ -116,23 +117,19 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!readyz.answers(false).listed);
     let node = control_plane_node()?;
-    let is_alone = |answers: &Answers| {
-        alone(
-            &node,
-            [&node].into_iter(),
-            answers,
-            |_| false,
-            berth_controller::time::now(),
-        )
+    let withheld = |answers: &Answers| {
+        let control_plane = quorum::ControlPlane::of([&node].into_iter(), answers, berth_controller::time::now());
+        control_plane.verdict(&node.uid).and_then(|verdict| verdict.withhold)
     };
-    assert!(is_alone(&readyz.answers(true)), "not known yet");
+    let is_alone = |answers: &Answers| withheld(answers).is_some();
+    assert_eq!(withheld(&readyz.answers(true)), Some(Cause::NotKnown));
     until(&readyz, "no server is listed", |a| a.listed && a.servers.is_empty()).await?;
     assert!(!is_alone(&readyz.answers(true)));
 
     list(plane.admin_client(), first).await?;
     list(plane.admin_client(), second).await?;
     until(&readyz, "the first answers", |a| {
-        a.servers.get(&first).is_some_and(Option::is_some)
+        a.servers.get(&first).is_some_and(|asked| asked.ready.is_some())
     })
     .await?;
     assert!(
@@ -148,7 +145,10 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
         .context("nobody was woken")?;
 
     server.stop(Duration::from_secs(5));
-    let took = until(&readyz, "the second is missed", is_alone).await?;
+    let took = until(&readyz, "the second is missed", |a| {
+        withheld(a) == Some(Cause::NoOtherServer)
+    })
+    .await?;
     println!("it is missed after {took:?}");
     // An answer counts for 15 s; then comes a round of at most 7 s.
     ensure!(took < Duration::from_secs(25), "missed too late: {took:?}");

@@ -8,8 +8,9 @@ use berth_api::berth::{Berth, lease};
 use berth_api::node::Hold;
 use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, WaveState};
 use berth_api::{NodeName, NodeUid};
-use berth_core::controller::facts::{Pool, Shared};
-use berth_core::controller::plan::{BerthWrite, Plan, Wait, Why, plan};
+use berth_core::controller::facts::Pool;
+use berth_core::controller::plan::{BerthWrite, Plan, Wait, Why};
+use berth_core::controller::quorum::Cause;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -42,9 +43,9 @@ impl Reconciler {
             pass.plans.clear();
             return Ok(());
         }
-        let servers = (pass.alone.clone(), pass.servers.clone());
+        let control_plane = self.shared(pass).control_plane(pass.answers.as_ref());
         self.look_at_servers(pass);
-        if pass.leases != known || (&pass.alone, &pass.servers) != (&servers.0, &servers.1) {
+        if pass.leases != known || self.shared(pass).control_plane(pass.answers.as_ref()) != control_plane {
             self.plans(pass);
         }
         for pool in pass.pools.clone() {
@@ -104,12 +105,8 @@ impl Reconciler {
             LazyCell::new(|| -> BTreeSet<&NodeUid> { pass.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
         self.offers.keep(|uid| uids.contains(uid));
         let shared = self.shared(pass);
-        let mut alone = pass.alone.clone();
-        let each = |pool: &Pool| {
-            let plan = |alone: &BTreeSet<NodeUid>| plan(&Shared { alone, ..shared }.of(pool), pass.wall);
-            (pool.name.clone(), one_server(&pass.servers, &mut alone, plan))
-        };
-        pass.plans = pass.pools.iter().map(each).collect();
+        let control_plane = shared.control_plane(pass.answers.as_ref());
+        pass.plans = shared.plans(&pass.pools, control_plane, pass.wall);
         self.learn(pass);
     }
 
@@ -199,27 +196,6 @@ impl Reconciler {
     }
 }
 
-/// Plans so that of the control plane nodes `servers` at most one is offered a berth in a pass: whether another one may go
-/// down as well is judged when the first one has its offer.
-fn one_server(
-    servers: &BTreeSet<NodeUid>,
-    alone: &mut BTreeSet<NodeUid>,
-    plan: impl Fn(&BTreeSet<NodeUid>) -> Plan,
-) -> Plan {
-    let first = plan(alone);
-    let mut offered = first.writes.iter().filter_map(|write| match write {
-        BerthWrite::Update {
-            berth, why: Why::Offer, ..
-        } => berth.offer().map(|offer| &offer.uid),
-        _ => None,
-    });
-    let Some(uid) = offered.find(|uid| servers.contains(*uid)) else {
-        return first;
-    };
-    alone.extend(servers.iter().filter(|other| *other != uid).cloned());
-    plan(alone)
-}
-
 /// What a waiting node is told, when something keeps its berth closed that is not about itself.
 fn hold(plan: &Plan, wait: Wait) -> Option<Hold> {
     let own = |reason: &str| Hold {
@@ -252,7 +228,8 @@ fn hold(plan: &Plan, wait: Wait) -> Option<Hold> {
             })
         }
         Wait::FailedBefore => Some(own("FailedBefore")),
-        Wait::Alone => Some(own("NoOtherAPIServer")),
+        Wait::ControlPlane(Cause::Unfenced) => None,
+        Wait::ControlPlane(cause) => Some(own(cause.reason())),
         Wait::NoClock => Some(own("ClockNotSynchronized")),
         Wait::TooLate => Some(own("WindowTooShort")),
         _ => None,
@@ -351,58 +328,6 @@ mod tests {
         assert_eq!(renewed(&taken, &taken.revoked(Some("Paused".into())).unwrap()), at(1));
         assert_eq!(renewed(&taken, &taken.stamped(2)), at(1));
         assert_eq!(renewed(&closed, &offered), at(7));
-    }
-
-    #[test]
-    fn control_plane_nodes_are_offered_berths_one_after_the_other() {
-        let target = format!("sha256:{}", "0".repeat(64))
-            .parse::<berth_api::Digest>()
-            .unwrap();
-        let names = ["c1", "c2", "n1"];
-        // The shape of a plan: whoever is not alone is offered a berth.
-        let plan = |alone: &BTreeSet<NodeUid>| {
-            let offers = names
-                .iter()
-                .zip(0..)
-                .filter(|(name, _)| !alone.contains(&NodeUid::from(**name)));
-            let write = |(name, index): (&&str, u32)| {
-                let offer = Offer {
-                    node: (*name).into(),
-                    uid: (*name).into(),
-                    target: target.clone(),
-                    open_until: None,
-                };
-                let berth = Berth::new("p".into(), index, 1).offered(offer).unwrap();
-                BerthWrite::Update {
-                    lease: berth.name(),
-                    berth,
-                    why: Why::Offer,
-                }
-            };
-            Plan {
-                writes: offers.map(write).collect(),
-                ..Plan::default()
-            }
-        };
-        let offered = |plan: &Plan| -> Vec<String> {
-            let nodes = plan.writes.iter().map(|write| match write {
-                BerthWrite::Update { berth, .. } => berth.node().unwrap().0.to_string(),
-                _ => panic!(),
-            });
-            nodes.collect()
-        };
-        let servers: BTreeSet<NodeUid> = ["c1".into(), "c2".into()].into();
-        let mut alone = BTreeSet::new();
-        assert_eq!(offered(&one_server(&servers, &mut alone, plan)), ["c1", "n1"]);
-        assert_eq!(
-            offered(&one_server(&servers, &mut alone, plan)),
-            ["c1", "n1"],
-            "nor by the next pool"
-        );
-        assert_eq!(
-            offered(&one_server(&BTreeSet::new(), &mut BTreeSet::new(), plan)),
-            names
-        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use berth_core::controller::memory::{Alike, Leaves, Offers, Soaks};
 use berth_core::controller::overdue::Overdue;
 use berth_core::controller::plan::Plan;
 use berth_core::controller::publish;
+use berth_core::controller::servers::Answers;
 use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::view::LeaseView;
 use berth_core::controller::view::News;
@@ -108,10 +109,8 @@ struct Pass {
     occupied: Occupied,
     heard: BTreeSet<NodeName>,
     confirmed_gone: BTreeSet<NodeUid>,
-    /// Nodes that run an API server while no other one answers.
-    alone: BTreeSet<NodeUid>,
-    /// Control plane nodes without a berth that do not run their pool's target.
-    servers: BTreeSet<NodeUid>,
+    /// What the API servers say, if any control plane node is to be updated.
+    answers: Option<Answers>,
     /// This machine's clock is synchronised.
     clock_synchronized: bool,
     resolutions: BTreeMap<PoolName, Resolution>,
@@ -254,7 +253,6 @@ impl Reconciler {
             soaks: &self.soaks,
             alike: &self.alike,
             gates: &pass.gates,
-            alone: &pass.alone,
             now: pass.now,
             epoch: self.kube.epoch(),
         }

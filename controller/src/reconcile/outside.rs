@@ -3,16 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use berth_api::PoolName;
 use berth_api::berth::Berth;
 use berth_api::condition::{find, is_true, pool as types};
 use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
-use berth_api::waves::is_control_plane;
-use berth_api::{NodeUid, PoolName};
 use berth_core::controller::facts::Pool;
 use berth_core::controller::plan::BerthWrite;
-use berth_core::controller::publish::desired_digest;
-use berth_core::controller::servers;
-use berth_core::controller::view::NodeView;
 
 use super::{Pass, Reconciler};
 use crate::clock::Clock;
@@ -44,22 +40,12 @@ impl Reconciler {
         self.look_at_servers(pass);
     }
 
-    /// Works out which control plane nodes must not go down now. For one that has no berth yet, the servers of those that
-    /// have one do not count: these go down without being asked again. A holder is judged by what answers alone, or two
-    /// that are stuck would keep each other from going on.
+    /// Takes note of what the API servers have answered, and sees to it that they are asked as long as somebody depends
+    /// on it.
     pub(super) fn look_at_servers(&mut self, pass: &mut Pass) {
-        let waiting: Vec<&NodeView> = pass.pools.iter().flat_map(|pool| control_plane(pass, pool)).collect();
-        let answers = self.outside.readyz.answers(!waiting.is_empty());
-        let nodes = || pass.snapshot.nodes.values().map(|node| node.view.as_ref());
-        let has_berth = |uid: &NodeUid| pass.occupied.by_uid.contains_key(uid);
-        let alone = |node: &&&NodeView| {
-            let busy = |uid: &NodeUid| !has_berth(&node.uid) && has_berth(uid);
-            servers::alone(node, nodes(), &answers, busy, pass.now)
-        };
-        let uid = |node: &&NodeView| node.uid.clone();
-        let alone: BTreeSet<NodeUid> = waiting.iter().filter(alone).map(uid).collect();
-        let servers = waiting.iter().map(uid).filter(|uid| !has_berth(uid)).collect();
-        (pass.alone, pass.servers) = (alone, servers);
+        let wanted = self.shared(pass).updates_control_plane(&pass.pools);
+        let answers = self.outside.readyz.answers(wanted);
+        pass.answers = wanted.then_some(answers);
     }
 
     /// Tells of a berth that was taken away from its holder.
@@ -101,28 +87,6 @@ impl Reconciler {
             }
         }
     }
-}
-
-/// The control plane nodes among a pool's members that do not run its target yet.
-fn control_plane<'a>(pass: &'a Pass, pool: &Pool) -> Vec<&'a NodeView> {
-    let nodes = pass
-        .membership
-        .members(&pool.name)
-        .filter_map(|name| pass.snapshot.nodes.get(name.as_str()));
-    let outdated = |node: &&NodeView| {
-        let report = pass
-            .snapshot
-            .hosts
-            .get(node.name.as_str())
-            .and_then(|host| host.view.report());
-        let desired = desired_digest(pool.target(), &node.architecture);
-        desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
-    };
-    nodes
-        .map(|node| node.view.as_ref())
-        .filter(|node| is_control_plane(&node.labels))
-        .filter(outdated)
-        .collect()
 }
 
 fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {

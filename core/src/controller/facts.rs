@@ -250,8 +250,6 @@ pub struct Shared<'a> {
     pub alike: &'a Alike,
     /// The gates of each pool.
     pub gates: &'a BTreeMap<PoolName, Gates>,
-    /// Nodes that run an API server while no other one answers.
-    pub alone: &'a BTreeSet<NodeUid>,
     /// When the ages of the offers are measured.
     pub now: Moment,
     /// The epoch of this leader.
@@ -339,7 +337,6 @@ impl Shared<'_> {
             first.is_some_and(|first| h.view.observed_since(first))
         });
         member.wave = waves.number(&node.labels);
-        member.alone = self.alone.contains(&node.uid);
         member.lapses = member
             .desired
             .as_ref()
@@ -388,7 +385,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) ->
         heard,
         wave: 0,
         zone,
-        alone: false,
+        control_plane: None,
         clock_synchronized: report.clock_synchronized,
         estimate: Estimate {
             // One slow drain must not shut the node out of its windows for ever.

@@ -60,6 +60,11 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
+    /// How often the node let an offer lapse, of whichever digest that was last.
+    pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
+        self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
+    }
+
     /// Forgets the Nodes that are not among these.
     pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
         self.lapses.retain(|uid, _| is_there(uid));

@@ -1,7 +1,7 @@
 //! What the controller decides for the fleet.
 //!
 //! [`view`] and [`snapshot`] are what it knows. From that, [`belonging`] says who is a member of which pool, [`gates`]
-//! and [`servers`] what keeps berths closed, [`publish`] what each node is told, [`plan`] what becomes of the berths, and
+//! and [`quorum`] what keeps berths closed (the latter by what the [`servers`] answer), [`publish`] what each node is told, [`plan`] what becomes of the berths, and
 //! [`aggregate`] what the pools' status says. [`facts`] leads from one to the next, and [`memory`] and [`overdue`] keep
 //! what one process has seen.
 
@@ -12,7 +12,9 @@ pub mod gates;
 pub mod memory;
 pub mod overdue;
 pub mod plan;
+pub mod plans;
 pub mod publish;
+pub mod quorum;
 pub mod servers;
 pub mod snapshot;
 pub mod view;

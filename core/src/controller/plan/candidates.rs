@@ -7,6 +7,8 @@ use berth_api::pool::WaveState;
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
+use crate::controller::quorum::Cause;
+
 use super::{Failures, Member, Occupancy, PoolFacts, Progress, SeenBerth};
 
 /// Why a member is not offered a berth.
@@ -40,8 +42,8 @@ pub enum Wait {
     Wave,
     /// An earlier wave is proven, and soaks.
     Soaking,
-    /// It runs an API server, and no other one answers.
-    Alone,
+    /// It carries the control plane, and I11 keeps it up for this reason.
+    ControlPlane(Cause),
     /// Windows apply, and its clock is not synchronised.
     NoClock,
     /// Its drain and reboot would take longer than the window stays open.
@@ -74,7 +76,7 @@ impl Wait {
             Self::Halted => "waits because the rollout is halted",
             Self::Wave => "waits for an earlier wave",
             Self::Soaking => "waits until an earlier wave has soaked",
-            Self::Alone => "waits until another API server answers /readyz",
+            Self::ControlPlane(cause) => cause.words(),
             Self::NoClock => "waits because its clock is not synchronised",
             Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
             Self::Unresolved => "waits until the pool's new image is resolved",
@@ -123,15 +125,21 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), Wait> {
     Ok(())
 }
 
-/// What closes the berths for this node alone.
-pub(super) fn gated(facts: &PoolFacts, progress: &Progress, member: &Member, now: Timestamp) -> Option<Wait> {
+/// What closes the berths for this node alone. `at_work`: this plan takes down another control plane node.
+pub(super) fn gated(
+    facts: &PoolFacts,
+    progress: &Progress,
+    member: &Member,
+    at_work: Option<Cause>,
+    now: Timestamp,
+) -> Option<Wait> {
     match progress.waits(member) {
         Some(WaveState::Soaking) => return Some(Wait::Soaking),
         Some(_) => return Some(Wait::Wave),
         None => {}
     }
-    if member.alone {
-        return Some(Wait::Alone);
+    if let Some(cause) = member.control_plane.and_then(|verdict| verdict.withhold.or(at_work)) {
+        return Some(Wait::ControlPlane(cause));
     }
     let closes = facts.closes?;
     if !member.clock_synchronized {
@@ -147,13 +155,13 @@ pub(super) fn gated(facts: &PoolFacts, progress: &Progress, member: &Member, now
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
-        None => closed_for_alone(member),
+        None => member.control_plane?.ask_back.map(Cause::reason),
     }
 }
 
-/// The same, whatever the waves say.
-pub(super) fn closed_for_alone(member: &Member) -> Option<&'static str> {
-    member.alone.then_some("NoOtherAPIServer")
+/// Why a holder that cannot give back does not go on to another image, whatever the waves say.
+pub(super) fn stays(member: &Member) -> Option<&'static str> {
+    member.control_plane?.stay.map(Cause::reason)
 }
 
 /// Why an open offer is to be withdrawn. Softer than [`ready`]: an agent that has yet to report, or is not heard,

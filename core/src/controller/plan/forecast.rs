@@ -320,7 +320,7 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         observed: true,
         prepared: true,
         heard: true,
-        alone: false,
+        control_plane: None,
         clock_synchronized: true,
         // The berth forgets it with its next turn.
         lapses: member.lapses.max(u32::from(lapsed)),

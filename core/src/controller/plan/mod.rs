@@ -13,6 +13,8 @@ use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use jiff::Timestamp;
 
+use crate::controller::quorum::{Cause, Verdict};
+
 mod candidates;
 mod failures;
 mod forecast;
@@ -21,7 +23,7 @@ mod occupancy;
 mod properties;
 mod settle;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod waves;
 
 pub use candidates::Wait;
@@ -133,8 +135,8 @@ pub struct Member {
     pub wave: usize,
     /// Its zone; nodes without one are in one zone together.
     pub zone: String,
-    /// It runs an API server, and no other one answers.
-    pub alone: bool,
+    /// What I11 says about it, when it carries the control plane.
+    pub control_plane: Option<Verdict>,
     /// Its agent reports that the host's clock is synchronised.
     pub clock_synchronized: bool,
     /// How long its drain and its reboot are expected to take.
@@ -307,6 +309,8 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     let mut free = Free::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
     let unfenced = facts.unfenced();
+    // I11: of the control plane this plan takes down no more than one node, whatever each of them could do by itself.
+    let mut at_work = None;
     while let Some(member) = queue.next() {
         // What is closed comes before what its agent has yet to report: it is told to the agent, which then has to report
         // anew, and must not be taken back because of that.
@@ -315,7 +319,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
             () if occupancy.has(&member.uid) => Err(Wait::HasBerth),
             () if facts.gate.is_some() => Err(Wait::Gate),
             () if plan.gate.is_some() => Err(Wait::Halted),
-            () => candidates::gated(facts, progress, member, now).map_or(Ok(target), Err),
+            () => candidates::gated(facts, progress, member, at_work, now).map_or(Ok(target), Err),
         });
         let may = may.and_then(|target| {
             candidates::ready(member, &target)?;
@@ -331,6 +335,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 plan.writes.push(write);
                 occupancy.offered(member);
                 queue.offered(member);
+                at_work = at_work.or(member.control_plane.map(|_| Cause::OtherAtWork));
             }
             Err(wait) => drop(plan.waiting.insert(member.name.clone(), wait)),
         }

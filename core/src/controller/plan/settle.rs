@@ -181,7 +181,7 @@ impl<'a> Desk<'a> {
         let can_give_back = |m: &Member| uncommitted && m.ready;
         let own = |m: &Member| match can_give_back(m) {
             true => candidates::closed_for(self.progress, m),
-            false => candidates::closed_for_alone(m),
+            false => candidates::stays(m),
         };
         let gate = || self.gate.map(|g| g.reason).or_else(|| member.and_then(own));
         let reason = match member {

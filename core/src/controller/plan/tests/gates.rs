@@ -95,7 +95,7 @@ fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for
     );
     f.berths = vec![seen(committed(0, "n2").revoked(Some("WaveWaiting".into())).unwrap())];
     assert_eq!(words(&now(&f)), ["p-0 Unrevoke n2"]);
-    f.members[1].alone = true;
+    f.members[1].control_plane = Some(asked_back());
     f.berths = vec![seen(committed(0, "n2"))];
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"NoOtherAPIServer\") n2"]);
 }
@@ -226,9 +226,45 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
 #[test]
 fn a_control_plane_node_waits_for_another_api_server() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(taken(0, "n1"))]);
-    f.members[0].alone = true;
-    f.members[1].alone = true;
+    f.members[0].control_plane = Some(asked_back());
+    f.members[1].control_plane = Some(asked_back());
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Revoke(\"NoOtherAPIServer\") n1"]);
-    assert_eq!(plan.waiting[&"n2".into()], Wait::Alone);
+    assert_eq!(plan.waiting[&"n2".into()], Wait::ControlPlane(Cause::NoOtherServer));
+}
+
+#[test]
+fn what_is_not_known_of_the_servers_withholds_an_offer_and_takes_nothing_back() {
+    let unknown = Some(Verdict {
+        withhold: Some(Cause::NotKnown),
+        ..Verdict::default()
+    });
+    for (berth, holder) in [
+        (taken(0, "n1"), "n1"),
+        (offered(0, "n1"), "n1"),
+        (committed(0, "n1"), "n1"),
+    ] {
+        let mut f = facts(2, names(&["n1", "n2"]), vec![seen(berth), seen(closed(1))]);
+        f.members.iter_mut().for_each(|m| m.control_plane = unknown);
+        let plan = now(&f);
+        assert!(plan.writes.is_empty(), "{holder} keeps its berth: {plan:?}");
+        assert_eq!(plan.waiting[&"n2".into()], Wait::ControlPlane(Cause::NotKnown));
+    }
+}
+
+#[test]
+fn a_plan_offers_a_berth_to_one_control_plane_node() {
+    let berths = (0..4).map(|i| seen(closed(i))).collect();
+    let mut f = facts(4, names(&["c1", "c2", "n1"]), berths);
+    f.members[0].control_plane = Some(Verdict::default());
+    f.members[1].control_plane = Some(Verdict::default());
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer c1", "p-1 Offer n1"]);
+    assert_eq!(plan.waiting[&"c2".into()], Wait::ControlPlane(Cause::OtherAtWork));
+    f.members[0].heard = false;
+    assert_eq!(
+        words(&now(&f)),
+        ["p-0 Offer c2", "p-1 Offer n1"],
+        "one that gets none keeps nobody"
+    );
 }

@@ -7,20 +7,20 @@ use super::*;
 
 mod gates;
 
-pub(super) fn digest(n: u8) -> Digest {
+pub(crate) fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
 
-pub(super) fn at(seconds: i64) -> Timestamp {
+pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
 
-pub(super) fn uid(name: &str) -> NodeUid {
+pub(crate) fn uid(name: &str) -> NodeUid {
     NodeUid::new(format!("uid-{name}"))
 }
 
 /// A member that is fit for an offer of digest 2.
-pub(super) fn member(name: &str) -> Member {
+pub(crate) fn member(name: &str) -> Member {
     Member {
         name: name.into(),
         uid: uid(name),
@@ -40,13 +40,23 @@ pub(super) fn member(name: &str) -> Member {
         heard: true,
         wave: 0,
         zone: String::new(),
-        alone: false,
+        control_plane: None,
         clock_synchronized: true,
         estimate: Estimate::default(),
     }
 }
 
-pub(super) fn wave(name: &str, soak: u64, soaked: u64) -> Wave {
+/// A control plane node that must not go down, as is known for certain.
+pub(crate) fn asked_back() -> Verdict {
+    let cause = Some(Cause::NoOtherServer);
+    Verdict {
+        withhold: cause,
+        ask_back: cause,
+        stay: cause,
+    }
+}
+
+pub(crate) fn wave(name: &str, soak: u64, soaked: u64) -> Wave {
     Wave {
         name: name.into(),
         soak: Duration::from_secs(soak),
@@ -54,18 +64,18 @@ pub(super) fn wave(name: &str, soak: u64, soaked: u64) -> Wave {
     }
 }
 
-pub(super) fn gate(reason: &'static str) -> Option<Gate> {
+pub(crate) fn gate(reason: &'static str) -> Option<Gate> {
     Some(Gate {
         reason,
         message: String::new(),
     })
 }
 
-pub(super) fn closed(index: u32) -> Berth {
+pub(crate) fn closed(index: u32) -> Berth {
     Berth::new("p".into(), index, 7)
 }
 
-pub(super) fn offered(index: u32, node: &str) -> Berth {
+pub(crate) fn offered(index: u32, node: &str) -> Berth {
     let offer = Offer {
         node: node.into(),
         uid: uid(node),
@@ -75,18 +85,18 @@ pub(super) fn offered(index: u32, node: &str) -> Berth {
     closed(index).offered(offer).unwrap()
 }
 
-pub(super) fn taken(index: u32, node: &str) -> Berth {
+pub(crate) fn taken(index: u32, node: &str) -> Berth {
     let boot = BootId::from("b");
     offered(index, node)
         .taken(&node.into(), &uid(node), Some(digest(1)), boot)
         .unwrap()
 }
 
-pub(super) fn committed(index: u32, node: &str) -> Berth {
+pub(crate) fn committed(index: u32, node: &str) -> Berth {
     taken(index, node).committed(BootId::from("b")).unwrap()
 }
 
-pub(super) fn seen(berth: Berth) -> SeenBerth {
+pub(crate) fn seen(berth: Berth) -> SeenBerth {
     SeenBerth {
         lease: berth.name(),
         berth: Ok(berth),
@@ -104,7 +114,7 @@ fn unreadable(index: u32) -> SeenBerth {
     }
 }
 
-pub(super) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> PoolFacts {
+pub(crate) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> PoolFacts {
     PoolFacts {
         pool: "p".into(),
         epoch: 7,
@@ -344,7 +354,7 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
                 ..member("n2")
             });
         }),
-        ("alone", |f| f.members[0].alone = true),
+        ("alone", |f| f.members[0].control_plane = Some(asked_back())),
         ("unresolved", |f| f.unresolved = true),
         ("member", |f| drop(f.members.remove(0))),
         ("target", |f| f.members[0].desired = Some(digest(3))),

@@ -1,0 +1,64 @@
+//! The plans of all pools: each counts what those before it offer to control plane nodes (I11). Pure.
+
+use std::collections::BTreeMap;
+
+use berth_api::PoolName;
+use berth_api::waves::is_control_plane;
+use jiff::Timestamp;
+
+use crate::controller::facts::{Pool, Shared};
+use crate::controller::plan::Plan;
+use crate::controller::publish::desired_digest;
+use crate::controller::quorum::ControlPlane;
+use crate::controller::servers::Answers;
+use crate::controller::view::NodeView;
+
+impl Shared<'_> {
+    /// Whether any pool has a control plane node that does not run its target: only then somebody has to ask the servers.
+    pub fn updates_control_plane(&self, pools: &[Pool]) -> bool {
+        pools.iter().any(|pool| {
+            let names = self.membership.members(&pool.name);
+            let nodes = names.filter_map(|name| self.snapshot.nodes.get(name.as_str()));
+            let mut carriers = nodes.map(|n| n.view.as_ref()).filter(|n| is_control_plane(&n.labels));
+            carriers.any(|node| self.is_outdated(pool, node))
+        })
+    }
+
+    fn is_outdated(&self, pool: &Pool, node: &NodeView) -> bool {
+        let host = self.snapshot.hosts.get(node.name.as_str());
+        let report = host.and_then(|host| host.view.report());
+        let desired = desired_digest(pool.target(), &node.architecture);
+        desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
+    }
+
+    /// The control plane with the berths as they were read. Without answers, nothing of it is going to be updated.
+    pub fn control_plane(&self, answers: Option<&Answers>) -> ControlPlane {
+        let Some(answers) = answers else {
+            return ControlPlane::default();
+        };
+        let nodes = self.snapshot.nodes.values().map(|node| node.view.as_ref());
+        ControlPlane::of(nodes, answers, self.now).with_leases(self.leases, self.in_doubt, self.epoch)
+    }
+
+    /// Plans all pools. The pool whose control plane nodes let the most offers lapse comes last, or it would get the turn
+    /// of the control plane again and again.
+    pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
+        let lapses = self.lapses(&control_plane);
+        let mut pools: Vec<&Pool> = pools.iter().collect();
+        pools.sort_by_key(|pool| lapses.get(&pool.name).copied().unwrap_or_default());
+        let plan = |pool: &Pool| (pool.name.clone(), control_plane.plan(&mut self.of(pool), wall));
+        pools.into_iter().map(plan).collect()
+    }
+
+    /// The most offers that one control plane node of each pool has let lapse.
+    fn lapses(&self, control_plane: &ControlPlane) -> BTreeMap<&PoolName, u32> {
+        let mut most = BTreeMap::new();
+        for (name, uid) in control_plane.nodes() {
+            if let Some(pool) = self.membership.pool_of(name) {
+                let lapses = most.entry(pool).or_default();
+                *lapses = self.offers.lapses_of_any(uid).max(*lapses);
+            }
+        }
+        most
+    }
+}

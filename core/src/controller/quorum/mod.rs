@@ -1,0 +1,416 @@
+//! Invariant I11: how many of the nodes that carry the control plane may be away at once. Pure.
+//!
+//! Each node with a control plane label is taken to run an API server and, since etcd is stacked, one etcd member. A node
+//! without the label runs an API server when one is listed at its address. One of these nodes at a time is worked on,
+//! whichever pools they are in; none while another one is worse off; and the others must be a majority of the servers and
+//! of the members that the cluster has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use berth_api::berth::{Berth, BerthState, HoldPhase};
+use berth_api::seeded::Bug;
+use berth_api::waves::is_control_plane;
+use berth_api::{NodeName, NodeUid, keys};
+use jiff::Timestamp;
+
+use crate::Moment;
+use crate::controller::plan::{self, BerthWrite, Plan, PoolFacts, Why};
+use crate::controller::servers::{Answers, State};
+use crate::controller::view::{LeaseView, NodeView};
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+/// What stands against taking down a node of the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Another one holds a berth, or is offered one.
+    OtherAtWork,
+    /// Another one is not Ready, or cordoned.
+    OtherUnavailable,
+    /// The others would be no majority of the API servers or etcd members.
+    NoMajority,
+    /// No other API server answers.
+    NoOtherServer,
+    /// Not all API servers have been asked yet.
+    NotKnown,
+    /// A write of a former leader, or one of unknown fate, may still open a berth of any pool.
+    Unfenced,
+}
+
+impl Cause {
+    /// CamelCase reason.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::OtherAtWork => "OtherControlPlaneNode",
+            Self::OtherUnavailable => "ControlPlaneUnavailable",
+            Self::NoMajority => "NoMajority",
+            Self::NoOtherServer => "NoOtherAPIServer",
+            Self::NotKnown => "APIServersNotKnown",
+            Self::Unfenced => "Fencing",
+        }
+    }
+
+    /// For people, behind the node's name.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::OtherAtWork => "waits until another control plane node is updated",
+            Self::OtherUnavailable => "waits until every other control plane node is Ready and schedulable",
+            Self::NoMajority => "waits until the other control plane nodes are a majority without it",
+            Self::NoOtherServer => "waits until another API server answers /readyz",
+            Self::NotKnown => "waits until the API servers have been asked for /readyz",
+            Self::Unfenced => "waits for the new leader",
+        }
+    }
+}
+
+/// What I11 says about one node of the control plane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Why it is offered no berth.
+    pub withhold: Option<Cause>,
+    /// Why its offer is withdrawn, or its berth asked back as long as it can give that back: only what is known for
+    /// certain, never that something is not known yet.
+    pub ask_back: Option<Cause>,
+    /// Why it does not go on to another image under a boot that cannot be proven. What others hold is no reason: two that
+    /// are stuck would keep each other from going on for ever (I10).
+    pub stay: Option<Cause>,
+}
+
+/// What is away while a node of a small control plane is down: with one or two members no majority can be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// The only API server, and the only etcd member.
+    Everything,
+    /// One of two etcd members, so that the other cannot write.
+    Majority,
+}
+
+impl Meanwhile {
+    /// Loss with one of so many members away; `None` where the rest is a majority.
+    pub fn of(members: usize) -> Option<Self> {
+        match members {
+            1 => Some(Self::Everything),
+            2 => Some(Self::Majority),
+            _ => None,
+        }
+    }
+
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Everything => "the only control plane node: while it is down no API server answers",
+            Self::Majority => {
+                "one of two control plane nodes: while it is down etcd has no majority, and the API fails"
+            }
+        }
+    }
+}
+
+/// How far a berth is, in the order in which its node is preferred over another that is at work as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    Offered,
+    Taken,
+    /// Or giving back; or its Lease cannot be read.
+    Committed,
+}
+
+/// How badly off a node is: one that is worse off goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    Nothing,
+    CordonedByOthers,
+    /// It has no berth any more, and still carries our cordon.
+    CordonedByUs,
+    NotReady,
+}
+
+/// A node of the control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Carrier {
+    uid: NodeUid,
+    name: NodeName,
+    /// It has the label, and so an etcd member.
+    member: bool,
+    excluded: bool,
+    ready: bool,
+    unschedulable: bool,
+    our_cordon: bool,
+    at_work: Option<Work>,
+    /// How many servers are listed at its addresses, and the state of the best of them.
+    servers: usize,
+    server: Option<State>,
+}
+
+impl Carrier {
+    fn of(node: &NodeView, own: &[State]) -> Self {
+        Self {
+            uid: node.uid.clone(),
+            name: node.name.clone(),
+            member: is_control_plane(&node.labels),
+            excluded: node.labels.contains_key(keys::LABEL_EXCLUDE),
+            ready: node.ready,
+            unschedulable: node.unschedulable,
+            our_cordon: node.our_cordon,
+            at_work: None,
+            servers: own.len(),
+            server: own.iter().max().copied(),
+        }
+    }
+
+    fn trouble(&self) -> Trouble {
+        match () {
+            () if !self.ready => Trouble::NotReady,
+            () if self.our_cordon && self.at_work.is_none() => Trouble::CordonedByUs,
+            () if self.unschedulable && !self.our_cordon => Trouble::CordonedByOthers,
+            () => Trouble::Nothing,
+        }
+    }
+
+    /// Whether it is expected to stay up as far as its Node says. A cordon of somebody else stops no etcd member; on a node
+    /// that Berth was told to leave alone it announces that somebody takes it down.
+    fn stays_up(&self) -> bool {
+        match self.trouble() {
+            Trouble::Nothing => true,
+            Trouble::CordonedByOthers => !self.excluded,
+            Trouble::CordonedByUs | Trouble::NotReady => false,
+        }
+    }
+}
+
+/// The nodes that carry the control plane, across all pools, and what is known of their servers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ControlPlane {
+    carriers: Vec<Carrier>,
+    /// The API servers were listed.
+    listed: bool,
+    /// How many are.
+    total: usize,
+    /// The states of those at an address that no Node has.
+    unplaced: Vec<State>,
+    /// A write that this leader did not make, or whose fate it does not know, may still open a berth.
+    unfenced: bool,
+}
+
+fn majority(of: usize) -> usize {
+    of / 2 + 1
+}
+
+impl ControlPlane {
+    /// The control plane among these Nodes: all that the cluster has, in whichever pool or in none. Nobody is at work yet.
+    pub fn of<'a>(nodes: impl Iterator<Item = &'a NodeView>, answers: &Answers, now: Moment) -> Self {
+        let states = answers.states(now);
+        let mut placed: BTreeSet<SocketAddr> = BTreeSet::new();
+        let mut at: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
+        for server in states.keys() {
+            at.entry(server.ip()).or_default().push(*server);
+        }
+        let mut carriers = vec![];
+        for node in nodes {
+            // Most clusters have more nodes than servers, and most passes need to know of none.
+            let addresses = node.addresses.iter().filter(|_| !at.is_empty());
+            let own = addresses.filter_map(|a| at.get(&a.parse().ok()?)).flatten();
+            let own: BTreeSet<SocketAddr> = own.copied().collect();
+            if own.is_empty() && !is_control_plane(&node.labels) {
+                continue;
+            }
+            let own_states: Vec<State> = own.iter().filter_map(|server| states.get(server).copied()).collect();
+            carriers.push(Carrier::of(node, &own_states));
+            placed.extend(own);
+        }
+        let unplaced = states.iter().filter(|(server, _)| !placed.contains(server));
+        Self {
+            carriers,
+            listed: answers.listed,
+            total: states.len(),
+            unplaced: unplaced.map(|(_, state)| *state).collect(),
+            unfenced: false,
+        }
+    }
+
+    /// The same, with the berths of all pools as they were read, by the leader with that epoch.
+    #[must_use]
+    pub fn with_leases(mut self, leases: &[LeaseView], in_doubt: &BTreeSet<String>, epoch: u64) -> Self {
+        for lease in leases {
+            match &lease.berth {
+                Ok(berth) => self.see(berth, berth.epoch == epoch && !in_doubt.contains(lease.name())),
+                Err(_) => {
+                    let labels = lease.lease.metadata.labels.as_ref();
+                    if let Some(node) = labels.and_then(|l| l.get(keys::LABEL_NODE)) {
+                        self.at_work(|c| c.name.as_str() == node, Work::Committed);
+                    }
+                }
+            }
+        }
+        self
+    }
+
+    /// Notes a berth of any pool, and whether no write but the next one of this leader can land on it.
+    pub fn see(&mut self, berth: &Berth, fenced: bool) {
+        self.unfenced |= !fenced && !Bug::NoEpochStamp.is_awake();
+        let work = match &berth.state {
+            BerthState::Closed(_) => return,
+            BerthState::Offered(_) => Work::Offered,
+            BerthState::Held(holding) if holding.phase == HoldPhase::Taken => Work::Taken,
+            BerthState::Held(_) => Work::Committed,
+        };
+        // A Node that was created anew is the same machine.
+        if let Some((name, uid)) = berth.node() {
+            self.at_work(|c| c.uid == *uid || c.name == *name, work);
+        }
+    }
+
+    fn at_work(&mut self, is_it: impl Fn(&Carrier) -> bool, work: Work) {
+        for carrier in self.carriers.iter_mut().filter(|c| is_it(c)) {
+            carrier.at_work = carrier.at_work.max(Some(work));
+        }
+    }
+
+    /// Plans one pool's berths so that I11 holds, and counts what the plan offers: the plans of all pools are made by one
+    /// such value, one after the other.
+    pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
+        for member in &mut facts.members {
+            member.control_plane = self.verdict(&member.uid);
+        }
+        let plan = plan::plan(facts, now);
+        for write in &plan.writes {
+            if let BerthWrite::Update {
+                berth, why: Why::Offer, ..
+            } = write
+            {
+                self.see(berth, true);
+            }
+        }
+        plan
+    }
+
+    /// The nodes of the control plane.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeUid)> {
+        self.carriers.iter().map(|c| (&c.name, &c.uid))
+    }
+
+    /// What is away while a node of the control plane is down, however carefully it is done.
+    pub fn meanwhile(&self) -> Option<Meanwhile> {
+        Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
+    }
+
+    /// What I11 says about a node; `None` for one that does not carry the control plane.
+    pub fn verdict(&self, uid: &NodeUid) -> Option<Verdict> {
+        let node = self.carriers.iter().find(|c| c.uid == *uid)?;
+        Some(Verdict {
+            withhold: self.withhold(node),
+            ask_back: self.ask_back(node),
+            stay: (!self.another_answers(node, true)).then_some(Cause::NoOtherServer),
+        })
+    }
+
+    fn others(&self, node: &Carrier) -> impl Iterator<Item = &Carrier> {
+        self.carriers.iter().filter(|other| other.uid != node.uid)
+    }
+
+    fn withhold(&self, node: &Carrier) -> Option<Cause> {
+        if self.others(node).any(|other| other.at_work.is_some()) {
+            return Some(Cause::OtherAtWork);
+        }
+        // Who is excluded is waited for by nobody, but counts where majorities do.
+        let mut heeded = self.others(node).filter(|other| !other.excluded);
+        if heeded.any(|other| other.trouble() > node.trouble()) {
+            return Some(Cause::OtherUnavailable);
+        }
+        let known = || self.listed && self.lacking(node, false).is_none();
+        self.lacking(node, true)
+            .or_else(|| (!known()).then_some(Cause::NotKnown))
+            .or(self.unfenced.then_some(Cause::Unfenced))
+    }
+
+    fn ask_back(&self, node: &Carrier) -> Option<Cause> {
+        let work = node.at_work?;
+        // Two at work at once: one of them became a control plane node meanwhile. One goes on.
+        let goes_first = |other: &Carrier| {
+            other
+                .at_work
+                .is_some_and(|theirs| theirs > work || theirs == work && other.name < node.name)
+        };
+        if self.others(node).any(goes_first) {
+            return Some(Cause::OtherAtWork);
+        }
+        let is_down = |other: &Carrier| !other.ready && !other.excluded;
+        if node.ready && self.others(node).any(is_down) {
+            return Some(Cause::OtherUnavailable);
+        }
+        self.lacking(node, true)
+    }
+
+    /// What the cluster would lack without the node. `hopeful`: servers of which nothing is known yet are up.
+    fn lacking(&self, node: &Carrier, hopeful: bool) -> Option<Cause> {
+        if !self.another_answers(node, hopeful) {
+            return Some(Cause::NoOtherServer);
+        }
+        (!self.keeps_majority(node, hopeful)).then_some(Cause::NoMajority)
+    }
+
+    /// Whether another server answers, if the cluster has more than one and the node may run one of them.
+    ///
+    /// A server leaves the list when it stops, so the list alone does not tell how many there are: every other control
+    /// plane node that is not excluded is taken to have one. A node at whose address none is listed runs none, unless
+    /// there are servers at addresses that no node has; then one of these may be its own.
+    fn another_answers(&self, node: &Carrier, hopeful: bool) -> bool {
+        let on_nodes = self.others(node).filter_map(|o| o.server);
+        let on_nodes = on_nodes.filter(|s| answers(*s, hopeful)).count();
+        let elsewhere = self.unplaced.iter().filter(|s| answers(**s, hopeful)).count();
+        if node.server.is_some() {
+            let more = self.total > node.servers || self.others(node).any(|o| o.member && !o.excluded);
+            return !more || on_nodes + elsewhere > 0;
+        }
+        let may_run_one = node.member && !self.unplaced.is_empty() && self.total > 1;
+        !may_run_one || on_nodes + elsewhere.saturating_sub(1) > 0
+    }
+
+    /// Whether the others are a majority of the etcd members and of the servers. None can be kept of two.
+    fn keeps_majority(&self, node: &Carrier, hopeful: bool) -> bool {
+        // Nothing is taken away by working on what is down already. One that is not Ready may serve all the same.
+        let own = self.state(node);
+        let serves = own.is_some_and(|state| answers(state, !hopeful));
+        if !node.ready && !serves {
+            return true;
+        }
+        let is_up = |other: &&Carrier| match self.state(other) {
+            Some(state) => answers(state, hopeful) && (!node.ready || other.stays_up()),
+            None => other.stays_up(),
+        };
+        let members = self.carriers.iter().filter(|c| c.member).count();
+        let rest = self.others(node).filter(|o| o.member).filter(is_up).count();
+        if node.member && members > 2 && rest < majority(members) {
+            return false;
+        }
+        // One address that no node has is a load balancer's, or somebody else's business.
+        if self.total == self.unplaced.len() && self.total < 2 {
+            return true;
+        }
+        let has_server = |c: &&Carrier| c.server.is_some() || self.unplaced.is_empty() && c.member && !c.excluded;
+        let servers = self.carriers.iter().filter(has_server).count() + self.unplaced.len();
+        let elsewhere = self.unplaced.iter().filter(|s| answers(**s, hopeful)).count();
+        let of_its_own = usize::from(!has_server(&node));
+        let rest = self.others(node).filter(has_server).filter(is_up).count() + elsewhere.saturating_sub(of_its_own);
+        servers <= 2 || rest >= majority(servers)
+    }
+
+    /// The state of the node's server; `None` when nothing can be told about it.
+    fn state(&self, node: &Carrier) -> Option<State> {
+        match node.server {
+            _ if !self.listed => Some(State::Unknown),
+            Some(state) => Some(state),
+            None if self.total == 0 || !self.unplaced.is_empty() => None,
+            // It has left the list.
+            None => Some(State::Away),
+        }
+    }
+}
+
+fn answers(state: State, hopeful: bool) -> bool {
+    state == State::Ready || hopeful && state == State::Unknown
+}

@@ -1,0 +1,231 @@
+//! Whatever the state, the plans of all pools together keep I11.
+
+use berth_api::berth::Berth;
+use proptest::prelude::*;
+
+use super::tests::{answers, node, of};
+use super::*;
+use crate::controller::plan::Member;
+use crate::controller::plan::tests::{closed, committed, digest, facts, member, offered, seen, taken};
+use crate::controller::servers::Asked;
+
+const NODES: [&str; 6] = ["n1", "n2", "n3", "n4", "n5", "n6"];
+const EPOCH: u64 = 7;
+
+fn any_node(index: usize) -> impl Strategy<Value = NodeView> {
+    let mostly = || prop::bool::weighted(0.85);
+    (prop::bool::weighted(0.7), mostly(), mostly(), mostly(), mostly()).prop_map(
+        move |(member, ready, schedulable, free, included)| {
+            let labels = [
+                member.then_some("node-role.kubernetes.io/control-plane"),
+                (!included).then_some(keys::LABEL_EXCLUDE),
+            ];
+            let labels: Vec<&str> = labels.into_iter().flatten().collect();
+            NodeView {
+                ready,
+                unschedulable: !schedulable,
+                our_cordon: !free,
+                ..node(NODES[index], &format!("10.0.0.{index}"), &labels)
+            }
+        },
+    )
+}
+
+fn any_state() -> impl Strategy<Value = State> {
+    prop_oneof![6 => Just(State::Ready), 1 => Just(State::Away), 1 => Just(State::Unknown)]
+}
+
+/// Berths of one pool, which is the one of every second node.
+fn any_berth(index: u32) -> impl Strategy<Value = Berth> {
+    (0usize..12, 0usize..NODES.len(), prop::bool::weighted(0.03)).prop_map(move |(kind, node, old)| {
+        let berth = match kind {
+            0 => offered(index, NODES[node]),
+            1 => taken(index, NODES[node]),
+            2 => committed(index, NODES[node]),
+            _ => closed(index),
+        };
+        berth.stamped(if old { EPOCH - 1 } else { EPOCH })
+    })
+}
+
+#[derive(Debug, Clone)]
+struct World {
+    nodes: Vec<NodeView>,
+    answers: Answers,
+    pools: Vec<PoolFacts>,
+}
+
+prop_compose! {
+    fn any_world()(
+        nodes in [0, 1, 2, 3, 4, 5].map(any_node),
+        count in 1usize..=NODES.len(),
+        states in proptest::array::uniform6(prop::option::weighted(0.8, any_state())),
+        unplaced in prop::collection::vec(any_state(), 0..3),
+        listed in prop::bool::weighted(0.9),
+        pools in proptest::array::uniform6(0usize..3),
+        berths in [[0, 1, 2].map(any_berth), [0, 1, 2].map(any_berth)],
+        capacity in 1usize..4,
+    ) -> World {
+        let nodes: Vec<NodeView> = nodes.into_iter().take(count).collect();
+        let at = |n: usize| format!("10.0.0.{n}");
+        let placed = states.iter().enumerate().filter_map(|(n, state)| Some((at(n), (*state)?)));
+        let elsewhere = unplaced.iter().enumerate().map(|(n, state)| (format!("192.0.2.{n}"), *state));
+        let servers: Vec<(String, State)> = placed.chain(elsewhere).collect();
+        let servers: Vec<(&str, State)> = servers.iter().map(|(a, s)| (a.as_str(), *s)).collect();
+        let answers = if listed { answers(&servers) } else { Answers::default() };
+        let pool = |(number, berths): (usize, [Berth; 3])| {
+            let name = ["p", "q"][number];
+            // The helpers make berths of pool p.
+            let berths = berths.map(|berth| seen(Berth { pool: name.into(), ..berth })).to_vec();
+            let is_member = |(node, pool): &(&NodeView, &usize)| {
+                **pool == number && !node.labels.contains_key(keys::LABEL_EXCLUDE)
+            };
+            let members = nodes.iter().zip(&pools).filter(is_member).map(|(node, _)| as_member(node)).collect();
+            PoolFacts { pool: name.into(), ..facts(capacity, members, berths) }
+        };
+        let pools = [0, 1].into_iter().zip(berths).map(pool).collect();
+        World { nodes, answers, pools }
+    }
+}
+
+fn as_member(node: &NodeView) -> Member {
+    Member {
+        ready: node.ready,
+        unschedulable: node.unschedulable,
+        our_cordon: node.our_cordon,
+        desired: Some(digest(2)),
+        ..member(node.name.as_str())
+    }
+}
+
+impl World {
+    fn state(&self, node: &NodeView) -> Option<State> {
+        let server = self.answers.servers.iter();
+        let mut own = server.filter(|(s, _)| node.addresses.contains(&s.ip().to_string()));
+        own.next()
+            .map(|(_, asked)| asked.state(Moment::after(std::time::Duration::from_secs(3600))))
+    }
+
+    fn carriers(&self) -> impl Iterator<Item = &NodeView> {
+        let carries = |n: &&NodeView| is_control_plane(&n.labels) || self.state(n).is_some();
+        self.nodes.iter().filter(carries)
+    }
+
+    fn berths(&self) -> impl Iterator<Item = &Berth> {
+        self.pools
+            .iter()
+            .flat_map(|pool| &pool.berths)
+            .filter_map(|s| s.berth.as_ref().ok())
+    }
+
+    /// Judges one offer by the words of I11, while these have a berth or an offer.
+    fn judge(&self, uid: &NodeUid, at_work: &BTreeSet<NodeUid>) {
+        let Some(node) = self.carriers().find(|n| n.uid == *uid) else {
+            return;
+        };
+        assert!(self.answers.listed, "nobody goes before the servers are known");
+        assert!(
+            self.berths().all(|b| b.epoch == EPOCH),
+            "an earlier leader may still open one"
+        );
+        let others = || self.carriers().filter(|n| n.uid != *uid);
+        assert!(
+            !others().any(|n| at_work.contains(&n.uid)),
+            "one at a time, across pools"
+        );
+        if !node.ready {
+            return;
+        }
+        let included = |n: &&NodeView| !n.labels.contains_key(keys::LABEL_EXCLUDE);
+        assert!(
+            others()
+                .filter(included)
+                .all(|n| n.ready && (node.our_cordon || !n.our_cordon)),
+            "none while another is down"
+        );
+        let is_up = |n: &&NodeView| n.ready && matches!(self.state(n), None | Some(State::Ready));
+        let members = || self.nodes.iter().filter(|n| is_control_plane(&n.labels));
+        let (all, rest) = (
+            members().count(),
+            members().filter(|n| n.uid != *uid).filter(is_up).count(),
+        );
+        let is_member = is_control_plane(&node.labels);
+        assert!(
+            !is_member || all < 3 || rest > all / 2,
+            "{rest} of {all} members are left"
+        );
+        // Servers that are listed, wherever they are.
+        let ready = |asked: &&Asked| asked.state(Moment::after(std::time::Duration::from_secs(3600))) == State::Ready;
+        let (all, ready) = (
+            self.answers.servers.len(),
+            self.answers.servers.values().filter(ready).count(),
+        );
+        let own = usize::from(self.state(node) == Some(State::Ready));
+        assert!(
+            own == 0 || all < 3 || ready - own > all / 2,
+            "{ready} of {all} servers answer"
+        );
+        assert!(own == 0 || all < 2 || ready > own, "another one answers");
+    }
+}
+
+/// What the offers of these plans lead to, judged in the order in which they are made.
+fn run(world: &World) {
+    let mut control_plane = of(&world.nodes, &world.answers);
+    world
+        .berths()
+        .for_each(|berth| control_plane.see(berth, berth.epoch == EPOCH));
+    let mut at_work: BTreeSet<NodeUid> = world.berths().filter_map(|b| Some(b.node()?.1.clone())).collect();
+    for pool in &world.pools {
+        let plan = control_plane.plan(&mut pool.clone(), Timestamp::UNIX_EPOCH);
+        for write in &plan.writes {
+            if let BerthWrite::Update {
+                berth, why: Why::Offer, ..
+            } = write
+            {
+                let (_, uid) = berth.node().unwrap();
+                world.judge(uid, &at_work);
+                at_work.insert(uid.clone());
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn every_offer_keeps_i11(world in any_world()) {
+        run(&world);
+    }
+
+    /// Nothing is asked back for what is not known, and an offer that may be made is not withdrawn at once.
+    #[test]
+    fn what_may_be_offered_is_not_asked_back(world in any_world()) {
+        for uid in world.nodes.iter().map(|n| &n.uid) {
+            let mut control_plane = of(&world.nodes, &world.answers);
+            world.berths().for_each(|berth| control_plane.see(berth, true));
+            let Some(Verdict { withhold: None, .. }) = control_plane.verdict(uid) else { continue };
+            let name = world.nodes.iter().find(|n| n.uid == *uid).unwrap().name.as_str();
+            for berth in [offered(9, name), taken(9, name)] {
+                control_plane.see(&berth, true);
+                let verdict = control_plane.verdict(uid).unwrap();
+                prop_assert_eq!((verdict.ask_back, verdict.stay), (None, None));
+            }
+        }
+    }
+
+    /// I10: where everything is well somebody may go, and those who wait for each other are none.
+    #[test]
+    fn a_control_plane_that_is_well_is_updated(world in any_world()) {
+        let well = |node: &NodeView| NodeView { ready: true, unschedulable: false, our_cordon: false, ..node.clone() };
+        let mut nodes: Vec<NodeView> = world.nodes.iter().map(well).collect();
+        nodes.iter_mut().for_each(|node| drop(node.labels.remove(keys::LABEL_EXCLUDE)));
+        let list: Vec<String> = (0..nodes.len()).map(|n| format!("10.0.0.{n}")).collect();
+        let list: Vec<(&str, State)> = list.iter().map(|a| (a.as_str(), State::Ready)).collect();
+        let control_plane = of(&nodes, &answers(&list));
+        for (_, uid) in control_plane.nodes() {
+            prop_assert_eq!(control_plane.verdict(uid).unwrap(), Verdict::default());
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Who of a control plane may go down, by example.
+
+use std::time::Duration;
+
+use berth_api::BootId;
+use berth_api::berth::{Berth, lease};
+use serde_json::json;
+
+use super::*;
+use crate::controller::plan::tests::{closed, committed, facts, member, offered, seen, taken, uid};
+use crate::controller::plan::{Member, Wait};
+use crate::controller::servers::Asked;
+
+const LABEL: &str = "node-role.kubernetes.io/control-plane";
+const NOW: Duration = Duration::from_secs(3600);
+
+pub(super) fn node(name: &str, address: &str, labels: &[&str]) -> NodeView {
+    let labels: BTreeMap<_, _> = labels.iter().map(|l| ((*l).to_owned(), String::new())).collect();
+    let object = json!({
+        "metadata": { "name": name, "uid": uid(name), "labels": labels },
+        "status": {
+            "conditions": [{ "type": "Ready", "status": "True" }],
+            "addresses": [
+                { "type": "Hostname", "address": name }, { "type": "InternalIP", "address": address },
+            ],
+        },
+    });
+    NodeView::of(&serde_json::from_value(object).unwrap())
+}
+
+/// So many control plane nodes, c1 at 10.0.0.1 and so on, and a worker w.
+fn cluster(count: usize) -> Vec<NodeView> {
+    let control = |n| node(&format!("c{n}"), &format!("10.0.0.{n}"), &[LABEL]);
+    let worker = node("w", "10.0.0.99", &[]);
+    (1..=count).map(control).chain([worker]).collect()
+}
+
+pub(super) fn asked(state: State) -> Asked {
+    let (long_ago, lately) = (Moment::default(), Moment::after(NOW));
+    match state {
+        State::Ready => Asked {
+            since: long_ago,
+            ready: Some(lately),
+        },
+        State::Unknown => Asked {
+            since: lately,
+            ready: None,
+        },
+        State::Away => Asked {
+            since: long_ago,
+            ready: None,
+        },
+    }
+}
+
+pub(super) fn answers(servers: &[(&str, State)]) -> Answers {
+    let one = |(address, state): &(&str, State)| (format!("{address}:6443").parse().unwrap(), asked(*state));
+    Answers {
+        listed: true,
+        servers: servers.iter().map(one).collect(),
+    }
+}
+
+/// Each control plane node has a server, and those of these numbers are in another state than ready.
+fn servers(count: usize, other: &[usize], state: State) -> Answers {
+    let addresses: Vec<String> = (1..=count).map(|n| format!("10.0.0.{n}")).collect();
+    let of = |n: usize| if other.contains(&n) { state } else { State::Ready };
+    let list: Vec<_> = addresses.iter().zip(1..).map(|(a, n)| (a.as_str(), of(n))).collect();
+    answers(&list)
+}
+
+pub(super) fn of(nodes: &[NodeView], answers: &Answers) -> ControlPlane {
+    ControlPlane::of(nodes.iter(), answers, Moment::after(NOW))
+}
+
+/// Why each of so many control plane nodes is offered no berth.
+fn withheld(control_plane: &ControlPlane, count: usize) -> Vec<Option<Cause>> {
+    let of = |n| control_plane.verdict(&uid(&format!("c{n}"))).unwrap().withhold;
+    (1..=count).map(of).collect()
+}
+
+fn ask_back(control_plane: &ControlPlane, name: &str) -> Option<Cause> {
+    control_plane.verdict(&uid(name)).unwrap().ask_back
+}
+
+const UNAVAILABLE: Option<Cause> = Some(Cause::OtherUnavailable);
+const AT_WORK: Option<Cause> = Some(Cause::OtherAtWork);
+const NO_MAJORITY: Option<Cause> = Some(Cause::NoMajority);
+const NO_OTHER: Option<Cause> = Some(Cause::NoOtherServer);
+const NOT_KNOWN: Option<Cause> = Some(Cause::NotKnown);
+
+#[test]
+fn nobody_goes_while_another_is_down_but_the_one_that_is_down() {
+    for count in [1, 2, 3, 5] {
+        let mut nodes = cluster(count);
+        assert_eq!(
+            withheld(&of(&nodes, &servers(count, &[], State::Ready)), count),
+            vec![None; count]
+        );
+        nodes[0].ready = false;
+        let mut expected = vec![UNAVAILABLE; count];
+        expected[0] = None;
+        let control_plane = of(&nodes, &servers(count, &[1], State::Away));
+        assert_eq!(withheld(&control_plane, count), expected, "{count}");
+        nodes[0].labels.remove(LABEL);
+        assert_eq!(of(&nodes, &Answers::default()).verdict(&uid("w")), None);
+    }
+}
+
+#[test]
+fn two_that_are_broken_are_repaired_one_after_the_other() {
+    let mut nodes = cluster(3);
+    (nodes[0].ready, nodes[1].ready) = (false, false);
+    let broken = |away: &[usize]| of(&nodes, &servers(3, away, State::Away));
+    assert_eq!(withheld(&broken(&[1, 2]), 3), [None, None, UNAVAILABLE]);
+    assert_eq!(
+        withheld(&broken(&[]), 3),
+        [None, None, UNAVAILABLE],
+        "both serve all the same"
+    );
+    // The second one serves, and is needed for the majority.
+    assert_eq!(withheld(&broken(&[1]), 3), [None, NO_MAJORITY, UNAVAILABLE]);
+    let mut control_plane = broken(&[1, 2]);
+    control_plane.see(&offered(0, "c1"), true);
+    assert_eq!(withheld(&control_plane, 3), [None, AT_WORK, AT_WORK]);
+}
+
+#[test]
+fn a_cordon_of_somebody_else_announces_that_the_node_goes_down() {
+    let mut nodes = cluster(3);
+    nodes[0].unschedulable = true;
+    let ready = servers(3, &[], State::Ready);
+    assert_eq!(withheld(&of(&nodes, &ready), 3), [None, UNAVAILABLE, UNAVAILABLE]);
+    let mut control_plane = of(&nodes, &ready);
+    control_plane.see(&taken(0, "c2"), true);
+    assert_eq!(ask_back(&control_plane, "c2"), None, "but it is not down");
+    nodes.iter_mut().for_each(|node| node.unschedulable = true);
+    assert_eq!(
+        withheld(&of(&nodes, &ready), 3),
+        [None; 3],
+        "some cordon all of them, for good"
+    );
+    // Two of five are down, and the three others are what is left of etcd.
+    let mut nodes = cluster(5);
+    (nodes[0].ready, nodes[1].ready, nodes[2].unschedulable) = (false, false, true);
+    let control_plane = of(&nodes, &servers(5, &[1, 2], State::Away));
+    assert_eq!(withheld(&control_plane, 3), [None, None, UNAVAILABLE]);
+    // Our cordon without a berth: the agent is about to remove it, or the host is going down.
+    let mut nodes = cluster(3);
+    (nodes[0].unschedulable, nodes[0].our_cordon) = (true, true);
+    assert_eq!(withheld(&of(&nodes, &ready), 3), [None, UNAVAILABLE, UNAVAILABLE]);
+}
+
+#[test]
+fn the_servers_that_answer_must_be_a_majority_without_it() {
+    let silent = |count, n| withheld(&of(&cluster(count), &servers(count, &[n], State::Away)), count);
+    assert_eq!(silent(1, 1), [None]);
+    assert_eq!(
+        silent(2, 1),
+        [None, NO_OTHER],
+        "one after the other, while the other answers"
+    );
+    assert_eq!(silent(3, 1), [None, NO_MAJORITY, NO_MAJORITY]);
+    assert_eq!(silent(5, 1), [None; 5]);
+    let control_plane = of(&cluster(2), &servers(2, &[1, 2], State::Away));
+    assert_eq!(withheld(&control_plane, 2), [NO_OTHER, NO_OTHER]);
+}
+
+#[test]
+fn what_is_not_known_yet_withholds_and_takes_nothing_back() {
+    for count in [1, 2, 3, 5] {
+        let mut control_plane = of(&cluster(count), &Answers::default());
+        assert_eq!(withheld(&control_plane, count), vec![NOT_KNOWN; count]);
+        control_plane.see(&taken(0, "c1"), true);
+        let verdict = control_plane.verdict(&uid("c1")).unwrap();
+        assert_eq!((verdict.ask_back, verdict.stay), (None, None), "{count}");
+    }
+    let unknown = |count, n: &[usize]| {
+        let mut control_plane = of(&cluster(count), &servers(count, n, State::Unknown));
+        let withheld = withheld(&control_plane, count);
+        control_plane.see(&taken(0, "c2"), true);
+        assert_eq!(ask_back(&control_plane, "c2"), None);
+        withheld
+    };
+    assert_eq!(unknown(2, &[1]), [None, NOT_KNOWN]);
+    assert_eq!(unknown(3, &[1]), [None, NOT_KNOWN, NOT_KNOWN]);
+    assert_eq!(unknown(5, &[1]), [None; 5], "enough of them answer");
+    assert_eq!(unknown(3, &[1, 2, 3]), [NOT_KNOWN; 3]);
+    // What is certain comes first.
+    let mut nodes = cluster(3);
+    nodes[0].ready = false;
+    let mut control_plane = of(&nodes, &Answers::default());
+    assert_eq!(withheld(&control_plane, 3), [NOT_KNOWN, UNAVAILABLE, UNAVAILABLE]);
+    control_plane.see(&taken(0, "c2"), true);
+    assert_eq!(ask_back(&control_plane, "c2"), UNAVAILABLE);
+}
+
+#[test]
+fn a_berth_of_any_pool_keeps_the_others() {
+    let other = Berth::new("q".into(), 0, 7).offered(offered(0, "c1").offer().unwrap().clone());
+    let other = other.unwrap();
+    let held = other.taken(&"c1".into(), &uid("c1"), None, BootId::from("b")).unwrap();
+    for berth in [other, held] {
+        let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
+        control_plane.see(&berth, true);
+        assert_eq!(withheld(&control_plane, 3), [None, AT_WORK, AT_WORK]);
+        assert_eq!(ask_back(&control_plane, "c1"), None, "who is at work goes on");
+    }
+    let mut nodes = cluster(3);
+    nodes[0].uid = "new".into();
+    let mut control_plane = of(&nodes, &servers(3, &[], State::Ready));
+    control_plane.see(&committed(0, "c1"), true);
+    assert_eq!(
+        control_plane.verdict(&uid("c2")).unwrap().withhold,
+        AT_WORK,
+        "the same machine under a new UID"
+    );
+}
+
+#[test]
+fn an_unreadable_lease_stands_for_the_node_that_its_label_names() {
+    let mut lease = lease::create(&taken(0, "c1"), "ns", Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+    lease.metadata.annotations = None;
+    let view = LeaseView::of(lease);
+    assert!(view.berth.is_err(), "{view:?}");
+    let control_plane = of(&cluster(3), &servers(3, &[], State::Ready)).with_leases(&[view], &BTreeSet::new(), 7);
+    assert_eq!(withheld(&control_plane, 3), [None, AT_WORK, AT_WORK]);
+}
+
+#[test]
+fn a_berth_that_another_leader_may_still_open_withholds() {
+    let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
+    control_plane.see(&closed(0), true);
+    assert_eq!(withheld(&control_plane, 3), [None; 3]);
+    control_plane.see(&closed(1), false);
+    assert_eq!(withheld(&control_plane, 3), [Some(Cause::Unfenced); 3]);
+    control_plane.see(&taken(2, "c1"), false);
+    assert_eq!(ask_back(&control_plane, "c1"), None);
+}
+
+#[test]
+fn a_holder_is_asked_back_only_for_what_is_certain() {
+    let holds = |nodes: &[NodeView], answers: &Answers| {
+        let mut control_plane = of(nodes, answers);
+        control_plane.see(&taken(0, "c1"), true);
+        ask_back(&control_plane, "c1")
+    };
+    let mut nodes = cluster(3);
+    (nodes[0].unschedulable, nodes[0].our_cordon) = (true, true);
+    assert_eq!(holds(&nodes, &servers(3, &[], State::Ready)), None);
+    assert_eq!(holds(&nodes, &servers(3, &[2], State::Unknown)), None);
+    assert_eq!(holds(&nodes, &servers(3, &[2], State::Away)), NO_MAJORITY);
+    assert_eq!(holds(&cluster(2), &servers(2, &[2], State::Away)), NO_OTHER);
+    nodes[1].ready = false;
+    assert_eq!(holds(&nodes, &servers(3, &[], State::Ready)), UNAVAILABLE);
+    nodes[0].ready = false;
+    assert_eq!(
+        holds(&nodes, &servers(3, &[1, 2], State::Away)),
+        None,
+        "it may be stuck, and is to be repaired"
+    );
+}
+
+#[test]
+fn of_two_at_work_one_goes_on() {
+    let at_work = |berths: [Berth; 2]| {
+        let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
+        berths.iter().for_each(|berth| control_plane.see(berth, true));
+        [ask_back(&control_plane, "c1"), ask_back(&control_plane, "c2")]
+    };
+    assert_eq!(at_work([taken(0, "c1"), taken(1, "c2")]), [None, AT_WORK]);
+    assert_eq!(at_work([taken(0, "c1"), committed(1, "c2")]), [AT_WORK, None]);
+    assert_eq!(at_work([offered(0, "c1"), taken(1, "c2")]), [AT_WORK, None]);
+    assert_eq!(at_work([offered(0, "c1"), offered(1, "c2")]), [None, AT_WORK]);
+}
+
+#[test]
+fn two_that_are_stuck_do_not_keep_each_other_from_going_on() {
+    let mut nodes = cluster(3);
+    (nodes[0].ready, nodes[1].ready) = (false, false);
+    let stays = |answers: &Answers| {
+        let mut control_plane = of(&nodes, answers);
+        control_plane.see(&committed(0, "c1"), true);
+        control_plane.see(&committed(1, "c2"), true);
+        [1, 2].map(|n| control_plane.verdict(&uid(&format!("c{n}"))).unwrap().stay)
+    };
+    assert_eq!(stays(&servers(3, &[1, 2], State::Away)), [None, None]);
+    assert_eq!(stays(&servers(3, &[2, 3], State::Away)), [NO_OTHER, None]);
+    assert_eq!(stays(&servers(3, &[2, 3], State::Unknown)), [None, None]);
+}
+
+#[test]
+fn a_worker_at_whose_address_a_server_is_listed_is_one_of_them() {
+    let nodes = cluster(3);
+    let listed = |worker| {
+        let mut answers = servers(3, &[], State::Ready);
+        answers.servers.insert("10.0.0.99:6443".parse().unwrap(), asked(worker));
+        answers
+    };
+    let mut control_plane = of(&nodes, &listed(State::Ready));
+    assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, None);
+    control_plane.see(&offered(0, "c1"), true);
+    assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, AT_WORK);
+    // Three of four servers are a majority, two are not; etcd would not mind.
+    assert_eq!(withheld(&of(&nodes, &listed(State::Away)), 3), [NO_MAJORITY; 3]);
+}
+
+#[test]
+fn who_is_excluded_is_a_member_that_nobody_waits_for() {
+    let excluded = |count: usize, change: fn(&mut NodeView), away: &[usize]| {
+        let mut nodes = cluster(count);
+        nodes[0].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
+        change(&mut nodes[0]);
+        withheld(&of(&nodes, &servers(count, away, State::Away)), count)[1]
+    };
+    assert_eq!(excluded(3, |_| (), &[]), None);
+    assert_eq!(excluded(3, |n| n.ready = false, &[1]), NO_MAJORITY);
+    assert_eq!(excluded(5, |n| n.ready = false, &[1]), None);
+    assert_eq!(
+        excluded(3, |n| n.unschedulable = true, &[]),
+        NO_MAJORITY,
+        "somebody takes it down"
+    );
+    assert_eq!(excluded(5, |n| n.unschedulable = true, &[]), None);
+}
+
+#[test]
+fn a_server_that_has_left_the_list_is_missed_by_its_node() {
+    let left = |nodes: &[NodeView]| withheld(&of(nodes, &answers(&[("10.0.0.1", State::Ready)])), 2);
+    let mut nodes = cluster(2);
+    assert_eq!(left(&nodes), [NO_OTHER, None]);
+    nodes[1].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
+    assert_eq!(left(&nodes), [None, None]);
+}
+
+#[test]
+fn one_at_an_address_of_no_node_may_be_anybodys() {
+    let (x, y, z) = ("192.0.2.1", "192.0.2.2", "192.0.2.3");
+    let (ready, away) = (State::Ready, State::Away);
+    let of = |count, list: &[(&str, State)]| withheld(&of(&cluster(count), &answers(list)), count);
+    assert_eq!(of(2, &[(x, ready), (y, ready)]), [None, None]);
+    assert_eq!(of(2, &[(x, ready), (y, away)]), [NO_OTHER, NO_OTHER]);
+    assert_eq!(of(3, &[(x, ready), (y, ready), (z, ready)]), [None; 3]);
+    assert_eq!(of(3, &[(x, ready), (y, ready), (z, away)]), [NO_MAJORITY; 3]);
+    assert_eq!(of(3, &[(x, ready)]), [None; 3], "a load balancer");
+    assert_eq!(of(3, &[]), [None; 3], "nobody lists any");
+    assert_eq!(of(2, &[("10.0.0.1", away), (x, ready)]), [None, NO_OTHER]);
+}
+
+#[test]
+fn a_small_control_plane_says_what_is_away_meanwhile() {
+    let meanwhile = |count| of(&cluster(count), &Answers::default()).meanwhile();
+    let expected = [None, Some(Meanwhile::Everything), Some(Meanwhile::Majority), None];
+    assert_eq!([0, 1, 2, 3].map(meanwhile), expected);
+}
+
+#[test]
+fn the_plan_of_a_pool_counts_what_the_one_before_offers() {
+    let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
+    let members = |names: &[&str]| -> Vec<Member> { names.iter().map(|name| member(name)).collect() };
+    let mut p = facts(1, members(&["c1"]), vec![seen(closed(0))]);
+    let mut q = facts(
+        3,
+        members(&["c2", "c3", "w"]),
+        (0..3).map(|i| seen(Berth::new("q".into(), i, 7))).collect(),
+    );
+    q.pool = "q".into();
+    let now = Timestamp::UNIX_EPOCH;
+    let offers = |plan: &Plan| -> Vec<String> {
+        let berths = plan.writes.iter().map(|write| match write {
+            BerthWrite::Update { berth, .. } => berth.node().unwrap().0.to_string(),
+            other => panic!("{other:?}"),
+        });
+        berths.collect()
+    };
+    assert_eq!(offers(&control_plane.plan(&mut p, now)), ["c1"]);
+    let plan = control_plane.plan(&mut q, now);
+    assert_eq!(offers(&plan), ["w"]);
+    assert_eq!(plan.waiting[&"c2".into()], Wait::ControlPlane(Cause::OtherAtWork));
+    p.members[0].heard = false;
+    let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
+    assert!(offers(&control_plane.plan(&mut p, now)).is_empty());
+    assert_eq!(offers(&control_plane.plan(&mut q, now)), ["c2", "w"]);
+}
