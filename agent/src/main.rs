@@ -4,17 +4,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use berth_agent::cli::{Args, LogFormat};
+use berth_agent::cli::Args;
 use berth_agent::clients;
 use berth_agent::host::{Host, HostRoot};
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
+use berth_shell::log;
+use berth_shell::retry::{BackoffBuilder, delays};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    log(&args);
+    log::start(args.log_format, &args.log_level);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -31,18 +33,6 @@ fn main() -> ExitCode {
     }
 }
 
-fn log(args: &Args) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&args.log_level).unwrap_or_else(|_| "info".into());
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    match args.log_format {
-        LogFormat::Human => builder.with_target(false).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
-}
-
 async fn start(args: Args) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -56,7 +46,7 @@ async fn start(args: Args) -> Result<()> {
         "berth-agent starts"
     );
     let setup = async {
-        clients::install_crypto()?;
+        berth_shell::install_crypto();
         let root = HostRoot::new(&args.host_root);
         // Ready means that this process does what it is for, be it to wait for another agent to end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -88,8 +78,9 @@ async fn start(args: Args) -> Result<()> {
 
 /// The agent's own identity. On a machine that boots for the first time its files may be late.
 async fn own_client(args: &Args) -> kube::Client {
-    let mut wait = Duration::from_millis(500);
+    let mut waits = delays(Duration::from_millis(500), Duration::from_secs(10)).build();
     loop {
+        let wait = waits.next().unwrap_or_default();
         match clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root).await {
             Ok(client) => return client,
             Err(error) => tracing::warn!(
@@ -100,6 +91,5 @@ async fn own_client(args: &Args) -> kube::Client {
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(Duration::from_secs(20));
     }
 }

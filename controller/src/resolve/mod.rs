@@ -259,7 +259,7 @@ mod tests {
             },
             Store::default(),
         );
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        berth_shell::install_crypto();
         let (pool, reference) = (PoolName::from("a"), "127.0.0.1:1/os:1");
         let now = time::now();
         resolver.ensure(&pool, reference, None, now);
