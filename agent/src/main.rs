@@ -10,7 +10,7 @@ use berth_agent::host::{Host, HostRoot};
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
 use berth_shell::log;
-use berth_shell::retry::{BackoffBuilder, delays};
+use berth_shell::retry::{self, Retryable};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -55,7 +55,7 @@ async fn start(args: Args) -> Result<()> {
             .context("cannot reach the host's system bus")?;
         host.claim().await.context("cannot claim the host")?;
         let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
-        let client = own_client(&args).await;
+        let client = own_client(&args).await?;
         let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
         let (namespace, trust_clock) = (args.namespace.clone(), args.trust_clock);
@@ -77,19 +77,13 @@ async fn start(args: Args) -> Result<()> {
 }
 
 /// The agent's own identity. On a machine that boots for the first time its files may be late.
-async fn own_client(args: &Args) -> kube::Client {
-    let mut waits = delays(Duration::from_millis(500), Duration::from_secs(10)).build();
-    loop {
-        let wait = waits.next().unwrap_or_default();
-        match clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root).await {
-            Ok(client) => return client,
-            Err(error) => tracing::warn!(
-                error = format!("{error:#}"),
-                wait_ms = wait.as_millis() as u64,
-                "no credentials yet; trying again"
-            ),
-        }
+async fn own_client(args: &Args) -> Result<kube::Client> {
+    let attempt = || clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root);
+    let told = |error: &anyhow::Error, wait: Duration| {
+        let (error, wait_ms) = (format!("{error:#}"), wait.as_millis() as u64);
+        tracing::warn!(error, wait_ms, "no credentials yet; trying again");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-        tokio::time::sleep(wait).await;
-    }
+    };
+    let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
+    attempt.retry(delays).notify(told).await
 }

@@ -4,13 +4,47 @@ use berth_api::condition;
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DesiredImage, Phase, Staging};
 use jiff::Timestamp;
 use kube::ResourceExt;
+use serde::Serialize;
 
 use crate::Snapshot;
-use crate::status::{NodeRow, ProgressView};
 use crate::text::{age, clean, short, until};
 
 /// An agent that has not been heard of for so long is worth a word: three of its signs of life are missing.
 const SILENT: i64 = 15 * 60;
+
+/// A node, for people.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRow {
+    /// Its name.
+    pub name: String,
+    /// Where it is, in one word.
+    pub phase: Option<Phase>,
+    /// What it booted: a version, or a short digest.
+    pub version: String,
+    /// What it should run, likewise.
+    pub target: String,
+    /// Since when it is in that phase.
+    pub since: Option<Timestamp>,
+    /// How far its pull is.
+    pub progress: Option<ProgressView>,
+    /// What is wrong, or what it waits for.
+    pub message: String,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgressView {
+    /// Bytes that are there.
+    pub bytes: u64,
+    /// Bytes to be pulled; 0 when the host tool does not say.
+    pub bytes_total: u64,
+    /// Whole percent, where that is known.
+    pub percent: Option<u64>,
+    /// Bytes per second.
+    pub bytes_per_second: u64,
+}
 
 pub(crate) fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> bool) -> Vec<NodeRow> {
     let mut rows: Vec<_> = snapshot

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
 use berth_api::condition::{self, pool as types};
-use berth_api::node::Phase;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, WaveState, WaveStatus};
 use berth_api::waves::Waves;
 use berth_api::{duration, keys};
@@ -16,7 +15,7 @@ use serde::Serialize;
 
 use crate::Snapshot;
 use crate::members::Roster;
-use crate::nodes::rows;
+use crate::nodes::{NodeRow, rows};
 use crate::text::clean;
 use crate::waves::Holdup;
 
@@ -127,40 +126,6 @@ pub struct Warning {
     pub message: String,
     /// Since when it has that status, where that is known.
     pub since: Option<Timestamp>,
-}
-
-/// A node, for people.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeRow {
-    /// Its name.
-    pub name: String,
-    /// Where it is, in one word.
-    pub phase: Option<Phase>,
-    /// What it booted: a version, or a short digest.
-    pub version: String,
-    /// What it should run, likewise.
-    pub target: String,
-    /// Since when it is in that phase.
-    pub since: Option<Timestamp>,
-    /// How far its pull is.
-    pub progress: Option<ProgressView>,
-    /// What is wrong, or what it waits for.
-    pub message: String,
-}
-
-/// How far a pull is.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ProgressView {
-    /// Bytes that are there.
-    pub bytes: u64,
-    /// Bytes to be pulled; 0 when the host tool does not say.
-    pub bytes_total: u64,
-    /// Whole percent, where that is known.
-    pub percent: Option<u64>,
-    /// Bytes per second.
-    pub bytes_per_second: u64,
 }
 
 impl From<&Condition> for Warning {

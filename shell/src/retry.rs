@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-pub use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use backon::{BackoffBuilder, ExponentialBuilder};
+
+pub use backon::Retryable;
 
 /// Delays without end that double from `first` to `most`. Each is made longer at random, up to twice, so that what
 /// failed together is not tried again together.
@@ -14,6 +16,13 @@ pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
         .with_jitter()
 }
 
+/// The delay after so many failures in a row, of those that [`delays`] gives.
+pub fn delay(failures: u32, first: Duration, most: Duration) -> Duration {
+    // After so many doublings every limit is reached.
+    let drawn = usize::try_from(failures.saturating_sub(1).min(32)).unwrap_or_default();
+    delays(first, most).build().nth(drawn).unwrap_or(most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -21,11 +30,10 @@ mod tests {
     #[test]
     fn delays_double_to_a_limit_and_differ() {
         let (first, most) = (Duration::from_secs(1), Duration::from_secs(8));
-        let of = |drawn: usize| delays(first, most).build().nth(drawn).unwrap().as_secs_f64();
-        for (drawn, seconds) in [(0, 1.0), (1, 2.0), (3, 8.0), (4, 8.0), (1000, 8.0)] {
-            let delay = of(drawn);
-            assert!((seconds..seconds * 2.0).contains(&delay), "{drawn}: {delay}");
+        for (failures, seconds) in [(0, 1.0), (1, 1.0), (2, 2.0), (4, 8.0), (5, 8.0), (u32::MAX, 8.0)] {
+            let delay = delay(failures, first, most).as_secs_f64();
+            assert!((seconds..=seconds * 2.0).contains(&delay), "{failures}: {delay}");
         }
-        assert!((0..20).any(|_| of(0) != of(0)));
+        assert!((0..20).any(|_| delay(1, first, most) != delay(1, first, most)));
     }
 }

@@ -12,15 +12,13 @@ use berth_api::{BootId, Digest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::bus::{Bus, BusError, Changes};
+use super::bus::{Bus, BusError, Changes, PULL_UNIT_PREFIX};
 use super::failure;
 use super::progress::ProgressReader;
 use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, Defeat, EXIT_EXEC, Spec, State};
 use super::{HostError, files};
 
-/// How the names of pull units begin.
-pub(super) const UNIT_PREFIX: &str = "berth-pull-";
 /// A pull that takes longer than this is stopped.
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// A pull that is stopped has this long to end.
@@ -72,7 +70,7 @@ pub(super) struct Pulls {
 }
 
 fn unit_name(digest: &Digest) -> String {
-    format!("{UNIT_PREFIX}{}.service", digest.short())
+    format!("{PULL_UNIT_PREFIX}{}.service", digest.short())
 }
 
 fn fifo_name(digest: &Digest) -> String {

@@ -10,10 +10,10 @@ use berth_api::condition::Verdict;
 use berth_api::pool::Target;
 use berth_api::{ImageRef, PoolName};
 use berth_core::Moment;
+use berth_shell::retry;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-use crate::backoff;
 use crate::store::Store;
 
 mod document;
@@ -23,9 +23,9 @@ pub use registry::RegistryConfig;
 
 /// How long one attempt may take, all requests together.
 const DEADLINE: Duration = Duration::from_secs(30);
-const FIRST_RETRY: Duration = Duration::from_secs(2);
+const FIRST_RETRY: Duration = Duration::from_millis(1500);
 /// While a reference is not resolved its pool stands still, maybe on an image that somebody wants to be rid of.
-const LAST_RETRY: Duration = Duration::from_secs(60);
+const LAST_RETRY: Duration = Duration::from_secs(35);
 
 /// Why a reference is not resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -132,7 +132,7 @@ impl Resolver {
                 Err(error) => {
                     tracing::warn!(%pool, %reference, attempt = job.attempts, reason = error.reason, message = %error.message, "image not resolved");
                     let retry = (error.reason != "InvalidReference").then(|| {
-                        let wait = backoff::delay(job.attempts, FIRST_RETRY, LAST_RETRY);
+                        let wait = retry::delay(job.attempts, FIRST_RETRY, LAST_RETRY);
                         (now + wait, wall.checked_add(wait).unwrap_or(wall))
                     });
                     State::Failed { error, retry }
@@ -295,7 +295,7 @@ mod tests {
             .insert(pool.clone(), ("quay.io/os:1".into(), failed));
         resolver.collect(now, Timestamp::UNIX_EPOCH);
         let due = resolver.ensure(&pool, "quay.io/os:1", None, now).due.unwrap();
-        assert!(due.since(now) <= Duration::from_secs(72), "a minute, and the jitter");
+        assert!(due.since(now) <= LAST_RETRY * 2, "the jitter included");
     }
 
     #[tokio::test]
