@@ -316,7 +316,7 @@ fn explain(defeat: &Defeat, words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::failure::reason;
+    use crate::host::failure::Reason;
 
     fn image() -> DesiredImage {
         let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48)).parse().unwrap();
@@ -344,14 +344,14 @@ mod tests {
     #[test]
     fn tells_how_a_pull_failed() {
         for (result, status, words, expected) in [
-            ("exit-code", 1, "error: x: manifest unknown", reason::IMAGE_NOT_FOUND),
-            ("exit-code", 1, "", reason::PULL_FAILED),
-            ("exit-code", 203, "", reason::BOOTC_MISSING),
-            ("exit-code", 0, "error: no", reason::LOCK_FAILED),
-            ("timeout", 15, "", reason::PULL_TIMED_OUT),
-            ("signal", 9, "", reason::PULL_CANCELED),
-            ("oom-kill", 9, "", reason::PULL_FAILED),
-            ("resources", 0, "", reason::PULL_FAILED),
+            ("exit-code", 1, "error: x: manifest unknown", Reason::ImageNotFound),
+            ("exit-code", 1, "", Reason::PullFailed),
+            ("exit-code", 203, "", Reason::BootcMissing),
+            ("exit-code", 0, "error: no", Reason::LockFailed),
+            ("timeout", 15, "", Reason::PullTimedOut),
+            ("signal", 9, "", Reason::PullCanceled),
+            ("oom-kill", 9, "", Reason::PullFailed),
+            ("resources", 0, "", Reason::PullFailed),
         ] {
             let defeat = Defeat {
                 result: result.to_owned(),
