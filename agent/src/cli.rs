@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use berth_shell::log::{self, LogFormat};
+use clap::Parser;
 
 const AFTER: &str = "\
 EXIT STATUS
@@ -83,16 +84,27 @@ pub struct Args {
         long,
         env = "BERTH_LOG",
         value_name = "FILTER",
-        default_value = "info,kube_client=off"
+        default_value = "info,kube_client=off",
+        value_parser = log::filter
     )]
     pub log_level: String,
 }
 
-/// Form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Text for people.
-    Human,
-    /// One JSON object per line.
-    Json,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_level_that_does_not_exist_is_refused() {
+        let parse = |level| Args::try_parse_from(["berth-agent", "--node-name=a", "--log-level", level]);
+        assert_eq!(
+            parse("info,berth_agent=debug").unwrap().log_level,
+            "info,berth_agent=debug"
+        );
+        let refused = parse("loud").unwrap_err().to_string();
+        assert!(
+            refused.contains("--log-level") && refused.contains("\"loud\" is no level"),
+            "{refused}"
+        );
+    }
 }

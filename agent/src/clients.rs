@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
+use berth_shell::request::{NoAnswer, within};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use kube::{Client, Config};
@@ -29,8 +30,8 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The API server did not answer in time. The request may have been carried out.
-    #[error("the API server did not answer within {} s", .0.as_secs())]
-    Deadline(Duration),
+    #[error(transparent)]
+    Deadline(#[from] NoAnswer),
     /// The API server refused, or could not be reached.
     #[error("{}", describe(.0))]
     Kube(#[from] kube::Error),
@@ -65,21 +66,7 @@ pub async fn with_deadline<T>(
     deadline: Duration,
     request: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, RequestError> {
-    match tokio::time::timeout(deadline, request).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(RequestError::Deadline(deadline)),
-    }
-}
-
-/// Chooses the cryptography of every TLS connection. Must be called once, before the first client is made.
-///
-/// # Errors
-/// When it was chosen already.
-pub fn install_crypto() -> anyhow::Result<()> {
-    match rustls::crypto::ring::default_provider().install_default() {
-        Ok(()) => Ok(()),
-        Err(_) => bail!("a provider of cryptography is installed already"),
-    }
+    within(deadline, request).await
 }
 
 /// The agent's own identity: a kubeconfig, or the pod's service account at the server that the kubelet uses, so
@@ -140,7 +127,7 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
     config
         .headers
         .push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
-    berth_api::client::client(config).context("cannot make a client of the API server")
+    berth_shell::client::client(config).context("cannot make a client of the API server")
 }
 
 /// Finds the real path of a file that the agent sees. A path under the host's root is resolved as the host would; any

@@ -109,9 +109,13 @@ impl Agent {
                 PullReading::Succeeded(pull.digest)
             }
             PullState::Failed { message } => {
-                let failure::Failure { reason, retry, .. } = failure::classify(&message);
-                tracing::warn!(digest = %pull.digest, reason, message, "pull failed");
-                let failure = HostFailure { reason, message, retry };
+                let reason = failure::classify(&message).reason;
+                tracing::warn!(digest = %pull.digest, reason = reason.as_str(), message, "pull failed");
+                let failure = HostFailure {
+                    reason: reason.as_str(),
+                    retry: reason.may_pass(),
+                    message,
+                };
                 PullReading::Failed {
                     digest: pull.digest,
                     failure,

@@ -4,17 +4,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use berth_agent::cli::{Args, LogFormat};
+use berth_agent::cli::Args;
 use berth_agent::clients;
 use berth_agent::host::{Host, HostRoot};
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
+use berth_shell::log;
+use berth_shell::retry::{self, Retryable};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    log(&args);
+    log::start(args.log_format, &args.log_level);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -31,18 +33,6 @@ fn main() -> ExitCode {
     }
 }
 
-fn log(args: &Args) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&args.log_level).unwrap_or_else(|_| "info".into());
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    match args.log_format {
-        LogFormat::Human => builder.with_target(false).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-    }
-}
-
 async fn start(args: Args) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -56,7 +46,7 @@ async fn start(args: Args) -> Result<()> {
         "berth-agent starts"
     );
     let setup = async {
-        clients::install_crypto()?;
+        berth_shell::install_crypto();
         let root = HostRoot::new(&args.host_root);
         // Ready means that this process does what it is for, be it to wait for another agent to end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -65,7 +55,7 @@ async fn start(args: Args) -> Result<()> {
             .context("cannot reach the host's system bus")?;
         host.claim().await.context("cannot claim the host")?;
         let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
-        let client = own_client(&args).await;
+        let client = own_client(&args).await?;
         let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
         let (namespace, trust_clock) = (args.namespace.clone(), args.trust_clock);
@@ -87,19 +77,13 @@ async fn start(args: Args) -> Result<()> {
 }
 
 /// The agent's own identity. On a machine that boots for the first time its files may be late.
-async fn own_client(args: &Args) -> kube::Client {
-    let mut wait = Duration::from_millis(500);
-    loop {
-        match clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root).await {
-            Ok(client) => return client,
-            Err(error) => tracing::warn!(
-                error = format!("{error:#}"),
-                wait_ms = wait.as_millis() as u64,
-                "no credentials yet; trying again"
-            ),
-        }
+async fn own_client(args: &Args) -> Result<kube::Client> {
+    let attempt = || clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root);
+    let told = |error: &anyhow::Error, wait: Duration| {
+        let (error, wait_ms) = (format!("{error:#}"), wait.as_millis() as u64);
+        tracing::warn!(error, wait_ms, "no credentials yet; trying again");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(Duration::from_secs(20));
-    }
+    };
+    let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
+    attempt.retry(delays).notify(told).await
 }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clients::with_deadline;
-use crate::jitter::{Jitter, Reconnect};
+use crate::jitter::reconnect;
 
 /// State of this node's BootcNode, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -41,9 +41,8 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
     let (sender, receiver) = watch::channel(Seen::NotYet);
     let api: Api<DeserializeGuard<BootcNode>> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
-    let backoff = Reconnect::new(Jitter::new(node));
     tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(api, config).backoff(backoff));
+        let mut events = std::pin::pin!(watcher(api, config).backoff(reconnect()));
         let mut listed = false;
         while let Some(event) = events.next().await {
             let seen = match event {
@@ -78,7 +77,6 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
 pub struct Berths {
     api: Api<Lease>,
     selector: String,
-    jitter: Jitter,
     known: Option<BTreeMap<String, Lease>>,
     feed: Option<Feed>,
 }
@@ -102,7 +100,6 @@ impl Berths {
         Self {
             api: Api::namespaced(client, namespace),
             selector,
-            jitter: Jitter::new(node),
             known: None,
             feed: None,
         }
@@ -122,7 +119,7 @@ impl Berths {
     /// Opens the watch, or closes it.
     pub fn watch(&mut self, on: bool) {
         match (on, self.feed.is_some()) {
-            (true, false) => self.feed = Some(feed(self.api.clone(), &self.selector, self.jitter.clone())),
+            (true, false) => self.feed = Some(feed(self.api.clone(), &self.selector)),
             (false, true) => self.feed = None,
             _ => {}
         }
@@ -204,12 +201,11 @@ pub(crate) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-fn feed(api: Api<Lease>, selector: &str, jitter: Jitter) -> Feed {
+fn feed(api: Api<Lease>, selector: &str) -> Feed {
     let (sender, receiver) = watch::channel(None);
     let config = watcher::Config::default().labels(selector);
-    let backoff = Reconnect::new(jitter);
     let task = tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(api, config).backoff(backoff));
+        let mut events = std::pin::pin!(watcher(api, config).backoff(reconnect()));
         let mut store = BTreeMap::new();
         let mut listing = BTreeMap::new();
         while let Some(event) = events.next().await {

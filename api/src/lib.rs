@@ -7,8 +7,6 @@
 #![allow(clippy::duplicated_attributes)]
 
 pub mod berth;
-#[cfg(feature = "client")]
-pub mod client;
 pub mod condition;
 pub mod digest;
 pub mod duration;

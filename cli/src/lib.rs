@@ -14,7 +14,8 @@ mod status;
 mod text;
 mod world;
 
+pub use nodes::{NodeRow, ProgressView};
 pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
 pub use render::render;
 pub use snapshot::{Scope, Snapshot};
-pub use status::{Berths, ClosedBerth, NodeRow, PoolView, ProgressView, Warning, WaveView, views};
+pub use status::{Berths, ClosedBerth, PoolView, Warning, WaveView, views};

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use berth_shell::request::within;
 use clap::Parser;
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -105,17 +106,12 @@ async fn carry_out(
     if !consent.yes && admin::ask(&mut std::io::stdin().lock(), &mut std::io::stderr())? == Answer::No {
         return Ok(Outcome::Declined);
     }
-    let done = in_time(admin::apply(&client, &plan, Timestamp::now())).await?;
+    let done = within::<_, _, anyhow::Error>(TIMEOUT, admin::apply(&client, &plan, Timestamp::now())).await?;
     Ok(Outcome::Done(done.into_iter().map(|line| line + "\n").collect()))
 }
 
-async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let limit = || format!("no answer from the API server within {} s", TIMEOUT.as_secs());
-    tokio::time::timeout(TIMEOUT, work).await.with_context(limit)?
-}
-
 async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapshot> {
-    in_time(Snapshot::read(client, &cluster.namespace, scope)).await
+    within(TIMEOUT, Snapshot::read(client, &cluster.namespace, scope)).await
 }
 
 async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
@@ -146,8 +142,7 @@ fn width() -> usize {
 }
 
 async fn client(cluster: &Cluster) -> Result<Client> {
-    // kube's own choice of a TLS provider would panic if a second one were ever compiled in.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    berth_shell::install_crypto();
     let options = KubeConfigOptions {
         context: cluster.context.clone(),
         ..KubeConfigOptions::default()
@@ -162,5 +157,5 @@ async fn client(cluster: &Cluster) -> Result<Client> {
             .await
             .context("no cluster to ask; name one with --kubeconfig")?,
     };
-    Ok(Client::try_from(config)?)
+    berth_shell::client::client(config)
 }

@@ -4,9 +4,9 @@ use berth_api::condition;
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DesiredImage, Phase, Staging};
 use jiff::Timestamp;
 use kube::ResourceExt;
+use serde::Serialize;
 
 use crate::Snapshot;
-use crate::status::{NodeRow, ProgressView};
 use crate::text::{age, clean, short, until};
 
 /// Seconds of an agent's silence that are worth a message: three of its signs of life are missing.
@@ -14,6 +14,40 @@ const SILENT: i64 = 15 * 60;
 
 /// The condition with which the controller says why a node waits.
 const WAITING: &str = "Waiting";
+
+/// A node, for people.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRow {
+    /// Its name.
+    pub name: String,
+    /// Phase in one word.
+    pub phase: Option<Phase>,
+    /// Booted image: a version, or a short digest.
+    pub version: String,
+    /// Desired image, likewise.
+    pub target: String,
+    /// Start of that phase.
+    pub since: Option<Timestamp>,
+    /// Progress of its pull.
+    pub progress: Option<ProgressView>,
+    /// Trouble of the node, or what it waits for.
+    pub message: String,
+}
+
+/// Progress of a pull.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgressView {
+    /// Bytes that are there.
+    pub bytes: u64,
+    /// Bytes to be pulled; 0 when the host tool does not say.
+    pub bytes_total: u64,
+    /// Whole percent, where that is known.
+    pub percent: Option<u64>,
+    /// Bytes per second.
+    pub bytes_per_second: u64,
+}
 
 pub(crate) fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> bool) -> Vec<NodeRow> {
     let mut rows: Vec<_> = snapshot

@@ -7,7 +7,8 @@ use berth_api::text::names;
 use jiff::Timestamp;
 
 use crate::Snapshot;
-use crate::status::{Berths, PoolView, ProgressView, Warning, WaveView, views};
+use crate::nodes::ProgressView;
+use crate::status::{Berths, PoolView, Warning, WaveView, views};
 use crate::text::{age, bar, clean, columns, cut, seconds, short, size};
 
 /// The table. No line is longer than `width`, unless that is 0.

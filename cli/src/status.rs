@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
 use berth_api::condition::{self, pool as types};
-use berth_api::node::Phase;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, WaveState, WaveStatus};
 use berth_api::{duration, keys};
 use jiff::Timestamp;
@@ -15,7 +14,7 @@ use serde::Serialize;
 
 use crate::Snapshot;
 use crate::members::Roster;
-use crate::nodes::rows;
+use crate::nodes::{NodeRow, rows};
 use crate::text::clean;
 
 /// A pool, for people.
@@ -95,7 +94,7 @@ pub struct ClosedBerth {
 pub struct WaveView {
     /// Name of the wave.
     pub name: String,
-    /// Members in it.
+    /// Number of members in the wave.
     pub total: u32,
     /// Number of members that run the target, proven and available.
     pub updated: u32,
@@ -122,40 +121,6 @@ pub struct Warning {
     pub message: String,
     /// Time of its last transition, where that is known.
     pub since: Option<Timestamp>,
-}
-
-/// A node, for people.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeRow {
-    /// Name of the node.
-    pub name: String,
-    /// Phase in one word.
-    pub phase: Option<Phase>,
-    /// Booted image: a version, or a short digest.
-    pub version: String,
-    /// Desired image, likewise.
-    pub target: String,
-    /// Start of that phase.
-    pub since: Option<Timestamp>,
-    /// Progress of its pull.
-    pub progress: Option<ProgressView>,
-    /// Trouble of the node, or what it waits for.
-    pub message: String,
-}
-
-/// Progress of a pull.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ProgressView {
-    /// Bytes that are there.
-    pub bytes: u64,
-    /// Bytes to be pulled; 0 when the host tool does not say.
-    pub bytes_total: u64,
-    /// Whole percent, where that is known.
-    pub percent: Option<u64>,
-    /// Bytes per second.
-    pub bytes_per_second: u64,
 }
 
 impl From<&Condition> for Warning {

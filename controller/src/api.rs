@@ -4,8 +4,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use berth_shell::request::{NoAnswer, within};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::Status;
+use kube::core::{ObjectList, Status};
 use kube::{Api, Client, Config, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -82,12 +83,18 @@ fn sorted(status: &Status) -> CallError {
     }
 }
 
-async fn within<T>(deadline: Duration, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
-    match tokio::time::timeout(deadline, request).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => Err(sorted(&status)),
-        Ok(Err(error)) => Err(CallError::Unknown(error.to_string())),
-        Err(_) => Err(CallError::Unknown(format!("nothing within {} s", deadline.as_secs()))),
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => sorted(&status),
+            error => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
+impl From<NoAnswer> for CallError {
+    fn from(error: NoAnswer) -> Self {
+        Self::Unknown(error.to_string())
     }
 }
 
@@ -146,8 +153,10 @@ impl Kube {
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let list = within(DEADLINE, api.list(&ListParams::default().labels(label))).await?;
-        Ok(list.items)
+        let params = ListParams::default().labels(label);
+        within(DEADLINE, api.list(&params))
+            .await
+            .map(|list: ObjectList<K>| list.items)
     }
 
     /// POST.
@@ -256,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_never_answers_is_given_up() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        berth_shell::install_crypto();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move {
@@ -266,7 +275,7 @@ mod tests {
             }
         });
         let config = settled(Config::new(url.parse().unwrap()), Duration::from_millis(200));
-        let nodes = Api::<Node>::all(Client::try_from(config).unwrap());
+        let nodes = Api::<Node>::all(berth_shell::client::client(config).unwrap());
         let started = Instant::now();
         let params = ListParams::default();
         let list = tokio::time::timeout(Duration::from_secs(10), nodes.list(&params));

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_api::{duration, keys};
-use clap::{Parser, ValueEnum};
+use berth_shell::log::{self, LogFormat};
+use clap::Parser;
 
 use crate::leader::Timing;
 use crate::reconcile::Settings;
@@ -30,7 +31,8 @@ EXIT STATUS
 
 FILES AND ENVIRONMENT
   Without --kubeconfig: $KUBECONFIG, then ~/.kube/config, then the service account of the pod.
-  HTTPS_PROXY, HTTP_PROXY and NO_PROXY hold for requests to registries.
+  HTTPS_PROXY, HTTP_PROXY and NO_PROXY hold for requests to registries; with a kubeconfig, HTTPS_PROXY and NO_PROXY
+  hold for those to the API server, too.
   The system's certificates (/etc/ssl/certs, or what SSL_CERT_FILE names) say which registries are trusted.
 
 EXAMPLES
@@ -42,15 +44,6 @@ EXAMPLES
       berth-controller --registry-plain-http 127.0.0.1:5000
 
 DURATIONS are a whole number and a unit: 90s, 15m, 12h.";
-
-/// Form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// One JSON object per line.
-    Json,
-    /// Lines for people.
-    Human,
-}
 
 /// The command line of `berth-controller`.
 #[derive(Debug, Clone, Parser)]
@@ -81,7 +74,8 @@ pub struct Cli {
         long,
         value_name = "FILTER",
         env = "BERTH_LOG",
-        default_value = "info,kube_client=off"
+        default_value = "info,kube_client=off",
+        value_parser = log::filter
     )]
     pub log_level: String,
 
@@ -194,6 +188,16 @@ mod tests {
         assert!(parse(&["--release-deadline", "0"]).is_err());
         let cli = parse(&["--leader-lease-duration", "5s"]).unwrap();
         assert!(cli.timing().unwrap_err().contains("must be less than"));
+    }
+
+    #[test]
+    fn a_log_level_that_does_not_exist_is_refused() {
+        assert!(parse(&["--log-level=warn,kube=debug"]).is_ok());
+        let refused = parse(&["--log-level=loud"]).unwrap_err().to_string();
+        assert!(
+            refused.contains("--log-level") && refused.contains("\"loud\" is no level"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use berth_api::berth::{Berth, BerthState, ClosedReason};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
+use berth_shell::request::within;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
@@ -159,12 +160,10 @@ impl Writer {
         while let Some(note) = notes.recv().await {
             let event = note.event();
             let recorder = self.recorder(&note);
-            let error = match tokio::time::timeout(DEADLINE, recorder.publish(&event, &note.about)).await {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer in time".to_owned(),
-            };
-            tracing::warn!(reason = note.reason, %error, "event not written; its object says the same");
+            let written: anyhow::Result<()> = within(DEADLINE, recorder.publish(&event, &note.about)).await;
+            if let Err(error) = written {
+                tracing::warn!(reason = note.reason, %error, "event not written; its object says the same");
+            }
         }
     }
 

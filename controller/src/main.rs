@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use berth_controller::api::{self, Kube};
-use berth_controller::backoff;
-use berth_controller::cli::{Cli, LogFormat};
+use berth_controller::cli::Cli;
 use berth_controller::clock::Clock;
 use berth_controller::events::Events;
 use berth_controller::leader::Candidate;
@@ -14,20 +13,17 @@ use berth_controller::readyz::Readyz;
 use berth_controller::reconcile::{Outside, Reconciler};
 use berth_controller::resolve::{RegistryConfig, Resolver};
 use berth_controller::store::Store;
+use berth_shell::{client, log};
 use clap::Parser;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = async {
-        start_logging(&cli)?;
-        run(cli).await
-    };
-    match result.await {
+    log::start(cli.log_format, &cli.log_level);
+    match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "berth-controller ends");
@@ -35,18 +31,6 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn start_logging(cli: &Cli) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&cli.log_level).context("--log-level")?;
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match cli.log_format {
-        LogFormat::Json => logs.json().flatten_event(true).init(),
-        LogFormat::Human => logs.with_ansi(false).init(),
-    }
-    Ok(())
 }
 
 async fn config(cli: &Cli) -> anyhow::Result<Config> {
@@ -82,18 +66,15 @@ fn registries(cli: &Cli) -> anyhow::Result<RegistryConfig> {
 fn identity(cli: &Cli) -> String {
     let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = cli.identity.clone().or_else(host).unwrap_or_default();
-    format!("{}_{:08x}", name.trim(), backoff::random() >> 32)
+    format!("{}_{:08x}", name.trim(), fastrand::u32(..))
 }
 
 async fn run(cli: Cli) -> anyhow::Result<()> {
-    // Two libraries speak TLS; with one provider named, neither has to guess.
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
-        anyhow::bail!("another TLS provider is installed already");
-    }
+    berth_shell::install_crypto();
     let timing = cli.timing().map_err(anyhow::Error::msg)?;
     let registries = registries(&cli)?;
     let config = config(&cli).await?;
-    let client = berth_api::client::client(api::settled(config.clone(), api::SILENCE))?;
+    let client = client::client(api::settled(config.clone(), api::SILENCE))?;
     let metrics = serve_metrics(&cli).await?;
     let identity = identity(&cli);
     let mut terminate = signal(SignalKind::terminate())?;

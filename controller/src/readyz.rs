@@ -204,7 +204,7 @@ fn client(config: &Config, server: SocketAddr, name: Option<String>) -> anyhow::
     config.cluster_url = format!("https://{server}").parse()?;
     config.tls_server_name = name;
     config.connect_timeout = Some(DEADLINE);
-    Ok(Client::try_from(config)?)
+    berth_shell::client::client(config)
 }
 
 async fn readyz(client: &Client) -> Result<(), kube::Error> {

@@ -16,10 +16,4 @@ pub mod soak;
 pub mod tools;
 pub mod truth;
 
-/// Chooses the process's TLS implementation. Call it before making any client; more than once is fine.
-///
-/// Two rustls providers in one program panic at first use, so the choice is explicit.
-pub fn install_crypto() {
-    // An error says that a provider is installed already, which is what we want.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-}
+pub use berth_shell::install_crypto;

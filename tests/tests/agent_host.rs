@@ -202,7 +202,7 @@ async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Resul
         };
         ensure!(message.contains("connection refused"), "{message}");
         assert_eq!(
-            berth_agent::host::failure::classify(&message).reason,
+            berth_agent::host::failure::classify(&message).reason.as_str(),
             "RegistryUnavailable"
         );
     }
@@ -221,7 +221,10 @@ async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Resul
     let Some(PullState::Failed { message }) = pull_ends(&host).await? else {
         bail!("did not fail")
     };
-    assert_eq!(berth_agent::host::failure::classify(&message).reason, "LockFailed");
+    assert_eq!(
+        berth_agent::host::failure::classify(&message).reason.as_str(),
+        "LockFailed"
+    );
     assert!(
         !world.sim.facts().locked && world.sim.facts().staged.is_some(),
         "armed: the agent must see that"

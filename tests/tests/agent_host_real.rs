@@ -122,7 +122,11 @@ async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &Desir
     let (Some(PullState::Failed { message }), _) = pull_ends(host).await? else {
         bail!("did not fail")
     };
-    assert_eq!(failure::classify(&message).reason, "ImageNotFound", "{message}");
+    assert_eq!(
+        failure::classify(&message).reason.as_str(),
+        "ImageNotFound",
+        "{message}"
+    );
     host.forget_pull(&unknown).await?;
     let failed = real
         .exec(&["systemctl", "list-units", "--failed", "--no-legend", "berth-*"])

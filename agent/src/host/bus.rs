@@ -102,6 +102,9 @@ impl Changes {
     }
 }
 
+/// How the names of pull units begin. The end of no other unit wakes the agent.
+pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
+
 /// A job of systemd that ended.
 #[derive(Debug, Clone)]
 pub(super) struct JobEnd {
@@ -313,7 +316,7 @@ async fn listen(
                     continue;
                 }
                 // The other units are waited for by whoever started them: waking for those would be a loop.
-                if unit.starts_with(super::pull::UNIT_PREFIX) {
+                if unit.starts_with(PULL_UNIT_PREFIX) {
                     changes.bump();
                 }
                 // No receiver: nobody waits.

@@ -9,27 +9,25 @@ use berth_api::condition::one_line;
 /// Failure of a request to the host: a reason, and the host tool's own words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// CamelCase reason.
-    pub reason: &'static str,
-    /// True if the same image may succeed here at a later try.
-    pub retry: bool,
+    /// What it comes down to.
+    pub reason: Reason,
     /// One bounded line.
     pub message: String,
 }
 
-pub use berth_core::agent::reason;
+pub use berth_core::agent::reason::Reason;
 
 /// Words to look for, in lower case, and the reason that they stand for. The first match counts. Texts nest, with the
 /// name of the step in front and the cause at the end; so troubles of the host or the image come before troubles of the
 /// way to it.
-const WORDS: &[(&[&str], &str)] = &[
+const WORDS: &[(&[&str], Reason)] = &[
     // The agent's own sentences about the end of a unit.
-    (&["/usr/bin/bootc cannot be executed"], reason::BOOTC_MISSING),
-    (&["the pull did not end within"], reason::PULL_TIMED_OUT),
-    (&["the pull was ended by signal"], reason::PULL_CANCELED),
+    (&["/usr/bin/bootc cannot be executed"], Reason::BootcMissing),
+    (&["the pull did not end within"], Reason::PullTimedOut),
+    (&["the pull was ended by signal"], Reason::PullCanceled),
     (
         &["ostree admin lock-finalization failed", "failed to lock finalization"],
-        reason::LOCK_FAILED,
+        Reason::LockFailed,
     ),
     (
         &[
@@ -41,7 +39,7 @@ const WORDS: &[(&[&str], &str)] = &[
             "rejected by policy",
             "cryptographic signature verification",
         ],
-        reason::SIGNATURE_REJECTED,
+        Reason::SignatureRejected,
     ),
     (
         &[
@@ -50,19 +48,19 @@ const WORDS: &[(&[&str], &str)] = &[
             "min-free-space",
             "disk quota exceeded",
         ],
-        reason::DISK_FULL,
+        Reason::DiskFull,
     ),
     (
         &["does not have ostree.bootable label", "not a bootable container"],
-        reason::NOT_BOOTABLE,
+        Reason::NotBootable,
     ),
-    (&["image has architecture"], reason::WRONG_ARCHITECTURE),
+    (&["image has architecture"], Reason::WrongArchitecture),
     (
         &[
             "no image found in image index for architecture",
             "no image found in manifest list for architecture",
         ],
-        reason::WRONG_ARCHITECTURE,
+        Reason::WrongArchitecture,
     ),
     (
         &[
@@ -70,15 +68,15 @@ const WORDS: &[(&[&str], &str)] = &[
             "no image source specified",
             "detected container; this command requires a booted host",
         ],
-        reason::NOT_BOOTC_HOST,
+        Reason::NotBootcHost,
     ),
     (
         &["deployment contains local rpm-ostree modifications"],
-        reason::LAYERED_HOST,
+        Reason::LayeredHost,
     ),
     (
         &["skopeo spawn error", "failed to spawn", "failed to execute"],
-        reason::TOOL_MISSING,
+        Reason::HostToolMissing,
     ),
     (
         &[
@@ -90,7 +88,7 @@ const WORDS: &[(&[&str], &str)] = &[
             "access to the resource is denied",
             "requested access to the resource",
         ],
-        reason::UNAUTHORIZED,
+        Reason::Unauthorized,
     ),
     (
         &[
@@ -102,7 +100,7 @@ const WORDS: &[(&[&str], &str)] = &[
             "404 (not found)",
             "404 not found",
         ],
-        reason::IMAGE_NOT_FOUND,
+        Reason::ImageNotFound,
     ),
     (
         &[
@@ -125,28 +123,27 @@ const WORDS: &[(&[&str], &str)] = &[
             "context deadline exceeded",
             "server misbehaving",
         ],
-        reason::REGISTRY_UNAVAILABLE,
+        Reason::RegistryUnavailable,
     ),
 ];
 
 /// The reason that a host tool's words give for a pull that failed; `PullFailed` when they give none.
 pub fn classify(words: &str) -> Failure {
-    Failure::new(recognise(words).unwrap_or(reason::PULL_FAILED), words)
+    Failure::new(recognise(words).unwrap_or(Reason::PullFailed), words)
 }
 
 /// The reason that a host tool's words give, if they are known.
-pub fn recognise(words: &str) -> Option<&'static str> {
+pub fn recognise(words: &str) -> Option<Reason> {
     let text = words.to_lowercase();
-    let hit = |(phrases, _): &&(&[&str], &str)| phrases.iter().any(|phrase| text.contains(phrase));
+    let hit = |(phrases, _): &&(&[&str], Reason)| phrases.iter().any(|phrase| text.contains(phrase));
     WORDS.iter().find(hit).map(|(_, reason)| *reason)
 }
 
 impl Failure {
     /// A failure with this reason, in these words.
-    pub fn new(reason: &'static str, words: &str) -> Self {
+    pub fn new(reason: Reason, words: &str) -> Self {
         Self {
             reason,
-            retry: !matches!(reason, reason::NOT_BOOTABLE | reason::WRONG_ARCHITECTURE),
             message: message(words),
         }
     }
@@ -168,49 +165,57 @@ pub(super) fn message(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::reason::*;
     use super::*;
 
     #[test]
     fn finds_the_reason_in_the_words() {
         let open = "error: Switching: Switching (ostree): Preparing import: Fetching manifest: failed to invoke method OpenImage: ";
         for (words, expected) in [
-            ("reading manifest sha256:12 in r/os: manifest unknown", IMAGE_NOT_FOUND),
+            (
+                "reading manifest sha256:12 in r/os: manifest unknown",
+                Reason::ImageNotFound,
+            ),
             (
                 "pinging container registry r: Get \"https://r/v2/\": dial tcp 10.0.0.1:443: connect: connection refused",
-                REGISTRY_UNAVAILABLE,
+                Reason::RegistryUnavailable,
             ),
             (
                 "Requesting bearer token: received unexpected HTTP status: 403 Forbidden",
-                UNAUTHORIZED,
+                Reason::Unauthorized,
             ),
             (
                 "Requesting bearer token: invalid status code from registry 403 (Forbidden)",
-                UNAUTHORIZED,
+                Reason::Unauthorized,
             ),
-            ("A signature was required, but no signature exists", SIGNATURE_REJECTED),
+            (
+                "A signature was required, but no signature exists",
+                Reason::SignatureRejected,
+            ),
             (
                 "pinging container registry r: Get \"https://r/v2/\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
-                REGISTRY_UNAVAILABLE,
+                Reason::RegistryUnavailable,
             ),
             (
                 "reading manifest v1 in r/os: unauthorized: authentication required",
-                UNAUTHORIZED,
+                Reason::Unauthorized,
             ),
-            ("skopeo spawn error: No such file", TOOL_MISSING),
+            ("skopeo spawn error: No such file", Reason::HostToolMissing),
             (
                 "Pulling: Insufficient free space for r/os (available: 1 MB required: 2 MB)",
-                DISK_FULL,
+                Reason::DiskFull,
             ),
-            ("Pulling: Importing: writing: No space left on device", DISK_FULL),
-            ("Target image does not have ostree.bootable label", NOT_BOOTABLE),
-            ("Image has architecture arm64; expected amd64", WRONG_ARCHITECTURE),
-            ("System not booted via bootc", NOT_BOOTC_HOST),
+            ("Pulling: Importing: writing: No space left on device", Reason::DiskFull),
+            ("Target image does not have ostree.bootable label", Reason::NotBootable),
+            (
+                "Image has architecture arm64; expected amd64",
+                Reason::WrongArchitecture,
+            ),
+            ("System not booted via bootc", Reason::NotBootcHost),
             (
                 "toomanyrequests: You have reached your pull rate limit",
-                REGISTRY_UNAVAILABLE,
+                Reason::RegistryUnavailable,
             ),
-            ("something that nobody foresaw", PULL_FAILED),
+            ("something that nobody foresaw", Reason::PullFailed),
         ] {
             let failure = classify(&format!("{open}{words}\n"));
             assert_eq!(failure.reason, expected, "{words}");
@@ -220,8 +225,12 @@ mod tests {
 
     #[test]
     fn only_a_wrong_image_is_hopeless() {
-        for (reason, helps) in [(NOT_BOOTABLE, false), (WRONG_ARCHITECTURE, false), (DISK_FULL, true)] {
-            assert_eq!(Failure::new(reason, "").retry, helps);
+        for (reason, helps) in [
+            (Reason::NotBootable, false),
+            (Reason::WrongArchitecture, false),
+            (Reason::DiskFull, true),
+        ] {
+            assert_eq!(reason.may_pass(), helps);
         }
     }
 
@@ -232,7 +241,4 @@ mod tests {
         assert_eq!(classify("a\nb\nc\nd\n").message, "b c d");
         assert_eq!(classify("").message, "");
     }
-
-    #[test]
-    fn knows_only_its_own_reasons() {}
 }

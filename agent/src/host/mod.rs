@@ -29,7 +29,7 @@ mod units;
 
 pub use bootc::{BootcStatus, HostStatus};
 pub use bus::BusError;
-pub use failure::{Failure, reason};
+pub use failure::{Failure, Reason};
 pub use lock::HostLock;
 pub use login::Inhibitor;
 pub use pull::{Pull, PullState};
@@ -94,11 +94,11 @@ impl HostError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Busy(_) => "HostBusy",
-            Self::Tool(failure) => failure.reason,
-            Self::Timeout(_) => reason::HOST_TOOL_TIMED_OUT,
-            Self::Bus(_) => reason::HOST_UNREACHABLE,
-            Self::RebootRefused(_) => reason::REBOOT_REFUSED,
-            Self::Io(_) => reason::HOST_TOOL_FAILED,
+            Self::Tool(failure) => failure.reason.as_str(),
+            Self::Timeout(_) => Reason::HostToolTimedOut.as_str(),
+            Self::Bus(_) => Reason::HostUnreachable.as_str(),
+            Self::RebootRefused(_) => Reason::RebootRefused.as_str(),
+            Self::Io(_) => Reason::HostToolFailed.as_str(),
         }
     }
 }
@@ -214,7 +214,7 @@ impl Host {
                     text.chars().take(80).collect::<String>()
                 )),
             },
-            Err(HostError::Tool(failure)) if failure.reason == reason::BOOTC_MISSING => BootcVersion::Missing,
+            Err(HostError::Tool(failure)) if failure.reason == Reason::BootcMissing => BootcVersion::Missing,
             Err(error) => BootcVersion::Failed(error.to_string()),
         };
         *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some((version.clone(), Instant::now()));
@@ -230,7 +230,7 @@ impl Host {
         self.refuse_while_pulling().await?;
         let text = self.tool("status", &command).await?;
         let status =
-            bootc::parse(&text).map_err(|e| HostError::Tool(Failure::new(reason::BOOTC_FAILED, &e.to_string())))?;
+            bootc::parse(&text).map_err(|e| HostError::Tool(Failure::new(Reason::BootcFailed, &e.to_string())))?;
         if let BootcStatus::Host(host) = &status {
             self.signed.store(host.signature_enforced, Ordering::Relaxed);
         }
@@ -443,14 +443,14 @@ fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
         ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", TOOL_DEADLINE.as_secs())),
         ("exit-code", EXIT_EXEC) => {
             let reason = if program == "/usr/bin/bootc" {
-                reason::BOOTC_MISSING
+                Reason::BootcMissing
             } else {
-                reason::TOOL_MISSING
+                Reason::HostToolMissing
             };
             HostError::Tool(Failure::new(reason, &format!("{program} cannot be executed")))
         }
         _ => HostError::Tool(Failure::new(
-            failure::recognise(&said).unwrap_or(reason::HOST_TOOL_FAILED),
+            failure::recognise(&said).unwrap_or(Reason::HostToolFailed),
             &said,
         )),
     }
@@ -470,14 +470,14 @@ mod tests {
         let error = tool_error(&command, &failed("exit-code", 1), "error: Cannot undeploy\n");
         assert_eq!(
             (error.reason(), error.to_string().as_str()),
-            (reason::HOST_TOOL_FAILED, "error: Cannot undeploy")
+            ("HostToolFailed", "error: Cannot undeploy")
         );
         let error = tool_error(&command, &failed("exit-code", 203), "");
-        assert_eq!(error.reason(), reason::TOOL_MISSING);
+        assert_eq!(error.reason(), "HostToolMissing");
         let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), "");
-        assert_eq!(error.reason(), reason::BOOTC_MISSING);
+        assert_eq!(error.reason(), "BootcMissing");
         let error = tool_error(&command, &failed("timeout", 15), "");
-        assert_eq!(error.reason(), reason::HOST_TOOL_TIMED_OUT);
+        assert_eq!(error.reason(), "HostToolTimedOut");
         assert!(
             tool_error(&command, &failed("signal", 9), "")
                 .to_string()

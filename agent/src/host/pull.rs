@@ -12,15 +12,13 @@ use berth_api::{BootId, Digest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::bus::{Bus, BusError, Changes};
+use super::bus::{Bus, BusError, Changes, PULL_UNIT_PREFIX};
 use super::failure;
 use super::progress::ProgressReader;
 use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, Defeat, EXIT_EXEC, Spec, State};
 use super::{HostError, files};
 
-/// Prefix of the names of pull units.
-pub(super) const UNIT_PREFIX: &str = "berth-pull-";
 /// A pull that takes longer than this is stopped.
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// A pull that is stopped has this long to end.
@@ -72,7 +70,7 @@ pub(super) struct Pulls {
 }
 
 fn unit_name(digest: &Digest) -> String {
-    format!("{UNIT_PREFIX}{}.service", digest.short())
+    format!("{PULL_UNIT_PREFIX}{}.service", digest.short())
 }
 
 fn fifo_name(digest: &Digest) -> String {
@@ -319,7 +317,7 @@ fn explain(defeat: &Defeat, words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::failure::reason;
+    use crate::host::failure::Reason;
 
     fn image() -> DesiredImage {
         let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48)).parse().unwrap();
@@ -347,14 +345,14 @@ mod tests {
     #[test]
     fn tells_how_a_pull_failed() {
         for (result, status, words, expected) in [
-            ("exit-code", 1, "error: x: manifest unknown", reason::IMAGE_NOT_FOUND),
-            ("exit-code", 1, "", reason::PULL_FAILED),
-            ("exit-code", 203, "", reason::BOOTC_MISSING),
-            ("exit-code", 0, "error: no", reason::LOCK_FAILED),
-            ("timeout", 15, "", reason::PULL_TIMED_OUT),
-            ("signal", 9, "", reason::PULL_CANCELED),
-            ("oom-kill", 9, "", reason::PULL_FAILED),
-            ("resources", 0, "", reason::PULL_FAILED),
+            ("exit-code", 1, "error: x: manifest unknown", Reason::ImageNotFound),
+            ("exit-code", 1, "", Reason::PullFailed),
+            ("exit-code", 203, "", Reason::BootcMissing),
+            ("exit-code", 0, "error: no", Reason::LockFailed),
+            ("timeout", 15, "", Reason::PullTimedOut),
+            ("signal", 9, "", Reason::PullCanceled),
+            ("oom-kill", 9, "", Reason::PullFailed),
+            ("resources", 0, "", Reason::PullFailed),
         ] {
             let defeat = Defeat {
                 result: result.to_owned(),

@@ -10,7 +10,7 @@ use kube::core::SelectorExt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::drain::Settings;
+use super::settings::Settings;
 
 /// Key of the taint that a cordoned node has.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";

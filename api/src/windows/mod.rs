@@ -37,7 +37,7 @@ pub const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
 /// Longest time for which an opening is followed. One that lasts longer is given an end that is at least so far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 
-/// How far [`Schedule::fits`] and [`Schedule::longest`] look, in time and in openings, whichever comes first.
+/// How far [`Schedule::longest`] looks, in time and in openings, whichever comes first.
 const LOOK_AHEAD: SignedDuration = SignedDuration::from_hours(400 * 24);
 const MAX_OPENINGS: usize = 1_000;
 
@@ -113,11 +113,6 @@ impl Schedule {
         })
     }
 
-    /// Whether the answer of [`Self::at`] depends on the time at all.
-    pub fn is_always_open(&self) -> bool {
-        self.windows.is_empty() && self.exclusions.is_empty()
-    }
-
     /// Says whether reboots may start at `now`, and until when or from when on. `salt`, the name of the pool, chooses
     /// its splay.
     ///
@@ -145,20 +140,8 @@ impl Schedule {
         }
     }
 
-    /// The first instant from `now` on at which the schedule stays open for at least `needed`; what is left of the
-    /// present opening counts. `None` if no such opening comes within 400 days, or among the next 1,000.
-    ///
-    /// Usually the first opening fits. If none does this takes milliseconds, so it is for when the windows change.
-    pub fn fits(&self, now: Timestamp, salt: &str, needed: Duration) -> Option<Timestamp> {
-        // An opening is followed for a week only, and what would need more fits whatever lasts that long.
-        let needed = SignedDuration::try_from(needed).unwrap_or(HORIZON).min(HORIZON);
-        self.openings(now, salt)
-            .find(|&(from, until)| until.is_none_or(|until| until.duration_since(from) >= needed))
-            .map(|(from, _)| from)
-    }
-
-    /// The longest opening from `now` on, among those that [`Self::fits`] looks at, for a message that says that all
-    /// are too short. `None` if one of them lasts for a week or has no end; zero if none comes.
+    /// The longest opening from `now` on, of those within 400 days and of no more than 1,000, for a message that says that
+    /// all are too short. `None` if one of them lasts for a week or has no end; zero if none comes.
     pub fn longest(&self, now: Timestamp, salt: &str) -> Option<Duration> {
         let mut longest = SignedDuration::ZERO;
         for (from, until) in self.openings(now, salt) {

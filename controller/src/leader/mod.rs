@@ -14,6 +14,7 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 
 use berth_api::keys;
+use berth_shell::request::{NoAnswer, within};
 
 mod election;
 
@@ -115,14 +116,7 @@ impl Candidate {
     }
 
     async fn within<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, RequestError> {
-        match tokio::time::timeout(self.timing.retry_period.max(MIN_TIMEOUT), request).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_already_exists() => {
-                Err(RequestError::Conflict)
-            }
-            Ok(Err(error)) => Err(RequestError::Other(error.to_string())),
-            Err(_) => Err(RequestError::Other("no answer in time".to_owned())),
-        }
+        within(self.timing.retry_period.max(MIN_TIMEOUT), request).await
     }
 
     /// Waits until this process leads.
@@ -267,6 +261,21 @@ const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 enum RequestError {
     Conflict,
     Other(String),
+}
+
+impl From<kube::Error> for RequestError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() => Self::Conflict,
+            error => Self::Other(error.to_string()),
+        }
+    }
+}
+
+impl From<NoAnswer> for RequestError {
+    fn from(error: NoAnswer) -> Self {
+        Self::Other(error.to_string())
+    }
 }
 
 fn transitions(lease: &Lease) -> i32 {

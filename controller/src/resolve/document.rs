@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use berth_api::Digest;
 use berth_api::pool::PlatformDigest;
+use oci_client::manifest::{ImageIndexEntry, OciDescriptor, OciManifest};
 use serde::Deserialize;
 
-use super::ResolveError;
+use super::{ResolveError, ResolveReason};
 
 /// Label and annotation that carries an image's version.
 const VERSION: &str = "org.opencontainers.image.version";
@@ -17,49 +18,22 @@ const MAX_PLATFORMS: usize = 32;
 const MAX_VERSION: usize = 256;
 
 /// Kind of a manifest that was read.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(super) enum Document {
     /// An index, with the platforms that run Linux.
     Index {
         platforms: Vec<PlatformDigest>,
         version: Option<String>,
     },
-    /// One image, with the digest and size of its configuration.
+    /// One image, and where its configuration is.
     Image {
-        config: String,
-        size: u64,
+        config: OciDescriptor,
         version: Option<String>,
     },
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawManifest {
-    manifests: Option<Vec<RawEntry>>,
-    config: Option<RawDescriptor>,
-    #[serde(default)]
-    annotations: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Deserialize)]
-struct RawEntry {
-    digest: String,
-    platform: Option<RawPlatform>,
-}
-
-#[derive(Deserialize)]
-struct RawPlatform {
-    architecture: String,
-    os: String,
-}
-
-#[derive(Deserialize)]
-struct RawDescriptor {
-    digest: String,
-    #[serde(default)]
-    size: u64,
-}
-
+/// What matters of an image configuration. `oci_client` has a type for all of it, which would refuse an image for fields
+/// that nobody looks at here.
 #[derive(Deserialize)]
 struct RawConfig {
     architecture: Option<String>,
@@ -74,7 +48,7 @@ struct RawSettings {
 }
 
 fn invalid(what: &str, detail: impl std::fmt::Display) -> ResolveError {
-    ResolveError::new("InvalidAnswer", format!("the registry's {what}: {detail}"))
+    ResolveError::new(ResolveReason::InvalidAnswer, format!("the registry's {what}: {detail}"))
 }
 
 fn version(map: Option<&BTreeMap<String, String>>) -> Option<String> {
@@ -84,42 +58,43 @@ fn version(map: Option<&BTreeMap<String, String>>) -> Option<String> {
 
 /// Reads a manifest or an index.
 pub(super) fn manifest(bytes: &[u8]) -> Result<Document, ResolveError> {
-    let raw: RawManifest = serde_json::from_slice(bytes).map_err(|e| invalid("manifest", e))?;
-    let version = version(raw.annotations.as_ref());
-    match (raw.manifests, raw.config) {
-        (Some(entries), _) => {
-            let platforms = platforms(entries)?;
-            Ok(Document::Index { platforms, version })
-        }
-        (None, Some(config)) => Ok(Document::Image {
-            config: config.digest,
-            size: config.size,
-            version,
-        }),
-        (None, None) => Err(invalid("manifest", "it is neither an image nor an index")),
-    }
+    let manifest = serde_json::from_slice(bytes).map_err(|error| match error.is_data() {
+        true => invalid("manifest", "it is neither an image nor an index"),
+        false => invalid("manifest", error),
+    })?;
+    Ok(match manifest {
+        OciManifest::ImageIndex(index) => Document::Index {
+            version: version(index.annotations.as_ref()),
+            platforms: platforms(index.manifests)?,
+        },
+        OciManifest::Image(image) => Document::Image {
+            version: version(image.annotations.as_ref()),
+            config: image.config,
+        },
+    })
 }
 
 /// The Linux images of an index, the first for each architecture. Other entries of builders, such as attestations with
 /// the platform `unknown`, are left out.
-fn platforms(entries: Vec<RawEntry>) -> Result<Vec<PlatformDigest>, ResolveError> {
+fn platforms(entries: Vec<ImageIndexEntry>) -> Result<Vec<PlatformDigest>, ResolveError> {
     let mut platforms: Vec<PlatformDigest> = vec![];
     for entry in entries {
-        let Some(platform) = entry.platform.filter(|p| p.os == "linux") else {
+        let Some(platform) = entry.platform.filter(|p| p.os.to_string() == "linux") else {
             continue;
         };
-        let known = platforms.iter().any(|p| p.architecture == platform.architecture);
-        if known || !is_architecture(&platform.architecture) || platforms.len() >= MAX_PLATFORMS {
+        let architecture = platform.architecture.to_string();
+        let known = platforms.iter().any(|p| p.architecture == architecture);
+        if known || !is_architecture(&architecture) || platforms.len() >= MAX_PLATFORMS {
             continue;
         }
         platforms.push(PlatformDigest {
-            architecture: platform.architecture,
+            architecture,
             digest: digest(&entry.digest)?,
         });
     }
     if platforms.is_empty() {
         return Err(ResolveError::new(
-            "NoSuchPlatform",
+            ResolveReason::NoSuchPlatform,
             "the index names no image for linux",
         ));
     }
@@ -143,7 +118,7 @@ pub(super) fn config(bytes: &[u8]) -> Result<(String, Option<String>), ResolveEr
     if os != "linux" || !is_architecture(&architecture) {
         let shown: String = format!("{os}/{architecture}").chars().take(80).collect();
         return Err(ResolveError::new(
-            "NoSuchPlatform",
+            ResolveReason::NoSuchPlatform,
             format!("the image is for {shown:?}, not for linux"),
         ));
     }
@@ -156,19 +131,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+
     fn hex(c: char) -> String {
         format!("sha256:{}", c.to_string().repeat(64))
     }
 
     #[test]
     fn an_index_gives_its_linux_platforms_once_each() {
-        let entry = |c, arch: &str, os: &str| serde_json::json!({"digest": hex(c), "platform": {"architecture": arch, "os": os}});
+        let entry = |c, arch: &str, os: &str| serde_json::json!({"mediaType": TYPE, "size": 1, "digest": hex(c), "platform": {"architecture": arch, "os": os}});
         let index = serde_json::json!({
             "schemaVersion": 2,
             "annotations": {"org.opencontainers.image.version": "9.4"},
             "manifests": [
                 entry('a', "amd64", "linux"), entry('b', "arm64", "linux"), entry('c', "arm64", "linux"),
-                entry('d', "amd64", "windows"), entry('e', "unknown", "unknown"), {"digest": hex('f')},
+                entry('d', "amd64", "windows"), entry('e', "unknown", "unknown"), {"mediaType": TYPE, "size": 1, "digest": hex('f')},
             ],
         });
         let Document::Index { platforms, version } = manifest(index.to_string().as_bytes()).unwrap() else {
@@ -184,9 +161,11 @@ mod tests {
 
     #[test]
     fn an_image_names_its_config() {
-        let json = serde_json::json!({"config": {"digest": hex('a'), "size": 7}, "layers": []});
+        let json = serde_json::json!({
+            "schemaVersion": 2, "config": {"mediaType": TYPE, "digest": hex('a'), "size": 7}, "layers": []
+        });
         let document = manifest(json.to_string().as_bytes()).unwrap();
-        assert!(matches!(document, Document::Image { size: 7, .. }));
+        assert!(matches!(document, Document::Image { config, .. } if config.size == 7 && config.digest == hex('a')));
         let json =
             r#"{"architecture":"arm64","os":"linux","config":{"Labels":{"org.opencontainers.image.version":"2"}}}"#;
         assert_eq!(config(json.as_bytes()).unwrap(), ("arm64".into(), Some("2".into())));
@@ -196,15 +175,21 @@ mod tests {
     #[test]
     fn rubbish_is_an_answer_too() {
         let reason = |json: &str| manifest(json.as_bytes()).unwrap_err().reason;
-        assert_eq!(reason("<html>"), "InvalidAnswer");
-        assert_eq!(reason("{}"), "InvalidAnswer");
-        assert_eq!(reason(r#"{"manifests":[]}"#), "NoSuchPlatform");
+        assert_eq!(reason("<html>"), ResolveReason::InvalidAnswer);
+        assert_eq!(reason("{}"), ResolveReason::InvalidAnswer);
         assert_eq!(
-            reason(r#"{"manifests":[{"digest":"md5:1","platform":{"os":"linux","architecture":"amd64"}}]}"#),
-            "InvalidAnswer"
+            reason(r#"{"schemaVersion":2,"manifests":[]}"#),
+            ResolveReason::NoSuchPlatform
         );
-        assert_eq!(config(b"{}").unwrap_err().reason, "NoSuchPlatform");
-        assert_eq!(config(b"[]").unwrap_err().reason, "InvalidAnswer");
+        assert_eq!(
+            reason(
+                r#"{"schemaVersion":2,"manifests":[{"mediaType":"a/b","size":1,"digest":"md5:1",
+                    "platform":{"os":"linux","architecture":"amd64"}}]}"#
+            ),
+            ResolveReason::InvalidAnswer
+        );
+        assert_eq!(config(b"{}").unwrap_err().reason, ResolveReason::NoSuchPlatform);
+        assert_eq!(config(b"[]").unwrap_err().reason, ResolveReason::InvalidAnswer);
     }
 
     proptest! {

@@ -10,10 +10,10 @@ use berth_api::condition::Verdict;
 use berth_api::pool::Target;
 use berth_api::{ImageRef, PoolName};
 use berth_core::Moment;
+use berth_shell::retry;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-use crate::backoff;
 use crate::store::Store;
 
 mod document;
@@ -23,23 +23,66 @@ pub use registry::RegistryConfig;
 
 /// Longest time that one attempt may take, all requests together.
 const DEADLINE: Duration = Duration::from_secs(30);
-const FIRST_RETRY: Duration = Duration::from_secs(2);
+const FIRST_RETRY: Duration = Duration::from_millis(1500);
 /// Longest wait between two attempts. While a reference is not resolved its pool stands still, maybe on an image that
 /// somebody wants to be rid of.
-const LAST_RETRY: Duration = Duration::from_secs(60);
+const LAST_RETRY: Duration = Duration::from_secs(35);
+
+/// The sort of a failure to resolve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResolveReason {
+    /// The client of the registry cannot be set up.
+    ClientSetup,
+    /// The reference is not one that can be resolved.
+    InvalidReference,
+    /// The registry's answer makes no sense.
+    InvalidAnswer,
+    /// The registry's answer is not what its digest says.
+    DigestMismatch,
+    /// The registry does not have the image.
+    ImageNotFound,
+    /// The image is not for Linux.
+    NoSuchPlatform,
+    /// The registry wants credentials, or other ones.
+    Unauthorized,
+    /// The registry wants fewer requests.
+    RateLimited,
+    /// The registry refuses.
+    RegistryRefused,
+    /// The registry cannot be reached, or fails.
+    RegistryUnavailable,
+}
+
+impl ResolveReason {
+    /// The reason of the condition `ImageResolved`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientSetup => "ClientSetup",
+            Self::InvalidReference => "InvalidReference",
+            Self::InvalidAnswer => "InvalidAnswer",
+            Self::DigestMismatch => "DigestMismatch",
+            Self::ImageNotFound => "ImageNotFound",
+            Self::NoSuchPlatform => "NoSuchPlatform",
+            Self::Unauthorized => "Unauthorized",
+            Self::RateLimited => "RateLimited",
+            Self::RegistryRefused => "RegistryRefused",
+            Self::RegistryUnavailable => "RegistryUnavailable",
+        }
+    }
+}
 
 /// Error of a reference that is not resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}: {message}")]
+#[error("{}: {message}", reason.as_str())]
 pub struct ResolveError {
-    /// CamelCase reason for `ImageResolved`.
-    pub reason: &'static str,
+    /// What went wrong.
+    pub reason: ResolveReason,
     /// One line, in the registry's own words where it had any.
     pub message: String,
 }
 
 impl ResolveError {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(reason: ResolveReason, message: impl Into<String>) -> Self {
         Self {
             reason,
             message: message.into(),
@@ -131,9 +174,9 @@ impl Resolver {
                     State::Done(target)
                 }
                 Err(error) => {
-                    tracing::warn!(%pool, %reference, attempt = job.attempts, reason = error.reason, message = %error.message, "image not resolved");
-                    let retry = (error.reason != "InvalidReference").then(|| {
-                        let wait = backoff::delay(job.attempts, FIRST_RETRY, LAST_RETRY);
+                    tracing::warn!(%pool, %reference, attempt = job.attempts, reason = error.reason.as_str(), message = %error.message, "image not resolved");
+                    let retry = (error.reason != ResolveReason::InvalidReference).then(|| {
+                        let wait = retry::delay(job.attempts, FIRST_RETRY, LAST_RETRY);
                         (now + wait, wall.checked_add(wait).unwrap_or(wall))
                     });
                     State::Failed { error, retry }
@@ -193,7 +236,7 @@ impl Resolver {
             let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &text)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(ResolveError::new(
-                    "RegistryUnavailable",
+                    ResolveReason::RegistryUnavailable,
                     format!("no answer within {} s", DEADLINE.as_secs()),
                 )),
             };
@@ -218,13 +261,13 @@ fn failed(job: &Job) -> Option<Verdict> {
         Some((_, at)) => format!("; attempt {}, next try at {at:.0}", job.attempts),
         None => String::new(),
     };
-    Some(Verdict::no(error.reason, format!("{}{next}", error.message)))
+    Some(Verdict::no(error.reason.as_str(), format!("{}{next}", error.message)))
 }
 
 async fn resolve(config: &RegistryConfig, reference: &str) -> Result<Target, ResolveError> {
-    let parsed: ImageRef = reference
-        .parse()
-        .map_err(|e: berth_api::image_ref::ImageRefError| ResolveError::new("InvalidReference", e.to_string()))?;
+    let parsed: ImageRef = reference.parse().map_err(|e: berth_api::image_ref::ImageRefError| {
+        ResolveError::new(ResolveReason::InvalidReference, e.to_string())
+    })?;
     registry::resolve(config, &parsed, reference).await
 }
 
@@ -260,7 +303,7 @@ mod tests {
             },
             Store::default(),
         );
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        berth_shell::install_crypto();
         let (pool, reference) = (PoolName::from("a"), "127.0.0.1:1/os:1");
         let now = time::now();
         resolver.ensure(&pool, reference, None, now);
@@ -288,7 +331,7 @@ mod tests {
         let (pool, now) = (PoolName::from("a"), time::now());
         resolver.ensure(&pool, "quay.io/os:1", None, now);
         resolver.jobs.get_mut(&pool).unwrap().attempts = 1000;
-        let failed = Err(ResolveError::new("RegistryUnavailable", "away"));
+        let failed = Err(ResolveError::new(ResolveReason::RegistryUnavailable, "away"));
         resolver
             .answers
             .lock()
@@ -296,7 +339,7 @@ mod tests {
             .insert(pool.clone(), ("quay.io/os:1".into(), failed));
         resolver.collect(now, Timestamp::UNIX_EPOCH);
         let due = resolver.ensure(&pool, "quay.io/os:1", None, now).due.unwrap();
-        assert!(due.since(now) <= Duration::from_secs(72), "a minute, and the jitter");
+        assert!(due.since(now) <= LAST_RETRY * 2, "the jitter included");
     }
 
     #[tokio::test]

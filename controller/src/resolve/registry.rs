@@ -17,8 +17,8 @@ use oci_client::manifest::{
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference, RegistryOperation};
 
-use super::ResolveError;
 use super::document::{self, Document};
+use super::{ResolveError, ResolveReason};
 
 /// Largest manifest or configuration that is read; registries themselves stop at 4 MiB.
 const MAX_DOCUMENT: usize = 4 << 20;
@@ -54,7 +54,7 @@ impl RegistryConfig {
             user_agent: concat!("berth-controller/", env!("CARGO_PKG_VERSION")),
             ..ClientConfig::default()
         };
-        Client::try_from(config).map_err(|e| ResolveError::new("ClientSetup", words(&e)))
+        Client::try_from(config).map_err(|e| ResolveError::new(ResolveReason::ClientSetup, words(&e)))
     }
 }
 
@@ -67,8 +67,8 @@ struct Attempt {
 
 /// Resolves a reference. `text` is the reference as the admin wrote it.
 pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text: &str) -> Result<Target, ResolveError> {
-    let image =
-        Reference::try_from(reference.to_string()).map_err(|e| ResolveError::new("InvalidReference", e.to_string()))?;
+    let image = Reference::try_from(reference.to_string())
+        .map_err(|e| ResolveError::new(ResolveReason::InvalidReference, e.to_string()))?;
     let auth = authorize(config, &image).await?;
     let attempt = Attempt {
         client: config.client()?,
@@ -85,8 +85,8 @@ pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text:
             };
             (platforms, version)
         }
-        Document::Image { config, size, version } => {
-            let (architecture, label) = attempt.config(&config, size).await?;
+        Document::Image { config, version } => {
+            let (architecture, label) = attempt.config(&config).await?;
             let platform = PlatformDigest {
                 architecture,
                 digest: digest.clone(),
@@ -115,7 +115,7 @@ async fn authorize(config: &RegistryConfig, image: &Reference) -> Result<Registr
         None => Ok(RegistryAuth::Anonymous),
         Some(token) if token.bytes().all(|b| b.is_ascii_graphic()) => Ok(RegistryAuth::Bearer(token)),
         Some(_) => Err(ResolveError::new(
-            "InvalidAnswer",
+            ResolveReason::InvalidAnswer,
             "the registry's token has characters that no header may have",
         )),
     }
@@ -133,21 +133,21 @@ impl Attempt {
     }
 
     /// Architecture and version of one image, from its configuration, whose digest is checked.
-    async fn config(&self, digest: &str, size: u64) -> Result<(String, Option<String>), ResolveError> {
-        document::digest(digest)?;
-        if usize::try_from(size).map_or(true, |size| size > MAX_DOCUMENT) {
+    async fn config(&self, descriptor: &OciDescriptor) -> Result<(String, Option<String>), ResolveError> {
+        document::digest(&descriptor.digest)?;
+        if usize::try_from(descriptor.size).map_or(true, |size| size > MAX_DOCUMENT) {
             return Err(too_large());
         }
+        // Nobody but the registry is asked, whatever other places its answer names.
         let descriptor = OciDescriptor {
-            digest: digest.to_owned(),
-            size: i64::try_from(size).unwrap_or_default(),
-            ..OciDescriptor::default()
+            urls: None,
+            ..descriptor.clone()
         };
         let answer = self.client.pull_blob_stream(&self.image, &descriptor).await;
         let mut stream = answer.map_err(|e| error(&e))?;
         let mut bytes = vec![];
         while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|e| ResolveError::new("InvalidAnswer", words(&e)))?;
+            let chunk = chunk.map_err(|e| ResolveError::new(ResolveReason::InvalidAnswer, words(&e)))?;
             if bytes.len() + chunk.len() > MAX_DOCUMENT {
                 return Err(too_large());
             }
@@ -166,14 +166,14 @@ impl Attempt {
         let label = async {
             let (bytes, _) = self.manifest(&image).await?;
             match document::manifest(&bytes)? {
-                Document::Image { config, size, version } => Ok(self.config(&config, size).await?.1.or(version)),
+                Document::Image { config, version } => Ok(self.config(&config).await?.1.or(version)),
                 Document::Index { version, .. } => Ok(version),
             }
         };
         match label.await {
             Ok(version) => Ok(version),
             Err(ResolveError {
-                reason: "ImageNotFound" | "InvalidAnswer" | "NoSuchPlatform",
+                reason: ResolveReason::ImageNotFound | ResolveReason::InvalidAnswer | ResolveReason::NoSuchPlatform,
                 ..
             }) => Ok(None),
             Err(error) => Err(error),
@@ -183,7 +183,7 @@ impl Attempt {
 
 fn too_large() -> ResolveError {
     ResolveError::new(
-        "InvalidAnswer",
+        ResolveReason::InvalidAnswer,
         format!("the registry's answer is larger than {MAX_DOCUMENT} bytes"),
     )
 }
@@ -205,19 +205,19 @@ fn words(error: &dyn Error) -> String {
 fn error(error: &OciDistributionError) -> ResolveError {
     use OciDistributionError as E;
     let reason = match error {
-        E::RequestError(_) | E::IoError(_) => "RegistryUnavailable",
-        E::UnauthorizedError { .. } | E::AuthenticationFailure(_) => "Unauthorized",
-        E::ImageManifestNotFoundError(_) => "ImageNotFound",
+        E::RequestError(_) | E::IoError(_) => ResolveReason::RegistryUnavailable,
+        E::UnauthorizedError { .. } | E::AuthenticationFailure(_) => ResolveReason::Unauthorized,
+        E::ImageManifestNotFoundError(_) => ResolveReason::ImageNotFound,
         E::RegistryError { envelope, .. } => envelope_reason(envelope),
         E::ServerError { code, .. } => match code {
-            401 | 403 => "Unauthorized",
-            404 => "ImageNotFound",
-            429 => "RateLimited",
-            500.. => "RegistryUnavailable",
-            _ => "RegistryRefused",
+            401 | 403 => ResolveReason::Unauthorized,
+            404 => ResolveReason::ImageNotFound,
+            429 => ResolveReason::RateLimited,
+            500.. => ResolveReason::RegistryUnavailable,
+            _ => ResolveReason::RegistryRefused,
         },
-        E::DigestError(_) => "DigestMismatch",
-        _ => "InvalidAnswer",
+        E::DigestError(_) => ResolveReason::DigestMismatch,
+        _ => ResolveReason::InvalidAnswer,
     };
     let message = match error {
         E::RegistryError { envelope, url } => format!("{url}: {}", envelope_words(envelope)),
@@ -227,15 +227,15 @@ fn error(error: &OciDistributionError) -> ResolveError {
     ResolveError::new(reason, one_line(&message))
 }
 
-fn envelope_reason(envelope: &OciEnvelope) -> &'static str {
+fn envelope_reason(envelope: &OciEnvelope) -> ResolveReason {
     use OciErrorCode as C;
     match envelope.errors.first().map(|e| &e.code) {
         Some(C::ManifestUnknown | C::NameUnknown | C::NotFound | C::BlobUnknown | C::ManifestBlobUnknown) => {
-            "ImageNotFound"
+            ResolveReason::ImageNotFound
         }
-        Some(C::Unauthorized | C::Denied) => "Unauthorized",
-        Some(C::Toomanyrequests) => "RateLimited",
-        _ => "RegistryRefused",
+        Some(C::Unauthorized | C::Denied) => ResolveReason::Unauthorized,
+        Some(C::Toomanyrequests) => ResolveReason::RateLimited,
+        _ => ResolveReason::RegistryRefused,
     }
 }
 

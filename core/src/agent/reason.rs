@@ -1,83 +1,126 @@
 //! Condition reasons of what fails on a host. Programs read them; the host tool's words stand beside them.
 
-/// The registry cannot be reached or fails.
-pub const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
-/// The registry does not have the image.
-pub const IMAGE_NOT_FOUND: &str = "ImageNotFound";
-/// The registry wants credentials, or other ones.
-pub const UNAUTHORIZED: &str = "Unauthorized";
-/// The host's signature policy refuses the image.
-pub const SIGNATURE_REJECTED: &str = "SignatureRejected";
-/// No space on the host.
-pub const DISK_FULL: &str = "DiskFull";
-/// The image is no bootable OS image.
-pub const NOT_BOOTABLE: &str = "NotBootable";
-/// The image is for other machines.
-pub const WRONG_ARCHITECTURE: &str = "WrongArchitecture";
-/// There is no bootc on the host.
-pub const BOOTC_MISSING: &str = "BootcMissing";
-/// The host's bootc is older than the oldest supported one.
-pub const BOOTC_TOO_OLD: &str = "BootcTooOld";
-/// bootc itself could not be run, or says nothing that makes sense.
-pub const BOOTC_FAILED: &str = "BootcFailed";
-/// The host was not booted from an image by bootc.
-pub const NOT_BOOTC_HOST: &str = "NotBootcHost";
-/// Packages are layered on the host's image with rpm-ostree.
-pub const LAYERED_HOST: &str = "LayeredHost";
-/// A tool that a bootc host needs is missing.
-pub const TOOL_MISSING: &str = "HostToolMissing";
-/// The pull did not end within its deadline.
-pub const PULL_TIMED_OUT: &str = "PullTimedOut";
-/// The pull was stopped.
-pub const PULL_CANCELED: &str = "PullCanceled";
-/// The pull failed for a reason that is not one of these.
-pub const PULL_FAILED: &str = "PullFailed";
-/// Staged, but finalization could not be locked.
-pub const LOCK_FAILED: &str = "LockFailed";
-/// Another updater is active on the host.
-pub const RIVAL_UPDATER: &str = "RivalUpdater";
-/// The previous boot could not finalize what was staged.
-pub const FINALIZATION_FAILED: &str = "FinalizationFailed";
-/// The host's D-Bus, systemd or logind does not answer.
-pub const HOST_UNREACHABLE: &str = "HostUnreachable";
-/// logind refused to reboot.
-pub const REBOOT_REFUSED: &str = "RebootRefused";
-/// A host tool did not end within its deadline.
-pub const HOST_TOOL_TIMED_OUT: &str = "HostToolTimedOut";
-/// A host tool failed.
-pub const HOST_TOOL_FAILED: &str = "HostToolFailed";
+/// A reason why the host could not do what was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The registry cannot be reached or fails.
+    RegistryUnavailable,
+    /// The registry does not have the image.
+    ImageNotFound,
+    /// The registry wants credentials, or other ones.
+    Unauthorized,
+    /// The host's signature policy refuses the image.
+    SignatureRejected,
+    /// No space on the host.
+    DiskFull,
+    /// The image is no bootable OS image.
+    NotBootable,
+    /// The image is for other machines.
+    WrongArchitecture,
+    /// There is no bootc on the host.
+    BootcMissing,
+    /// The host's bootc is older than the oldest supported one.
+    BootcTooOld,
+    /// bootc itself could not be run, or says nothing that makes sense.
+    BootcFailed,
+    /// The host was not booted from an image by bootc.
+    NotBootcHost,
+    /// Packages are layered on the host's image with rpm-ostree.
+    LayeredHost,
+    /// A tool that a bootc host needs is missing.
+    HostToolMissing,
+    /// The pull did not end within its deadline.
+    PullTimedOut,
+    /// The pull was stopped.
+    PullCanceled,
+    /// The pull failed for a reason that is not one of these.
+    PullFailed,
+    /// Staged, but finalization could not be locked.
+    LockFailed,
+    /// Another updater is active on the host.
+    RivalUpdater,
+    /// The previous boot could not finalize what was staged.
+    FinalizationFailed,
+    /// The host's D-Bus, systemd or logind does not answer.
+    HostUnreachable,
+    /// logind refused to reboot.
+    RebootRefused,
+    /// A host tool did not end within its deadline.
+    HostToolTimedOut,
+    /// A host tool failed.
+    HostToolFailed,
+}
 
-/// All of them, for whoever reads one back from a file.
-pub const ALL: &[&str] = &[
-    REGISTRY_UNAVAILABLE,
-    IMAGE_NOT_FOUND,
-    UNAUTHORIZED,
-    SIGNATURE_REJECTED,
-    DISK_FULL,
-    NOT_BOOTABLE,
-    WRONG_ARCHITECTURE,
-    BOOTC_MISSING,
-    BOOTC_TOO_OLD,
-    BOOTC_FAILED,
-    NOT_BOOTC_HOST,
-    LAYERED_HOST,
-    TOOL_MISSING,
-    PULL_TIMED_OUT,
-    PULL_CANCELED,
-    PULL_FAILED,
-    LOCK_FAILED,
-    RIVAL_UPDATER,
-    FINALIZATION_FAILED,
-    HOST_UNREACHABLE,
-    REBOOT_REFUSED,
-    HOST_TOOL_TIMED_OUT,
-    HOST_TOOL_FAILED,
-];
+impl Reason {
+    /// All of them, for whoever reads one back from a file.
+    pub const ALL: &[Self] = &[
+        Self::RegistryUnavailable,
+        Self::ImageNotFound,
+        Self::Unauthorized,
+        Self::SignatureRejected,
+        Self::DiskFull,
+        Self::NotBootable,
+        Self::WrongArchitecture,
+        Self::BootcMissing,
+        Self::BootcTooOld,
+        Self::BootcFailed,
+        Self::NotBootcHost,
+        Self::LayeredHost,
+        Self::HostToolMissing,
+        Self::PullTimedOut,
+        Self::PullCanceled,
+        Self::PullFailed,
+        Self::LockFailed,
+        Self::RivalUpdater,
+        Self::FinalizationFailed,
+        Self::HostUnreachable,
+        Self::RebootRefused,
+        Self::HostToolTimedOut,
+        Self::HostToolFailed,
+    ];
+
+    /// The text of a condition.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RegistryUnavailable => "RegistryUnavailable",
+            Self::ImageNotFound => "ImageNotFound",
+            Self::Unauthorized => "Unauthorized",
+            Self::SignatureRejected => "SignatureRejected",
+            Self::DiskFull => "DiskFull",
+            Self::NotBootable => "NotBootable",
+            Self::WrongArchitecture => "WrongArchitecture",
+            Self::BootcMissing => "BootcMissing",
+            Self::BootcTooOld => "BootcTooOld",
+            Self::BootcFailed => "BootcFailed",
+            Self::NotBootcHost => "NotBootcHost",
+            Self::LayeredHost => "LayeredHost",
+            Self::HostToolMissing => "HostToolMissing",
+            Self::PullTimedOut => "PullTimedOut",
+            Self::PullCanceled => "PullCanceled",
+            Self::PullFailed => "PullFailed",
+            Self::LockFailed => "LockFailed",
+            Self::RivalUpdater => "RivalUpdater",
+            Self::FinalizationFailed => "FinalizationFailed",
+            Self::HostUnreachable => "HostUnreachable",
+            Self::RebootRefused => "RebootRefused",
+            Self::HostToolTimedOut => "HostToolTimedOut",
+            Self::HostToolFailed => "HostToolFailed",
+        }
+    }
+
+    /// Whether the same image may succeed on the same host at a later try.
+    pub const fn may_pass(self) -> bool {
+        !matches!(self, Self::NotBootable | Self::WrongArchitecture)
+    }
+}
 
 /// The reason that is written like this. One that comes back from a stored object is again the constant that it was
 /// written from; any other text is none.
 pub fn known(stored: &str) -> Option<&'static str> {
-    ALL.iter().copied().find(|reason| *reason == stored)
+    Reason::ALL
+        .iter()
+        .map(|reason| reason.as_str())
+        .find(|text| *text == stored)
 }
 
 #[cfg(test)]
@@ -86,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_stored_reason_is_the_constant_that_it_was_written_from() {
-        assert_eq!(known("DiskFull"), Some(DISK_FULL));
+        assert_eq!(known("DiskFull"), Some(Reason::DiskFull.as_str()));
         assert_eq!(known("Nonsense"), None);
     }
 }

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use berth_api::node::DrainBlocker;
+use berth_shell::retry;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Given;
 use crate::node::pods::{Class, Pod};
 
-/// First and longest time between two tries for one pod.
-pub(super) const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// No two tries for one pod are further apart than this.
+pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(10);
 /// Time after its grace period for which a pod still counts as about to end. A kubelet needs a moment for volumes and
 /// network, and the clocks of this node and of the API server may differ by a little.
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
@@ -127,10 +128,9 @@ impl Entry {
     }
 }
 
-/// Time until the next try: from one second, doubling, to ten; up to a quarter less.
-pub(super) fn retry_after(tries: u32, jitter: u32) -> Duration {
-    let full = RETRY.0.saturating_mul(1 << tries.min(8)).min(RETRY.1);
-    full - full.mul_f64(f64::from(jitter % 256) / 1024.0)
+/// How long to wait after so many tries for one pod that came to nothing.
+pub(super) fn retry_after(tries: u32) -> Duration {
+    retry::delay(tries, Duration::from_millis(600), RETRY_WITHIN / 2)
 }
 
 pub(super) fn later(now: Timestamp, by: Duration) -> Timestamp {

@@ -8,7 +8,6 @@
 //! Asking a pod to leave is behind [`Mover`]; everything else is the same for any implementation of it.
 
 mod entry;
-mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -22,10 +21,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde::Deserialize;
 
-use self::entry::{Entry, RETRY, later, retry_after, wait};
-pub use self::settings::Settings;
+use self::entry::{Entry, RETRY_WITHIN, later, retry_after, wait};
 use super::evict::{Answer, ByRequest, Mover};
 use super::pods::{Class, Pod};
+pub use super::settings::Settings;
 use super::{request, send, volumes};
 use crate::clients::RequestError;
 
@@ -93,7 +92,6 @@ pub struct Drain {
     forced: bool,
     /// Passes since something was last seen to change.
     quiet: u32,
-    jitter: u32,
 }
 
 #[derive(Deserialize)]
@@ -208,7 +206,7 @@ impl Drain {
         }
         let is_due = |pod: &Pod, class: Class| {
             matches!(class, Class::Moves | Class::Finished)
-                && entry(pod, class).is_some_and(|entry| wait(now, entry.next_try, RETRY.1).is_none())
+                && entry(pod, class).is_some_and(|entry| wait(now, entry.next_try, RETRY_WITHIN).is_none())
         };
         classes
             .into_iter()
@@ -220,7 +218,6 @@ impl Drain {
     /// Notes the answer to a pod's eviction.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.now;
-        let jitter = self.next_jitter();
         let entry = self
             .known
             .entry(pod.metadata.uid.clone())
@@ -237,7 +234,7 @@ impl Drain {
                 entry.tries = 0;
                 entry.ends();
                 // The next list shows it as terminating, or not at all.
-                entry.next_try = later(now, RETRY.1);
+                entry.next_try = later(now, RETRY_WITHIN);
                 return;
             }
             Answer::Overloaded(pause) => {
@@ -254,8 +251,8 @@ impl Drain {
         if entry.tries == 0 {
             tracing::info!(pod = name, reason = entry.reason, "cannot be moved yet");
         }
-        entry.next_try = later(now, retry_after(entry.tries, jitter));
         entry.tries = entry.tries.saturating_add(1);
+        entry.next_try = later(now, retry_after(entry.tries));
     }
 
     /// Lists the pods that are left, and says when to look again.
@@ -302,7 +299,7 @@ impl Drain {
         let only_people_can_help = left.iter().any(|(_, _, class)| matches!(class, Class::Blocked(_)));
         let quiet = LOOK.0.saturating_mul(1 << self.quiet.min(8)).min(LOOK.1);
         let asked = left.iter().filter(|(_, _, class)| *class != Class::Terminating);
-        let tries = asked.map(|(_, entry, _)| wait(now, entry.next_try, RETRY.1).unwrap_or_default());
+        let tries = asked.map(|(_, entry, _)| wait(now, entry.next_try, RETRY_WITHIN).unwrap_or_default());
         let leaving = left.iter().any(|(_, entry, _)| !entry.stuck);
         let next = match self.held_back(now) {
             _ if only_people_can_help => LOOK_BLOCKED,
@@ -353,15 +350,6 @@ impl Drain {
             "still attached to this node; pods that wait for it start when this node is back",
         ));
         DrainProgress::Done { left_behind }
-    }
-
-    /// Spreads the retries of pods and nodes: a small generator is enough for that.
-    fn next_jitter(&mut self) -> u32 {
-        if self.jitter == 0 {
-            self.jitter = std::process::id() | 1;
-        }
-        self.jitter = self.jitter.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        self.jitter >> 16
     }
 }
 

@@ -16,9 +16,7 @@ fn without_windows_it_is_always_open() {
         &Schedule::default(),
         &[("2026-03-01T00:00:00Z", Opening::Open { until: None })],
     );
-    assert!(Schedule::default().is_always_open());
     let freeze = schedule(&[], &[("2026-12-20T00:00:00Z", "2027-01-04T00:00:00Z")]);
-    assert!(!freeze.is_always_open());
     check(
         &freeze,
         &[
@@ -286,7 +284,6 @@ fn an_opening_without_end_is_followed_for_a_week() {
         let length = until.duration_since(now).as_hours();
         assert!((168..=337).contains(&length), "{row:?}: {length} h");
         assert_eq!(schedule.longest(now, SALT), None);
-        assert_eq!(schedule.fits(now, SALT, Duration::MAX), Some(now));
     }
     // In Berlin the repeated hour of that week has no starts of its own.
     check(
@@ -336,17 +333,12 @@ fn splay_delays_the_start_and_not_the_end() {
 }
 
 #[test]
-fn whether_a_reboot_fits_is_judged_by_merged_openings() {
+fn the_longest_opening_is_a_merged_one_that_no_exclusion_cuts() {
     let rows = [("0 22 * * *", "2h", "UTC"), ("0 0 * * SAT", "2h", "UTC")];
-    let schedule = schedule(&rows, &[("2026-01-10T00:30:00Z", "2026-01-10T01:00:00Z")]);
+    let cut = schedule(&rows, &[("2026-01-10T00:30:00Z", "2026-01-10T01:00:00Z")]);
     let now = ts("2026-01-05T22:30:00Z");
-    let fits = |hours: u64, minutes: u64| schedule.fits(now, SALT, Duration::from_secs(hours * 3600 + minutes * 60));
-    assert_eq!(fits(1, 30), Some(now));
-    assert_eq!(fits(1, 31), Some(ts("2026-01-06T22:00:00Z")));
-    assert_eq!(fits(2, 30), Some(ts("2026-01-09T22:00:00Z")));
     // The first Friday's opening is cut by the exclusion, the second is whole.
-    assert_eq!(fits(2, 31), Some(ts("2026-01-16T22:00:00Z")));
-    assert_eq!(fits(4, 0), Some(ts("2026-01-16T22:00:00Z")));
-    assert_eq!(fits(4, 1), None);
-    assert_eq!(schedule.longest(now, SALT), Some(Duration::from_secs(4 * 3600)));
+    assert_eq!(cut.longest(now, SALT), Some(Duration::from_secs(4 * 3600)));
+    let closed = schedule(&rows, &[("2026-01-10T00:30:00Z", "2030-01-10T01:00:00Z")]);
+    assert_eq!(closed.longest(now, SALT), Some(Duration::from_secs(9000)));
 }

@@ -464,7 +464,7 @@ impl Knowledge {
             self.past.succeeded(&digest);
         } else {
             let failure = HostFailure {
-                reason: crate::agent::reason::PULL_FAILED,
+                reason: crate::agent::reason::Reason::PullFailed.as_str(),
                 message: "bootc switch ended well, but the image is not staged".to_owned(),
                 retry: true,
             };

@@ -242,16 +242,9 @@ fn payload_layer(version: &str, number: usize, bytes: u64) -> Result<Layer> {
     let name = format!("{version}-{number}");
     let hash = sha256(format!("{name} {bytes}").as_bytes());
     layers::ensure(&format!("payload-{}", short(&hash)), |work| {
-        let mut seed = u64::from_str_radix(short(&hash), 16)?;
-        let words = usize::try_from(bytes / 8)?;
-        let mut data = Vec::with_capacity(words * 8);
-        for _ in 0..words {
-            // xorshift64: cheap, and gzip finds nothing in it.
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            data.extend(seed.to_le_bytes());
-        }
+        let mut data = vec![0; usize::try_from(bytes)?];
+        // gzip finds nothing in it.
+        fastrand::Rng::with_seed(u64::from_str_radix(short(&hash), 16)?).fill(&mut data);
         content::put(work, &format!("usr/lib/os-payload/{number}"), 0o644, &data)?;
         Ok((work.to_owned(), owned()))
     })

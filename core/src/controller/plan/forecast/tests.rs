@@ -40,7 +40,7 @@ fn what_opens_ends_or_is_done_before_a_turn_changes_no_order() {
     facts.published = 0;
     let facts = with(facts, "n1", |m| {
         (m.published, m.staged, m.observed, m.prepared, m.heard) = (None, None, false, false, false);
-        (m.alone, m.clock_synchronized) = (true, false);
+        m.clock_synchronized = false;
     });
     let facts = with(facts, "n2", |m| m.wave = 1);
     assert_eq!(order(&facts), "n1 n3 n2");

@@ -1,0 +1,162 @@
+//! A client of the API server that sends what it has at once, through a proxy where one is named.
+//!
+//! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request on a
+//! new connection then waits behind the end of the TLS handshake until the server acknowledges that, which it puts off
+//! for 40 ms; and an agent that has waited for a berth for an hour always takes it over a new connection.
+
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt};
+use kube::{Client, Config};
+use tower::{BoxError, ServiceBuilder};
+
+use crate::proxy::{Environment, Route};
+
+/// Makes a client that does what the configuration says, and retries nothing.
+///
+/// # Errors
+/// When the configuration makes no sense, or names a proxy that cannot be used.
+pub fn client(config: Config) -> anyhow::Result<Client> {
+    client_in(config, &Environment::of_this_process())
+}
+
+fn client_in(config: Config, environment: &Environment) -> anyhow::Result<Client> {
+    let route = Route::to(&config, environment)?;
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(route)?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::{Arc, Mutex};
+
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Reads the head of a request, and gives its first line.
+    async fn head(stream: &mut TcpStream) -> String {
+        let mut lines = BufReader::with_capacity(1, stream).lines();
+        let first = lines.next_line().await.unwrap().unwrap_or_default();
+        while lines.next_line().await.unwrap().is_some_and(|line| !line.is_empty()) {}
+        first
+    }
+
+    /// A server that says to everybody who asks that it was reached.
+    async fn server() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                head(&mut stream).await;
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nreached";
+                stream.write_all(answer).await.unwrap();
+            }
+        });
+        address
+    }
+
+    /// A proxy that connects everybody to this server, and remembers what it was asked for.
+    async fn proxy(server: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(vec![]));
+        let log = asked.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let line = match stream.peek(&mut [0]).await {
+                    Ok(1) if first_byte(&stream).await == 5 => socks(&mut stream).await,
+                    _ => {
+                        let line = head(&mut stream).await;
+                        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                        line
+                    }
+                };
+                log.lock().unwrap().push(line);
+                let mut onward = TcpStream::connect(server).await.unwrap();
+                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut onward).await });
+            }
+        });
+        (address, asked)
+    }
+
+    async fn first_byte(stream: &TcpStream) -> u8 {
+        let mut byte = [0];
+        stream.peek(&mut byte).await.unwrap();
+        byte[0]
+    }
+
+    /// The handshake of SOCKS 5 without credentials, for a host that is given by name.
+    async fn socks(stream: &mut TcpStream) -> String {
+        let mut greeting = [0; 3];
+        stream.read_exact(&mut greeting).await.unwrap();
+        stream.write_all(&[5, 0]).await.unwrap();
+        let mut request = [0; 5];
+        stream.read_exact(&mut request).await.unwrap();
+        let mut name = vec![0; usize::from(request[4]) + 2];
+        stream.read_exact(&mut name).await.unwrap();
+        stream.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
+        name.truncate(name.len() - 2);
+        format!("SOCKS {}", String::from_utf8(name).unwrap())
+    }
+
+    /// The configuration that kube makes of a kubeconfig with this server where HTTPS_PROXY has this value.
+    fn config(server: &str, proxy: &str) -> Config {
+        crate::install_crypto();
+        let mut config = Config::new(server.parse().unwrap());
+        config.proxy_url = Some(proxy.parse().unwrap());
+        config
+    }
+
+    async fn ask(config: Config, environment: &Environment) -> String {
+        let client = client_in(config, environment).unwrap();
+        let request = http::Request::get("/version").body(vec![]).unwrap();
+        client.request_text(request).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_goes_through_the_proxy_of_the_environment() {
+        let (proxy, asked) = proxy(server().await).await;
+        for scheme in ["http", "socks5"] {
+            let proxy = format!("{scheme}://{proxy}");
+            let environment = Environment::new(&proxy, "other.test,10.0.0.0/8");
+            // Nobody but the proxy knows this name.
+            let answer = ask(config("http://api.cluster.test:6443", &proxy), &environment).await;
+            assert_eq!(answer, "reached");
+        }
+        let asked = asked.lock().unwrap().clone();
+        assert_eq!(
+            asked,
+            ["CONNECT api.cluster.test:6443 HTTP/1.1", "SOCKS api.cluster.test"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_to_a_host_of_no_proxy_goes_straight_to_it() {
+        let server = server().await;
+        let (proxy, asked) = proxy(server).await;
+        let proxy = format!("http://{proxy}");
+        // This host too, but not by the name of loopback, for which there never is a proxy.
+        let address = format!("http://0.0.0.0:{}", server.port());
+        let environment = Environment::new(&proxy, "cluster.test,0.0.0.0/32");
+        assert_eq!(ask(config(&address, &proxy), &environment).await, "reached");
+        assert!(asked.lock().unwrap().is_empty());
+        let environment = Environment::new(&proxy, "cluster.test");
+        assert_eq!(ask(config(&address, &proxy), &environment).await, "reached");
+        assert_eq!(asked.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,15 @@
+//! The parts that every Berth program with I/O has in common: the client of the API server, deadlines, retries, logs.
+
+pub mod client;
+pub mod log;
+mod proxy;
+pub mod request;
+pub mod retry;
+
+/// Chooses the implementation of TLS for this process. Call it before the first client is made; more than once is fine.
+///
+/// A program in which two implementations are compiled panics at first use unless one of them was chosen.
+pub fn install_crypto() {
+    // An error says that one is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

@@ -1,0 +1,222 @@
+//! The way of a connection to the API server: straight, or through a proxy.
+//!
+//! kube reads `proxy-url` of a kubeconfig and, where there is none, `HTTPS_PROXY`. Its own support for proxies stays off:
+//! it compares `NO_PROXY` with the proxy's name in place of the server's.
+
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use anyhow::bail;
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use hyper_util::rt::TokioIo;
+use kube::Config;
+use tokio::net::TcpStream;
+use tower::Service;
+
+/// The environment variables that say which proxy to use, and for which hosts there is none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Environment {
+    proxy: Option<Uri>,
+    no_proxy: String,
+}
+
+impl Environment {
+    pub(crate) fn new(https_proxy: &str, no_proxy: &str) -> Self {
+        Self {
+            proxy: https_proxy.parse().ok(),
+            no_proxy: no_proxy.to_owned(),
+        }
+    }
+
+    /// The values that this process was started with, found as kube finds them.
+    pub(crate) fn of_this_process() -> Self {
+        let first = |names: [&str; 2]| {
+            let values = names.iter().filter_map(|name| std::env::var(name).ok());
+            values.into_iter().find(|value| !value.is_empty()).unwrap_or_default()
+        };
+        Self::new(&first(["HTTPS_PROXY", "https_proxy"]), &first(["NO_PROXY", "no_proxy"]))
+    }
+
+    /// Whether the host is reached without a proxy. A host never needs one to reach itself.
+    fn spares(&self, server: &Uri) -> bool {
+        let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+        let is_own = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        is_own || through("http://any", &self.no_proxy, server).is_none()
+    }
+}
+
+fn through(proxy: &str, no_proxy: &str, server: &Uri) -> Option<Intercept> {
+    Matcher::builder().all(proxy).no(no_proxy).build().intercept(server)
+}
+
+/// A connector to the API server.
+#[derive(Debug, Clone)]
+pub(crate) enum Route {
+    Straight(HttpConnector),
+    Tunnel(Tunnel<HttpConnector>),
+    Socks(SocksV5<HttpConnector>),
+}
+
+impl Route {
+    /// The way to the server of this configuration. `NO_PROXY` is about the proxy of the environment: one that a
+    /// kubeconfig names for its own server is always used, as `kubectl` does.
+    ///
+    /// # Errors
+    /// When the proxy cannot be used.
+    pub(crate) fn to(config: &Config, environment: &Environment) -> anyhow::Result<Self> {
+        let server = &config.cluster_url;
+        let Some(url) = &config.proxy_url else {
+            return Ok(Self::Straight(connector()));
+        };
+        if environment.proxy.as_ref() == Some(url) && environment.spares(server) {
+            return Ok(Self::Straight(connector()));
+        }
+        // Its credentials, if it has any, are not shown.
+        let shown = || url.host().unwrap_or_default();
+        let Some(proxy) = through(&url.to_string(), "", server) else {
+            bail!(
+                "the proxy {:?} cannot be used: name it as http://HOST:PORT or socks5://HOST:PORT",
+                shown()
+            );
+        };
+        let to = proxy.uri().clone();
+        match (to.scheme_str(), proxy.basic_auth(), proxy.raw_auth()) {
+            (Some("http"), Some(auth), _) => Ok(Self::Tunnel(Tunnel::new(to, connector()).with_auth(auth.clone()))),
+            (Some("http"), None, _) => Ok(Self::Tunnel(Tunnel::new(to, connector()))),
+            (Some("socks5" | "socks5h"), _, Some((user, password))) => {
+                let socks = SocksV5::new(to, connector());
+                Ok(Self::Socks(socks.with_auth(user.to_owned(), password.to_owned())))
+            }
+            (Some("socks5" | "socks5h"), ..) => Ok(Self::Socks(SocksV5::new(to, connector()))),
+            (scheme, ..) => bail!(
+                "the proxy {:?} is to be spoken to by {}, which is not supported: use http:// or socks5://",
+                shown(),
+                scheme.unwrap_or_default()
+            ),
+        }
+    }
+}
+
+fn connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    // TLS comes on top of it.
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector
+}
+
+type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
+
+impl Service<Uri> for Route {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Straight(connector) => connector.poll_ready(context).map_err(io::Error::other),
+            Self::Tunnel(tunnel) => tunnel.poll_ready(context).map_err(io::Error::other),
+            Self::Socks(socks) => socks.poll_ready(context).map_err(io::Error::other),
+        }
+    }
+
+    fn call(&mut self, server: Uri) -> Connecting {
+        match self {
+            Self::Straight(connector) => {
+                let connecting = connector.call(server);
+                Box::pin(async { connecting.await.map_err(io::Error::other) })
+            }
+            Self::Tunnel(tunnel) => {
+                let connecting = tunnel.call(server);
+                Box::pin(async { connecting.await.map_err(io::Error::other) })
+            }
+            Self::Socks(socks) => {
+                let connecting = socks.call(server);
+                Box::pin(async { connecting.await.map_err(io::Error::other) })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn route(server: &str, proxy: &str, environment: &Environment) -> anyhow::Result<Route> {
+        let mut config = Config::new(server.parse().unwrap());
+        config.proxy_url = Some(proxy.parse().unwrap());
+        Route::to(&config, environment)
+    }
+
+    #[tokio::test]
+    async fn nothing_waits_to_be_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        let mut route = Route::to(&config, &Environment::default()).unwrap();
+        let connection = route.call(config.cluster_url).await.unwrap();
+        assert!(connection.inner().nodelay().unwrap());
+    }
+
+    #[test]
+    fn no_proxy_spares_hosts_domains_and_networks() {
+        const PROXY: &str = "http://proxy.test:3128";
+        for (no_proxy, server, straight) in [
+            ("", "https://api.cluster.test:6443", false),
+            ("cluster.test", "https://api.cluster.test:6443", true),
+            (".cluster.test", "https://api.cluster.test:6443", true),
+            ("other.test, api.cluster.test,", "https://api.cluster.test:6443", true),
+            ("uster.test", "https://api.cluster.test:6443", false),
+            ("proxy.test", "https://api.cluster.test:6443", false),
+            ("*", "https://api.cluster.test:6443", true),
+            ("10.0.0.0/8", "https://10.1.2.3:6443", true),
+            ("10.0.0.0/8", "https://192.0.2.1:6443", false),
+            ("2001:db8::/32", "https://[2001:db8::1]:6443", true),
+            ("", "https://127.0.0.1:6443", true),
+            ("", "https://[::1]:6443", true),
+            ("", "https://localhost:6443", true),
+        ] {
+            let environment = Environment::new(PROXY, no_proxy);
+            let route = route(server, PROXY, &environment).unwrap();
+            assert_eq!(matches!(route, Route::Straight(_)), straight, "{no_proxy:?} {server}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_a_kubeconfig_names_is_used_whatever_the_environment_says() {
+        let environment = Environment::new("http://proxy.test:3128", "*");
+        let own = route("https://127.0.0.1:6443", "http://bastion.test:8080", &environment).unwrap();
+        assert!(matches!(own, Route::Tunnel(_)));
+    }
+
+    #[test]
+    fn a_proxy_that_cannot_be_used_is_refused_without_its_password() {
+        let server = "https://api.cluster.test:6443";
+        for proxy in [
+            "https://me:secret@proxy.test",
+            "socks4://me:secret@proxy.test",
+            "ftp://me:secret@proxy.test",
+        ] {
+            let refused = route(server, proxy, &Environment::default()).unwrap_err().to_string();
+            assert!(
+                refused.contains("proxy.test") && refused.contains("socks5://"),
+                "{refused}"
+            );
+            assert!(!refused.contains("secret"), "{refused}");
+        }
+        assert!(matches!(
+            route(server, "proxy.test:3128", &Environment::default()).unwrap(),
+            Route::Tunnel(_)
+        ));
+        assert!(matches!(
+            route(server, "socks5h://proxy.test", &Environment::default()).unwrap(),
+            Route::Socks(_)
+        ));
+    }
+}
