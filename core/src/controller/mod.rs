@@ -16,3 +16,4 @@ pub mod publish;
 pub mod servers;
 pub mod snapshot;
 pub mod view;
+pub mod waiting;
