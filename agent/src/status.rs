@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use berth_api::condition::node::REBOOT_TIMED_OUT;
+use berth_api::condition::node::OF_CONTROLLER;
 use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::{BootcNode, BootcNodeStatus, Progress};
@@ -136,15 +136,36 @@ impl StatusWriter {
     }
 }
 
-/// A status without what the controller says in it. Who applies a condition owns it from then on: an agent that took
-/// this one over would say for ever after that its node does not come back.
+/// A status without the conditions that the controller writes. Who applies a condition owns it from then on: an agent
+/// that took one over would repeat it for ever.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
     status
         .conditions
-        .retain(|condition| condition.type_ != REBOOT_TIMED_OUT);
+        .retain(|condition| !OF_CONTROLLER.contains(&condition.type_.as_str()));
     status
 }
 
 fn rate(bytes: u64, time: Duration) -> u64 {
     bytes.saturating_mul(1000) / u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_controller_says_is_not_repeated() {
+        let condition = |type_: &str| {
+            let condition = json!({
+                "type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            serde_json::from_value(condition).unwrap()
+        };
+        let status = BootcNodeStatus {
+            conditions: ["Waiting", "Staged", "RebootTimedOut"].map(condition).into(),
+            ..BootcNodeStatus::default()
+        };
+        let kept: Vec<String> = own(status).conditions.into_iter().map(|c| c.type_).collect();
+        assert_eq!(kept, ["Staged"]);
+    }
 }

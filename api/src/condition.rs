@@ -38,6 +38,10 @@ pub mod node {
     pub const NODE_DEGRADED: &str = "NodeDegraded";
     /// The node holds a berth and does not come back. Set by the controller, since the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
+    /// Something about this node alone keeps it from being offered a berth. For people; no decision reads it.
+    pub const WAITING: &str = "Waiting";
+    /// The conditions that the controller writes. All others are the agent's.
+    pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
 }
 
 /// Condition types of a BootcNodePool.
@@ -150,9 +154,14 @@ pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Conditio
     conditions.iter().find(|c| c.type_ == type_)
 }
 
+/// The condition of that type, when it is True.
+pub fn find_true<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    find(conditions, type_).filter(|c| c.status == "True")
+}
+
 /// Says whether the condition is True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
-    find(conditions, type_).is_some_and(|c| c.status == "True")
+    find_true(conditions, type_).is_some()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! BootcNode: the image that one node should run, and the one that it runs. The controller writes the spec, the node's
-//! agent the status.
+//! BootcNode: the image that one node should run, and the one that it runs. The controller writes the spec and two
+//! conditions, the node's agent the rest of the status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -62,9 +62,6 @@ pub struct BootcNodeSpec {
     /// Permission to pull and stage the image now.
     #[serde(default)]
     pub staging: Staging,
-    /// Why nothing happens here for now, for people.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Hold>,
     /// Rules for moving pods away before a reboot (from the pool).
     #[serde(default)]
     pub drain: Drain,
@@ -108,18 +105,6 @@ pub enum Staging {
     Held,
     /// Pull and stage the image.
     Allowed,
-}
-
-/// Why nothing happens on a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Hold {
-    /// CamelCase reason, such as `NodeConflict`.
-    #[schemars(length(max = 64))]
-    pub reason: String,
-    /// One line for people.
-    #[schemars(length(max = 1100))]
-    pub message: String,
 }
 
 /// State of the node, as its agent sees it.

@@ -12,9 +12,6 @@ use crate::text::{age, clean, short, until};
 /// Seconds of an agent's silence that are worth a message: three of its signs of life are missing.
 const SILENT: i64 = 15 * 60;
 
-/// The condition with which the controller says why a node waits.
-const WAITING: &str = "Waiting";
-
 /// A node, for people.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -128,7 +125,7 @@ fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String
     if let Some(degraded) = degraded.filter(|c| c.status == "True") {
         return format!("{}: {}", degraded.reason, degraded.message);
     }
-    let told = condition::find(&status.conditions, WAITING).filter(|c| c.status == "True");
+    let told = condition::find_true(&status.conditions, condition::node::WAITING);
     if let Some(told) = told {
         return format!("{}: {}", told.reason, told.message);
     }

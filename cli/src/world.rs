@@ -11,7 +11,7 @@ use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Occupied, Pool, Shared};
 use berth_core::controller::gates::{Gates, gates};
-use berth_core::controller::memory::{Alike, Offers, Soaks};
+use berth_core::controller::memory::{Offers, Soaks};
 use berth_core::controller::plan::{How, PoolFacts, Use};
 use berth_core::controller::snapshot::{self, Entry};
 use berth_core::controller::view::{FleetView, HostView, LeaseView, NodeView, PoolView};
@@ -86,7 +86,6 @@ impl World {
             heard: &self.heard,
             offers: &Offers::default(),
             soaks: &Soaks::default(),
-            alike: &Alike::default(),
             gates: &self.gates,
             now: Moment::default(),
             epoch: self.epoch,

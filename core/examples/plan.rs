@@ -18,7 +18,7 @@ use berth_api::{BootId, Digest, NodeName, NodeUid};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Occupied, Pool, Shared};
-use berth_core::controller::memory::{Alike, Leaves, Offers, Soaks};
+use berth_core::controller::memory::{Leaves, Offers, Soaks};
 use berth_core::controller::plan::{self, PoolFacts};
 use berth_core::controller::publish::{self, HostWrite};
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
@@ -103,7 +103,7 @@ impl World {
         let pools = Pool::readable(objects);
         let (mut belonging, mut making, mut planning, mut publishing) = (vec![], vec![], vec![], vec![]);
         let (gone, in_doubt, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-        let (offers, soaks, alike) = (Offers::default(), Soaks::default(), Alike::default());
+        let (offers, soaks) = (Offers::default(), Soaks::default());
         let (mut offered, mut published) = (0, 0);
         for _ in 0..RUNS {
             let membership = time(&mut belonging, || Belonging::default().of(&self.snapshot));
@@ -118,7 +118,6 @@ impl World {
                 heard: &self.heard,
                 offers: &offers,
                 soaks: &soaks,
-                alike: &alike,
                 gates: &gates,
                 now: Moment::default(),
                 epoch: EPOCH,
@@ -157,12 +156,11 @@ impl World {
             heard: &self.heard,
             leaves: &Leaves::default(),
             fleet_paused: false,
-            holds: &BTreeMap::new(),
         })
     }
 }
 
-/// Does it, and notes how many milliseconds that took.
+/// Does the work, and notes its milliseconds.
 fn time<T>(runs: &mut Vec<f64>, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = black_box(work());
@@ -235,7 +233,7 @@ fn pool(name: &str, berths: usize) -> Result<PoolView> {
     Ok(PoolView::of(serde_json::from_value(object)?))
 }
 
-/// Of five berths one is closed, one offered, one taken, and two are committed, each for another node.
+/// Makes a berth. Of five berths one is closed, one offered, one taken, and two are committed, each for another node.
 fn berth(pool: &str, index: usize, node: usize) -> Result<LeaseView> {
     let (name, uid) = (NodeName::new(node_name(node)), NodeUid::new(uid(node)));
     let now = Timestamp::now();

@@ -324,7 +324,6 @@ fn desired(spec: Option<Spec>) -> Desired {
             version: None,
         }),
         staging: Staging::Allowed,
-        hold: None,
         drain: berth_api::pool::Drain::default(),
         retry_token: (spec.token != 0).then(|| spec.token.to_string()),
         reboot_timeout: Duration::from_secs(900),

@@ -359,7 +359,7 @@ const WRONG_NODES: &[(&str, &str)] = &[
     ("{staging: Maybe}", "spec.staging"),
     ("{poolName: LONGTAG}", "spec.poolName"),
     ("{pool: workers}", "unknown field \"spec.pool\""),
-    ("{hold: {reason: Paused}}", "spec.hold.message"),
+    ("{hold: {reason: Paused}}", "unknown field \"spec.hold\""),
 ];
 
 const RIGHT_NODES: &[&str] = &[

@@ -319,7 +319,7 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
     );
     part.until_says("Progressing", "False", "RolloutHalted", n2, SOON)
         .await?;
-    part.until_held(&[n3, n4], "RolloutHalted", n2, SOON).await?;
+    part.is_said_of_none(&[n3, n4]).await?;
     ensure!(
         part.holders().await?.is_empty() && part.order(&v2) == [n2],
         "nobody else goes"

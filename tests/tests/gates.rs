@@ -139,7 +139,6 @@ async fn a_paused_pool_takes_back_and_goes_on(part: &Part<'_>) -> Result<()> {
     for node in nodes {
         part.until_phase(node, "Waiting", SOON).await?;
     }
-    part.until_held(&nodes, "Paused", "rollout.paused", SOON).await?;
     part.until_says("Paused", "True", "PausedByAdmin", "", SOON).await?;
     part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON)
         .await?;
@@ -147,12 +146,15 @@ async fn a_paused_pool_takes_back_and_goes_on(part: &Part<'_>) -> Result<()> {
         part.holders().await?.is_empty(),
         "nobody holds a berth of a paused pool"
     );
+    part.is_said_of_none(&nodes).await?;
     part.rollout(json!({ "paused": false })).await?;
     part.until_phase(nodes[0], "Draining", SOON).await?;
     ensure!(part.is_cordoned(nodes[0]).await?, "who drains is cordoned");
     part.rollout(json!({ "paused": true })).await?;
     until_taken_back(part, 1, Outcome::Revoked).await?;
-    part.until_held(&nodes, "Paused", "rollout.paused", SOON).await?;
+    part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON)
+        .await?;
+    part.is_said_of_none(&nodes).await?;
     part.rollout(json!({ "paused": false })).await?;
     part.until_hold(&nodes[..1], SOON).await?;
     part.unblock(nodes[0]).await?;
@@ -197,8 +199,6 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
         part.block(node).await?;
     }
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
-    part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON)
-        .await?;
     part.until_says("Paused", "True", "PausedByFleet", "BootcFleet cluster", SOON)
         .await?;
     part.until_says("Progressing", "False", "FleetPaused", "BootcFleet cluster", SOON)
@@ -211,8 +211,9 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
     let first = draining().await?;
     pause(true).await?;
     until_taken_back(part, first, Outcome::Revoked).await?;
-    part.until_held(&nodes, "FleetPaused", "BootcFleet cluster", SOON)
+    part.until_says("Progressing", "False", "FleetPaused", "BootcFleet cluster", SOON)
         .await?;
+    part.is_said_of_none(&nodes).await?;
     pause(false).await?;
     draining().await?;
     for node in nodes {
@@ -236,10 +237,10 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
         .roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": [wave] }))
         .await?;
     part.until_hold(&[canary], SOON).await?;
-    part.until_held(&[w1, w2, last], "WaveWaiting", "wave first is proven", SOON)
+    part.until_waiting(&[w1, w2, last], "WaveWaiting", "wave first is proven", SOON)
         .await?;
     part.unblock(canary).await?;
-    part.until_held(&[w1, w2, last], "WaveSoaking", "wave first has soaked", SOON)
+    part.until_waiting(&[w1, w2, last], "WaveSoaking", "wave first has soaked", SOON)
         .await?;
     part.until("the pool says how far it is", SOON, || async {
         let waves = part.status().await?.waves;
@@ -248,7 +249,7 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     })
     .await?;
     part.until_run(&v2, &[1], SOON).await?;
-    part.until_held(&[last], "WaveWaiting", "wave rest is proven", SOON)
+    part.until_waiting(&[last], "WaveWaiting", "wave rest is proven", SOON)
         .await?;
     part.until_hold(&[w2], SOON).await?;
     ensure!(part.order(&v2) == [canary, w1], "only these have gone so far");
@@ -274,6 +275,8 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
         next.duration_since(proven) >= SOAK,
         "the canary soaked: proven at {proven}, next down at {next}"
     );
+    part.until_node_says(last, ("Waiting", "False", "NotWaiting", ""), SOON)
+        .await?;
     part.until("all waves are done", SOON, || async {
         let waves = part.status().await?.waves;
         Ok(waves.len() == 3 && waves.iter().all(|w| w.state == WaveState::Done))
@@ -338,14 +341,14 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
         recorded.nodes == bad,
         "all of them are on record: {recorded:?}, {bad:?}"
     );
-    let good: Vec<_> = part
-        .hosts
-        .iter()
-        .map(|h| h.name())
-        .filter(|name| !bad.iter().any(|b| b == name))
-        .collect();
-    part.until_held(&good, "RolloutHalted", "change rollout.retryToken", SOON)
-        .await?;
+    part.until_says(
+        "RolloutHalted",
+        "True",
+        "TooManyFailures",
+        "change rollout.retryToken",
+        SOON,
+    )
+    .await?;
     // Another image goes on, with nobody's word.
     for host in &part.hosts {
         host.settings(|s| s.finalization_failures = 0);
@@ -381,7 +384,8 @@ async fn a_halt_takes_back_from_who_drains(part: &Part<'_>) -> Result<()> {
     part.until_says("RolloutHalted", "True", "TooManyFailures", n1, SOON)
         .await?;
     until_taken_back(part, 2, Outcome::Revoked).await?;
-    part.until_held(&[n2], "RolloutHalted", n1, SOON).await?;
+    part.until_says("Progressing", "False", "RolloutHalted", n1, SOON)
+        .await?;
     part.unblock(n2).await?;
     part.rollout(json!({ "retryToken": "mended" })).await?;
     part.until_run(&v2, &[2], LONG).await?;

@@ -4,13 +4,11 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::NodeUid;
 use berth_api::berth::{Berth, lease};
-use berth_api::node::Hold;
-use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, WaveState};
-use berth_api::{NodeName, NodeUid};
+use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_core::controller::facts::Pool;
-use berth_core::controller::plan::{BerthWrite, Plan, Wait, Why};
-use berth_core::controller::quorum::Cause;
+use berth_core::controller::plan::{BerthWrite, Plan, Why};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -72,7 +70,7 @@ impl Reconciler {
         self.gates.keep(|pool| pass.gates.contains_key(pool));
     }
 
-    /// What the plans say about waves and about nodes that wait, for those who look there.
+    /// Remembers how long waves have been soaking.
     fn learn(&mut self, pass: &Pass) {
         for pool in &pass.pools {
             let Some(plan) = pass.plans.get(&pool.name) else {
@@ -81,18 +79,7 @@ impl Reconciler {
             if let Some(target) = pool.target() {
                 self.soaks.see(&pool.name, &target.digest, &plan.waves, pass.now);
             }
-            let holds: BTreeMap<NodeName, Hold> = plan
-                .waiting
-                .iter()
-                .filter_map(|(node, wait)| Some((node.clone(), hold(plan, *wait)?)))
-                .collect();
-            let before = self.holds.insert(pool.name.clone(), holds);
-            if before.as_ref() != self.holds.get(&pool.name) && !(before.is_none() && plan.waiting.is_empty()) {
-                // They are published by the next pass.
-                self.again(pass.now);
-            }
         }
-        self.holds.retain(|name, _| pass.plans.contains_key(name));
     }
 
     fn plans(&mut self, pass: &mut Pass) {
@@ -196,46 +183,6 @@ impl Reconciler {
     }
 }
 
-/// What a waiting node is told, when something keeps its berth closed that is not about itself.
-fn hold(plan: &Plan, wait: Wait) -> Option<Hold> {
-    let own = |reason: &str| Hold {
-        reason: reason.to_owned(),
-        message: wait.words().to_owned(),
-    };
-    match wait {
-        Wait::Gate | Wait::Halted => {
-            let gate = plan.gate.as_ref()?;
-            Some(Hold {
-                reason: gate.reason.to_owned(),
-                message: gate.message.clone(),
-            })
-        }
-        Wait::Wave | Wait::Soaking => {
-            let active = plan
-                .waves
-                .iter()
-                .find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
-            let name = active.map_or("an earlier one", |w| w.name.as_str());
-            let reason = if wait == Wait::Wave {
-                "WaveWaiting"
-            } else {
-                "WaveSoaking"
-            };
-            let what = if wait == Wait::Wave { "is proven" } else { "has soaked" };
-            Some(Hold {
-                reason: reason.to_owned(),
-                message: format!("waits until wave {name} {what}"),
-            })
-        }
-        Wait::FailedBefore => Some(own("FailedBefore")),
-        Wait::ControlPlane(Cause::Unfenced) => None,
-        Wait::ControlPlane(cause) => Some(own(cause.reason())),
-        Wait::NoClock => Some(own("ClockNotSynchronized")),
-        Wait::TooLate => Some(own("WindowTooShort")),
-        _ => None,
-    }
-}
-
 /// The Lease that was read, saying what it shall say now.
 fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp) -> Lease {
     let renewed = object.spec.as_ref().and_then(|s| s.renew_time.clone());
@@ -251,7 +198,7 @@ fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp
     object
 }
 
-/// Whether a write leaves a berth as the watch shows it, so that no event will ask for another pass: the fence
+/// Says whether a write leaves a berth as the watch shows it, so that no event will ask for another pass: the fence
 /// that settles a write in doubt.
 fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> bool {
     match write {

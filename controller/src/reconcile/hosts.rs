@@ -1,9 +1,8 @@
 //! Phase 5, client required: publishing to the nodes.
 
-use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
-use berth_api::node::{BootcNode, BootcNodeSpec};
+use berth_api::node::BootcNode;
 use berth_core::controller::facts;
 use berth_core::controller::publish::{self, HostWrite};
 use futures::StreamExt;
@@ -18,9 +17,6 @@ const CONCURRENCY: usize = 16;
 impl Reconciler {
     pub(super) async fn publish(&mut self, pass: &mut Pass) -> Result<(), Lost> {
         self.leaves.see(&pass.snapshot.hosts, pass.now);
-        let uids =
-            LazyCell::new(|| -> BTreeSet<&str> { pass.snapshot.hosts.values().map(|h| h.view.uid.as_str()).collect() });
-        self.alike.keep(|uid| uids.contains(uid));
         let mut writes = self.host_writes(pass);
         // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.
         if writes.iter().any(|write| lets_go(pass, write)) {
@@ -32,7 +28,7 @@ impl Reconciler {
         }
         writes.retain(|write| self.backoffs.ready(&key(write.name()), pass.now));
         let kube = self.kube.clone();
-        let results: Vec<(HostWrite, Result<Option<i64>, CallError>)> = futures::stream::iter(writes)
+        let results: Vec<(HostWrite, Result<(), CallError>)> = futures::stream::iter(writes)
             .map(|write| {
                 let kube = kube.clone();
                 async move {
@@ -47,22 +43,7 @@ impl Reconciler {
             .collect()
             .await;
         for (write, result) in results {
-            let after = self.outcome(&key(write.name()), result)?.flatten();
-            let before = pass.snapshot.hosts.get(write.name()).and_then(|h| h.view.generation);
-            if let (
-                HostWrite::Update {
-                    uid, before: old, spec, ..
-                },
-                Some(before),
-                Some(after),
-            ) = (&write, before, after)
-            {
-                let alike = BootcNodeSpec {
-                    hold: old.hold.clone(),
-                    ..spec.clone()
-                } == **old;
-                self.alike.wrote(uid, before, after, alike);
-            }
+            self.outcome(&key(write.name()), result)?;
         }
         Ok(())
     }
@@ -86,7 +67,6 @@ impl Reconciler {
             heard: &pass.heard,
             leaves: &self.leaves,
             fleet_paused: pass.snapshot.fleet_paused(),
-            holds: &self.holds,
         })
     }
 }
@@ -108,15 +88,12 @@ fn lets_go(pass: &Pass, write: &HostWrite) -> bool {
     }
 }
 
-/// Makes one write, and answers the generation of what is published then.
-async fn execute(kube: &Kube, write: &HostWrite) -> Result<Option<i64>, CallError> {
+async fn execute(kube: &Kube, write: &HostWrite) -> Result<(), CallError> {
     let api = kube.all::<BootcNode>();
     match write {
         HostWrite::Create { name, spec, label } => {
             let object = publish::object(name, spec, label.as_deref());
-            kube.create(&api, &object)
-                .await
-                .map(|object| object.metadata.generation)
+            kube.create(&api, &object).await.map(drop)
         }
         HostWrite::Update {
             name,
@@ -129,11 +106,9 @@ async fn execute(kube: &Kube, write: &HostWrite) -> Result<Option<i64>, CallErro
         } => {
             let body = publish::patch(name, (uid, version), (before, spec), label.as_deref(), finalizers)
                 .map_err(|e| CallError::Refused(e.to_string()))?;
-            kube.merge(&api, name, body)
-                .await
-                .map(|object| object.metadata.generation)
+            kube.merge(&api, name, body).await.map(drop)
         }
-        HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await.map(|()| None),
+        HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await,
         HostWrite::Release {
             name,
             uid,
@@ -142,7 +117,7 @@ async fn execute(kube: &Kube, write: &HostWrite) -> Result<Option<i64>, CallErro
             ..
         } => {
             let body = publish::release(uid, version, finalizers);
-            kube.merge(&api, name, body).await.map(|_| None)
+            kube.merge(&api, name, body).await.map(drop)
         }
     }
 }
@@ -153,7 +128,7 @@ fn log(write: &HostWrite) {
             let digest = spec.image.as_ref().map(|i| i.digest.to_string());
             tracing::info!(
                 node = %name, pool = %spec.pool_name, digest = digest.as_deref().unwrap_or("none"),
-                staging = ?spec.staging, hold = spec.hold.as_ref().map_or("", |h| h.reason.as_str()), "published"
+                staging = ?spec.staging, "published"
             );
         }
         HostWrite::Delete { name, .. } => tracing::info!(node = %name, "BootcNode deleted"),

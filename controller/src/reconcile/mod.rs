@@ -8,13 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::node::Hold;
 use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{Occupied, Pool, Shared};
 use berth_core::controller::gates::{Gates, Keeper};
-use berth_core::controller::memory::{Alike, Leaves, Offers, Soaks};
+use berth_core::controller::memory::{Leaves, Offers, Soaks};
 use berth_core::controller::overdue::Overdue;
 use berth_core::controller::plan::Plan;
 use berth_core::controller::publish;
@@ -22,6 +21,7 @@ use berth_core::controller::servers::Answers;
 use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::view::LeaseView;
 use berth_core::controller::view::News;
+use berth_core::controller::waiting::Desk;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
@@ -40,6 +40,7 @@ mod hosts;
 mod outside;
 mod pools;
 mod timeouts;
+mod waiting;
 
 pub use outside::Outside;
 
@@ -83,10 +84,8 @@ pub struct Reconciler {
     gates: Keeper,
     /// How long waves have been soaking.
     soaks: Soaks,
-    /// Why each waiting node waits, as of the last plan that was made of each pool.
-    holds: BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
-    /// Which generations of BootcNodes ask for the same.
-    alike: Alike,
+    /// Which nodes are to be told why they wait.
+    desk: Desk,
     /// Who had leave to pull and did not use it.
     leaves: Leaves,
     /// Who does not come back.
@@ -139,8 +138,7 @@ impl Reconciler {
             belonging: Belonging::default(),
             gates: Keeper::default(),
             soaks: Soaks::default(),
-            holds: BTreeMap::new(),
-            alike: Alike::default(),
+            desk: Desk::default(),
             leaves: Leaves::default(),
             overdue: Overdue::default(),
             halted: None,
@@ -198,6 +196,7 @@ impl Reconciler {
         self.publish(&mut pass).await?;
         self.berths(&mut pass).await?;
         self.timeouts(&mut pass).await?;
+        self.waiting(&pass).await?;
         self.aggregate(&pass).await?;
         self.farewells(&pass).await?;
         self.tell(&pass);
@@ -251,7 +250,6 @@ impl Reconciler {
             heard: &pass.heard,
             offers: &self.offers,
             soaks: &self.soaks,
-            alike: &self.alike,
             gates: &pass.gates,
             now: pass.now,
             epoch: self.kube.epoch(),

@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 
 use berth_api::berth::{HoldPhase, Holding};
-use berth_api::condition::{node as types, one_line};
+use berth_api::condition::{Verdict, node as types};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_core::controller::overdue::{Holder, Timeouts};
-use berth_core::controller::view::{HostView, LeaseView, NodeView};
-use jiff::Timestamp;
-use serde_json::{Value, json};
+use berth_core::controller::view::{LeaseView, NodeView};
 
+use super::waiting::told;
 use super::{Pass, Reconciler};
 use crate::events::Note;
 use crate::leader::Lost;
@@ -67,7 +66,12 @@ impl Reconciler {
             Some(_) => ("HeardAgain", format!("node {name} was heard of again")),
             None => ("NoBerth", format!("node {name} holds no berth any more")),
         };
-        let body = condition(name, &host.view, lost, reason, &message, pass.wall);
+        let verdict = Verdict {
+            status: Some(lost),
+            reason: reason.into(),
+            message: message.clone(),
+        };
+        let body = told(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), pass.wall);
         let result = self.kube.apply_status(&self.kube.all::<BootcNode>(), name, body).await;
         if self.outcome(&key, result)?.is_some() {
             if lost {
@@ -126,21 +130,4 @@ fn lost_words(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: u6
         lease.name(),
         keys::LABEL_EXCLUDE
     )
-}
-
-/// The body of a server-side apply of this one condition: all that the controller owns of that status.
-fn condition(name: &str, host: &HostView, lost: bool, reason: &str, message: &str, now: Timestamp) -> Value {
-    json!({
-        "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
-        "kind": "BootcNode",
-        "metadata": { "name": name, "uid": host.uid },
-        "status": { "conditions": [{
-            "type": types::REBOOT_TIMED_OUT,
-            "status": if lost { "True" } else { "False" },
-            "reason": reason,
-            "message": one_line(message),
-            "lastTransitionTime": now.to_string(),
-            "observedGeneration": host.generation,
-        }]},
-    })
 }

@@ -7,7 +7,7 @@ use berth_api::berth::Berth;
 use berth_api::digest::Digest;
 use berth_api::duration;
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
-use berth_api::node::{BootcNode, Deployment, DesiredImage, DrainBlocker, Failure, Hold, Progress, Staging, Turn};
+use berth_api::node::{BootcNode, Deployment, DesiredImage, DrainBlocker, Failure, Progress, Staging, Turn};
 use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -109,8 +109,6 @@ pub struct Member {
     pub image: Option<DesiredImage>,
     /// Permission to pull it now.
     pub staging: Staging,
-    /// Reason for which nothing happens, for people.
-    pub hold: Option<Hold>,
     /// Rules for moving pods away.
     pub drain: Drain,
     /// Token of the pool. When it changes, digests that have failed here are tried again.
@@ -132,7 +130,6 @@ impl Desired {
             node_uid: NodeUid::from(spec.node_uid.as_str()),
             image: spec.image.clone(),
             staging: spec.staging,
-            hold: spec.hold.clone(),
             drain: spec.drain.clone(),
             retry_token: spec.retry_token.clone(),
             reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),

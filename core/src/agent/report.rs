@@ -161,7 +161,7 @@ fn update_conditions(
     let updated = match (runs, phase) {
         (true, Phase::Updated) => Verdict::yes("Updated", format!("runs {desired}")),
         (true, _) => Verdict::no("Proving", format!("runs {desired}, not given back yet")),
-        (false, _) => match waiting_for(facts, holding, phase, step) {
+        (false, _) => match waiting_for(facts, holding, step) {
             Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
             None => Verdict::no(phase.as_str(), format!("should run {desired}")),
         },
@@ -188,12 +188,7 @@ fn update_conditions(
 }
 
 /// Reason outside of this node that keeps it from going on.
-fn waiting_for(
-    facts: &Facts,
-    holding: Option<&Holding>,
-    phase: Phase,
-    step: &Step,
-) -> Option<(Cow<'static, str>, String)> {
+fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<(Cow<'static, str>, String)> {
     let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
     match (step, holding) {
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
@@ -223,21 +218,7 @@ fn waiting_for(
         }
         _ => {}
     }
-    let Desired::Member(member) = &facts.desired else {
-        return None;
-    };
-    let hold = member
-        .hold
-        .as_ref()
-        .filter(|_| matches!(phase, Phase::Pending | Phase::Waiting))?;
-    let is_word = hold.reason.starts_with(|c: char| c.is_ascii_alphabetic())
-        && hold.reason.chars().all(|c| c.is_ascii_alphanumeric());
-    let reason = if is_word {
-        Cow::Owned(hold.reason.clone())
-    } else {
-        "Held".into()
-    };
-    Some((reason, hold.message.clone()))
+    None
 }
 
 /// The controller may offer a berth: this is the condition that it reads. The step says so, for it would take one; a step

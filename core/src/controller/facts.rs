@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::Moment;
 use crate::controller::gates::{Gates, Inputs};
-use crate::controller::memory::{Alike, Offers, Soaks};
+use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::controller::publish::{Terms, desired_digest, made_for};
 use crate::controller::snapshot::{Objects, Snapshot};
@@ -246,8 +246,6 @@ pub struct Shared<'a> {
     pub offers: &'a Offers,
     /// How long waves have been soaking.
     pub soaks: &'a Soaks,
-    /// Which generations of BootcNodes ask for the same.
-    pub alike: &'a Alike,
     /// The gates of each pool.
     pub gates: &'a BTreeMap<PoolName, Gates>,
     /// When the ages of the offers are measured.
@@ -329,13 +327,7 @@ impl Shared<'_> {
         let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
         let host = self.snapshot.hosts.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
-        member.observed = host.is_some_and(|h| {
-            let first = h
-                .view
-                .generation
-                .map(|generation| self.alike.first(&h.view.uid, generation));
-            first.is_some_and(|first| h.view.observed_since(first))
-        });
+        member.observed = host.is_some_and(|h| h.view.observed());
         member.wave = waves.number(&node.labels);
         member.lapses = member
             .desired

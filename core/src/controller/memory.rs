@@ -117,38 +117,6 @@ fn is_proven(wave: &WaveStatus) -> bool {
     matches!(wave.state, WaveState::Soaking | WaveState::Done)
 }
 
-/// Generations of a BootcNode that ask for the same, because nothing but the reason for waiting differs: an agent that has
-/// seen any of them has seen them all. Without it a gate that opens would wait for a report of every node.
-#[derive(Debug, Default)]
-pub struct Alike(BTreeMap<String, (i64, i64)>);
-
-impl Alike {
-    /// Takes in a write of ours to the BootcNode with that UID.
-    pub fn wrote(&mut self, uid: &str, before: i64, after: i64, alike: bool) {
-        let first = match self.0.get(uid) {
-            Some((first, last)) if *last == before => *first,
-            _ => before,
-        };
-        match alike {
-            true => drop(self.0.insert(uid.to_owned(), (first, after))),
-            false => drop(self.0.remove(uid)),
-        }
-    }
-
-    /// The first generation that asks for the same as this one, as far as this process knows.
-    pub fn first(&self, uid: &str, generation: i64) -> i64 {
-        self.0
-            .get(uid)
-            .filter(|(_, last)| *last == generation)
-            .map_or(generation, |(first, _)| *first)
-    }
-
-    /// Forgets the BootcNodes that are not among these.
-    pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
-        self.0.retain(|uid, _| is_there(uid));
-    }
-}
-
 /// Leave to pull that was not used for so long counts as not used. More than an agent's longest backoff, so that one
 /// that fails gets to its next try within its turn.
 const LEAVE: Duration = Duration::from_secs(15 * 60);
@@ -268,25 +236,6 @@ mod tests {
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
         soaks.see(&pool, &digest(2), &[wave(WaveState::Active)], at(61));
         assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);
-    }
-
-    #[test]
-    fn generations_that_differ_in_a_reason_only_are_alike() {
-        let mut alike = Alike::default();
-        assert_eq!(alike.first("u", 3), 3);
-        alike.wrote("u", 3, 4, true);
-        alike.wrote("u", 4, 5, true);
-        assert_eq!(
-            [alike.first("u", 5), alike.first("u", 6), alike.first("v", 5)],
-            [3, 6, 5]
-        );
-        alike.wrote("u", 6, 7, true);
-        assert_eq!(alike.first("u", 7), 6, "somebody else wrote in between");
-        alike.wrote("u", 7, 8, false);
-        assert_eq!(alike.first("u", 8), 8);
-        alike.wrote("u", 8, 9, true);
-        alike.keep(|uid| uid != "u");
-        assert_eq!(alike.first("u", 9), 9);
     }
 
     #[test]

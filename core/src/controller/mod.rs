@@ -18,3 +18,4 @@ pub mod quorum;
 pub mod servers;
 pub mod snapshot;
 pub mod view;
+pub mod waiting;

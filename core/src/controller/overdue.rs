@@ -112,6 +112,7 @@ impl Overdue {
 #[cfg(test)]
 mod tests {
     use berth_api::berth::Outcome;
+    use berth_api::condition;
 
     use super::*;
     use crate::controller::view::HostContent;
@@ -147,8 +148,19 @@ mod tests {
         let mut host = HostView::of(kube::core::DeserializeGuard(
             Ok(serde_json::from_value(object).unwrap()),
         ));
-        if let Ok(HostContent { reboot_timed_out, .. }) = &mut host.content {
-            *reboot_timed_out = said;
+        if let Ok(HostContent { told, .. }) = &mut host.content {
+            let verdict = condition::Verdict {
+                status: Some(said),
+                reason: "R".into(),
+                message: String::new(),
+            };
+            condition::set(
+                told,
+                condition::node::REBOOT_TIMED_OUT,
+                verdict,
+                None,
+                jiff::Timestamp::UNIX_EPOCH,
+            );
         }
         host
     }

@@ -12,7 +12,7 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::DeserializeGuard;
 
 /// How soon a change is to be looked at.
@@ -100,8 +100,15 @@ pub struct HostContent {
     pub report: Report,
     /// The agent's pulse; changes without meaning anything else.
     pub heartbeat: Option<Timestamp>,
-    /// `RebootTimedOut` is True: what the controller itself has said, and so no part of the report.
-    pub reboot_timed_out: bool,
+    /// The conditions that the controller itself has written, and so no part of the report.
+    pub told: Vec<Condition>,
+}
+
+impl HostContent {
+    /// Whether `RebootTimedOut` is True.
+    fn reboot_timed_out(&self) -> bool {
+        condition::is_true(&self.told, condition::node::REBOOT_TIMED_OUT)
+    }
 }
 
 /// What the controller needs of an agent's report.
@@ -199,7 +206,8 @@ impl View for NodeView {
 impl View for HostView {
     fn differs(&self, other: &Self) -> bool {
         let content = match (&self.content, &other.content) {
-            (Ok(a), Ok(b)) => (&a.spec, &a.report, a.reboot_timed_out) != (&b.spec, &b.report, b.reboot_timed_out),
+            // What `Waiting` says is for people alone.
+            (Ok(a), Ok(b)) => (&a.spec, &a.report, a.reboot_timed_out()) != (&b.spec, &b.report, b.reboot_timed_out()),
             (a, b) => a != b,
         };
         let envelope = |v: &Self| {
@@ -344,14 +352,15 @@ impl HostView {
     pub fn of(object: DeserializeGuard<BootcNode>) -> Self {
         let (metadata, content) = match object.0 {
             Ok(object) => {
-                let status = object.status.unwrap_or_default();
+                let mut status = object.status.unwrap_or_default();
                 let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
-                let reboot_timed_out = condition::is_true(&status.conditions, condition::node::REBOOT_TIMED_OUT);
+                let is_ours = |c: &mut Condition| condition::node::OF_CONTROLLER.contains(&c.type_.as_str());
+                let told = status.conditions.extract_if(.., is_ours).collect();
                 let content = HostContent {
                     spec: object.spec,
                     report: Report::of(status),
                     heartbeat,
-                    reboot_timed_out,
+                    told,
                 };
                 (object.metadata, Ok(content))
             }
@@ -386,19 +395,14 @@ impl HostView {
 
     /// Whether its status says that it does not come back.
     pub fn reboot_timed_out(&self) -> bool {
-        self.content.as_ref().is_ok_and(|c| c.reboot_timed_out)
+        self.content.as_ref().is_ok_and(HostContent::reboot_timed_out)
     }
 
     /// Whether the agent has reported on what is published now, from the Node that it was published for.
     pub fn observed(&self) -> bool {
-        self.generation
-            .is_some_and(|generation| self.observed_since(generation))
-    }
-
-    /// Whether the agent has reported on that generation or a later one, from the Node that it was published for.
-    pub fn observed_since(&self, generation: i64) -> bool {
         self.content.as_ref().is_ok_and(|c| {
-            c.report.observed_generation.is_some_and(|seen| seen >= generation)
+            self.generation.is_some()
+                && c.report.observed_generation >= self.generation
                 && c.report.node_uid.as_deref() == Some(c.spec.node_uid.as_str())
         })
     }

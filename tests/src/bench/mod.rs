@@ -6,6 +6,7 @@ pub mod handover;
 mod handovers;
 pub mod hundred;
 pub mod idle;
+pub mod leader;
 pub mod memory;
 pub mod planner;
 pub mod publish;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::bench::fleet::Fleet;
-use berth_tests::bench::{Progress, Selection, handover, hundred, idle, planner, publish, rollout, staging};
+use berth_tests::bench::{Progress, Selection, handover, hundred, idle, leader, planner, publish, rollout, staging};
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
 
@@ -65,6 +65,11 @@ async fn main() -> Result<()> {
         handover::measure(&selection, progress)
             .await
             .context("cannot measure the hand-over of berths")?;
+    }
+    if selection.wants_one(&leader::BENCHES) {
+        leader::measure(&selection, progress)
+            .await
+            .context("cannot measure a change of leader")?;
     }
     if selection.wants(hundred::BENCH) {
         hundred::measure(progress)

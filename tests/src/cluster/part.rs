@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use berth_api::berth::{Berth, Holding, lease};
 use berth_api::condition;
-use berth_api::node::{BootcNode, Hold};
+use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePoolStatus;
 use futures::future::{LocalBoxFuture, join_all};
 use jiff::Timestamp;
@@ -287,16 +287,22 @@ impl<'a> Part<'a> {
         .await
     }
 
-    /// Waits until these nodes are held for that reason: in what is published to them, and in what they say of it.
-    pub async fn until_held(&self, nodes: &[&str], reason: &str, words: &str, limit: Duration) -> Result<()> {
+    /// Waits until these nodes say that they wait, for a reason of their own.
+    pub async fn until_waiting(&self, nodes: &[&str], reason: &str, words: &str, limit: Duration) -> Result<()> {
         for node in nodes {
-            self.until(&format!("{node} is held: {reason}: {words:?}"), limit, || async {
-                let object = self.bootc_node(node).await?;
-                let is = |h: &Hold| h.reason == reason && h.message.contains(words);
-                let said = object.status.unwrap_or_default().conditions;
-                Ok(object.spec.hold.as_ref().is_some_and(is) && is_said(&said, "Updated", "False", reason, words))
-            })
-            .await?;
+            self.until_node_says(node, (condition::node::WAITING, "True", reason, words), limit)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Fails if one of these nodes says that it waits: what concerns the whole pool is said there.
+    pub async fn is_said_of_none(&self, nodes: &[&str]) -> Result<()> {
+        for node in nodes {
+            let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
+            if let Some(waiting) = condition::find_true(&conditions, condition::node::WAITING) {
+                bail!("{node} waits for a reason of its own: {waiting:?}");
+            }
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
     part.pool(&v2, json!({ "windows": [{ "schedule": far, "duration": "1h" }] }))
         .await?;
     part.until_phase(node, "Waiting", SOON).await?;
-    part.until_held(&[node], "OutsideWindows", "reboots may start at", SOON)
+    part.until_says("Progressing", "False", "OutsideWindows", "reboots may start at", SOON)
         .await?;
     part.until_says("WindowOpen", "False", "OutsideWindows", "reboots may start at", SOON)
         .await?;
@@ -54,7 +54,7 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     part.block(node).await?;
     let v2 = part.roll_to("2.0.0", json!({ "paused": true })).await?;
-    part.until_held(&[node], "Paused", "", SOON).await?;
+    part.until_says("Progressing", "False", "Paused", "", SOON).await?;
     part.until_phase(node, "Waiting", SOON).await?;
     let (from, to) = (Timestamp::now() + 10.seconds(), Timestamp::now() + 20.seconds());
     part.rollout(json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] }))
@@ -67,7 +67,7 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     );
     until_taken_back(part, 1, Outcome::Revoked).await?;
     ensure!(Timestamp::now() >= from, "not before the exclusion begins");
-    part.until_held(&[node], "Excluded", "an exclusion is in force", SOON)
+    part.until_says("Progressing", "False", "Excluded", "an exclusion is in force", SOON)
         .await?;
     part.until_says("WindowOpen", "False", "Excluded", "an exclusion is in force", SOON)
         .await?;
@@ -94,14 +94,16 @@ pub(crate) async fn a_window_that_means_nothing(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_says("WindowOpen", "False", "InvalidWindow", "Mars/Olympus", SOON)
         .await?;
-    part.until_held(&[node], "InvalidWindow", "Mars/Olympus", SOON).await?;
+    part.until_says("Progressing", "False", "InvalidWindow", "Mars/Olympus", SOON)
+        .await?;
     part.until_phase(node, "Waiting", SOON).await?;
     part.until_says("Progressing", "False", "InvalidWindow", "windows[0]", SOON)
         .await?;
     part.rollout(json!({ "windows": window("0 0 31 2 *", "UTC") })).await?;
     part.until_says("WindowOpen", "False", "InvalidWindow", "0 0 31 2 *", SOON)
         .await?;
-    part.until_held(&[node], "InvalidWindow", "0 0 31 2 *", SOON).await?;
+    part.until_says("Progressing", "False", "InvalidWindow", "0 0 31 2 *", SOON)
+        .await?;
     ensure!(part.boots(1) == 1, "nobody goes meanwhile");
     part.rollout(json!({ "windows": window("* * * * *", "Europe/Berlin") }))
         .await?;
@@ -121,7 +123,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
         .roll_to("2.0.0", json!({ "maxUnavailable": 3, "windows": always }))
         .await?;
     part.until_run(&v2, &[3], LONG).await?;
-    part.until_held(&[bad, mute], "ClockNotSynchronized", "clock", SOON)
+    part.until_waiting(&[bad, mute], "ClockNotSynchronized", "clock", SOON)
         .await?;
     part.until_says("Progressing", "False", "Waiting", "clock is not synchronised", SOON)
         .await?;
@@ -169,8 +171,14 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
     .await?;
     part.until_says("Progressing", "False", "ClockNotSynchronized", "--trust-clock", SOON)
         .await?;
-    part.until_held(&[node], "ClockNotSynchronized", "the controller's clock", SOON)
-        .await?;
+    part.until_says(
+        "Progressing",
+        "False",
+        "ClockNotSynchronized",
+        "the controller's clock",
+        SOON,
+    )
+    .await?;
     // An exclusion cannot be judged either.
     let far = Timestamp::now() + 1000.hours();
     let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
@@ -224,7 +232,7 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     let (node, v2) = (part.node(1), part.publish("2.0.0").await?);
     part.pool(&v2, json!({ "paused": true })).await?;
     part.until_phase(node, "Waiting", SOON).await?;
-    part.until_held(&[node], "Paused", "", SOON).await?;
+    part.until_says("Progressing", "False", "Paused", "", SOON).await?;
     // A start whose share is neither very small nor the whole, and a splay of which that share ends in ten seconds.
     let now = Timestamp::now();
     let of_start = |minutes: i64| {
@@ -259,7 +267,8 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     let words = format!("reboots may start at {opens}");
     part.until_says("WindowOpen", "False", "OutsideWindows", &words, SOON)
         .await?;
-    part.until_held(&[node], "OutsideWindows", &words, SOON).await?;
+    part.until_says("Progressing", "False", "OutsideWindows", &words, SOON)
+        .await?;
     part.until_all_run(&v2, LONG).await?;
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let berth = format!("{}-0", part.name);
@@ -307,7 +316,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
     part.rollout(rollout).await?;
     part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
         .await?;
-    part.until_held(&[node], "WindowTooShort", "would outlast this one", SOON)
+    part.until_waiting(&[node], "WindowTooShort", "would outlast this one", SOON)
         .await?;
     part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON)
         .await?;
@@ -316,7 +325,8 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_says("Progressing", "False", "WindowTooShort", "write a longer one", SOON)
         .await?;
-    part.until_held(&[node], "WindowTooShort", words, SOON).await?;
+    part.until_says("Progressing", "False", "WindowTooShort", words, SOON)
+        .await?;
     ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "nobody goes");
     let offers = part
         .ever(0)?

@@ -55,7 +55,7 @@ fn host(report: Report) -> HostView {
             },
             report,
             heartbeat: None,
-            reboot_timed_out: false,
+            told: vec![],
         }),
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::condition::one_line;
-use berth_api::node::{BootcNodeSpec, DesiredImage, Hold, Staging};
+use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::pool::{Drain, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
@@ -68,8 +67,6 @@ pub struct Facts<'a> {
     pub leaves: &'a Leaves,
     /// The whole fleet is paused: nobody begins to pull.
     pub fleet_paused: bool,
-    /// Why waiting members wait, by pool.
-    pub holds: &'a BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
 }
 
 /// One node while its spec is being made.
@@ -96,9 +93,9 @@ pub fn is_stale(host: &HostView, node: Option<&NodeView>) -> bool {
     }
 }
 
-/// Whether a BootcNode asks its agent to undo everything: it was told so, or it is being deleted.
+/// Whether a BootcNode asks its agent to undo everything: it names no pool, or it is being deleted.
 pub fn is_leaving(host: &HostView) -> bool {
-    host.deleting || host.spec().is_some_and(|s| s.pool_name.is_empty() && s.hold.is_none())
+    host.deleting || host.spec().is_some_and(|s| s.pool_name.is_empty())
 }
 
 /// Decides every write to a BootcNode that is due.
@@ -120,7 +117,7 @@ pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
         if let Some(terms) = pool.and_then(|p| facts.terms.get(p)) {
             staging::allow(facts, terms, &mut drafts);
         }
-        writes.extend(drafts.into_iter().filter_map(|draft| due(facts, bounded(draft))));
+        writes.extend(drafts.into_iter().filter_map(|draft| due(facts, draft)));
     }
     writes
 }
@@ -187,10 +184,6 @@ fn draft<'a>(
         Some(host) => Some(host.spec()?),
         None => None,
     };
-    let hold = conflict.map(|c| Hold {
-        reason: "NodeConflict".to_owned(),
-        message: c.message(),
-    });
     let deleting = host.is_some_and(|h| h.deleting);
     let pool = pool.filter(|_| !deleting);
     // It finishes first what it has begun: neither pool nor image change under a node that holds a berth.
@@ -199,11 +192,12 @@ fn draft<'a>(
         return None;
     }
     let Some(pool) = pool else {
-        let hold = hold.filter(|_| !deleting);
-        if old.is_none() && hold.is_none() {
+        // A node that is in conflict has a BootcNode all the same, which says so.
+        let conflict = conflict.filter(|_| !deleting);
+        if old.is_none() && conflict.is_none() {
             return None;
         }
-        let label = match hold {
+        let label = match conflict {
             Some(_) => None,
             // The label stays, so that a pool that goes knows whom it still waits for.
             None => host.and_then(|h| h.pool_label.clone()),
@@ -211,7 +205,6 @@ fn draft<'a>(
         let node_uid = node.uid.to_string();
         let spec = BootcNodeSpec {
             node_uid,
-            hold,
             ..BootcNodeSpec::default()
         };
         return Some((
@@ -228,15 +221,13 @@ fn draft<'a>(
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
-    let waits = || facts.holds.get(pool).and_then(|holds| holds.get(&node.name)).cloned();
     let form = forms
         .entry((pool, &node.architecture))
         .or_insert_with(|| form(pool, terms, &node.architecture));
-    let mut spec = BootcNodeSpec {
+    let spec = BootcNodeSpec {
         node_uid: node.uid.to_string(),
         ..form.clone()
     };
-    spec.hold = hold.or_else(waits).or(spec.hold);
     Some((
         Some(pool),
         Draft {
@@ -249,15 +240,12 @@ fn draft<'a>(
 }
 
 fn form(pool: &PoolName, terms: &Terms, architecture: &str) -> BootcNodeSpec {
-    let image = desired_image(terms, architecture);
-    let hold = image.as_ref().err().cloned();
     let seconds = |d: Duration| format!("{}s", d.as_secs());
     BootcNodeSpec {
         pool_name: pool.to_string(),
         node_uid: String::new(),
-        image: image.ok(),
+        image: desired_image(terms, architecture),
         staging: Staging::Held,
-        hold,
         drain: terms.drain.clone(),
         retry_token: terms.retry_token.clone(),
         reboot_timeout: seconds(terms.reboot_timeout),
@@ -270,47 +258,17 @@ pub fn desired_digest<'a>(target: Option<&'a Target>, architecture: &str) -> Opt
     target.and_then(|t| t.digest_for(architecture))
 }
 
-fn desired_image(terms: &Terms, architecture: &str) -> Result<DesiredImage, Hold> {
-    let hold = |reason: &str, message: String| Hold {
-        reason: reason.to_owned(),
-        message,
-    };
-    let Some(target) = &terms.target else {
-        return Err(hold(
-            "ImageNotResolved",
-            "the pool's image is not resolved to a digest yet; see ImageResolved of the pool".to_owned(),
-        ));
-    };
-    let Some(digest) = target.digest_for(architecture) else {
-        let there: Vec<_> = target.platforms.iter().map(|p| p.architecture.as_str()).collect();
-        return Err(hold(
-            "NoSuchPlatform",
-            format!(
-                "{} has no image for {architecture:?}; it has: {}",
-                target.image,
-                there.join(", ")
-            ),
-        ));
-    };
-    let reference: ImageRef = target
-        .image
-        .parse()
-        .map_err(|e: berth_api::image_ref::ImageRefError| hold("InvalidReference", e.to_string()))?;
-    Ok(DesiredImage {
+/// The image for a node of that architecture, when the pool has a target and the target has one.
+fn desired_image(terms: &Terms, architecture: &str) -> Option<DesiredImage> {
+    let target = terms.target.as_ref()?;
+    let digest = target.digest_for(architecture)?;
+    let reference: ImageRef = target.image.parse().ok()?;
+    Some(DesiredImage {
         reference: reference.at(digest).to_string(),
         digest: digest.clone(),
         index_digest: target.digest.clone(),
         version: target.version.clone(),
     })
-}
-
-/// A reason for waiting names pools, nodes or platforms, however many; the schema refuses more than it has room for, and
-/// all else that is published with it.
-fn bounded(mut draft: Draft<'_>) -> Draft<'_> {
-    if let Some(hold) = &mut draft.spec.hold {
-        hold.message = one_line(&hold.message);
-    }
-    draft
 }
 
 /// The write that brings the BootcNode to the draft, when one is needed.

@@ -56,7 +56,6 @@ struct World {
     gone: BTreeSet<NodeUid>,
     heard: BTreeSet<NodeName>,
     leaves: Leaves,
-    holds: BTreeMap<PoolName, BTreeMap<NodeName, Hold>>,
     fleet_paused: bool,
 }
 
@@ -92,7 +91,6 @@ fn world(names: &[&str], max_staging: usize) -> World {
         gone: BTreeSet::new(),
         heard: names.iter().map(|n| NodeName::from(*n)).collect(),
         leaves: Leaves::default(),
-        holds: BTreeMap::new(),
         fleet_paused: false,
     }
 }
@@ -110,7 +108,6 @@ impl World {
             confirmed_gone: &self.gone,
             heard: &self.heard,
             leaves: &self.leaves,
-            holds: &self.holds,
             fleet_paused: self.fleet_paused,
         })
     }
@@ -132,7 +129,7 @@ impl World {
                             spec: spec.clone(),
                             report: Report::default(),
                             heartbeat: None,
-                            reboot_timed_out: false,
+                            told: vec![],
                         }),
                     };
                     self.hosts.insert(name.clone(), entry(view));
@@ -402,17 +399,14 @@ fn a_dead_node_keeps_no_place() {
 }
 
 #[test]
-fn a_platform_without_an_image_is_told_so() {
+fn a_platform_without_an_image_gets_none() {
     let mut world = world(&["n1"], 1);
     let mut other = node("n1");
     other.architecture = "s390x".into();
     world.nodes.insert("n1".into(), entry(other));
     world.step();
     let spec = world.spec("n1");
-    assert!(spec.image.is_none());
-    let hold = spec.hold.as_ref().unwrap();
-    assert_eq!(hold.reason, "NoSuchPlatform");
-    assert!(hold.message.contains("it has: amd64"));
+    assert!(spec.image.is_none() && spec.pool_name == "a");
 }
 
 #[test]
@@ -423,7 +417,7 @@ fn nothing_is_said_before_there_is_something_to_say() {
     assert!(world.step().is_empty());
     world.terms.get_mut(&"a".into()).unwrap().resolving = false;
     world.step();
-    assert_eq!(world.spec("n1").hold.as_ref().unwrap().reason, "ImageNotResolved");
+    assert!(world.spec("n1").image.is_none());
 }
 
 #[test]
@@ -525,7 +519,7 @@ fn a_node_that_is_gone_is_cleaned_up() {
 }
 
 #[test]
-fn a_conflict_is_named_on_the_node() {
+fn a_node_in_conflict_is_let_go_and_keeps_its_bootcnode() {
     let mut world = world(&["n1"], 1);
     let conflict = |stays_in: Option<&str>| Conflict {
         node: "n1".into(),
@@ -537,28 +531,23 @@ fn a_conflict_is_named_on_the_node() {
     world.step();
     let spec = world.spec("n1");
     assert!(spec.pool_name.is_empty() && spec.image.is_none());
-    assert_eq!(spec.hold.as_ref().unwrap().reason, "NodeConflict");
     world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.overdue.insert("host-n1".into());
     assert!(world.step().is_empty(), "it stays, to say why");
     world.membership.conflicts.clear();
     world.membership.join("n1".into(), "a".into());
     world.step();
-    assert!(world.spec("n1").hold.is_none() && world.spec("n1").image.is_some());
+    assert!(world.spec("n1").image.is_some());
     world.membership.conflicts.insert("n1".into(), conflict(Some("a")));
+    assert!(world.step().is_empty(), "it stays where it is");
+    world.membership = Membership::default();
+    world.membership.conflicts.insert("n1".into(), conflict(None));
     world.step();
-    let spec = world.spec("n1");
-    assert!(spec.image.is_some() && spec.hold.is_some(), "it stays where it is");
-}
-
-#[test]
-fn what_is_said_to_a_node_that_waits_has_room_in_the_schema() {
-    let mut world = world(&["n1"], 1);
-    let hold = Hold {
-        reason: "RolloutHalted".into(),
-        message: "a-node-with-a-long-name, ".repeat(200),
-    };
-    world.holds.insert("a".into(), [("n1".into(), hold)].into());
-    world.step();
-    assert!(world.spec("n1").hold.as_ref().unwrap().message.chars().count() <= 1100);
-    assert!(world.step().is_empty(), "and is not said again");
+    assert_eq!(world.hosts["n1"].view.pool_label, None, "no pool waits for it");
+    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.membership.conflicts.clear();
+    assert!(
+        matches!(&world.step()[..], [HostWrite::Delete { .. }]),
+        "no pool selects it"
+    );
 }

@@ -180,10 +180,7 @@ mod tests {
                 index_digest: digest,
                 version: Some("1".into()),
             }),
-            hold: Some(berth_api::node::Hold {
-                reason: "R".into(),
-                message: "m".into(),
-            }),
+            retry_token: Some("t".into()),
             drain: Drain {
                 force: Some(true),
                 pod_selector: Some(selector("a")),

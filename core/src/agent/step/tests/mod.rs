@@ -46,7 +46,6 @@ fn member(n: u8) -> Member {
         node_uid: NodeUid::from("u1"),
         image: Some(image(n)),
         staging: Staging::Allowed,
-        hold: None,
         drain: Drain {
             timeout: Some("1h".into()),
             ..Drain::default()

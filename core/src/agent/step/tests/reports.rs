@@ -1,7 +1,7 @@
 //! Reports of given facts.
 
 use berth_api::condition::node as types;
-use berth_api::node::{BootcNodeStatus, Hold, Phase};
+use berth_api::node::{BootcNodeStatus, Phase};
 
 use super::*;
 use crate::agent::report::{Subject, report};
@@ -22,35 +22,6 @@ fn told(facts: &Facts, type_: &str) -> String {
     let status = status(facts);
     let c = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
     format!("{} {} {}", c.status, c.reason, c.message)
-}
-
-#[test]
-fn a_hold_is_told_and_the_node_stays_ready_for_an_offer() {
-    let mut facts = facts();
-    let hold = |reason: &str| {
-        Some(Hold {
-            reason: reason.into(),
-            message: "the window opens at 22:00".into(),
-        })
-    };
-    for (reason, shown) in [("WindowClosed", "WindowClosed"), ("not a reason", "Held")] {
-        facts.desired = Desired::Member(Box::new(Member {
-            hold: hold(reason),
-            ..member(2)
-        }));
-        let updated = told(&facts, types::UPDATED);
-        assert!(
-            updated.starts_with(&format!("False {shown} should run sha256:02")),
-            "{updated}"
-        );
-        assert!(updated.ends_with(": the window opens at 22:00"), "{updated}");
-        assert_eq!(told(&facts, types::UPDATE_PREPARED), "True Ready ");
-    }
-    os(&mut facts, 2, None);
-    assert!(
-        told(&facts, types::UPDATED).starts_with("True Updated"),
-        "it waits for nothing"
-    );
 }
 
 #[test]

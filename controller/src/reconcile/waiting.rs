@@ -1,0 +1,110 @@
+//! Between phases 6 and 7, client required: telling nodes why they wait, a few at a time.
+
+use berth_api::condition::{self, Verdict, node as types};
+use berth_api::keys;
+use berth_api::node::BootcNode;
+use berth_core::controller::view::HostView;
+use berth_core::controller::waiting;
+use futures::StreamExt;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{Pass, Reconciler};
+use crate::leader::Lost;
+
+/// BootcNodes written at once.
+const CONCURRENCY: usize = 10;
+
+impl Reconciler {
+    /// Makes the conditions `Waiting` say why nodes wait. Comes after the berths, and never for long: a node that learns
+    /// later why it waits has lost nothing.
+    pub(super) async fn waiting(&mut self, pass: &Pass) -> Result<(), Lost> {
+        let mut wanted = waiting::wanted(&pass.snapshot, &pass.pools, &pass.membership, &pass.plans);
+        wanted.retain(|name, _| self.backoffs.ready(&key(name.as_str()), pass.now));
+        let picked = self.desk.pick(wanted, pass.now);
+        if let Some(due) = self.desk.due() {
+            self.again(due);
+        }
+        let bodies = picked.into_iter().filter_map(|(name, verdict)| {
+            let host = pass.snapshot.hosts.get(name.as_str())?;
+            let reason = verdict.reason.clone();
+            Some((
+                told(name.as_str(), &host.view, (types::WAITING, verdict), pass.wall),
+                name,
+                reason,
+            ))
+        });
+        let kube = self.kube.clone();
+        let results: Vec<_> = futures::stream::iter(bodies)
+            .map(|(body, name, reason)| {
+                let kube = kube.clone();
+                async move {
+                    let result = kube.apply_status(&kube.all::<BootcNode>(), name.as_str(), body).await;
+                    (name, reason, result)
+                }
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (name, reason, result) in results {
+            if self.outcome(&key(name.as_str()), result)?.is_some() {
+                tracing::info!(node = %name, %reason, "Waiting");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn key(name: &str) -> String {
+    format!("waiting/{name}")
+}
+
+/// The body of a server-side apply that sets one condition of the controller. It carries the others as well, since what is
+/// left out of an apply is taken away.
+pub(super) fn told(name: &str, host: &HostView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
+    let mut conditions = host
+        .content
+        .as_ref()
+        .map(|content| content.told.clone())
+        .unwrap_or_default();
+    condition::set(&mut conditions, type_, verdict, host.generation, now);
+    json!({
+        "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
+        "kind": "BootcNode",
+        "metadata": { "name": name, "uid": host.uid },
+        "status": { "conditions": conditions },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::DeserializeGuard;
+
+    use super::*;
+
+    #[test]
+    fn one_apply_carries_all_that_the_controller_says() {
+        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let host = json!({
+            "metadata": {"name": "n1", "uid": "u1", "generation": 3}, "spec": {},
+            "status": {"conditions": [condition("Staged", "True"), condition("RebootTimedOut", "True")]},
+        });
+        let host = HostView::of(DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let body = told("n1", &host, (types::WAITING, Verdict::yes("WaveWaiting", "a\nb")), now);
+        let said: Vec<_> = body["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| ["type", "status", "message", "lastTransitionTime"].map(|key| c[key].as_str().unwrap()))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ["RebootTimedOut", "True", "", "2026-01-01T00:00:00Z"],
+                ["Waiting", "True", "a b", "2027-01-15T08:00:00Z"],
+            ]
+        );
+        assert_eq!(body["metadata"]["uid"], "u1");
+    }
+}

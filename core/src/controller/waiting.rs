@@ -1,0 +1,477 @@
+//! The condition `Waiting` of a BootcNode: why a node waits, when that is about this node alone. Pure.
+//!
+//! It is for people, and no decision reads it. A reason that concerns the whole pool (a pause, a window, a halt) stands
+//! on the pool; it changes nothing here, so that a pause of five thousand nodes writes to none of them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::condition::{self, Verdict, one_line};
+use berth_api::membership::Membership;
+use berth_api::pool::{Target, WaveState};
+use berth_api::{NodeName, PoolName};
+
+use crate::Moment;
+use crate::controller::facts::Pool;
+use crate::controller::plan::{Plan, Wait};
+use crate::controller::quorum::Cause;
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::{HostView, NodeView};
+
+/// Reason of a condition that is False.
+const NOT_WAITING: &str = "NotWaiting";
+/// For how long a node must have had something else to say: what changes back at once is never written.
+const SETTLE: Duration = Duration::from_secs(1);
+/// So many are written at a time,
+const BATCH: usize = 10;
+/// and no more before this has passed: fifty a second.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// The answer to why one node waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waiting<'a> {
+    /// Not known, or not about this node: the condition stays as it is.
+    Unjudged,
+    /// Nothing about this node keeps it waiting.
+    No,
+    /// This keeps it waiting: reason and message.
+    Yes(&'static str, Cow<'a, str>),
+}
+
+/// What the members of one pool are told, put into words once for all of them.
+#[derive(Debug)]
+struct Words<'a> {
+    plan: &'a Plan,
+    target: Option<&'a Target>,
+    proven: String,
+    soaked: String,
+}
+
+impl<'a> Words<'a> {
+    fn of(plan: &'a Plan, target: Option<&'a Target>) -> Self {
+        let mut waves = plan.waves.iter();
+        let active = waves.find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
+        let name = active.map_or("an earlier one", |w| w.name.as_str());
+        Self {
+            plan,
+            target,
+            proven: format!("waits until wave {name} is proven"),
+            soaked: format!("waits until wave {name} has soaked"),
+        }
+    }
+
+    /// `None`: the plan offers it a berth, or does not know it.
+    fn waiting(&self, wait: Option<Wait>, architecture: &str) -> Waiting<'_> {
+        let own = |reason, wait: Wait| Waiting::Yes(reason, wait.words().into());
+        let Some(wait) = wait else { return Waiting::No };
+        match wait {
+            Wait::Wave => Waiting::Yes("WaveWaiting", self.proven.as_str().into()),
+            Wait::Soaking => Waiting::Yes("WaveSoaking", self.soaked.as_str().into()),
+            Wait::FailedBefore => own("FailedBefore", wait),
+            Wait::ControlPlane(Cause::Unfenced) => Waiting::Unjudged,
+            Wait::ControlPlane(cause) => own(cause.reason(), wait),
+            Wait::NoClock => own("ClockNotSynchronized", wait),
+            Wait::TooLate => own("WindowTooShort", wait),
+            Wait::NoImage => match self.target {
+                Some(target) => Waiting::Yes("NoSuchPlatform", no_such_platform(target, architecture).into()),
+                None => Waiting::Unjudged,
+            },
+            // A matter of the whole pool, or of a leader that is about to begin.
+            Wait::Gate | Wait::Halted | Wait::Unresolved | Wait::Fencing => Waiting::Unjudged,
+            // Its turn will come, or its agent says itself what is missing.
+            Wait::UpToDate
+            | Wait::NotPublished
+            | Wait::OtherNode
+            | Wait::NotObserved
+            | Wait::NotStaged
+            | Wait::NotPrepared
+            | Wait::Silent
+            | Wait::HasBerth
+            | Wait::Capacity
+            | Wait::NoBerth => Waiting::No,
+        }
+    }
+}
+
+fn no_such_platform(target: &Target, architecture: &str) -> String {
+    let there: Vec<_> = target.platforms.iter().map(|p| p.architecture.as_str()).collect();
+    format!(
+        "{} has no image for {architecture:?}; it has: {}",
+        target.image,
+        there.join(", ")
+    )
+}
+
+/// Every BootcNode whose condition `Waiting` should say something else than it does, with what it should say.
+///
+/// A pool without a plan says nothing about its members: a leader that has not planned yet changes nothing.
+pub fn wanted(
+    snapshot: &Snapshot,
+    pools: &[Pool],
+    membership: &Membership,
+    plans: &BTreeMap<PoolName, Plan>,
+) -> BTreeMap<NodeName, Verdict> {
+    let words: BTreeMap<&PoolName, Words<'_>> = pools
+        .iter()
+        .filter_map(|pool| Some((&pool.name, Words::of(plans.get(&pool.name)?, pool.target()))))
+        .collect();
+    let waiting = |node: &NodeView| match (membership.conflicts.get(&node.name), membership.pool_of(&node.name)) {
+        (Some(conflict), _) => Waiting::Yes("NodeConflict", conflict.message().into()),
+        (None, None) => Waiting::No,
+        (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
+            words.waiting(words.plan.waiting.get(&node.name).copied(), &node.architecture)
+        }),
+    };
+    let verdict = |(name, host): (&String, &crate::controller::snapshot::Entry<HostView>)| {
+        let node = snapshot.nodes.get(name)?.view.as_ref();
+        let content = host.view.content.as_ref().ok()?;
+        let told = condition::find_true(&content.told, condition::node::WAITING);
+        let verdict = match (waiting(node), told) {
+            (Waiting::Unjudged, _) | (Waiting::No, None) => return None,
+            (Waiting::No, Some(_)) => Verdict::no(NOT_WAITING, ""),
+            (Waiting::Yes(reason, message), Some(told))
+                if told.reason == reason && (told.message == *message || told.message == one_line(&message)) =>
+            {
+                return None;
+            }
+            (Waiting::Yes(reason, message), _) => Verdict::yes(reason, message),
+        };
+        Some((node.name.clone(), verdict))
+    };
+    snapshot.hosts.iter().filter_map(verdict).collect()
+}
+
+/// The nodes that are to be told something, in the order in which that came up, and at a bounded rate.
+#[derive(Debug, Default)]
+pub struct Desk {
+    pending: BTreeMap<NodeName, Pending>,
+    /// Nobody is told anything before that.
+    next: Option<Moment>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    verdict: Verdict,
+    /// Since when it should say so, or when it was last tried.
+    since: Moment,
+}
+
+impl Desk {
+    /// Takes in what should be told, and picks those whose turn it is. Whoever is picked goes behind all others until the
+    /// watch shows what was written.
+    pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
+        let mut before = std::mem::take(&mut self.pending);
+        let pending = |(name, verdict): (NodeName, Verdict)| {
+            let same = |p: &Pending| p.verdict.status == verdict.status && p.verdict.reason == verdict.reason;
+            let since = before.remove(&name).filter(same).map_or(now, |p| p.since);
+            (name, Pending { verdict, since })
+        };
+        self.pending = wanted.into_iter().map(pending).collect();
+        if self.next.is_some_and(|next| now < next) {
+            return vec![];
+        }
+        let ripe = |p: &Pending| now.since(p.since) >= SETTLE;
+        let mut picked: Vec<(Moment, &NodeName)> = self
+            .pending
+            .iter()
+            .filter(|(_, p)| ripe(p))
+            .map(|(name, p)| (p.since, name))
+            .collect();
+        picked.sort();
+        let picked: Vec<NodeName> = picked.into_iter().take(BATCH).map(|(_, name)| name.clone()).collect();
+        if !picked.is_empty() {
+            self.next = Some(now + INTERVAL);
+        }
+        let mut take = |name: NodeName| {
+            let pending = self.pending.get_mut(&name)?;
+            pending.since = now;
+            let verdict = pending.verdict.clone();
+            Some((name, verdict))
+        };
+        picked.into_iter().filter_map(&mut take).collect()
+    }
+
+    /// When somebody's turn comes next.
+    pub fn due(&self) -> Option<Moment> {
+        let first = self.pending.values().map(|p| p.since + SETTLE).min()?;
+        Some(self.next.map_or(first, |next| first.max(next)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_api::membership::Conflict;
+    use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, PlatformDigest, WaveStatus};
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::snapshot::Entry;
+
+    fn target() -> Target {
+        let digest: berth_api::Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        Target {
+            image: "r/os:1".into(),
+            digest: digest.clone(),
+            version: None,
+            platforms: vec![PlatformDigest {
+                architecture: "amd64".into(),
+                digest,
+            }],
+            publish_time: None,
+        }
+    }
+
+    fn wave(name: &str, state: WaveState) -> WaveStatus {
+        WaveStatus {
+            name: name.into(),
+            total: 1,
+            updated: 0,
+            state,
+            soaked_seconds: 0,
+        }
+    }
+
+    /// Reason and message; no reason for a node that does not wait, nothing where nothing is to be changed.
+    type Said = Option<(&'static str, &'static str)>;
+
+    #[test]
+    fn only_what_is_about_the_node_itself_is_said_on_it() {
+        let plan = Plan {
+            waves: vec![
+                wave("a", WaveState::Done),
+                wave("b", WaveState::Soaking),
+                wave("c", WaveState::Waiting),
+            ],
+            ..Plan::default()
+        };
+        let target = target();
+        let words = Words::of(&plan, Some(&target));
+        let table: [(&[Wait], Said); 9] = [
+            (&[Wait::Wave], Some(("WaveWaiting", "waits until wave b is proven"))),
+            (&[Wait::Soaking], Some(("WaveSoaking", "waits until wave b has soaked"))),
+            (
+                &[Wait::FailedBefore],
+                Some(("FailedBefore", "failed with this image before")),
+            ),
+            (
+                &[Wait::ControlPlane(Cause::NoOtherServer)],
+                Some(("NoOtherAPIServer", "waits until another API server answers /readyz")),
+            ),
+            (
+                &[Wait::NoClock],
+                Some(("ClockNotSynchronized", "waits because its clock is not synchronised")),
+            ),
+            (
+                &[Wait::TooLate],
+                Some((
+                    "WindowTooShort",
+                    "waits for the next window: its drain and reboot would outlast this one",
+                )),
+            ),
+            (
+                &[Wait::NoImage],
+                Some(("NoSuchPlatform", "r/os:1 has no image for \"arm64\"; it has: amd64")),
+            ),
+            (
+                &[
+                    Wait::Gate,
+                    Wait::Halted,
+                    Wait::Unresolved,
+                    Wait::Fencing,
+                    Wait::ControlPlane(Cause::Unfenced),
+                ],
+                None,
+            ),
+            (
+                &[
+                    Wait::UpToDate,
+                    Wait::NotPublished,
+                    Wait::OtherNode,
+                    Wait::NotObserved,
+                    Wait::NotStaged,
+                    Wait::NotPrepared,
+                    Wait::Silent,
+                    Wait::HasBerth,
+                    Wait::Capacity,
+                    Wait::NoBerth,
+                ],
+                Some(("", "")),
+            ),
+        ];
+        for (waits, said) in table {
+            for wait in waits {
+                let expected = match said {
+                    None => Waiting::Unjudged,
+                    Some(("", _)) => Waiting::No,
+                    Some((reason, message)) => Waiting::Yes(reason, message.into()),
+                };
+                assert_eq!(words.waiting(Some(*wait), "arm64"), expected, "{wait:?}");
+            }
+        }
+        assert_eq!(words.waiting(None, "arm64"), Waiting::No, "it is offered a berth");
+        let unresolved = Words::of(&plan, None);
+        assert_eq!(unresolved.waiting(Some(Wait::NoImage), "arm64"), Waiting::Unjudged);
+    }
+
+    fn entry<V>(view: V) -> Entry<V> {
+        Entry {
+            view: Arc::new(view),
+            version: "1".into(),
+            heard: Moment::default(),
+        }
+    }
+
+    /// One node of pool `a`, and what its condition says.
+    fn snapshot(told: Option<(&str, &str, &str)>) -> Snapshot {
+        let conditions: Vec<_> = told
+            .into_iter()
+            .map(|(status, reason, message)| {
+                json!({"type": "Waiting", "status": status, "reason": reason, "message": message,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"})
+            })
+            .collect();
+        let node = json!({"metadata": {"name": "n1", "uid": "u1"}});
+        let host = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": conditions}});
+        let host = HostView::of(kube::core::DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
+        let mut snapshot = Snapshot::default();
+        Arc::make_mut(&mut snapshot.nodes)
+            .insert("n1".into(), entry(NodeView::of(&serde_json::from_value(node).unwrap())));
+        Arc::make_mut(&mut snapshot.hosts).insert("n1".into(), entry(host));
+        snapshot
+    }
+
+    fn pool() -> Pool {
+        let mut object = BootcNodePool::new("a", berth_api::pool::BootcNodePoolSpec::default());
+        object.status = Some(BootcNodePoolStatus {
+            target: Some(target()),
+            ..BootcNodePoolStatus::default()
+        });
+        Pool {
+            name: "a".into(),
+            object: Some(object),
+            deleting: false,
+            bad_selector: None,
+        }
+    }
+
+    #[test]
+    fn a_condition_is_written_when_it_should_say_something_else() {
+        let proven = "waits until wave b is proven";
+        let plan = |wait| Plan {
+            waves: vec![wave("b", WaveState::Active)],
+            waiting: [("n1".into(), wait)].into(),
+            ..Plan::default()
+        };
+        let mut membership = Membership::default();
+        membership.join("n1".into(), "a".into());
+        let said = |told, plans: &BTreeMap<PoolName, Plan>, membership: &Membership| {
+            let mut wanted = wanted(&snapshot(told), &[pool()], membership, plans);
+            let verdict = wanted.remove(&NodeName::from("n1"));
+            verdict.map(|v| (v.status, v.reason.into_owned(), v.message))
+        };
+        let planned = |told, wait| said(told, &[("a".into(), plan(wait))].into(), &membership);
+        let wave_waiting = Some(("True", "WaveWaiting", proven));
+        let yes = |reason: &str, message: &str| Some((Some(true), reason.to_owned(), message.to_owned()));
+        let no = Some((Some(false), "NotWaiting".to_owned(), String::new()));
+        assert_eq!(planned(None, Wait::Wave), yes("WaveWaiting", proven));
+        assert_eq!(planned(wave_waiting, Wait::Wave), None, "it says so");
+        assert_eq!(
+            planned(Some(("True", "WaveWaiting", "another wave")), Wait::Wave),
+            yes("WaveWaiting", proven)
+        );
+        assert_eq!(
+            planned(Some(("False", "NotWaiting", "")), Wait::Wave),
+            yes("WaveWaiting", proven)
+        );
+        assert_eq!(planned(wave_waiting, Wait::Capacity), no);
+        assert_eq!(planned(None, Wait::Capacity), None, "nothing was said");
+        assert_eq!(planned(Some(("False", "NotWaiting", "")), Wait::Capacity), None);
+        for wait in [Wait::Gate, Wait::Halted, Wait::Fencing] {
+            assert_eq!(planned(wave_waiting, wait), None, "{wait:?}");
+            assert_eq!(planned(None, wait), None, "{wait:?}");
+        }
+        assert_eq!(
+            said(wave_waiting, &BTreeMap::new(), &membership),
+            None,
+            "nobody has planned yet"
+        );
+        let nowhere = Membership::default();
+        assert_eq!(said(wave_waiting, &BTreeMap::new(), &nowhere), no, "it is in no pool");
+        let mut torn = Membership::default();
+        let conflict = Conflict {
+            node: "n1".into(),
+            pools: vec!["a".into(), "b".into()],
+            stays_in: None,
+        };
+        let words = conflict.message();
+        torn.conflicts.insert("n1".into(), conflict);
+        assert_eq!(said(None, &BTreeMap::new(), &torn), yes("NodeConflict", &words));
+        assert_eq!(
+            said(Some(("True", "NodeConflict", &words)), &BTreeMap::new(), &torn),
+            None
+        );
+    }
+
+    #[test]
+    fn a_thousand_nodes_are_told_one_after_the_other() {
+        let mut desk = Desk::default();
+        let start = Moment::default();
+        let at = |millis| start + Duration::from_millis(millis);
+        let name = |n: usize| NodeName::new(format!("n{n:04}"));
+        let wanted = |names: &[usize]| -> BTreeMap<NodeName, Verdict> {
+            names.iter().map(|n| (name(*n), Verdict::yes("R", "m"))).collect()
+        };
+        let mut left: Vec<usize> = (0..1000).collect();
+        assert!(desk.pick(wanted(&left), at(0)).is_empty(), "it may change back at once");
+        assert_eq!(desk.due(), Some(at(1000)));
+        let (mut now, mut passes) = (1000, 0);
+        while !left.is_empty() {
+            // A pass that comes early finds nobody.
+            assert!(passes == 0 || desk.pick(wanted(&left), at(now - 1)).is_empty());
+            let picked = desk.pick(wanted(&left), at(now));
+            assert_eq!(picked.len(), 10);
+            left.retain(|n| picked.iter().all(|(picked, _)| *picked != name(*n)));
+            (now, passes) = (now + 200, passes + 1);
+        }
+        assert_eq!(passes, 100);
+        assert!(desk.pick(BTreeMap::new(), at(now)).is_empty() && desk.due().is_none());
+    }
+
+    #[test]
+    fn a_node_whose_write_fails_holds_up_nobody() {
+        let mut desk = Desk::default();
+        let at = |seconds| Moment::default() + Duration::from_secs(seconds);
+        let wanted = || -> BTreeMap<NodeName, Verdict> {
+            let name = |n: usize| (NodeName::new(format!("n{n:02}")), Verdict::yes("R", "m"));
+            (0..15).map(name).collect()
+        };
+        let mut picks = |seconds| -> Vec<String> {
+            let picked = desk.pick(wanted(), at(seconds));
+            picked.into_iter().map(|(name, _)| name.to_string()).collect()
+        };
+        assert!(picks(0).is_empty());
+        let (first, second) = (picks(1), picks(2));
+        assert_eq!(first[0], "n00");
+        assert_eq!(
+            second[..5],
+            ["n10", "n11", "n12", "n13", "n14"],
+            "the others come first"
+        );
+        assert_eq!(second[5], "n00");
+    }
+
+    #[test]
+    fn what_changes_back_is_never_told() {
+        let mut desk = Desk::default();
+        let at = |millis| Moment::default() + Duration::from_millis(millis);
+        let wants = |reason: &'static str| [(NodeName::from("n"), Verdict::yes(reason, ""))].into();
+        assert!(desk.pick(wants("A"), at(0)).is_empty());
+        assert!(desk.pick(BTreeMap::new(), at(500)).is_empty());
+        assert!(desk.pick(wants("A"), at(900)).is_empty());
+        assert!(desk.pick(wants("B"), at(1900)).is_empty(), "it is another reason");
+        assert_eq!(desk.pick(wants("B"), at(2900)).len(), 1);
+    }
+}

@@ -1,0 +1,231 @@
+//! A change of leader while a thousand nodes wait, each for a reason of its own: what it writes to them, and how soon a
+//! pool that is no longer paused makes its first offer meanwhile.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use berth_api::condition::{find_true, is_true, node, pool};
+use berth_api::keys;
+use berth_api::node::BootcNode;
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::fleet::{POOL, by_controller};
+use super::{Figure, Progress, Selection, runs, setting, thousand};
+use crate::audit::{AuditLog, Record};
+use crate::cluster::{Cluster, ClusterOptions, Published};
+
+/// The figures of this module.
+pub const BENCHES: [&str; 2] = ["leader-writes", "unpause-to-offer"];
+
+/// Longest time for anything.
+const LIMIT: Duration = Duration::from_secs(600);
+/// What a new leader has not written by then it does not write because it is new.
+const QUIET: Duration = Duration::from_secs(15);
+
+struct Bench {
+    cluster: Cluster,
+    /// So many wait for a wave that is never proven: one more node, without an agent.
+    waiting: usize,
+    progress: Progress,
+}
+
+/// Measures both. `BERTH_BENCH_NODES` asks for another number of waiting nodes.
+pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+    let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 0,
+        scheduler: false,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let bench = Bench {
+        cluster,
+        waiting,
+        progress,
+    };
+    bench.gather().await?;
+    let told = bench.log()?.records().iter().filter(|r| is_told(r)).count();
+    progress.say("all of them say why they wait; changing the leader");
+    let leader = bench.change_leader().await?;
+    if selection.wants(BENCHES[0]) {
+        let figure = Figure::new(BENCHES[0], "writes of BootcNodes", &[leader as f64]).aim(0.0);
+        let figure = figure.detail("nodes that wait", json!(waiting));
+        figure.detail("writes until all had said why", json!(told)).print();
+    }
+    if selection.wants(BENCHES[1]) {
+        let (mut times, mut writes) = (vec![], vec![]);
+        for _ in 0..runs() {
+            writes.push(bench.pause().await?);
+            times.push(bench.unpause().await?);
+        }
+        let figure = Figure::new(BENCHES[1], "ms", &times).aim(100.0);
+        figure
+            .detail("nodes that wait", json!(waiting))
+            .detail("writes of BootcNodes by each pause", json!(writes))
+            .print();
+    }
+    Ok(())
+}
+
+/// A write of the controller to a BootcNode.
+fn is_told(record: &Record) -> bool {
+    record.is_write() && record.succeeded() && by_controller(record) && record.resource == "bootcnodes"
+}
+
+/// The one wave that comes before all these nodes.
+fn waves() -> Value {
+    json!([{ "name": "canary", "nodeSelector": { "matchLabels": { "tier": "canary" } } }])
+}
+
+impl Bench {
+    fn log(&self) -> Result<AuditLog> {
+        AuditLog::read(&self.cluster.control_plane.audit_log())
+    }
+
+    /// Writes of the controller to BootcNodes since then.
+    fn writes_since(&self, begin: Timestamp) -> Result<usize> {
+        let log = self.log()?;
+        Ok(log
+            .records()
+            .iter()
+            .filter(|r| is_told(r) && r.received >= begin)
+            .count())
+    }
+
+    async fn nodes(&self) -> Result<Vec<BootcNode>> {
+        Ok(self.cluster.bootc_nodes().list(&ListParams::default()).await?.items)
+    }
+
+    async fn gather(&self) -> Result<()> {
+        self.progress.say(&format!("creating {} Nodes", self.waiting + 1));
+        thousand::make(&self.cluster.client(), self.waiting + 1).await?;
+        let canary = thousand::name(self.waiting);
+        let label = Patch::Merge(json!({ "metadata": { "labels": { "tier": "canary" } } }));
+        self.cluster
+            .nodes()
+            .patch(&canary, &PatchParams::default(), &label)
+            .await?;
+        let image = self.cluster.publish("2.0.0").await?;
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "waves": waves() });
+        self.cluster.pool(POOL, &image.reference, rollout).await?;
+        self.until_all("is published to", |n| n.spec.image.is_some()).await?;
+        self.progress.say("reporting for their agents");
+        let nodes = self.nodes().await?;
+        let agents = nodes.iter().filter(|n| n.name_any() != canary);
+        stream::iter(agents)
+            .map(|node| self.report(node, &image))
+            .buffer_unordered(thousand::AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        self.until_all("waits by the word of", |node| {
+            let status = node.status.as_ref();
+            let waiting = status.and_then(|s| find_true(&s.conditions, node::WAITING));
+            node.name_any() == canary || waiting.is_some_and(|w| w.reason == "WaveWaiting")
+        })
+        .await?;
+        // What this has set going comes to rest.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok(())
+    }
+
+    async fn until_all(&self, what: &str, is: impl Fn(&BootcNode) -> bool) -> Result<()> {
+        let what = format!("it {what} all");
+        let all = || async {
+            // Listing them all is work for the server.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let nodes = self.nodes().await?;
+            Ok(nodes.len() == self.waiting + 1 && nodes.iter().all(&is))
+        };
+        self.cluster.until(&what, LIMIT, all).await
+    }
+
+    /// Says what the agent of a node says that has staged its image.
+    async fn report(&self, node: &BootcNode, image: &Published) -> Result<()> {
+        let now = Timestamp::now();
+        let body = json!({
+            "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION), "kind": "BootcNode",
+            "status": {
+                "observedGeneration": node.metadata.generation, "nodeUID": node.spec.node_uid,
+                "heartbeatTime": now, "phaseStartTime": now, "phase": "Waiting",
+                "booted": { "image": "registry.example.com/os:1", "digest": format!("sha256:{:064x}", 1) },
+                "staged": { "image": image.reference, "digest": image.digest, "locked": true },
+                "conditions": [{
+                    "type": "UpdatePrepared", "status": "True", "reason": "Ready", "message": "",
+                    "lastTransitionTime": now, "observedGeneration": node.metadata.generation,
+                }],
+            },
+        });
+        let params = PatchParams::apply("berth-agent").force();
+        let api = self.cluster.bootc_nodes();
+        api.patch_status(&node.name_any(), &params, &Patch::Apply(&body))
+            .await
+            .with_context(|| format!("the status of {}", node.name_any()))?;
+        Ok(())
+    }
+
+    /// Kills the leader, and counts what is written to BootcNodes until the next one has settled.
+    async fn change_leader(&self) -> Result<usize> {
+        self.cluster.controllers.start(1)?;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let epoch = || async {
+            let berths = self.cluster.berths().list(&ListParams::default()).await?.items;
+            let epochs = berths
+                .iter()
+                .filter_map(|b| b.annotations().get(keys::ANNOTATION_EPOCH).cloned());
+            anyhow::Ok(epochs.max())
+        };
+        let (before, begin) = (epoch().await?, Timestamp::now());
+        self.cluster.controllers.kill(0);
+        self.cluster
+            .until("the next leader fences the berths", LIMIT, || async {
+                Ok(epoch().await? != before)
+            })
+            .await?;
+        tokio::time::sleep(QUIET).await;
+        self.writes_since(begin)
+    }
+
+    /// Pauses the pool, and counts what that writes to BootcNodes.
+    async fn pause(&self) -> Result<usize> {
+        let begin = Timestamp::now();
+        let paused = json!({ "rollout": { "paused": true, "waves": waves() } });
+        self.cluster.patch_pool(POOL, paused).await?;
+        self.cluster
+            .until("the pool is paused, and nothing is offered", LIMIT, || async {
+                let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
+                Ok(is_true(&status.conditions, pool::PAUSED) && status.berths.offered == 0)
+            })
+            .await?;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        self.writes_since(begin)
+    }
+
+    /// Ends the pause and the waves, so that every node has something else to say; answers after how many milliseconds a
+    /// berth was offered.
+    async fn unpause(&self) -> Result<f64> {
+        let begin = Timestamp::now();
+        let rollout = json!({ "rollout": { "paused": false, "waves": null } });
+        self.cluster.patch_pool(POOL, rollout).await?;
+        self.cluster
+            .until("a berth is offered", LIMIT, || async {
+                let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
+                Ok(status.berths.offered > 0)
+            })
+            .await?;
+        // The next pause comes while they are told.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let log = self.log()?;
+        let offers = log.records().iter().filter(|r| {
+            r.is_write()
+                && r.succeeded()
+                && r.received >= begin
+                && r.holder().is_some_and(|h| h.starts_with("offered:"))
+        });
+        let first = offers.map(|r| r.at).min().context("nothing was offered")?;
+        Ok(first.duration_since(begin).as_secs_f64() * 1000.0)
+    }
+}
