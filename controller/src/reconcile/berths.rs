@@ -4,127 +4,158 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::NodeUid;
 use berth_api::berth::{Berth, lease};
+use berth_api::membership::Membership;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
-use berth_core::controller::facts::Pool;
+use berth_api::{NodeUid, PoolName};
+use berth_core::controller::facts::{Pool, Shared};
+use berth_core::controller::gates::Gates;
 use berth_core::controller::plan::{BerthWrite, Plan, Why};
+use berth_core::controller::quorum::ControlPlane;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
-use super::{Pass, Reconciler};
+use super::Reconciler;
+use super::seen::{Berths, Planned, Seen};
 use crate::api::CallError;
 use crate::leader::Lost;
 use crate::time;
 
+/// What has been found before the berths are looked at.
+#[derive(Clone, Copy)]
+pub(super) struct Before<'a> {
+    pub(super) seen: &'a Seen,
+    pub(super) membership: &'a Membership,
+    pub(super) gates: &'a BTreeMap<PoolName, Gates>,
+}
+
 impl Reconciler {
+    /// Looks at the gates of every pool, and again when one is due to open or close. Pure but for what is remembered.
+    pub(super) fn gates(&mut self, seen: &Seen) -> BTreeMap<PoolName, Gates> {
+        let clock_synchronized = self.is_clock_synchronized(seen);
+        let mut all = BTreeMap::new();
+        for pool in &seen.pools {
+            let fleet_paused = seen.snapshot.fleet_paused();
+            let Some(inputs) = pool.gate_inputs(fleet_paused, clock_synchronized, seen.wall) else {
+                continue;
+            };
+            let gates = self.memory.gates.gates(inputs);
+            if let Some(changes) = gates.changes {
+                let wait = Duration::try_from(changes.duration_since(seen.wall)).unwrap_or_default();
+                self.again(seen.now + wait);
+            }
+            all.insert(pool.name.clone(), gates);
+        }
+        self.memory.gates.keep(|pool| all.contains_key(pool));
+        all
+    }
+
     /// Plans from what the watches know; if that asks for anything, reads all berths anew, and plans again unless they are
     /// what was planned from.
-    pub(super) async fn berths(&mut self, pass: &mut Pass) -> Result<(), Lost> {
-        self.gates(pass);
-        self.plans(pass);
+    pub(super) async fn berths(&mut self, before: Before<'_>, known: Berths) -> Result<Planned, Lost> {
+        let pools = &before.seen.pools;
+        let control_plane = self.control_plane(before, &known);
+        let plans = self.plans(before, control_plane.clone(), &known);
         let published = |pool: &Pool| {
             let status = pool.object.as_ref().and_then(|o| o.status.as_ref());
             status.map_or(0, |s| s.berths.total)
         };
-        let asks = pass.pools.iter().any(|pool| {
-            pass.plans
-                .get(&pool.name)
-                .is_some_and(|plan| !plan.writes.is_empty() || plan.counts.total < published(pool))
-        });
-        if !asks {
-            return Ok(());
+        let asks = |pool: &Pool| {
+            let plan = plans.get(&pool.name);
+            plan.is_some_and(|plan| !plan.writes.is_empty() || plan.counts.total < published(pool))
+        };
+        if !pools.iter().any(asks) {
+            return Ok(Planned { plans, berths: known });
         }
-        let known = pass.leases.clone();
-        if !self.live_leases(pass).await? {
+        let berths = self.live_berths(before.seen, known.clone()).await?;
+        if !berths.live {
             // Nothing is given away, and no smaller capacity is told, from what may be stale.
-            pass.plans.clear();
-            return Ok(());
+            let plans = BTreeMap::new();
+            return Ok(Planned { plans, berths });
         }
-        let control_plane = self.shared(pass).control_plane(pass.answers.as_ref());
-        self.look_at_servers(pass);
-        if pass.leases != known || self.shared(pass).control_plane(pass.answers.as_ref()) != control_plane {
-            self.plans(pass);
+        let looked = self.control_plane(before, &berths);
+        let plans = match berths.leases == known.leases && looked == control_plane {
+            true => plans,
+            false => self.plans(before, looked, &berths),
+        };
+        for pool in pools {
+            let writes = plans.get(&pool.name).map(|plan| plan.writes.clone());
+            self.execute(before.seen, &berths, pool, writes.unwrap_or_default())
+                .await?;
         }
-        for pool in pass.pools.clone() {
-            let writes = pass.plans.get(&pool.name).map(|plan| plan.writes.clone());
-            self.execute(pass, &pool, writes.unwrap_or_default()).await?;
-        }
-        Ok(())
+        Ok(Planned { plans, berths })
     }
 
-    /// Looks at the gates of every pool, and again when one is due to open or close.
-    fn gates(&mut self, pass: &mut Pass) {
-        for pool in &pass.pools {
-            let fleet_paused = pass.snapshot.fleet_paused();
-            let Some(inputs) = pool.gate_inputs(fleet_paused, pass.clock_synchronized, pass.wall) else {
-                continue;
-            };
-            let gates = self.gates.gates(inputs);
-            if let Some(changes) = gates.changes {
-                let wait = Duration::try_from(changes.duration_since(pass.wall)).unwrap_or_default();
-                self.again(pass.now + wait);
-            }
-            pass.gates.insert(pool.name.clone(), gates);
-        }
-        self.gates.keep(|pool| pass.gates.contains_key(pool));
-    }
-
-    /// Remembers how long waves have been soaking.
-    fn learn(&mut self, pass: &Pass) {
-        for pool in &pass.pools {
-            let Some(plan) = pass.plans.get(&pool.name) else {
-                continue;
-            };
-            if let Some(target) = pool.target() {
-                self.soaks.see(&pool.name, &target.digest, &plan.waves, pass.now);
-            }
+    /// Facts that the plans of all pools share.
+    pub(super) fn shared<'a>(&'a self, before: Before<'a>, berths: &'a Berths) -> Shared<'a> {
+        Shared {
+            snapshot: &before.seen.snapshot,
+            membership: before.membership,
+            leases: &berths.leases,
+            occupied: &berths.occupied,
+            in_doubt: &self.memory.in_doubt,
+            confirmed_gone: &before.seen.confirmed_gone,
+            heard: &before.seen.heard,
+            offers: &self.memory.offers,
+            soaks: &self.memory.soaks,
+            gates: before.gates,
+            now: before.seen.now,
+            epoch: self.kube.epoch(),
         }
     }
 
-    fn plans(&mut self, pass: &mut Pass) {
-        let berths = pass
-            .leases
-            .iter()
-            .filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
-        self.offers.see(berths, pass.now);
+    /// The plan of every pool. Pure but for what is remembered: the open offers, and how long waves have soaked.
+    fn plans(&mut self, before: Before<'_>, control_plane: ControlPlane, berths: &Berths) -> BTreeMap<PoolName, Plan> {
+        let seen = before.seen;
+        let readable = berths.leases.iter();
+        let readable = readable.filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
+        self.memory.offers.see(readable, seen.now);
         let uids =
-            LazyCell::new(|| -> BTreeSet<&NodeUid> { pass.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
-        self.offers.keep(|uid| uids.contains(uid));
-        let shared = self.shared(pass);
-        let control_plane = shared.control_plane(pass.answers.as_ref());
-        pass.plans = shared.plans(&pass.pools, control_plane, pass.wall);
-        self.learn(pass);
+            LazyCell::new(|| -> BTreeSet<&NodeUid> { seen.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
+        self.memory.offers.keep(|uid| uids.contains(uid));
+        let plans = self.shared(before, berths).plans(&seen.pools, control_plane, seen.wall);
+        for pool in &seen.pools {
+            if let (Some(target), Some(plan)) = (pool.target(), plans.get(&pool.name)) {
+                self.memory.soaks.see(&pool.name, &target.digest, &plan.waves, seen.now);
+            }
+        }
+        plans
     }
 
     /// Makes a plan's writes in order. The first that fails ends it: the later ones count on it.
-    async fn execute(&mut self, pass: &Pass, pool: &Pool, writes: Vec<BerthWrite>) -> Result<(), Lost> {
+    async fn execute(
+        &mut self,
+        seen: &Seen,
+        berths: &Berths,
+        pool: &Pool,
+        writes: Vec<BerthWrite>,
+    ) -> Result<(), Lost> {
         let key = format!("berths/{}", pool.name);
-        if !self.backoffs.ready(&key, pass.now) {
+        if !self.memory.backoffs.ready(&key, seen.now) {
             return Ok(());
         }
         // A plan may write one Lease twice: closed, and offered to the next node. The second write counts on the first.
         let mut written = BTreeMap::new();
         for write in writes {
-            let result = self.execute_one(pass, pool, &write, &written).await;
+            let result = self.execute_one(berths, pool, &write, &written).await;
             match self.outcome(&key, result)? {
                 Some(lease) => written.extend(lease.map(|lease| (write.lease(), lease))),
                 None => break,
             }
-            log(pass, pool, &write);
-            self.tell_of_berth(pass, pool, &write);
+            log(berths, pool, &write);
+            self.tell_of_berth(berths, pool, &write);
             if let BerthWrite::Update {
                 lease,
                 why: Why::Lapsed,
                 ..
             } = &write
             {
-                let before = pass.leases.iter().find(|l| l.name() == lease);
+                let before = berths.named(lease);
                 if let Some(offer) = before.and_then(|l| l.berth.as_ref().ok()?.offer()) {
-                    self.offers.lapsed(offer);
+                    self.memory.offers.lapsed(offer);
                 }
             }
-            let shown = pass.snapshot.leases.get(write.lease().as_str());
+            let shown = seen.snapshot.leases.get(write.lease().as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), &write) {
                 // What waits for this fence waits no longer.
                 self.again(time::now());
@@ -136,7 +167,7 @@ impl Reconciler {
     /// Makes one write, and answers the Lease as it is then.
     async fn execute_one(
         &mut self,
-        pass: &Pass,
+        berths: &Berths,
         pool: &Pool,
         write: &BerthWrite,
         written: &BTreeMap<String, Lease>,
@@ -148,7 +179,7 @@ impl Reconciler {
             .map_or(DEFAULT_REBOOT_TIMEOUT, |o| o.spec.reboot_timeout());
         let now = Timestamp::now();
         let read = |name: &str| {
-            let read = || pass.leases.iter().find(|l| l.name() == name).map(|l| &l.lease);
+            let read = || berths.named(name).map(|l| &l.lease);
             let found = written.get(name).or_else(read);
             found
                 .cloned()
@@ -168,18 +199,13 @@ impl Reconciler {
                 let object = rewritten(read(lease)?, berth, timeout, now);
                 let result = self.kube.replace(&api, lease, &object).await;
                 match &result {
-                    Ok(_) => self.in_doubt.remove(lease),
-                    Err(CallError::Unknown(_)) => self.in_doubt.insert(lease.clone()),
+                    Ok(_) => self.memory.in_doubt.remove(lease),
+                    Err(CallError::Unknown(_)) => self.memory.in_doubt.insert(lease.clone()),
                     Err(_) => false,
                 };
                 result.map(Some)
             }
         }
-    }
-
-    /// The plan of a pool, when there is one.
-    pub(super) fn plan_of<'a>(&self, pass: &'a Pass, pool: &Pool) -> Option<&'a Plan> {
-        pass.plans.get(&pool.name)
     }
 }
 
@@ -207,7 +233,7 @@ fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> boo
     }
 }
 
-fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
+fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
     let pool = &pool.name;
     match write {
         BerthWrite::Create(berth) => {
@@ -215,7 +241,7 @@ fn log(pass: &Pass, pool: &Pool, write: &BerthWrite) {
         }
         BerthWrite::Delete { lease } => tracing::info!(%pool, berth = %lease, "berth deleted"),
         BerthWrite::Update { lease, berth, why } => {
-            let before = pass.leases.iter().find(|l| l.name() == lease);
+            let before = berths.named(lease);
             let before = before.and_then(|l| l.berth.as_ref().ok());
             let node = berth.node().or_else(|| before.and_then(Berth::node));
             let node = node.map_or("", |(name, _)| name.as_str());

@@ -1,80 +1,58 @@
 //! Phase 1, client required: from a snapshot of the watches to a picture that may be acted on. What is absent from
 //! a watch and would be acted on is looked up on the server first.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
+use berth_core::Moment;
 use berth_core::controller::facts::{self, Pool};
 use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-use super::{Pass, Reconciler};
+use super::Reconciler;
+use super::seen::{Berths, Seen};
 use crate::api::CallError;
 use crate::leader::Lost;
 use crate::time;
 
 impl Reconciler {
-    pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<Pass, Lost> {
+    pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<(Seen, Berths), Lost> {
         let now = time::now();
-        let leases: Vec<LeaseView> = snapshot
-            .leases
-            .values()
-            .map(|entry| entry.view.as_ref().clone())
-            .collect();
-        let occupied = facts::occupied(&leases);
-        let heard = snapshot
+        let berths = Berths::watched(&snapshot);
+        warn_unreadable(&snapshot);
+        let confirmed_gone = self.confirm_nodes(&snapshot, &berths, now).await?;
+        let mut pools = Pool::readable(&snapshot.pools);
+        pools.extend(self.orphans(&snapshot, &berths, now).await?);
+        let lately = snapshot
             .hosts
             .iter()
-            .filter(|(_, host)| now.since(host.heard) < self.settings.agent_silence)
-            .map(|(name, _)| NodeName::from(name.as_str()))
-            .collect();
-        let mut pass = Pass {
-            pools: Pool::readable(&snapshot.pools),
-            membership: Arc::default(),
-            leases,
-            live: false,
-            occupied,
+            .filter(|(_, host)| now.since(host.heard) < self.settings.agent_silence);
+        let heard = lately.map(|(name, _)| NodeName::from(name.as_str())).collect();
+        let seen = Seen {
+            snapshot,
+            pools,
             heard,
-            confirmed_gone: BTreeSet::new(),
-            answers: None,
-            clock_synchronized: true,
-            resolutions: BTreeMap::new(),
-            gates: BTreeMap::new(),
-            plans: BTreeMap::new(),
-            touched: BTreeSet::new(),
-            timed_out: BTreeSet::new(),
+            confirmed_gone,
             now,
             wall: Timestamp::now(),
-            snapshot,
         };
-        self.warn_unreadable(&pass);
-        self.confirm_nodes(&mut pass).await?;
-        self.orphans(&mut pass).await?;
-        Ok(pass)
-    }
-
-    fn warn_unreadable(&self, pass: &Pass) {
-        for entry in pass.snapshot.pools.values() {
-            if let Err(error) = &entry.view.object {
-                tracing::warn!(pool = %entry.view.name, %error, "pool cannot be read; it is left as it is");
-            }
-        }
-        for (name, entry) in pass.snapshot.hosts.iter() {
-            if let Err(error) = &entry.view.content {
-                tracing::warn!(node = %name, %error, "BootcNode cannot be read; it is left as it is");
-            }
-        }
+        Ok((seen, berths))
     }
 
     /// Reads the Nodes that something of ours refers to and the watch does not show.
-    async fn confirm_nodes(&mut self, pass: &mut Pass) -> Result<(), Lost> {
-        for (uid, name) in facts::missing_nodes(&pass.snapshot, &pass.occupied) {
+    async fn confirm_nodes(
+        &mut self,
+        snapshot: &Snapshot,
+        berths: &Berths,
+        now: Moment,
+    ) -> Result<BTreeSet<NodeUid>, Lost> {
+        let mut gone = BTreeSet::new();
+        for (uid, name) in facts::missing_nodes(snapshot, &berths.occupied) {
             let key = format!("node/{name}");
-            if !self.backoffs.ready(&key, pass.now) {
+            if !self.memory.backoffs.ready(&key, now) {
                 continue;
             }
             let found = self.kube.get(&self.kube.all::<Node>(), name.as_str()).await;
@@ -88,50 +66,59 @@ impl Reconciler {
             let there = found.and_then(|n| n.metadata.uid).map(NodeUid::new);
             if there.as_ref() != Some(&uid) {
                 tracing::info!(node = %name, %uid, "Node is gone");
-                pass.confirmed_gone.insert(uid);
+                gone.insert(uid);
             }
         }
-        Ok(())
+        Ok(gone)
     }
 
     /// Finds berths whose pool is gone: they are closed and deleted like those of one that is being deleted.
-    async fn orphans(&mut self, pass: &mut Pass) -> Result<(), Lost> {
-        let named: BTreeSet<PoolName> = pass.leases.iter().map(|l| l.pool.clone()).collect();
+    async fn orphans(&mut self, snapshot: &Snapshot, berths: &Berths, now: Moment) -> Result<Vec<Pool>, Lost> {
+        let mut orphans = vec![];
+        let named: BTreeSet<PoolName> = berths.leases.iter().map(|l| l.pool.clone()).collect();
         for pool in named {
             let key = format!("pool/{pool}");
-            let known = pass.snapshot.pools.contains_key(pool.as_str());
-            if known || pool.as_str().is_empty() || !self.backoffs.ready(&key, pass.now) {
+            let known = snapshot.pools.contains_key(pool.as_str());
+            if known || pool.as_str().is_empty() || !self.memory.backoffs.ready(&key, now) {
                 continue;
             }
             let api = self.kube.all::<BootcNodePool>();
             let found = self.kube.get(&api, pool.as_str()).await;
             if let Some(None) = self.outcome(&key, found)? {
-                pass.pools.push(Pool::orphaned(pool));
+                orphans.push(Pool::orphaned(pool));
             }
         }
-        Ok(())
+        Ok(orphans)
     }
 
     /// Reads all berths from the server, unless this pass has done so already. Plans that give something away are
     /// made from this, never from a watch that may lag behind our own writes.
     ///
-    /// Says whether the picture is live now.
-    pub(super) async fn live_leases(&mut self, pass: &mut Pass) -> Result<bool, Lost> {
-        if pass.live {
-            return Ok(true);
-        }
-        if !self.backoffs.ready("berths", pass.now) {
-            return Ok(false);
+    /// Answers berths that are not live when they cannot be read now.
+    pub(super) async fn live_berths(&mut self, seen: &Seen, berths: Berths) -> Result<Berths, Lost> {
+        if berths.live || !self.memory.backoffs.ready("berths", seen.now) {
+            return Ok(berths);
         }
         let list = self.kube.list(&self.kube.leases(), keys::LABEL_POOL).await;
         let Some(list) = self.outcome("berths", list)? else {
-            return Ok(false);
+            return Ok(berths);
         };
-        pass.leases = list.into_iter().map(LeaseView::of).collect();
-        pass.occupied = facts::occupied(&pass.leases);
-        pass.live = true;
-        let names: BTreeSet<&str> = pass.leases.iter().map(LeaseView::name).collect();
-        self.in_doubt.retain(|lease| names.contains(lease.as_str()));
-        Ok(true)
+        let berths = Berths::read(list.into_iter().map(LeaseView::of).collect());
+        let names: BTreeSet<&str> = berths.leases.iter().map(LeaseView::name).collect();
+        self.memory.in_doubt.retain(|lease| names.contains(lease.as_str()));
+        Ok(berths)
+    }
+}
+
+fn warn_unreadable(snapshot: &Snapshot) {
+    for entry in snapshot.pools.values() {
+        if let Err(error) = &entry.view.object {
+            tracing::warn!(pool = %entry.view.name, %error, "pool cannot be read; it is left as it is");
+        }
+    }
+    for (name, entry) in snapshot.hosts.iter() {
+        if let Err(error) = &entry.view.content {
+            tracing::warn!(node = %name, %error, "BootcNode cannot be read; it is left as it is");
+        }
     }
 }

@@ -4,7 +4,7 @@ use berth_api::condition::{Verdict, set};
 use berth_api::fleet::{BootcFleet, BootcFleetStatus, NAME};
 use jiff::Timestamp;
 
-use super::{Pass, Reconciler};
+use super::{Reconciler, Seen};
 use crate::leader::Lost;
 
 /// Condition type of a BootcFleet.
@@ -12,8 +12,8 @@ const PAUSED: &str = "Paused";
 
 impl Reconciler {
     /// Makes the BootcFleet say that it is obeyed.
-    pub(super) async fn fleet(&mut self, pass: &Pass) -> Result<(), Lost> {
-        let Some(fleet) = &pass.snapshot.fleet else {
+    pub(super) async fn fleet(&mut self, seen: &Seen) -> Result<(), Lost> {
+        let Some(fleet) = &seen.snapshot.fleet else {
             return Ok(());
         };
         let object = match &fleet.view.object {
@@ -24,8 +24,8 @@ impl Reconciler {
                 return Ok(());
             }
         };
-        let status = status(object, pass.wall);
-        if object.status.as_ref() == Some(&status) || !self.backoffs.ready(PAUSED, pass.now) {
+        let status = status(object, seen.wall);
+        if object.status.as_ref() == Some(&status) || !self.memory.backoffs.ready(PAUSED, seen.now) {
             return Ok(());
         }
         let mut object = object.clone();

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use berth_api::membership::Membership;
 use berth_api::node::BootcNode;
 use berth_core::controller::facts;
 use berth_core::controller::publish::{self, HostWrite};
 use futures::StreamExt;
 
-use super::{Pass, Reconciler};
+use super::Reconciler;
+use super::seen::{Berths, Resolutions, Seen};
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
@@ -15,18 +17,26 @@ use crate::leader::Lost;
 const CONCURRENCY: usize = 16;
 
 impl Reconciler {
-    pub(super) async fn publish(&mut self, pass: &mut Pass) -> Result<(), Lost> {
-        self.leaves.see(&pass.snapshot.hosts, pass.now);
-        let mut writes = self.host_writes(pass);
+    /// Publishes what is due to the BootcNodes. Answers the berths, live when it had to read them.
+    pub(super) async fn publish(
+        &mut self,
+        seen: &Seen,
+        membership: &Membership,
+        resolutions: &Resolutions,
+        mut berths: Berths,
+    ) -> Result<Berths, Lost> {
+        self.memory.leaves.see(&seen.snapshot.hosts, seen.now);
+        let mut writes = self.host_writes(seen, membership, resolutions, &berths);
         // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.
-        if writes.iter().any(|write| lets_go(pass, write)) {
-            if self.live_leases(pass).await? {
-                writes = self.host_writes(pass);
+        if writes.iter().any(|write| lets_go(seen, write)) {
+            berths = self.live_berths(seen, berths).await?;
+            if berths.live {
+                writes = self.host_writes(seen, membership, resolutions, &berths);
             } else {
-                writes.retain(|write| !lets_go(pass, write));
+                writes.retain(|write| !lets_go(seen, write));
             }
         }
-        writes.retain(|write| self.backoffs.ready(&key(write.name()), pass.now));
+        writes.retain(|write| self.memory.backoffs.ready(&key(write.name()), seen.now));
         let kube = self.kube.clone();
         let results: Vec<(HostWrite, Result<(), CallError>)> = futures::stream::iter(writes)
             .map(|write| {
@@ -45,28 +55,38 @@ impl Reconciler {
         for (write, result) in results {
             self.outcome(&key(write.name()), result)?;
         }
-        Ok(())
+        Ok(berths)
     }
 
-    fn host_writes(&self, pass: &Pass) -> Vec<HostWrite> {
+    fn host_writes(
+        &self,
+        seen: &Seen,
+        membership: &Membership,
+        resolutions: &Resolutions,
+        berths: &Berths,
+    ) -> Vec<HostWrite> {
+        // The pools whose first resolution is under way.
+        let first = resolutions.iter().filter(|(_, r)| r.first);
+        let resolving = first.map(|(name, _)| name.clone()).collect();
         let overdue: BTreeSet<String> = self
+            .memory
             .asked
             .iter()
-            .filter(|(_, since)| pass.now.since(**since) >= self.settings.release_deadline)
+            .filter(|(_, since)| seen.now.since(**since) >= self.settings.release_deadline)
             .map(|(uid, _)| uid.clone())
             .collect();
         publish::publish(&publish::Facts {
-            nodes: &pass.snapshot.nodes,
-            hosts: &pass.snapshot.hosts,
-            membership: &pass.membership,
-            terms: &facts::terms(&pass.pools, &pass.membership, &pass.resolving()),
-            occupied: &pass.occupied.by_uid,
-            unclear: &pass.occupied.unclear,
+            nodes: &seen.snapshot.nodes,
+            hosts: &seen.snapshot.hosts,
+            membership,
+            terms: &facts::terms(&seen.pools, membership, &resolving),
+            occupied: &berths.occupied.by_uid,
+            unclear: &berths.occupied.unclear,
             overdue: &overdue,
-            confirmed_gone: &pass.confirmed_gone,
-            heard: &pass.heard,
-            leaves: &self.leaves,
-            fleet_paused: pass.snapshot.fleet_paused(),
+            confirmed_gone: &seen.confirmed_gone,
+            heard: &seen.heard,
+            leaves: &self.memory.leaves,
+            fleet_paused: seen.snapshot.fleet_paused(),
         })
     }
 }
@@ -76,12 +96,12 @@ fn key(name: &str) -> String {
 }
 
 /// Whether a write takes a node out of the pool that it is in.
-fn lets_go(pass: &Pass, write: &HostWrite) -> bool {
+fn lets_go(seen: &Seen, write: &HostWrite) -> bool {
     match write {
         HostWrite::Create { .. } => false,
         HostWrite::Delete { .. } | HostWrite::Release { .. } => true,
         HostWrite::Update { name, spec, .. } => {
-            let host = pass.snapshot.hosts.get(name);
+            let host = seen.snapshot.hosts.get(name);
             let old = host.and_then(|h| h.view.spec());
             old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != spec.pool_name)
         }

@@ -4,62 +4,56 @@
 //! A pass is made when something has changed, or when something is due; it never fails as a whole: what could not
 //! be written is tried again, later and later, while everything else goes on. Only lost leadership ends it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{NodeName, NodeUid, PoolName};
+use berth_api::PoolName;
+use berth_api::membership::Membership;
 use berth_core::Moment;
-use berth_core::controller::belonging::Belonging;
-use berth_core::controller::facts::{Occupied, Pool, Shared};
-use berth_core::controller::gates::{Gates, Keeper};
-use berth_core::controller::memory::{Leaves, Offers, Soaks};
-use berth_core::controller::overdue::Overdue;
-use berth_core::controller::plan::Plan;
 use berth_core::controller::publish;
-use berth_core::controller::servers::Answers;
 use berth_core::controller::snapshot::Snapshot;
-use berth_core::controller::view::LeaseView;
 use berth_core::controller::view::News;
-use berth_core::controller::waiting::Desk;
-use jiff::Timestamp;
 use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
-use crate::backoff::Backoffs;
 use crate::leader::Lost;
-use crate::resolve::{Resolution, Resolver};
+use crate::resolve::Resolver;
 use crate::store::Store;
 use crate::time;
-use berth_api::membership::Membership;
 
 mod berths;
 mod dereference;
 mod fleet;
 mod hosts;
+mod memory;
 mod outside;
 mod pools;
+mod seen;
 mod timeouts;
 mod waiting;
 
+use berths::Before;
+use memory::Memory;
 pub use outside::Outside;
+use seen::{Findings, Resolutions, Seen};
 
-/// After a pass, the next one waits for as long as that took, and no longer than this: what arrives meanwhile is dealt with
-/// together, and whoever reports most leaves half of the time to others.
+/// Longest rest after a pass. The rest is as long as the pass took: changes that arrive meanwhile are dealt with
+/// together, and half of the time is left to others.
 const REST: Duration = Duration::from_millis(25);
-/// It waits for this at least, unless somebody waits for it: each pass may ask the API server for something.
+/// Shortest rest after a pass, unless somebody waits for the next one: each pass may ask the API server for something.
 const LEAST_REST: Duration = Duration::from_millis(10);
 /// A pass is made at least this often: offers lapse and holders become overdue without anything changing.
 const TICK: Duration = Duration::from_secs(10);
-/// After a conflict the watch needs a moment to show what the object says now.
+/// Wait after a conflict, until the watch shows what the object says now.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What can be set from outside.
+/// Settings of the reconciler.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// An agent that was not heard of for so long is offered nothing.
     pub agent_silence: Duration,
-    /// How long a node that leaves may take to undo what Berth did there.
+    /// Longest time that a node which leaves may take to undo what Berth did there.
     pub release_deadline: Duration,
 }
 
@@ -70,57 +64,10 @@ pub struct Reconciler {
     store: Store,
     resolver: Resolver,
     settings: Settings,
-    /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
-    in_doubt: BTreeSet<String>,
-    /// Since when a BootcNode (by UID) has been asked to release its node.
-    asked: BTreeMap<String, Moment>,
-    /// When a pool's status was last written.
-    reported: BTreeMap<PoolName, Moment>,
-    /// The open offers, and who let some lapse.
-    offers: Offers,
-    /// Who belongs to which pool.
-    belonging: Belonging,
-    /// The gates of all pools.
-    gates: Keeper,
-    /// How long waves have been soaking.
-    soaks: Soaks,
-    /// Which nodes are to be told why they wait.
-    desk: Desk,
-    /// Who had leave to pull and did not use it.
-    leaves: Leaves,
-    /// Who does not come back.
-    overdue: Overdue,
-    /// The pools whose rollout is halted, as of the last pass.
-    halted: Option<BTreeSet<PoolName>>,
     outside: Outside,
-    backoffs: Backoffs,
+    memory: Memory,
+    /// When the next pass is to be made at the latest.
     due: Option<Moment>,
-}
-
-/// What one pass works with.
-struct Pass {
-    snapshot: Snapshot,
-    pools: Vec<Pool>,
-    membership: Arc<Membership>,
-    leases: Vec<LeaseView>,
-    /// The Leases were read from the server in this very pass, so that they contain all writes of ours.
-    live: bool,
-    occupied: Occupied,
-    heard: BTreeSet<NodeName>,
-    confirmed_gone: BTreeSet<NodeUid>,
-    /// What the API servers say, if any control plane node is to be updated.
-    answers: Option<Answers>,
-    /// This machine's clock is synchronised.
-    clock_synchronized: bool,
-    resolutions: BTreeMap<PoolName, Resolution>,
-    gates: BTreeMap<PoolName, Gates>,
-    plans: BTreeMap<PoolName, Plan>,
-    /// Pools whose object this pass has written already.
-    touched: BTreeSet<PoolName>,
-    /// Nodes that hold a berth and do not come back.
-    timed_out: BTreeSet<NodeUid>,
-    now: Moment,
-    wall: Timestamp,
 }
 
 impl Reconciler {
@@ -131,19 +78,8 @@ impl Reconciler {
             store,
             resolver,
             settings,
-            in_doubt: BTreeSet::new(),
-            asked: BTreeMap::new(),
-            reported: BTreeMap::new(),
-            offers: Offers::default(),
-            belonging: Belonging::default(),
-            gates: Keeper::default(),
-            soaks: Soaks::default(),
-            desk: Desk::default(),
-            leaves: Leaves::default(),
-            overdue: Overdue::default(),
-            halted: None,
             outside,
-            backoffs: Backoffs::default(),
+            memory: Memory::default(),
             due: None,
         }
     }
@@ -187,73 +123,71 @@ impl Reconciler {
 
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Lost> {
         self.due = None;
-        let mut pass = self.dereference(snapshot).await?;
-        self.membership(&mut pass);
-        self.fleet(&pass).await?;
-        self.look_outside(&mut pass);
-        self.finalizers(&mut pass).await?;
-        self.resolve(&mut pass);
-        self.publish(&mut pass).await?;
-        self.berths(&mut pass).await?;
-        self.timeouts(&mut pass).await?;
-        self.waiting(&pass).await?;
-        self.aggregate(&pass).await?;
-        self.farewells(&pass).await?;
-        self.tell(&pass);
-        self.backoffs.forget(pass.now);
-        if let Some(due) = self.backoffs.due(pass.now) {
+        let (seen, berths) = self.dereference(snapshot).await?;
+        let membership = self.membership(&seen);
+        self.fleet(&seen).await?;
+        let touched = self.finalizers(&seen).await?;
+        let resolutions = self.resolve(&seen);
+        let berths = self.publish(&seen, &membership, &resolutions, berths).await?;
+        let gates = self.gates(&seen);
+        let before = Before {
+            seen: &seen,
+            membership: &membership,
+            gates: &gates,
+        };
+        let planned = self.berths(before, berths).await?;
+        let timed_out = self.timeouts(&seen, &planned.berths).await?;
+        self.waiting(&seen, &membership, &planned.plans).await?;
+        let findings = Findings {
+            seen,
+            membership,
+            resolutions,
+            gates,
+            planned,
+            timed_out,
+        };
+        self.aggregate(&findings, &touched).await?;
+        self.farewells(&findings).await?;
+        self.tell(&findings);
+        let now = findings.seen.now;
+        self.memory.backoffs.forget(now);
+        if let Some(due) = self.memory.backoffs.due(now) {
             self.again(due);
         }
         Ok(())
     }
 
     /// Phase 2, pure: who belongs to which pool.
-    fn membership(&mut self, pass: &mut Pass) {
-        pass.membership = self.belonging.of(&pass.snapshot);
+    fn membership(&mut self, seen: &Seen) -> Arc<Membership> {
         let mut asked = BTreeMap::new();
-        for host in pass.snapshot.hosts.values() {
+        for host in seen.snapshot.hosts.values() {
             if publish::is_leaving(&host.view) {
-                let since = self.asked.get(&host.view.uid).copied();
-                asked.insert(host.view.uid.clone(), since.unwrap_or(pass.now));
+                let since = self.memory.asked.get(&host.view.uid).copied();
+                asked.insert(host.view.uid.clone(), since.unwrap_or(seen.now));
             }
         }
-        self.asked = asked;
+        self.memory.asked = asked;
+        self.memory.belonging.of(&seen.snapshot)
     }
 
     /// Phase 4, pure but for the tasks that it starts: which images are to be resolved.
-    fn resolve(&mut self, pass: &mut Pass) {
-        let names: Vec<PoolName> = pass.pools.iter().map(|p| p.name.clone()).collect();
+    fn resolve(&mut self, seen: &Seen) -> Resolutions {
+        let names: Vec<PoolName> = seen.pools.iter().map(|p| p.name.clone()).collect();
         self.resolver.keep(&names);
-        self.resolver.collect(pass.now, pass.wall);
-        for pool in pass.pools.iter().filter(|p| !p.deleting) {
+        self.resolver.collect(seen.now, seen.wall);
+        let mut resolutions = Resolutions::new();
+        for pool in seen.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
             let reference = object.spec.image_ref();
-            let resolution = self.resolver.ensure(&pool.name, reference, pool.target(), pass.now);
+            let resolution = self.resolver.ensure(&pool.name, reference, pool.target(), seen.now);
             if let Some(due) = resolution.due {
                 self.again(due);
             }
-            pass.resolutions.insert(pool.name.clone(), resolution);
+            resolutions.insert(pool.name.clone(), resolution);
         }
-    }
-
-    /// What the plans of all pools share.
-    fn shared<'a>(&'a self, pass: &'a Pass) -> Shared<'a> {
-        Shared {
-            snapshot: &pass.snapshot,
-            membership: &pass.membership,
-            leases: &pass.leases,
-            occupied: &pass.occupied,
-            in_doubt: &self.in_doubt,
-            confirmed_gone: &pass.confirmed_gone,
-            heard: &pass.heard,
-            offers: &self.offers,
-            soaks: &self.soaks,
-            gates: &pass.gates,
-            now: pass.now,
-            epoch: self.kube.epoch(),
-        }
+        resolutions
     }
 
     /// Sorts out how a write ended: whether to go on, and when to try again.
@@ -261,7 +195,7 @@ impl Reconciler {
         let now = time::now();
         match result {
             Ok(value) => {
-                self.backoffs.note(key, true, now);
+                self.memory.backoffs.note(key, true, now);
                 Ok(Some(value))
             }
             Err(CallError::Lost(lost)) => Err(lost),
@@ -273,17 +207,9 @@ impl Reconciler {
             Err(error) => {
                 tracing::warn!(object = key, %error, "write failed; trying again later");
                 self.outside.metrics.error();
-                self.backoffs.note(key, false, now);
+                self.memory.backoffs.note(key, false, now);
                 Ok(None)
             }
         }
-    }
-}
-
-impl Pass {
-    /// The pools whose first resolution is under way.
-    fn resolving(&self) -> BTreeSet<PoolName> {
-        let first = self.resolutions.iter().filter(|(_, r)| r.first);
-        first.map(|(name, _)| name.clone()).collect()
     }
 }

@@ -1,16 +1,17 @@
 //! Phases 3, 7 and 8, client required: the pools' finalizers, their status, and their end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::Holding;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
-use berth_api::{NodeName, NodeUid, keys};
+use berth_api::{NodeName, NodeUid, PoolName, keys};
 use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::facts::Pool;
 use serde_json::json;
 
-use super::{Pass, Reconciler};
+use super::Reconciler;
+use super::seen::{Berths, Findings, Seen};
 use crate::leader::Lost;
 use crate::time;
 
@@ -19,29 +20,31 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Reconciler {
     /// Phase 3: a pool gets our finalizer before anything is done in its name.
-    pub(super) async fn finalizers(&mut self, pass: &mut Pass) -> Result<(), Lost> {
-        for pool in pass.pools.clone().iter().filter(|p| !p.deleting) {
+    ///
+    /// Answers the pools that it wrote: their status waits for the next pass, which knows the new resourceVersion.
+    pub(super) async fn finalizers(&mut self, seen: &Seen) -> Result<BTreeSet<PoolName>, Lost> {
+        let mut touched = BTreeSet::new();
+        for pool in seen.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
             let mut finalizers = object.metadata.finalizers.clone().unwrap_or_default();
             if !finalizers.iter().any(|f| f == keys::FINALIZER_POOL) {
                 finalizers.push(keys::FINALIZER_POOL.to_owned());
-                self.set_finalizers(pass, pool, finalizers).await?;
-                // Its status waits for the next pass, which knows the new resourceVersion.
-                pass.touched.insert(pool.name.clone());
+                self.set_finalizers(seen, pool, finalizers).await?;
+                touched.insert(pool.name.clone());
             }
         }
-        Ok(())
+        Ok(touched)
     }
 
-    async fn set_finalizers(&mut self, pass: &Pass, pool: &Pool, finalizers: Vec<String>) -> Result<bool, Lost> {
+    async fn set_finalizers(&mut self, seen: &Seen, pool: &Pool, finalizers: Vec<String>) -> Result<bool, Lost> {
         let key = format!("finalizer/{}", pool.name);
-        let Some(entry) = pass.snapshot.pools.get(pool.name.as_str()) else {
+        let Some(entry) = seen.snapshot.pools.get(pool.name.as_str()) else {
             return Ok(false);
         };
         let uid = pool.object.as_ref().and_then(|o| o.metadata.uid.clone());
-        if !self.backoffs.ready(&key, pass.now) {
+        if !self.memory.backoffs.ready(&key, seen.now) {
             return Ok(false);
         }
         let body = json!({ "metadata": {
@@ -53,20 +56,21 @@ impl Reconciler {
     }
 
     /// Phase 7: each pool's status, when it should say something else.
-    pub(super) async fn aggregate(&mut self, pass: &Pass) -> Result<(), Lost> {
-        for pool in &pass.pools {
+    pub(super) async fn aggregate(&mut self, findings: &Findings, touched: &BTreeSet<PoolName>) -> Result<(), Lost> {
+        let seen = &findings.seen;
+        for pool in &seen.pools {
             let Some(object) = &pool.object else {
                 continue;
             };
             let old = object.status.clone().unwrap_or_default();
-            let Some(new) = self.status(pass, pool, object, &old) else {
+            let Some(new) = status(findings, pool, object, &old) else {
                 continue;
             };
             let key = format!("status/{}", pool.name);
-            if new == old || pass.touched.contains(&pool.name) || !self.backoffs.ready(&key, pass.now) {
+            if new == old || touched.contains(&pool.name) || !self.memory.backoffs.ready(&key, seen.now) {
                 continue;
             }
-            if let Some(last) = self.reported.get(&pool.name) {
+            if let Some(last) = self.memory.reported.get(&pool.name) {
                 let next = *last + STATUS_INTERVAL;
                 if next > time::now() && !is_urgent(&old, &new) {
                     self.again(next);
@@ -74,82 +78,42 @@ impl Reconciler {
                 }
             }
             let mut object = object.clone();
-            let entry = pass.snapshot.pools.get(pool.name.as_str());
+            let entry = seen.snapshot.pools.get(pool.name.as_str());
             object.metadata.resource_version = entry.map(|e| e.version.clone());
             object.status = Some(new.clone());
             let api = self.kube.all::<BootcNodePool>();
             let result = self.kube.replace_status(&api, pool.name.as_str(), &object).await;
             if self.outcome(&key, result)?.is_some() {
-                self.reported.insert(pool.name.clone(), time::now());
+                self.memory.reported.insert(pool.name.clone(), time::now());
                 log(pool, &old, &new);
             }
         }
-        self.reported
-            .retain(|name, _| pass.snapshot.pools.contains_key(name.as_str()));
+        self.memory
+            .reported
+            .retain(|name, _| seen.snapshot.pools.contains_key(name.as_str()));
         Ok(())
     }
 
-    fn status(
-        &self,
-        pass: &Pass,
-        pool: &Pool,
-        object: &BootcNodePool,
-        old: &BootcNodePoolStatus,
-    ) -> Option<BootcNodePoolStatus> {
-        // Without a plan the berths were not read: better an old status than a wrong one.
-        let plan = self.plan_of(pass, pool)?;
-        let holdings = holdings(pass);
-        let member = |name: &NodeName| member(pass, &holdings, name);
-        let members: Vec<MemberView<'_>> = pass.membership.members(&pool.name).filter_map(member).collect();
-        let away: Vec<MemberView<'_>> = strangers(pass, pool).filter_map(member).collect();
-        let resolution = pass.resolutions.get(&pool.name).cloned().unwrap_or_default();
-        let unreadable = pass
-            .leases
-            .iter()
-            .filter(|l| l.pool == pool.name)
-            .filter_map(|l| l.berth.as_ref().err())
-            .map(String::as_str)
-            .collect();
-        let facts = aggregate::Facts {
-            generation: object.metadata.generation,
-            old,
-            reference: object.spec.image_ref(),
-            resolved: resolution.resolved,
-            resolution: resolution.verdict,
-            paused: object.spec.paused(),
-            gates: pass.gates.get(&pool.name),
-            retry_token: object.spec.retry_token(),
-            excluded: pass.membership.excluded.values().filter(|of| **of == pool.name).count(),
-            deleting: pool.deleting,
-            bad_selector: pool.bad_selector.as_deref(),
-            members: &members,
-            away: &away,
-            conflicts: pass.membership.conflicts_of(&pool.name).collect(),
-            plan,
-            unreadable,
-        };
-        Some(aggregate::status(&facts, pass.wall))
-    }
-
     /// Phase 8: lets a pool go that is being deleted, once nothing of it is left.
-    pub(super) async fn farewells(&mut self, pass: &Pass) -> Result<(), Lost> {
-        for pool in pass.pools.iter().filter(|p| p.deleting) {
+    pub(super) async fn farewells(&mut self, findings: &Findings) -> Result<(), Lost> {
+        let Findings { seen, planned, .. } = findings;
+        for pool in seen.pools.iter().filter(|p| p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
             let ours = |f: &String| f == keys::FINALIZER_POOL;
             let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
             let name = pool.name.as_str();
-            let nodes = pass.snapshot.hosts.values().any(|host| {
+            let nodes = seen.snapshot.hosts.values().any(|host| {
                 let published = host.view.spec().map(|s| s.pool_name.as_str());
                 host.view.pool_label.as_deref() == Some(name) || published == Some(name)
             });
-            let berths = pass.leases.iter().any(|l| l.pool == pool.name);
+            let berths = planned.berths.leases.iter().any(|l| l.pool == pool.name);
             if nodes || berths || !finalizers.iter().any(ours) {
                 continue;
             }
             let rest = finalizers.into_iter().filter(|f| !ours(f)).collect();
-            if self.set_finalizers(pass, pool, rest).await? {
+            if self.set_finalizers(seen, pool, rest).await? {
                 tracing::info!(pool = %pool.name, "pool let go");
             }
         }
@@ -157,9 +121,56 @@ impl Reconciler {
     }
 }
 
+/// What the pool's status should say; `None` without a plan: the berths were not read, and better an old status than a
+/// wrong one.
+fn status(
+    findings: &Findings,
+    pool: &Pool,
+    object: &BootcNodePool,
+    old: &BootcNodePoolStatus,
+) -> Option<BootcNodePoolStatus> {
+    let plan = findings.planned.plans.get(&pool.name)?;
+    let holdings = holdings(&findings.planned.berths);
+    let member = |name: &NodeName| member(findings, &holdings, name);
+    let members: Vec<MemberView<'_>> = findings.membership.members(&pool.name).filter_map(member).collect();
+    let away: Vec<MemberView<'_>> = strangers(findings, pool).filter_map(member).collect();
+    let resolution = findings.resolutions.get(&pool.name).cloned().unwrap_or_default();
+    let leases = &findings.planned.berths.leases;
+    let unreadable = leases
+        .iter()
+        .filter(|l| l.pool == pool.name)
+        .filter_map(|l| l.berth.as_ref().err())
+        .map(String::as_str)
+        .collect();
+    let facts = aggregate::Facts {
+        generation: object.metadata.generation,
+        old,
+        reference: object.spec.image_ref(),
+        resolved: resolution.resolved,
+        resolution: resolution.verdict,
+        paused: object.spec.paused(),
+        gates: findings.gates.get(&pool.name),
+        retry_token: object.spec.retry_token(),
+        excluded: findings
+            .membership
+            .excluded
+            .values()
+            .filter(|of| **of == pool.name)
+            .count(),
+        deleting: pool.deleting,
+        bad_selector: pool.bad_selector.as_deref(),
+        members: &members,
+        away: &away,
+        conflicts: findings.membership.conflicts_of(&pool.name).collect(),
+        plan,
+        unreadable,
+    };
+    Some(aggregate::status(&facts, findings.seen.wall))
+}
+
 /// Who holds what, by UID; of two berths of one node, the first.
-fn holdings(pass: &Pass) -> BTreeMap<&NodeUid, &Holding> {
-    let holdings = pass
+fn holdings(berths: &Berths) -> BTreeMap<&NodeUid, &Holding> {
+    let holdings = berths
         .leases
         .iter()
         .rev()
@@ -167,12 +178,17 @@ fn holdings(pass: &Pass) -> BTreeMap<&NodeUid, &Holding> {
     holdings.map(|holding| (&holding.uid, holding)).collect()
 }
 
-fn member<'a>(pass: &'a Pass, holdings: &BTreeMap<&NodeUid, &'a Holding>, name: &NodeName) -> Option<MemberView<'a>> {
-    let node = pass.snapshot.nodes.get(name.as_str())?.view.as_ref();
-    let host = pass.snapshot.hosts.get(name.as_str()).map(|entry| entry.view.as_ref());
+fn member<'a>(
+    findings: &'a Findings,
+    holdings: &BTreeMap<&NodeUid, &'a Holding>,
+    name: &NodeName,
+) -> Option<MemberView<'a>> {
+    let seen = &findings.seen;
+    let node = seen.snapshot.nodes.get(name.as_str())?.view.as_ref();
+    let host = seen.snapshot.hosts.get(name.as_str()).map(|entry| entry.view.as_ref());
     let holding = holdings.get(&node.uid).copied();
-    let overdue = pass.timed_out.contains(&node.uid);
-    let heard = pass.heard.contains(name);
+    let overdue = findings.timed_out.contains(&node.uid);
+    let heard = seen.heard.contains(name);
     Some(MemberView {
         node,
         host,
@@ -183,10 +199,10 @@ fn member<'a>(pass: &'a Pass, holdings: &BTreeMap<&NodeUid, &'a Holding>, name: 
 }
 
 /// The holders of the pool's berths that are not its members any more.
-fn strangers<'a>(pass: &'a Pass, pool: &'a Pool) -> impl Iterator<Item = &'a NodeName> {
-    let berths = pass.leases.iter().filter(|l| l.pool == pool.name);
+fn strangers<'a>(findings: &'a Findings, pool: &'a Pool) -> impl Iterator<Item = &'a NodeName> {
+    let berths = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
     let holders = berths.filter_map(|l| Some(&l.berth.as_ref().ok()?.holding()?.node));
-    holders.filter(|name| pass.membership.pool_of(name) != Some(&pool.name))
+    holders.filter(|name| findings.membership.pool_of(name) != Some(&pool.name))
 }
 
 /// Whether something changes that others act on or wait for, not just counts and messages.

@@ -4,60 +4,70 @@ use std::collections::BTreeSet;
 
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::condition::{Verdict, node as types};
-use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
+use berth_api::{NodeUid, keys};
 use berth_core::controller::overdue::{Holder, Timeouts};
 use berth_core::controller::view::{LeaseView, NodeView};
 
+use super::Reconciler;
+use super::seen::{Berths, Seen};
 use super::waiting::told;
-use super::{Pass, Reconciler};
 use crate::events::Note;
 use crate::leader::Lost;
 
 impl Reconciler {
     /// Works out who does not come back, and makes the conditions `RebootTimedOut` say so.
-    pub(super) async fn timeouts(&mut self, pass: &mut Pass) -> Result<(), Lost> {
-        let holders = pass.leases.iter().filter_map(|lease| {
+    pub(super) async fn timeouts(&mut self, seen: &Seen, berths: &Berths) -> Result<BTreeSet<NodeUid>, Lost> {
+        let holders = berths.leases.iter().filter_map(|lease| {
             let holding = lease.berth.as_ref().ok()?.holding()?;
-            let node = pass.snapshot.nodes.get(holding.node.as_str())?.view.as_ref();
-            (node.uid == holding.uid).then(|| holder(self, pass, node, lease, holding))
+            let node = seen.snapshot.nodes.get(holding.node.as_str())?.view.as_ref();
+            (node.uid == holding.uid).then(|| holder(self, seen, node, lease, holding))
         });
-        let lost = self.overdue.judge(holders.collect::<Vec<_>>().into_iter(), pass.now);
-        pass.timed_out = lost;
-        let hosts = || pass.snapshot.hosts.iter();
+        let holders: Vec<Holder<'_>> = holders.collect();
+        let timed_out = self.memory.overdue.judge(holders.into_iter(), seen.now);
+        let hosts = || seen.snapshot.hosts.iter();
         let said = hosts()
             .filter(|(_, host)| host.view.reboot_timed_out())
             .map(|(name, _)| name);
-        let lost = pass
+        let lost = seen
             .snapshot
             .nodes
             .iter()
-            .filter(|(_, n)| pass.timed_out.contains(&n.view.uid))
+            .filter(|(_, n)| timed_out.contains(&n.view.uid))
             .map(|(name, _)| name);
         for name in said.chain(lost).collect::<BTreeSet<_>>() {
-            self.say(pass, name).await?;
+            self.say(seen, berths, &timed_out, name).await?;
         }
-        Ok(())
+        Ok(timed_out)
     }
 
     /// Makes one BootcNode say whether its node comes back, if it does not.
-    async fn say(&mut self, pass: &Pass, name: &str) -> Result<(), Lost> {
-        let (Some(host), Some(node)) = (pass.snapshot.hosts.get(name), pass.snapshot.nodes.get(name)) else {
+    async fn say(
+        &mut self,
+        seen: &Seen,
+        berths: &Berths,
+        timed_out: &BTreeSet<NodeUid>,
+        name: &str,
+    ) -> Result<(), Lost> {
+        let (Some(host), Some(node)) = (seen.snapshot.hosts.get(name), seen.snapshot.nodes.get(name)) else {
             return Ok(());
         };
-        let lost = pass.timed_out.contains(&node.view.uid);
+        let lost = timed_out.contains(&node.view.uid);
         let key = format!("timeout/{name}");
-        if lost == host.view.reboot_timed_out() || host.view.content.is_err() || !self.backoffs.ready(&key, pass.now) {
+        if lost == host.view.reboot_timed_out()
+            || host.view.content.is_err()
+            || !self.memory.backoffs.ready(&key, seen.now)
+        {
             return Ok(());
         }
-        let held = pass.leases.iter().find_map(|lease| {
+        let held = berths.leases.iter().find_map(|lease| {
             let holding = lease.berth.as_ref().ok()?.holding()?;
             (holding.uid == node.view.uid).then_some((lease, holding))
         });
         let (reason, message) = match held {
             Some((lease, holding)) if lost => {
-                let allowed = self.timeouts_of(pass, lease).allowed(&holding.phase, node.view.ready);
+                let allowed = self.timeouts_of(seen, lease).allowed(&holding.phase, node.view.ready);
                 (
                     types::REBOOT_TIMED_OUT,
                     lost_words(&node.view, lease, &holding.phase, allowed.as_secs()),
@@ -71,7 +81,7 @@ impl Reconciler {
             reason: reason.into(),
             message: message.clone(),
         };
-        let body = told(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), pass.wall);
+        let body = told(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), seen.wall);
         let result = self.kube.apply_status(&self.kube.all::<BootcNode>(), name, body).await;
         if self.outcome(&key, result)?.is_some() {
             if lost {
@@ -86,8 +96,8 @@ impl Reconciler {
         Ok(())
     }
 
-    fn timeouts_of(&self, pass: &Pass, lease: &LeaseView) -> Timeouts {
-        let pool = pass.pools.iter().find(|pool| pool.name == lease.pool);
+    fn timeouts_of(&self, seen: &Seen, lease: &LeaseView) -> Timeouts {
+        let pool = seen.pools.iter().find(|pool| pool.name == lease.pool);
         let spec = pool.and_then(|pool| pool.object.as_ref()).map(|object| &object.spec);
         let reboot = spec.map_or(DEFAULT_REBOOT_TIMEOUT, |spec| spec.reboot_timeout());
         Timeouts {
@@ -99,21 +109,21 @@ impl Reconciler {
 
 fn holder<'a>(
     this: &Reconciler,
-    pass: &'a Pass,
+    seen: &'a Seen,
     node: &'a NodeView,
     lease: &LeaseView,
     holding: &'a Holding,
 ) -> Holder<'a> {
-    let host = pass.snapshot.hosts.get(node.name.as_str());
+    let host = seen.snapshot.hosts.get(node.name.as_str());
     // By what this process has seen of it: its report, and what it wrote on its berth.
-    let berth = pass.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
+    let berth = seen.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
     Holder {
         node,
         host: host.map(|entry| entry.view.as_ref()),
         phase: &holding.phase,
         heard: berth.max(host.map(|entry| entry.heard)),
-        lively: pass.heard.contains(&node.name),
-        timeouts: this.timeouts_of(pass, lease),
+        lively: seen.heard.contains(&node.name),
+        timeouts: this.timeouts_of(seen, lease),
     }
 }
 

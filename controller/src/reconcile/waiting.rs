@@ -1,15 +1,19 @@
 //! Between phases 6 and 7, client required: telling nodes why they wait, a few at a time.
 
+use std::collections::BTreeMap;
+
 use berth_api::condition::{self, Verdict, node as types};
-use berth_api::keys;
+use berth_api::membership::Membership;
 use berth_api::node::BootcNode;
+use berth_api::{PoolName, keys};
+use berth_core::controller::plan::Plan;
 use berth_core::controller::view::HostView;
 use berth_core::controller::waiting;
 use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Pass, Reconciler};
+use super::{Reconciler, Seen};
 use crate::leader::Lost;
 
 /// BootcNodes written at once.
@@ -18,18 +22,23 @@ const CONCURRENCY: usize = 10;
 impl Reconciler {
     /// Makes the conditions `Waiting` say why nodes wait. Comes after the berths, and never for long: a node that learns
     /// later why it waits has lost nothing.
-    pub(super) async fn waiting(&mut self, pass: &Pass) -> Result<(), Lost> {
-        let mut wanted = waiting::wanted(&pass.snapshot, &pass.pools, &pass.membership, &pass.plans);
-        wanted.retain(|name, _| self.backoffs.ready(&key(name.as_str()), pass.now));
-        let picked = self.desk.pick(wanted, pass.now);
-        if let Some(due) = self.desk.due() {
+    pub(super) async fn waiting(
+        &mut self,
+        seen: &Seen,
+        membership: &Membership,
+        plans: &BTreeMap<PoolName, Plan>,
+    ) -> Result<(), Lost> {
+        let mut wanted = waiting::wanted(&seen.snapshot, &seen.pools, membership, plans);
+        wanted.retain(|name, _| self.memory.backoffs.ready(&key(name.as_str()), seen.now));
+        let picked = self.memory.desk.pick(wanted, seen.now);
+        if let Some(due) = self.memory.desk.due() {
             self.again(due);
         }
         let bodies = picked.into_iter().filter_map(|(name, verdict)| {
-            let host = pass.snapshot.hosts.get(name.as_str())?;
+            let host = seen.snapshot.hosts.get(name.as_str())?;
             let reason = verdict.reason.clone();
             Some((
-                told(name.as_str(), &host.view, (types::WAITING, verdict), pass.wall),
+                told(name.as_str(), &host.view, (types::WAITING, verdict), seen.wall),
                 name,
                 reason,
             ))

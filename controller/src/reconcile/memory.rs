@@ -1,0 +1,42 @@
+//! What outlives a pass. A leader that starts anew has none of it; nothing that must not go wrong depends on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::PoolName;
+use berth_core::Moment;
+use berth_core::controller::belonging::Belonging;
+use berth_core::controller::gates::Keeper;
+use berth_core::controller::memory::{Leaves, Offers, Soaks};
+use berth_core::controller::overdue::Overdue;
+use berth_core::controller::waiting::Desk;
+
+use crate::backoff::Backoffs;
+
+/// What one leader remembers.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
+    pub(super) in_doubt: BTreeSet<String>,
+    /// Since when a BootcNode (by UID) has been asked to release its node.
+    pub(super) asked: BTreeMap<String, Moment>,
+    /// When a pool's status was last written.
+    pub(super) reported: BTreeMap<PoolName, Moment>,
+    /// The open offers, and who let some lapse.
+    pub(super) offers: Offers,
+    /// Who belongs to which pool.
+    pub(super) belonging: Belonging,
+    /// The gates of all pools.
+    pub(super) gates: Keeper,
+    /// How long waves have been soaking.
+    pub(super) soaks: Soaks,
+    /// Which nodes are to be told why they wait.
+    pub(super) desk: Desk,
+    /// Who had leave to pull and did not use it.
+    pub(super) leaves: Leaves,
+    /// Who does not come back.
+    pub(super) overdue: Overdue,
+    /// The pools whose rollout is halted, as of the last pass.
+    pub(super) halted: Option<BTreeSet<PoolName>>,
+    /// What failed, and when it is tried again.
+    pub(super) backoffs: Backoffs,
+}
