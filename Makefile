@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-model model test-real soak check bench generate build agent-static
+.PHONY: help demo test test-model model simulate test-real soak check bench generate build agent-static
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test-model: ## Explore the berths' model: the shipped decisions in small worlds,
 
 model: ## The same with more that goes wrong in one history. SECONDS_EACH=1800, WORLD=name.
 	@scripts/run.sh model
+
+simulate: ## Rollouts of the model at random in large worlds. SEED=1 replays, ROLLOUTS=10000.
+	@scripts/run.sh simulate
 
 test-real: ## Run every scenario on real hosts (root, x86_64).
 	@scripts/run.sh test-real

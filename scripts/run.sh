@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh check|test|test-model|model|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
+# run.sh check|test|test-model|model|simulate|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
 set -euo pipefail
 
 # shellcheck source=scripts/steps.sh
@@ -110,6 +110,11 @@ model_check() {
     cargo run --quiet -p berth-model --features seeded-bugs -- "$@"
 }
 
+# The model at random in large worlds: rollouts, one with as many nodes as a cluster can have, every deliberate bug.
+simulation() {
+    model_check --rollouts 300 --huge 65000 --bugs 40
+}
+
 build_tests() {
     need_go || exit 1
     need_simulated_hosts
@@ -128,6 +133,7 @@ case ${1:-} in
         build_tests
         step 'unit tests' cargo_test --workspace --lib --bins
         step 'model' model_check
+        step 'simulation' simulation
         integration_tests
         scenarios '*'
         ;;
@@ -141,6 +147,12 @@ case ${1:-} in
         prepare
         rm -rf "$logs"
         model_check --deep --seconds "${SECONDS_EACH:-1800}" --world "${WORLD:-}"
+        exit
+        ;;
+    simulate)
+        prepare
+        rm -rf "$logs"
+        model_check --rollouts "${ROLLOUTS:-10000}" --seed "${SEED:-1}"
         exit
         ;;
     test-real)
@@ -165,7 +177,7 @@ case ${1:-} in
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-model|model|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|test|test-model|model|simulate|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac

@@ -20,7 +20,7 @@ digest() {
     while IFS= read -r line; do
         case $line in
             'test '*' ... '*) printf '    %7s s  %s\n' "$(since "$begin")" "${line#test }" ;;
-            *' states'* | 'bug '*) printf '    %s\n' "$line" ;;
+            *' states'* | *' rollouts'* | 'bug '* | BROKEN*) printf '    %s\n' "$line" ;;
             SKIPPED:*) printf '    %s\n' "$line" ;;
         esac
     done

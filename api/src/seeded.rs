@@ -64,6 +64,12 @@ bugs! {
     ShrinkAtOnce => "shrink-at-once",
     /// Reopen a berth whose failure is not recorded yet.
     ReopenBeforeRecorded => "reopen-before-recorded",
+    /// Offer berths while a gate is closed.
+    GateIgnored => "gate-ignored",
+    /// Offer a berth to a control plane node while another one has one.
+    SecondServer => "second-server",
+    /// Go on with what was read of the host before another process wrote the berth.
+    OldLookTrusted => "old-look-trusted",
 }
 
 #[cfg(feature = "seeded-bugs")]

@@ -1,16 +1,12 @@
-//! What an agent's decisions do to the world: the model's mirror of the agent's `gather` and `act`.
+//! What an agent's steps do to the world. What the agent knows of that is for [`crate::mind`] to say.
 
-use berth_api::berth::Outcome;
 use berth_api::seeded::Bug;
-use berth_core::agent::step::WaitReason;
 
-use crate::decide::{self, Act, Decision, Put, Steps};
+use crate::decide::{Act, Decision, Put, Steps};
 use crate::fault::Fault;
 use crate::judge;
-use crate::rich;
-use crate::state::{
-    Agent, Berth, Cordon, Host, Image, Lease, NONE, Object, Os, Phase, Reboot, Request, Seen, State, Status,
-};
+use crate::mind::{Mind, Told};
+use crate::state::{Agent, Berth, Cordon, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status};
 use crate::world::{Broken, World};
 
 /// What becomes of a request to the API server.
@@ -31,67 +27,41 @@ pub type After = (State, Option<Broken>);
 
 /// Gathers, and reads what the step asks for; answers the step that is more than a read.
 pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) -> Decision {
+    let mut decision = steps.next(world, state, node);
     for _ in 0..8 {
-        gather(state, node);
-        let decision = steps.next(state, node, world.split);
-        let host = &mut state.nodes[node].host;
-        let Host {
-            booted,
-            previous,
-            staged,
-            locked,
-            blocked,
-            ..
-        } = *host;
-        *host = Host {
-            booted,
-            previous,
-            staged,
-            locked,
-            blocked,
-            ..decision.host
-        };
-        match decision.act {
-            Act::Look => look(state, node),
-            Act::ReadNode => {
-                let here = &mut state.nodes[node];
-                here.agent.node = if here.object.there {
-                    Seen::Is(here.object, true)
-                } else {
-                    Seen::Gone
-                };
-            }
+        settle(state, node, &decision.gathered);
+        let here = &state.nodes[node];
+        let told = match decision.act {
+            Act::Look => Told::Looked(Os {
+                booted: here.host.booted,
+                staged: here.host.staged,
+                locked: here.host.locked,
+            }),
+            Act::ReadNode => Told::Node(here.object.there.then_some(here.object)),
             _ => return decision,
-        }
+        };
+        tell(world, state, node, told, steps);
+        decision = steps.next(world, state, node);
     }
     Decision {
         act: Act::Refused,
-        prepared: false,
-        turn: 0,
-        host: state.nodes[node].host,
+        ..decision
     }
 }
 
-fn gather(state: &mut State, node: usize) {
+/// Tells an agent something that is no step of its own.
+pub fn tell(world: &World, state: &mut State, node: usize, told: Told, steps: &mut Steps) {
+    let mind = steps.told(world, state, node, told);
+    settle(state, node, &mind);
     let here = &mut state.nodes[node];
-    if here.host.pull != 0 {
-        here.agent.os = None;
-        here.agent.fresh = false;
+    if let Told::Node(Some(_)) = told {
+        here.agent.node = Seen::Is(here.object, true);
     }
 }
 
-fn look(state: &mut State, node: usize) {
-    let in_turn = state.held_by(node).is_some();
+fn settle(state: &mut State, node: usize, mind: &Mind) {
     let here = &mut state.nodes[node];
-    here.agent.os = Some(Os {
-        booted: here.host.booted,
-        staged: here.host.staged,
-        locked: here.host.locked,
-    });
-    here.agent.fresh = true;
-    if in_turn {
-        here.agent.node = Seen::Unread;
-    }
+    mind.settle(&mut here.agent, &mut here.host);
 }
 
 /// Whether a step is a request to the API server that may get lost.
@@ -101,60 +71,39 @@ pub fn is_request(act: Act) -> bool {
 
 /// Does a step that was decided on what is in the state.
 pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how: How) -> After {
+    let blocked = state.nodes[node].host.blocked;
     let broken = match decision.act {
-        Act::Wait(why) => {
-            rest(&mut state, node, why);
+        Act::Put(put, slot, berth) => return write(world, state, node, &decision, (put, slot, berth), how),
+        Act::Cordon | Act::Restore | Act::Uncordon => return patch(state, node, &decision, how),
+        Act::Wait(_) => {
             report(&mut state, node, decision);
+            settle(&mut state, node, &decision.done);
             None
         }
         Act::Drain => {
-            let here = &mut state.nodes[node];
-            if !here.host.blocked {
-                here.agent.drained = true;
-                here.agent.fresh = false;
-            }
-            here.agent.node = Seen::Unread;
+            settle(
+                &mut state,
+                node,
+                if blocked { &decision.failed } else { &decision.done },
+            );
             None
         }
-        Act::Reboot => {
-            report(&mut state, node, decision);
-            let broken = judge::reboot(&state, node);
-            let agent = &mut state.nodes[node].agent;
-            agent.reboot = Reboot::Asked;
-            agent.fresh = false;
-            let host = &mut state.nodes[node].host;
-            match (host.inhibited, how) {
-                (true, _) => state.nodes[node].agent.reboot = Reboot::Blocked,
-                (false, How::Lost) => {}
-                (false, _) => host.down = true,
-            }
-            broken
-        }
-        Act::Put(put, slot, berth) => return write(world, state, node, (put, slot, berth), how),
-        Act::Cordon | Act::Restore | Act::Uncordon => return patch(state, node, decision.act, how),
+        Act::Reboot => reboot(&mut state, node, decision, how),
         Act::Refused => Some(Broken("step asks for what the protocol refuses")),
         Act::Look | Act::ReadNode => None,
-        Act::Pull(image) | Act::Cancel(image) => pull(&mut state, node, decision.act, image),
-        Act::Lock | Act::Unlock | Act::Unstage => change(&mut state, node, decision.act),
+        Act::Pull(image) | Act::Cancel(image) => pull(&mut state, node, decision, image),
+        Act::Lock | Act::Unlock | Act::Unstage => change(&mut state, node, decision),
     };
     (state, broken)
 }
 
-fn rest(state: &mut State, node: usize, why: WaitReason) {
-    let in_turn = state.held_by(node).is_some();
-    let agent = &mut state.nodes[node].agent;
-    if in_turn {
-        agent.node = Seen::Unread;
-    }
-    match why {
-        WaitReason::ForeignBerth | WaitReason::OtherNode | WaitReason::Excluded => agent.node = Seen::Unread,
-        WaitReason::Rebooting
-        | WaitReason::NoBerth
-        | WaitReason::Revoked
-        | WaitReason::WindowClosed
-        | WaitReason::Inhibited => agent.fresh = false,
-        _ => {}
-    }
+fn reboot(state: &mut State, node: usize, decision: Decision, how: How) -> Option<Broken> {
+    report(state, node, decision);
+    let broken = judge::reboot(state, node);
+    let refused = state.nodes[node].host.inhibited;
+    settle(state, node, if refused { &decision.failed } else { &decision.done });
+    state.nodes[node].host.down = !refused && how != How::Lost;
+    broken
 }
 
 /// The agent writes its status whenever it rests.
@@ -172,6 +121,7 @@ fn report(state: &mut State, node: usize, decision: Decision) {
         booted: here.agent.os.map_or(here.status.booted, |os| os.booted),
         staged: here.agent.os.filter(|os| os.locked).map_or(0, |os| os.staged),
         prepared: decision.prepared,
+        released: decision.released,
         failed: here.host.failed,
         turn: decision.turn,
         token: here.host.token,
@@ -182,43 +132,43 @@ fn report(state: &mut State, node: usize, decision: Decision) {
     }
 }
 
-fn pull(state: &mut State, node: usize, act: Act, image: Image) -> Option<Broken> {
-    let broken = judge::pull(state, node, act);
-    let here = &mut state.nodes[node];
-    match act {
-        Act::Pull(_) => {
-            here.host.ours = image;
-            if here.host.pull == 0 {
-                here.host.pull = image;
-            }
-        }
-        _ => here.host.pull = 0,
+fn pull(state: &mut State, node: usize, decision: Decision, image: Image) -> Option<Broken> {
+    let broken = judge::pull(state, node, decision.act);
+    settle(state, node, &decision.done);
+    let host = &mut state.nodes[node].host;
+    match decision.act {
+        Act::Pull(_) if host.pull == 0 => host.pull = image,
+        Act::Pull(_) => {}
+        _ => host.pull = 0,
     }
-    here.agent.os = None;
-    here.agent.fresh = false;
     broken
 }
 
-fn change(state: &mut State, node: usize, act: Act) -> Option<Broken> {
+fn change(state: &mut State, node: usize, decision: Decision) -> Option<Broken> {
+    settle(state, node, &decision.done);
     let here = &mut state.nodes[node];
     if here.host.staged != 0 {
-        match act {
+        match decision.act {
             Act::Lock => here.host.locked = true,
             Act::Unlock => here.host.locked = false,
             _ => (here.host.staged, here.host.locked) = (0, false),
         }
     }
-    let armed = act == Act::Unlock && here.host.staged != 0;
+    let armed = decision.act == Act::Unlock && here.host.staged != 0;
     here.ghost.armed = if armed { here.object.uid + 1 } else { 0 };
-    here.agent.os = None;
-    here.agent.fresh = false;
-    here.agent.node = Seen::Unread;
     None
 }
 
-/// What the agent does before a berth is written, and after that went well.
-fn write(world: &World, mut state: State, node: usize, (put, slot, berth): (Put, u8, Berth), how: How) -> After {
-    prepare(&mut state, node, put, slot, &berth);
+/// Writes a berth: with the memory of it on the host before, and what the agent knows of it afterwards.
+fn write(
+    world: &World,
+    mut state: State,
+    node: usize,
+    decision: &Decision,
+    (put, slot, berth): (Put, No, Berth),
+    how: How,
+) -> After {
+    settle(&mut state, node, &decision.begun);
     let lease = Lease {
         is: berth,
         ..state.slots[usize::from(slot)]
@@ -228,73 +178,28 @@ fn write(world: &World, mut state: State, node: usize, (put, slot, berth): (Put,
     match how {
         How::Done | How::Lost => broken = land(world, &mut state, node, slot, lease).or(broken),
         How::Late | How::Killed => {
-            let node = u8::try_from(node).unwrap_or(NONE);
+            let node = No::try_from(node).unwrap_or(NOBODY);
             state.air.push(Request::Berth { slot, lease, node });
         }
     }
-    let agent = &mut state.nodes[node].agent;
-    agent.fenced = how == How::Done;
-    match (how, put) {
-        (How::Done, Put::Uncommit) if matches!(agent.reboot, Reboot::Asked | Reboot::Late | Reboot::Long) => {
-            agent.reboot = Reboot::Blocked;
-        }
-        (How::Done, Put::GiveBack) => begin_turn(agent),
-        (How::Killed, _) => *agent = Agent::default(),
-        _ => {}
-    }
-    state.nodes[node].agent.node = Seen::Unread;
+    ends(&mut state, node, decision, how);
     (state, broken)
 }
 
-fn prepare(state: &mut State, node: usize, put: Put, slot: u8, berth: &Berth) {
-    let held = state.slots[usize::from(slot)].held().copied();
-    let here = &mut state.nodes[node];
-    let mut past = decide::past(&here.host);
-    match (put, held) {
-        (Put::Take, _) => {
-            begin_turn(&mut here.agent);
-            past.turn_begins();
+/// What an agent knows after a request that ended like this.
+fn ends(state: &mut State, node: usize, decision: &Decision, how: How) {
+    match how {
+        How::Done => settle(state, node, &decision.done),
+        How::Lost | How::Late => settle(state, node, &decision.failed),
+        How::Killed => {
+            settle(state, node, &decision.begun);
+            crash(state, node);
         }
-        (Put::Commit, _) => here.agent.reboot = Reboot::No,
-        (Put::Relicense, Some(held)) => {
-            here.agent.reboot = Reboot::No;
-            let Berth::Held(new) = berth else { return };
-            let before = Lease {
-                epoch: 0,
-                is: Berth::Held(held),
-            };
-            let before = rich::berth((0, 0), &before, rich::OWN_EPOCH);
-            if let Some(holding) = before.as_ref().and_then(|b| b.holding()) {
-                past.goes_on(holding, &rich::digest(new.target), &rich::boot(0), rich::NOW);
-            }
-        }
-        (Put::Release(_), _) => here.agent.restored = false,
-        (Put::GiveBack, Some(held)) if !here.agent.counted => {
-            here.agent.counted = true;
-            if let Phase::Releasing(outcome) = held.phase {
-                let target = rich::digest(held.target);
-                past.turn_ended(outcome, "", &target, rich::NOW, 0.0);
-                if outcome == Outcome::Updated {
-                    past.succeeded(&target);
-                }
-            }
-        }
-        _ => {}
     }
-    here.host = decide::remembered(here.host, &past);
-}
-
-fn begin_turn(agent: &mut Agent) {
-    *agent = Agent {
-        os: agent.os,
-        fresh: agent.fresh,
-        node: agent.node,
-        ..Agent::default()
-    };
 }
 
 /// An agent's PUT of a berth arrives.
-pub fn land(world: &World, state: &mut State, node: usize, slot: u8, lease: Lease) -> Option<Broken> {
+pub fn land(world: &World, state: &mut State, node: usize, slot: No, lease: Lease) -> Option<Broken> {
     let broken = judge::agent_write(world, state, node, slot, &lease);
     let before = state.slots[usize::from(slot)];
     let released = |l: &Lease| l.held().is_some_and(|h| matches!(h.phase, Phase::Releasing(_)));
@@ -309,26 +214,22 @@ pub fn land(world: &World, state: &mut State, node: usize, slot: u8, lease: Leas
 }
 
 /// The cordon patch, or the restore patch.
-fn patch(mut state: State, node: usize, act: Act, how: How) -> After {
-    let here = &mut state.nodes[node];
-    if act == Act::Cordon {
-        here.agent.drained = false;
-        here.agent.fresh = false;
-    }
-    let Seen::Is(seen, current) = here.agent.node else {
+fn patch(mut state: State, node: usize, decision: &Decision, how: How) -> After {
+    let Seen::Is(seen, current) = state.nodes[node].agent.node else {
         return (state, None);
     };
-    let (unschedulable, cordon) = match act {
+    let (unschedulable, cordon) = match decision.act {
         Act::Cordon => (true, recorded(&seen)),
         _ => (restored(&seen), Cordon::No),
     };
     let mut broken = None;
-    match (current && state.nodes[node].object.uid == seen.uid, how) {
+    let current = current && state.nodes[node].object.uid == seen.uid;
+    match (current, how) {
         (true, How::Done | How::Lost) => {
             broken = land_patch(&mut state, node, unschedulable, cordon);
         }
         (true, How::Late | How::Killed) => {
-            let node = u8::try_from(node).unwrap_or(NONE);
+            let node = No::try_from(node).unwrap_or(NOBODY);
             state.air.push(Request::Node {
                 node,
                 unschedulable,
@@ -337,14 +238,8 @@ fn patch(mut state: State, node: usize, act: Act, how: How) -> After {
         }
         (false, _) => {}
     }
-    let agent = &mut state.nodes[node].agent;
-    if act != Act::Cordon && current && how == How::Done {
-        agent.restored = true;
-    }
-    agent.node = Seen::Unread;
-    if how == How::Killed {
-        *agent = Agent::default();
-    }
+    let how = if current || how == How::Killed { how } else { How::Lost };
+    ends(&mut state, node, decision, how);
     (state, broken)
 }
 
@@ -375,7 +270,10 @@ pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: C
 
 /// The agent dies.
 pub fn crash(state: &mut State, node: usize) {
-    state.nodes[node].agent = Agent::default();
+    let here = &mut state.nodes[node];
+    here.agent = Agent::default();
+    // A new process tries at once.
+    here.host.pull_backoff = false;
 }
 
 /// Everything that the agent of a node may do next.

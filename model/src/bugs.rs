@@ -53,8 +53,15 @@ fn seeded(bug: Bug) -> Seeded {
         ..small.clone()
     };
     let pools = World {
-        split: 1,
+        pools: vec![1, 2],
         ..small.clone()
+    };
+    let servers = World {
+        nodes: 3,
+        pools: vec![2, 1],
+        spread: true,
+        servers: 3,
+        ..two.clone()
     };
     let (world, breaks) = match bug {
         Bug::SkipBerth => (with(&small, &[]), judge::I3_ARMED),
@@ -77,6 +84,9 @@ fn seeded(bug: Bug) -> Seeded {
         Bug::RetryFailedDigest => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_FAILED),
         Bug::NoUidCheck => (with(&small, &[(Delete, 1)]), judge::I1A_CORDON),
         Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
+        Bug::GateIgnored => (with(&small, &[(Pause, 1)]), judge::GATE),
+        Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
+        Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),
         Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
     };
     Seeded {

@@ -1,228 +1,176 @@
-//! What a controller's passes do to the world: the model's mirror of `reconcile`.
+//! What a controller's passes do to the world: when they look, and in which order they write.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crate::agent::{After, How};
 use crate::fault::Fault;
 use crate::judge;
-use crate::planner::{OneBerth, OneMember, Plans, View};
+use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
 use crate::state::{
-    Berth, Controller, Cordon, Entry, Lease, Look, NODES, NONE, Pool, Request, SLOTS, Spec, State, Status, Write,
+    Berth, Controller, Entry, Lease, Look, NONE, No, Node, Object, Request, Sight, State, Status, Write,
 };
-use crate::world::{Broken, World, place, rename_write};
+use crate::world::{Broken, World, rename_write};
 
 /// What the watches show now.
 fn see(state: &State) -> Look {
     Look {
-        nodes: state.nodes,
-        pools: state.pools,
-        slots: state.slots,
+        nodes: state.nodes.clone(),
+        pools: state.pools.clone(),
+        fleet: state.fleet,
+        slots: state.slots.clone(),
     }
 }
 
 /// Whether no Node has that UID (any more).
-fn is_gone(nodes: &[crate::state::Node; NODES], (node, uid): (u8, u8)) -> bool {
+fn is_gone(nodes: &[Node], (node, uid): (No, u8)) -> bool {
     let object = &nodes[usize::from(node)].object;
     !object.there || object.uid != uid
 }
 
-/// What is to be published, by what the watches show.
-fn publishes(world: &World, state: &State, look: &Look) -> Vec<Entry> {
-    let mut entries = vec![];
-    for node in 0..world.nodes {
-        let here = &look.nodes[node];
-        let number = node as u8;
-        let stale = here
-            .spec
-            .is_some_and(|s| !here.object.there || s.uid != here.object.uid);
-        let spec = match here.spec {
-            // Gone is what a live read says, too.
-            Some(s) if stale && is_gone(&state.nodes, (number, s.uid)) => None,
-            _ if stale || !here.object.there => continue,
-            old => Some(draft(look, node, old)),
-        };
-        if spec != here.spec && !(spec.is_some_and(|s| s.pool == NONE) && here.spec.is_none()) {
-            let now = &state.nodes[node];
-            let current = now.spec == here.spec && now.status == here.status;
-            entries.push(Entry {
-                write: Write::Publish { node: number, spec },
-                current,
-            });
-        }
-    }
-    entries
-}
-
-fn draft(look: &Look, node: usize, old: Option<Spec>) -> Spec {
-    let here = &look.nodes[node];
-    let uid = here.object.uid;
-    let pool = if here.object.excluded { NONE } else { here.ghost.pool };
-    let holds = look.slots.iter().any(|l| l.who() == Some((node as u8, uid)));
-    if let Some(old) = old
-        && old.pool != NONE
-        && old.pool != pool
-        && holds
-    {
-        // It finishes first what it has begun.
-        return old;
-    }
-    match look.pools.get(usize::from(pool)) {
-        Some(terms) => Spec {
-            pool,
-            uid,
-            image: terms.target,
-            token: terms.token,
-        },
-        None => Spec {
-            pool: NONE,
-            uid,
-            image: 0,
-            token: 0,
-        },
-    }
-}
-
-/// One pool as the controller sees it: its nodes as the watches show them, its berths as they are.
-fn view(world: &World, state: &State, who: usize, look: &Look, pool: u8, aged: bool) -> View {
+/// The cluster as a controller sees it: objects as the watches show them, berths and Nodes that are gone as they are.
+fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> View {
     let controller = &state.controllers[who];
-    let terms = &look.pools[usize::from(pool)];
-    let mut view = View {
-        pool,
-        capacity: terms.capacity,
-        published: terms.published,
-        paused: terms.paused,
-        failures: terms.failures,
-        members: [None; NODES],
-        slots: [OneBerth::default(); SLOTS],
-        elsewhere: [None; SLOTS],
+    let seen = |node: &Node| SeenNode {
+        object: Object { boot: 0, ..node.object },
+        labels: node.labels,
+        spec: node.spec,
+        status: node.status,
     };
-    for node in 0..world.nodes {
-        let here = &look.nodes[node];
-        if here.object.there && !here.object.excluded && here.ghost.pool == pool {
-            view.members[node] = Some(member(here, terms, pool, controller.lapsed & (1 << node) != 0));
-        }
+    let berth = |(slot, lease): (usize, &Lease)| OneBerth {
+        is: lease.is,
+        stamped: lease.epoch == controller.epoch,
+        doubt: controller.doubt.has(slot),
+    };
+    let shown: Vec<Option<(No, u8)>> = look.slots.iter().map(Lease::who).collect();
+    let hosts = (0..).zip(&look.nodes).filter_map(|(n, node)| Some((n, node.spec?.uid)));
+    let mut gone: Vec<(No, u8)> = shown.iter().copied().flatten().chain(hosts).collect();
+    gone.retain(|one| is_gone(&state.nodes, *one));
+    gone.sort_unstable();
+    gone.dedup();
+    View {
+        nodes: look.nodes.iter().map(seen).collect(),
+        pools: look.pools.clone(),
+        fleet: look.fleet,
+        slots: state.slots.iter().enumerate().map(berth).collect(),
+        shown,
+        gone,
+        answering: (0..)
+            .zip(&state.nodes)
+            .filter(|(_, n)| answers(world, n))
+            .map(|(n, _)| n)
+            .collect(),
+        lapsed: controller.lapsed.clone(),
+        aged,
     }
-    for (slot, lease) in state.slots.iter().enumerate() {
-        let who = lease.who();
-        if place(slot, world.split).0 != pool {
-            view.elsewhere[slot] = who;
-            continue;
-        }
-        let seen = who.map(|(n, _)| look.nodes[usize::from(n)].object);
-        let shown = look.slots[slot].who() == who;
-        view.slots[slot] = OneBerth {
-            is: lease.is,
-            stamped: lease.epoch == controller.epoch,
-            doubt: controller.doubt & (1 << slot) != 0,
-            aged: aged && who.is_some(),
-            // The watches do not show it, and a live read confirms that.
-            gone: who.is_some_and(|w| shown && is_gone(&look.nodes, w) && is_gone(&state.nodes, w)),
-            lost: who
-                .zip(seen)
-                .is_some_and(|(w, o)| o.there && o.uid == w.1 && o.excluded && !o.ready),
-        };
-    }
-    view
 }
 
-fn member(here: &crate::state::Node, terms: &Pool, pool: u8, lapsed: bool) -> OneMember {
-    let spec = here.spec.unwrap_or_default();
-    let ours = here.spec.is_some_and(|s| s.pool == pool);
-    let status = here.status;
-    OneMember {
-        uid: here.object.uid,
-        ready: here.object.ready,
-        unschedulable: here.object.unschedulable,
-        ours: here.object.cordon != Cordon::No,
-        desired: terms.target,
-        published: if ours { spec.image } else { 0 },
-        published_uid: spec.uid,
-        observed: status.observed && status.uid == spec.uid,
-        prepared: status.prepared,
-        staged: status.staged,
-        booted: status.booted,
-        // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
-        failed: if status.token == terms.token { status.failed } else { 0 },
-        turn: status.turn,
-        lapsed,
-    }
+/// Whether a control plane node's API server is there to answer.
+fn answers(world: &World, node: &Node) -> bool {
+    node.labels.server && !node.host.down && world.bad & (1 << node.host.booted) == 0
+}
+
+/// The writes to BootcNodes, and which of them would still succeed.
+fn entries(state: &State, look: &Look, writes: &[Write]) -> VecDeque<Entry> {
+    let entry = |write: &Write| {
+        let current = match write {
+            Write::Publish { node, .. } => {
+                let (seen, now) = (&look.nodes[usize::from(*node)], &state.nodes[usize::from(*node)]);
+                now.spec == seen.spec && now.status == seen.status
+            }
+            _ => true,
+        };
+        Entry {
+            write: write.clone(),
+            current,
+        }
+    };
+    writes.iter().map(entry).collect()
 }
 
 /// Every way in which names can be given to the nodes: which of two equal ones comes first is by name, and the model's
 /// nodes have none.
-fn namings(nodes: usize) -> &'static [[u8; NODES]] {
+fn namings(nodes: usize) -> &'static [&'static [No]] {
     match nodes {
-        3.. => &[[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]],
-        2 => &[[0, 1, 2], [1, 0, 2]],
-        _ => &[[0, 1, 2]],
+        3 => &[&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]],
+        2 => &[&[0, 1], &[1, 0]],
+        _ => &[],
     }
 }
 
-fn rename_view(view: &View, to: [u8; NODES]) -> View {
-    let mut new = *view;
-    for (node, member) in view.members.iter().enumerate() {
-        new.members[usize::from(to[node])] = *member;
-    }
-    for slot in &mut new.slots {
-        let mut lease = Lease { epoch: 0, is: slot.is };
-        crate::world::rename_lease(&mut lease, to);
-        slot.is = lease.is;
-    }
-    for (node, _) in new.elsewhere.iter_mut().flatten() {
-        *node = to[usize::from(*node)];
-    }
-    new.failures = new.failures.map(|bits| crate::world::rename_bits(bits, to));
-    new
-}
-
-fn inverse(to: [u8; NODES]) -> [u8; NODES] {
-    let mut back = [0; NODES];
-    for (from, to) in to.iter().enumerate() {
-        back[usize::from(*to)] = from as u8;
+fn inverse(to: &[No]) -> Vec<No> {
+    let mut back = vec![0; to.len()];
+    for (from, to) in (0..).zip(to) {
+        back[usize::from(*to)] = from;
     }
     back
 }
 
-/// What a pass decides, for each naming of the nodes that makes a difference.
+/// What a pass decides about the berths, for each naming of the nodes that makes a difference.
 fn decide(
     world: &World,
     state: &State,
-    who: usize,
-    look: &Look,
-    aged: bool,
+    view: &View,
     plans: &mut Plans,
     every: bool,
 ) -> BTreeSet<(Vec<WriteKey>, Option<Broken>)> {
-    let pools = if world.split < SLOTS { 2 } else { 1 };
+    let sights: Vec<Arc<Sight>> = (0..)
+        .zip(&view.pools)
+        .map(|(pool, _)| Arc::new(judge::sight(view, pool)))
+        .collect();
     let mut decided = BTreeSet::new();
-    let namings = namings(if every { world.nodes } else { 1 });
-    for naming in namings {
-        let (mut writes, mut broken) = (vec![], None);
-        for pool in 0..pools {
-            let view = rename_view(&view(world, state, who, look, pool, aged), *naming);
-            let planned = plans.of(world, &view);
-            broken = broken.or(planned.broken);
-            let back = inverse(*naming);
-            let mut of_pool: Vec<Write> = planned.writes.clone();
-            let failures = planned.failures.map(|bits| crate::world::rename_bits(bits, back));
-            of_pool.iter_mut().for_each(|w| rename_write(w, back));
-            let terms = &look.pools[usize::from(pool)];
-            if planned.total != terms.published || failures != terms.failures {
-                of_pool.push(Write::Pool {
-                    pool,
-                    total: planned.total,
-                    failures,
-                });
-            }
-            writes.extend(of_pool.into_iter().map(WriteKey));
+    let others = if every { namings(view.nodes.len()) } else { &[] };
+    if others.is_empty() {
+        let passed = plans.of(world, view);
+        decided.insert(written(world, state, view, &passed.pools, &sights));
+    }
+    for naming in others {
+        let passed = plans.of(world, &view.renamed(naming));
+        let mut pools = passed.pools.clone();
+        let back = inverse(naming);
+        for planned in &mut pools {
+            planned.writes.iter_mut().for_each(|w| rename_write(w, &back));
+            planned.failures.iter_mut().for_each(|f| *f = f.renamed(&back));
         }
-        decided.insert((writes, broken));
+        decided.insert(written(world, state, view, &pools, &sights));
     }
     decided
 }
 
+/// The writes of all pools' plans, each with the world that it was decided on for the judge, who looks at them first.
+fn written(
+    world: &World,
+    state: &State,
+    view: &View,
+    pools: &[Planned],
+    sights: &[Arc<Sight>],
+) -> (Vec<WriteKey>, Option<Broken>) {
+    let (mut writes, mut broken) = (vec![], None);
+    for ((pool, planned), (terms, sight)) in (0..).zip(pools).zip(view.pools.iter().zip(sights)) {
+        broken = broken.or(planned.broken);
+        broken = broken.or_else(|| judge::plan(world, &state.slots, view, pool, &planned.writes, sight));
+        for write in &planned.writes {
+            let mut write = write.clone();
+            if let Write::Berth { lease, offer, .. } = &mut write
+                && (matches!(lease.is, Berth::Offered(_)) || !sight.excluded.is_empty())
+            {
+                *offer = Some(sight.clone());
+            }
+            writes.push(WriteKey(write));
+        }
+        if planned.total != terms.published || planned.failures != terms.failures {
+            writes.push(WriteKey(Write::Pool {
+                pool,
+                total: planned.total,
+                failures: planned.failures.clone(),
+            }));
+        }
+    }
+    (writes, broken)
+}
+
 /// A write, in an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteKey(Write);
 
 impl PartialOrd for WriteKey {
@@ -248,26 +196,25 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     let look = controller.look.as_deref().cloned().unwrap_or_else(|| see(state));
     let mut begun = state.clone();
     begun.controllers[who].look = None;
-    for slot in &state.slots {
-        if let Berth::Held(h) = slot.is {
-            begun.controllers[who].lapsed &= !(1 << h.node);
-        }
+    for held in state.slots.iter().filter_map(Lease::held) {
+        begun.controllers[who].lapsed.drop(held.node);
     }
-    let publishes = publishes(world, state, &look);
+    let view = view(world, &begun, who, &look, aged);
+    let publishes = &plans.of(world, &view).publishes;
     if !publishes.is_empty() && !aged {
-        begun.controllers[who].queue = publishes;
+        begun.controllers[who].queue = entries(state, &look, publishes);
         return vec![(begun, None)];
     }
     let mut after = vec![];
-    for (writes, broken) in decide(world, &begun, who, &look, aged, plans, every) {
+    for (writes, broken) in decide(world, &begun, &view, plans, every) {
         let mut next = begun.clone();
         let current = |write: &Write| match write {
             Write::Pool { pool, .. } => look.pools[usize::from(*pool)] == state.pools[usize::from(*pool)],
             _ => true,
         };
         let entry = |WriteKey(write): WriteKey| Entry {
-            write,
             current: current(&write),
+            write,
         };
         next.controllers[who].queue = writes.into_iter().map(entry).map(|e| stamped(e, state, who)).collect();
         if broken.is_some() || stale || !next.controllers[who].queue.is_empty() {
@@ -292,24 +239,23 @@ fn stamped(mut entry: Entry, state: &State, who: usize) -> Entry {
 
 /// The first write of a controller's queue is sent.
 pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
-    if state.controllers[who].queue.is_empty() {
+    let Some(entry) = state.controllers[who].queue.pop_front() else {
         return (state, None);
-    }
-    let entry = state.controllers[who].queue.remove(0);
+    };
     let mut broken = None;
     let mut goes_on = matches!(entry.write, Write::Publish { .. });
     if entry.current {
         match how {
             How::Done | How::Lost => broken = land(world, &mut state, &entry.write, Some(who)),
-            How::Late | How::Killed => state.air.push(Request::Controller(entry.write)),
+            How::Late | How::Killed => state.air.push(Request::Controller(entry.write.clone())),
         }
         goes_on = goes_on || how == How::Done;
     }
     let controller = &mut state.controllers[who];
     if let (Write::Berth { slot, .. }, true) = (&entry.write, entry.current) {
         match how {
-            How::Done => controller.doubt &= !(1 << slot),
-            _ => controller.doubt |= 1 << slot,
+            How::Done => controller.doubt.drop(*slot),
+            _ => controller.doubt.add(*slot),
         }
     }
     if !goes_on {
@@ -333,7 +279,7 @@ pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
 
 fn of_pool(world: &World, write: &Write) -> u8 {
     match write {
-        Write::Berth { slot, .. } => place(usize::from(*slot), world.split).0,
+        Write::Berth { slot, .. } => world.pool_of(*slot),
         Write::Pool { pool, .. } => *pool,
         Write::Publish { .. } => NONE,
     }
@@ -341,14 +287,14 @@ fn of_pool(world: &World, write: &Write) -> u8 {
 
 /// A write of a controller arrives. `who`: the one that still waits for the answer.
 pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>) -> Option<Broken> {
-    match *write {
+    match write.clone() {
         Write::Berth { slot, lease, offer } => {
-            let broken = judge::controller_write(world, state, slot, &lease, offer);
+            let broken = judge::controller_write(world, state, slot, &lease, offer.as_deref());
             let before = state.slots[usize::from(slot)];
             if let (Berth::Offered(o), Berth::Closed(c), Some(who)) = (before.is, lease.is, who)
                 && c.outcome == Some(berth_api::berth::Outcome::Lapsed)
             {
-                state.controllers[who].lapsed |= 1 << o.node;
+                state.controllers[who].lapsed.add(o.node);
             }
             if let (Berth::Held(h), Berth::Closed(_)) = (before.is, lease.is) {
                 let ghost = &mut state.nodes[usize::from(h.node)].ghost;
@@ -366,10 +312,6 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
                 here.status = Status::default();
             }
             here.status.observed = false;
-            if here.spec.map(|s| s.uid) != spec.map(|s| s.uid) {
-                here.agent.node = crate::state::Seen::Unread;
-                here.other.node = crate::state::Seen::Unread;
-            }
             here.spec = spec;
             state.touch_bootc(node);
             None
@@ -405,12 +347,17 @@ pub fn elect(state: &mut State, who: usize) {
     state.leader = who as u8;
 }
 
+/// A controller's watches show it the world, and fall silent until it has decided on that.
+pub fn look(state: &mut State, who: usize) {
+    state.controllers[who].look = Some(Box::new(see(state)));
+}
+
 /// Everything that a controller may do next.
 pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: &mut dyn FnMut(Doing, After)) {
     let controller = &state.controllers[who];
     let leads = usize::from(state.leader) == who;
-    if let Some(first) = controller.queue.first() {
-        let write = first.write;
+    if let Some(first) = controller.queue.front() {
+        let write = &first.write;
         let faults = [
             (How::Lost, Fault::LostReply),
             (How::Late, Fault::Late),
@@ -420,11 +367,11 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
             if state.may(fault) && first.current && (how != How::Killed || leads) {
                 let mut faulty = state.clone();
                 faulty.spend(fault);
-                push(Doing::Send(write, how), send(world, faulty, who, how));
+                push(Doing::Send(write.clone(), how), send(world, faulty, who, how));
             }
         }
         push(
-            Doing::Send(write, How::Done),
+            Doing::Send(write.clone(), How::Done),
             send(world, state.clone(), who, How::Done),
         );
     }
@@ -441,7 +388,7 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
     if leads && state.may(Fault::StaleWatch) && controller.queue.is_empty() && controller.look.is_none() {
         let mut looked = state.clone();
         looked.spend(Fault::StaleWatch);
-        looked.controllers[who].look = Some(Box::new(see(state)));
+        look(&mut looked, who);
         push(Doing::Look, (looked, None));
     }
     if leads && state.may(Fault::ControllerCrash) {
@@ -459,7 +406,7 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
 }
 
 /// What a controller does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doing {
     /// It looks at everything and decides.
     Pass,

@@ -1,39 +1,33 @@
-//! The shipped [`berth_core::agent::step::step`], asked once for each view of the world that differs.
+//! The agent's knowledge and its next step, as they ship, asked once for each view of the world that differs.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_api::berth::{self, Outcome};
 use berth_api::condition;
-use berth_api::node::{BootcNodeStatus, Deployment, DesiredImage, Failure, Staging, Turn};
-use berth_core::agent::facts::{
-    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, Member, Os as HostOs, Past, PullFacts,
-    Reboot as HostReboot,
-};
-use berth_core::agent::node::{CordonRecord, NodeFacts};
+use berth_api::node::{BootcNodeStatus, DesiredImage, Phase, Staging};
+use berth_core::agent::facts::{Desired, Facts, Member};
+use berth_core::agent::knowledge::{Ending, Event, Knowledge};
 use berth_core::agent::report::{Subject, report};
-use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason, step};
-use jiff::SignedDuration;
+use berth_core::agent::step::{Step, WaitReason, step};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::mind::{self, Mind, Told};
 use crate::rich;
-use crate::state::{Berth, Cordon, Host, Image, Lease, NONE, Object, Os, Reboot, SLOTS, Seen, Spec, State};
+use crate::state::{Agent, Berth, Host, Image, Lease, NOBODY, NONE, No, Seen, Spec, State};
+use crate::world::World;
 
 /// All that a decision depends on. The node itself is number 0, so that what one decides serves for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct View {
-    spec: Option<Spec>,
-    os: Option<Os>,
-    fresh: bool,
-    node: Option<Option<Object>>,
-    host: Host,
-    berths: [Berth; SLOTS],
-    fenced: bool,
-    restored: bool,
-    drained: bool,
-    late: bool,
-    overdue: bool,
-    reboot: Reboot,
+    /// What is published.
+    pub spec: Option<Spec>,
+    /// What the agent knows.
+    pub agent: Agent,
+    /// The memory on the host, and what the agent asks of the host in every pass.
+    pub host: Host,
+    /// Its own berths, with their pools; the first is number 0, and so on.
+    pub berths: Vec<(u8, Berth)>,
 }
 
 /// A step, in the model's numbers. Berths are what the shipped transitions made of them.
@@ -66,7 +60,7 @@ pub enum Act {
     /// Restore it: a cordon that no berth covers.
     Uncordon,
     /// Write a berth.
-    Put(Put, u8, Berth),
+    Put(Put, No, Berth),
     /// The shipped transition refused what the shipped step asked for.
     Refused,
 }
@@ -97,54 +91,60 @@ pub struct Decision {
     pub act: Act,
     /// The report says `UpdatePrepared`.
     pub prepared: bool,
+    /// The report's phase is `Released`.
+    pub released: bool,
     /// The report's `lastTurn`.
     pub turn: Image,
-    /// The agent's memory on the host, after it has gathered.
-    pub host: Host,
+    /// What the agent knows when it has gathered,
+    pub gathered: Mind,
+    /// when it begins with the step,
+    pub begun: Mind,
+    /// when the step is done: for a drain, when nothing is left,
+    pub done: Mind,
+    /// and when it is not: it failed, was refused, its fate is unknown, or something is left to drain.
+    pub failed: Mind,
 }
 
-/// The decisions made so far.
+/// The decisions made so far, and what was told between them.
 #[derive(Debug, Default)]
 pub struct Steps {
     known: HashMap<View, Decision, crate::hash::Fast>,
+    told: HashMap<(View, Told), Mind, crate::hash::Fast>,
 }
 
 impl View {
-    /// What the agent of a node knows now.
-    pub fn of(state: &State, node: usize, split: usize) -> Self {
-        let _ = split;
+    /// What the agent of a node may decide on, and the numbers of its berths.
+    fn of(world: &World, state: &State, node: usize) -> (Self, Vec<usize>) {
         let here = &state.nodes[node];
-        let agent = &here.agent;
-        let mut berths = [Berth::Missing; SLOTS];
-        for (berth, lease) in berths.iter_mut().zip(&state.slots) {
-            *berth = mine(lease, node);
+        let (mut slots, mut berths) = (vec![], vec![]);
+        for (slot, lease) in state.slots.iter().enumerate() {
+            let berth = mine(lease, node);
+            if berth != Berth::Missing {
+                slots.push(slot);
+                berths.push((world.pool_of(slot), berth));
+            }
         }
-        Self {
+        let mut agent = here.agent;
+        if let Seen::Is(_, current) = &mut agent.node {
+            // Only the API server knows.
+            *current = false;
+        }
+        // What the agent does not see, or sees only in what it has read.
+        let host = Host {
+            booted: 0,
+            previous: 0,
+            staged: 0,
+            locked: false,
+            blocked: false,
+            ..here.host
+        };
+        let view = Self {
             spec: here.spec,
-            os: agent.os,
-            fresh: agent.fresh,
-            node: match agent.node {
-                Seen::Unread => None,
-                Seen::Gone => Some(None),
-                Seen::Is(object, _) => Some(Some(object)),
-            },
-            // What the agent does not see, or sees only in what it has read.
-            host: Host {
-                booted: 0,
-                previous: 0,
-                staged: 0,
-                locked: false,
-                blocked: false,
-                ..here.host
-            },
+            agent,
+            host,
             berths,
-            fenced: agent.fenced,
-            restored: agent.restored,
-            drained: agent.drained,
-            late: agent.late,
-            overdue: agent.overdue,
-            reboot: agent.reboot,
-        }
+        };
+        (view, slots)
     }
 }
 
@@ -159,7 +159,7 @@ fn mine(lease: &Lease, node: usize) -> Berth {
 
 /// A berth that a node wrote, with its own number.
 fn theirs(berth: Berth, node: usize) -> Berth {
-    let node = u8::try_from(node).unwrap_or(NONE);
+    let node = No::try_from(node).unwrap_or(NOBODY);
     match berth {
         Berth::Offered(o) => Berth::Offered(crate::state::Offer { node, ..o }),
         Berth::Held(h) => Berth::Held(crate::state::Held { node, ..h }),
@@ -170,24 +170,44 @@ fn theirs(berth: Berth, node: usize) -> Berth {
 
 impl Steps {
     /// The next step of a node's agent.
-    pub fn next(&mut self, state: &State, node: usize, split: usize) -> Decision {
-        let view = View::of(state, node, split);
-        let decision = *self.known.entry(view).or_insert_with(|| decide(&view, split));
+    pub fn next(&mut self, world: &World, state: &State, node: usize) -> Decision {
+        let (view, slots) = View::of(world, state, node);
+        let decision = match self.known.get(&view) {
+            Some(known) => *known,
+            None => *self.known.entry(view.clone()).or_insert_with(|| decide(&view)),
+        };
         match decision.act {
-            Act::Put(put, slot, berth) => Decision {
-                act: Act::Put(put, slot, theirs(berth, node)),
-                ..decision
-            },
+            Act::Put(put, at, berth) => {
+                let slot = slots.get(usize::from(at)).and_then(|s| No::try_from(*s).ok());
+                Decision {
+                    act: Act::Put(put, slot.unwrap_or(NOBODY), theirs(berth, node)),
+                    ..decision
+                }
+            }
             _ => decision,
+        }
+    }
+
+    /// What the agent of a node knows after it was told something.
+    pub fn told(&mut self, world: &World, state: &State, node: usize, told: Told) -> Mind {
+        let key = (View::of(world, state, node).0, told);
+        match self.told.get(&key) {
+            Some(known) => *known,
+            None => {
+                let mind = mind::told(&key.0, told);
+                self.told.insert(key, mind);
+                mind
+            }
         }
     }
 }
 
-fn decide(view: &View, split: usize) -> Decision {
-    let mut facts = facts(view, split);
-    recall(&mut facts);
+fn decide(view: &View) -> Decision {
+    let mut knowledge = mind::knowledge(view);
+    mind::gather(&mut knowledge, view);
+    let gathered = mind::mind(&knowledge, view);
+    let facts = knowledge.facts(&mind::now());
     let next = step(&facts);
-    let act = act(&facts, &next, split);
     let subject = Subject {
         generation: Some(1),
         step: &next,
@@ -195,43 +215,62 @@ fn decide(view: &View, split: usize) -> Decision {
         heartbeat: Time::from(rich::NOW),
     };
     let told = report(&facts, &subject, &BootcNodeStatus::default());
-    Decision {
-        act,
-        prepared: condition::is_true(&told.conditions, condition::node::UPDATE_PREPARED),
-        turn: told.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
-        host: remembered(view.host, &facts.past),
-    }
-}
-
-/// As the agent's `gather` does before each decision, with the shipped memory.
-fn recall(facts: &mut Facts) {
-    let token = match &facts.desired {
-        Desired::Member(member) => member.retry_token.clone(),
-        _ => None,
+    let after = |knowledge: &Knowledge, event: Event<'_>| {
+        let mut knowledge = knowledge.clone();
+        knowledge.after(event, &mind::now());
+        knowledge
     };
-    facts.past.retry(token.as_deref());
-    let holding = facts.berths.iter().flatten().find_map(|b| b.holding()).cloned();
-    if let Some(digest) = facts.desired.digest().cloned() {
-        facts.past.desire(&digest);
-        if facts.host.os.booted() == Some(&digest) && holding.is_none() {
-            facts.past.proven(&digest);
-        } else if facts
-            .host
-            .os
-            .staged()
-            .is_some_and(|s| s.locked && s.digest.as_ref() == Some(&digest))
-        {
-            facts.past.succeeded(&digest);
-        }
-    }
-    if let Some(holding) = holding {
-        facts.past.runs(&holding, facts.host.os.booted());
+    let (begun, done, failed) = if let Step::Wait(why, _) = &next {
+        let rests = after(&knowledge, Event::Rests(*why));
+        (knowledge, rests.clone(), rests)
+    } else {
+        let begun = after(&knowledge, Event::Begins(&next));
+        let done = after(&begun, Event::Ends(&next, done(&next)));
+        let failed = after(&begun, Event::Ends(&next, failed(&next)));
+        (begun, done, failed)
+    };
+    Decision {
+        act: act(&facts, &next),
+        prepared: condition::is_true(&told.conditions, condition::node::UPDATE_PREPARED),
+        released: told.phase == Some(Phase::Released),
+        turn: told.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
+        gathered,
+        begun: mind::mind(&begun, view),
+        done: mind::mind(&done, view),
+        failed: mind::mind(&failed, view),
     }
 }
 
-fn act(facts: &Facts, next: &Step, split: usize) -> Act {
+fn done(step: &Step) -> Ending {
+    match step {
+        Step::Drain => drained(true),
+        _ => Ending::Done,
+    }
+}
+
+fn failed(step: &Step) -> Ending {
+    match step {
+        Step::Drain => drained(false),
+        Step::Reboot => Ending::Refused("refused".to_owned()),
+        _ => Ending::Failed {
+            reason: "Failed",
+            message: String::new(),
+        },
+    }
+}
+
+fn drained(done: bool) -> Ending {
+    Ending::Drain {
+        done,
+        blockers: vec![],
+        left_behind: vec![],
+        next: Duration::ZERO,
+    }
+}
+
+fn act(facts: &Facts, next: &Step) -> Act {
     let boot = || rich::boot(0);
-    let slot = |b: &berth::Berth| crate::world::slot(b, split);
+    let slot = |b: &berth::Berth| No::try_from(b.index).unwrap_or(NOBODY);
     let put = |put: Put, before: &berth::Berth, after: Result<berth::Berth, berth::Refused>| match after {
         Ok(after) => Act::Put(put, slot(before), rich::small(&after)),
         Err(_) => Act::Refused,
@@ -272,46 +311,10 @@ fn act(facts: &Facts, next: &Step, split: usize) -> Act {
     }
 }
 
-fn facts(view: &View, split: usize) -> Facts {
-    let berths = view.berths.iter().enumerate().filter_map(|(slot, berth)| {
-        let lease = Lease { epoch: 0, is: *berth };
-        rich::berth(crate::world::place(slot, split), &lease, rich::OWN_EPOCH)
-    });
-    Facts {
-        node: rich::name(0),
-        now: rich::NOW,
-        desired: desired(view.spec),
-        host: host(view),
-        cluster_node: match view.node {
-            None => ClusterNode::Unread,
-            Some(None) => ClusterNode::Gone,
-            Some(Some(object)) => ClusterNode::Is(node(&object)),
-        },
-        berths: Some(berths.collect()),
-        fenced: view.fenced,
-        restored: view.restored,
-        drain: DrainFacts {
-            done: view.drained,
-            elapsed: if view.late {
-                Duration::from_secs(1 << 20)
-            } else {
-                Duration::ZERO
-            },
-            ..DrainFacts::default()
-        },
-        proving_for: if view.overdue {
-            Duration::from_secs(1 << 20)
-        } else {
-            Duration::ZERO
-        },
-        past: past(&view.host),
-        trouble: None,
-    }
-}
-
-fn desired(spec: Option<Spec>) -> Desired {
+/// What a BootcNode asks for.
+pub fn desired(spec: Option<Spec>) -> Desired {
     let Some(spec) = spec else { return Desired::Unknown };
-    if spec.pool == NONE {
+    if spec.deleting || spec.pool == NONE {
         return Desired::Release;
     }
     Desired::Member(Box::new(Member {
@@ -328,124 +331,4 @@ fn desired(spec: Option<Spec>) -> Desired {
         retry_token: (spec.token != 0).then(|| spec.token.to_string()),
         reboot_timeout: Duration::from_secs(900),
     }))
-}
-
-fn host(view: &View) -> HostFacts {
-    let deployment = |image: Image, locked: bool| Deployment {
-        digest: rich::some_digest(image),
-        locked,
-        ..Deployment::default()
-    };
-    let os = view.os.map_or(HostOs::Unknown, |os| {
-        HostOs::Bootc(Box::new(Deployments {
-            booted: deployment(os.booted, false),
-            staged: (os.staged != 0).then(|| deployment(os.staged, os.locked)),
-            rollback: None,
-        }))
-    });
-    HostFacts {
-        boot_id: rich::boot(0),
-        os,
-        fresh: view.fresh,
-        pull: (view.host.pull != 0).then(|| PullFacts {
-            digest: rich::digest(view.host.pull),
-            progress: None,
-        }),
-        inhibitors: if view.host.inhibited {
-            vec!["somebody".to_owned()]
-        } else {
-            vec![]
-        },
-        shutting_down: view.host.down,
-        shutdown_scheduled: false,
-        rivals: vec![],
-        finalization_failed: view.host.unfinalized,
-        reboot: match view.reboot {
-            Reboot::No => HostReboot::NotAsked,
-            Reboot::Asked => HostReboot::Asked(Duration::ZERO),
-            Reboot::Late => HostReboot::Asked(REBOOT_GRACE),
-            Reboot::Long => HostReboot::Asked(REBOOT_GRACE + REBOOT_AGAIN),
-            Reboot::Blocked => HostReboot::Blocked {
-                why: "refused".to_owned(),
-                ago: Duration::ZERO,
-            },
-            Reboot::BlockedLong => HostReboot::Blocked {
-                why: "refused".to_owned(),
-                ago: REBOOT_AGAIN,
-            },
-        },
-        clock_synchronized: Some(true),
-    }
-}
-
-fn node(object: &Object) -> NodeFacts {
-    let record = |unschedulable| CordonRecord {
-        berth: String::new(),
-        unschedulable,
-    };
-    NodeFacts {
-        uid: rich::uid(0, object.uid),
-        resource_version: String::new(),
-        unschedulable: object.unschedulable,
-        ready: object.ready,
-        boot_id: Some(rich::boot(object.boot)),
-        cordon: match object.cordon {
-            Cordon::No => None,
-            Cordon::OverSchedulable => Some(record(false)),
-            Cordon::OverCordoned => Some(record(true)),
-        },
-        excluded: object.excluded,
-    }
-}
-
-/// The agent's memory.
-pub fn past(host: &Host) -> Past {
-    let later = Time::from(rich::NOW + SignedDuration::from_secs(60));
-    let at = |waits: bool| if waits { later.clone() } else { Time::from(rich::NOW) };
-    let failed = (1..4).filter(|i| host.failed & (1 << i) != 0).map(rich::digest);
-    Past {
-        failure: host.pull_backoff.then(|| Failure {
-            reason: String::new(),
-            message: String::new(),
-            digest: rich::some_digest(host.ours),
-            attempts: 1,
-            next_try_time: at(true),
-        }),
-        last_turn: (host.turn != 0).then(|| Turn {
-            outcome: Outcome::NotApplied.as_str().to_owned(),
-            message: String::new(),
-            digest: rich::digest(host.turn),
-            attempts: 1,
-            next_try_time: at(host.backoff),
-        }),
-        failed_digests: failed.collect(),
-        staged_by_us: rich::some_digest(host.ours),
-        not_applied: (host.not_applied.1 > 0).then(|| (rich::digest(host.not_applied.0), host.not_applied.1.into())),
-        tried: rich::some_digest(host.tried),
-        unproven_boot: host.relicensed.then(|| rich::boot(0)),
-        retry_token: (host.token != 0).then(|| host.token.to_string()),
-        ..Past::default()
-    }
-}
-
-/// The host with this memory.
-pub fn remembered(host: Host, past: &Past) -> Host {
-    Host {
-        pull_backoff: past.failure.is_some(),
-        turn: past.last_turn.as_ref().map_or(0, |t| rich::image(Some(&t.digest))),
-        backoff: past.last_turn.as_ref().is_some_and(|t| t.next_try_time.0 > rich::NOW),
-        failed: past
-            .failed_digests
-            .iter()
-            .fold(0, |bits, d| bits | 1 << rich::image(Some(d))),
-        ours: rich::image(past.staged_by_us.as_ref()),
-        not_applied: past
-            .not_applied
-            .as_ref()
-            .map_or((0, 0), |(d, n)| (rich::image(Some(d)), (*n).min(9) as u8)),
-        tried: rich::image(past.tried.as_ref()),
-        relicensed: past.unproven_boot == Some(rich::boot(0)),
-        token: past.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),
-        ..host
-    }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::fair::{Fair, I10};
 use crate::hash::{self, Fast};
 use crate::moves::{Memo, Told, picture, ways};
-use crate::state::{NODES, State};
+use crate::state::{No, State};
 use crate::world::{Broken, World};
 
 const SHARDS: usize = 64;
@@ -91,7 +91,7 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
         breach: Mutex::new(None),
     };
     let mut start = world.start();
-    start.canonical(world.nodes);
+    start.canonical();
     let first = hash::of(&start);
     search.visit(first, 0);
     let mut workers: Vec<Worker> = (0..limits.threads)
@@ -172,7 +172,7 @@ impl Search<'_> {
                 return self.breach(here, broken, Some(way.to));
             }
             let mut to = way.to;
-            to.canonical(self.world.nodes);
+            to.canonical();
             if self.visit(hash::of(&to), here) {
                 found.push(to);
             }
@@ -209,24 +209,25 @@ impl Search<'_> {
         keys.reverse();
         let mut memo = Memo::default();
         let mut state = self.world.start();
-        let mut names: [u8; NODES] = renamed([0, 1, 2], state.canonical(self.world.nodes));
+        let first: Vec<No> = (0..).zip(&state.nodes).map(|(n, _)| n).collect();
+        let mut names = renamed(&first, &state.canonical());
         let mut history = vec![];
         for key in keys.iter().skip(1) {
             let on = ways(self.world, &state, &mut memo).into_iter().find_map(|way| {
                 let mut to = way.to.clone();
-                let moved = to.canonical(self.world.nodes);
+                let moved = to.canonical();
                 (hash::of(&to) == *key).then_some((way.by, to, moved))
             });
             let Some((by, to, moved)) = on else { break };
             history.push(
                 Told {
-                    by,
-                    names,
+                    by: &by,
+                    names: &names,
                     world: self.world,
                 }
                 .to_string(),
             );
-            names = renamed(names, moved);
+            names = renamed(&names, &moved);
             state = to;
         }
         if broken != I10
@@ -236,8 +237,8 @@ impl Search<'_> {
         {
             history.push(
                 Told {
-                    by: way.by,
-                    names,
+                    by: &way.by,
+                    names: &names,
                     world: self.world,
                 }
                 .to_string(),
@@ -251,8 +252,8 @@ impl Search<'_> {
 }
 
 /// Who is who after the nodes have moved.
-fn renamed(names: [u8; NODES], to: [u8; NODES]) -> [u8; NODES] {
-    let mut new = names;
+fn renamed(names: &[No], to: &[No]) -> Vec<No> {
+    let mut new = names.to_vec();
     for (old, new_place) in to.iter().enumerate() {
         new[usize::from(*new_place)] = names[old];
     }

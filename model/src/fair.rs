@@ -10,9 +10,10 @@ use crate::agent::{self, How};
 use crate::controller;
 use crate::decide::Act;
 use crate::hash::{self, Fast};
+use crate::mind::Told;
 use crate::moves::Memo;
 use crate::nature;
-use crate::state::{Berth, Cordon, NONE, Node, Phase, State};
+use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Lease, NONE, Node, Phase, State, Until};
 use crate::world::{Broken, World};
 
 /// So many rounds are enough for every node of a world to be updated, one after the other, twice.
@@ -65,8 +66,9 @@ impl Fair {
 /// What I10 presumes: gates open, a good image, hosts that work, fewer than k members kept unavailable by others.
 pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
+    state.fleet = Fleet::default();
     for pool in &mut state.pools {
-        pool.paused = false;
+        (pool.paused, pool.outside) = (false, false);
         if world.bad & (1 << pool.target) != 0 {
             // The admin goes forward to another image.
             let good = world.images.iter().find(|i| world.bad & (1 << **i) == 0);
@@ -82,13 +84,13 @@ pub fn heal(world: &World, state: &mut State) {
         }
         let here = &mut state.nodes[node];
         here.host.inhibited = false;
-        here.agent.late = false;
-        here.agent.os = None;
-        here.agent.fresh = false;
+        if here.host.drain == Begun::LongAgo {
+            here.host.drain = Begun::Lately;
+        }
         here.host.blocked = here.host.blocked && world.keep_blocked;
         if here.ghost.admin {
             kept += 1;
-            if kept >= capacity {
+            if kept >= capacity || here.labels.server {
                 here.ghost.admin = false;
                 match here.object.cordon {
                     Cordon::No => here.object.unschedulable = false,
@@ -98,8 +100,9 @@ pub fn heal(world: &World, state: &mut State) {
             }
         }
     }
-    state.touch_pool(0);
-    state.touch_pool(1);
+    for pool in 0..state.pools.len() {
+        state.touch_pool(pool as u8);
+    }
 }
 
 /// A good image that failed somewhere, because the host did not finish it or somebody rolled it back, waits for the
@@ -114,52 +117,79 @@ fn retry(state: &mut State) {
         return;
     }
     for number in 0..state.pools.len() {
-        let pool = state.pools[number];
+        let pool = &state.pools[number];
         let tried = |n: &Node| n.host.tried == pool.target && n.host.booted != pool.target && pool.target != 0;
         let failed = |n: &Node| {
             n.host.token == pool.token && (n.host.failed & (1 << pool.target) != 0 || (tried(n) && n.ghost.unproven))
         };
-        if state.nodes.iter().any(failed) || pool.failures.get(usize::from(pool.target)).is_some_and(|f| *f != 0) {
+        if state.nodes.iter().any(failed)
+            || pool
+                .failures
+                .get(usize::from(pool.target))
+                .is_some_and(|f| !f.is_empty())
+        {
             state.pools[number].token += 1;
-            state.pools[number].failures = [0; 4];
+            state.pools[number].failures = Failures::default();
             state.touch_pool(number as u8);
         }
     }
 }
 
-/// Everybody gets a turn.
-pub fn round(world: &World, state: &mut State, memo: &mut Memo) {
+/// Everybody gets a turn. Answers the first rule that a move breaks.
+pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken> {
+    let mut broken = None;
     retry(state);
     while !state.air.is_empty() {
-        nature::land(world, state, 0);
+        broken = broken.or(nature::land(world, state, 0));
     }
     for who in 0..state.controllers.len() {
-        lead(world, state, who, memo);
+        broken = broken.or(lead(world, state, who, memo));
     }
     for node in 0..world.nodes {
-        live(world, state, node, memo);
+        broken = broken.or(live(world, state, node, memo));
+    }
+    // Whoever may not take its offer any more lets it lapse.
+    let over = |lease: &Lease| matches!(lease.is, Berth::Offered(offer) if offer.until == Until::Over);
+    if state.slots.iter().any(over) {
+        let leader = usize::from(state.leader);
+        broken = broken
+            .or(pass(world, state, leader, true, memo))
+            .or(send_all(world, state, leader));
     }
     state.air.clear();
+    broken
 }
 
-fn lead(world: &World, state: &mut State, who: usize, memo: &mut Memo) {
+/// A controller makes two passes, and all their writes. Answers the first rule that a move breaks.
+pub fn lead(world: &World, state: &mut State, who: usize, memo: &mut Memo) -> Option<Broken> {
+    let mut broken = None;
     for _ in 0..2 {
-        while !state.controllers[who].queue.is_empty() {
-            *state = controller::send(world, std::mem::take(state), who, How::Done).0;
-        }
-        if let Some((next, _)) = controller::passes(world, state, who, false, &mut memo.plans, false)
-            .into_iter()
-            .next()
-        {
-            *state = next;
-        }
+        broken = broken.or(send_all(world, state, who));
+        broken = broken.or(pass(world, state, who, false, memo));
     }
-    while !state.controllers[who].queue.is_empty() {
-        *state = controller::send(world, std::mem::take(state), who, How::Done).0;
-    }
+    broken.or(send_all(world, state, who))
 }
 
-fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) {
+fn pass(world: &World, state: &mut State, who: usize, late: bool, memo: &mut Memo) -> Option<Broken> {
+    let passes = controller::passes(world, state, who, late, &mut memo.plans, false);
+    let (next, broken) = passes.into_iter().next()?;
+    *state = next;
+    broken
+}
+
+fn send_all(world: &World, state: &mut State, who: usize) -> Option<Broken> {
+    let mut broken = None;
+    while !state.controllers[who].queue.is_empty() {
+        let (next, breaks) = controller::send(world, std::mem::take(state), who, How::Done);
+        *state = next;
+        broken = broken.or(breaks);
+    }
+    broken
+}
+
+/// A host and its kubelet do what is due, and the agent works until it has nothing to do. Answers the first rule that a
+/// move breaks.
+pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> Option<Broken> {
     let here = &mut state.nodes[node];
     if here.host.pull != 0 {
         nature::pulled(state, node, true);
@@ -175,23 +205,30 @@ fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) {
     let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
     let here = &mut state.nodes[node];
     if here.host.blocked && draining && !here.agent.drained {
-        here.agent.late = true;
+        here.host.drain = Begun::LongAgo;
     }
-    // A heartbeat: what nobody announces is looked at again.
-    (here.agent.os, here.agent.fresh) = (None, false);
+    // What nobody announces is looked at again.
+    agent::tell(world, state, node, Told::Heartbeat, &mut memo.steps);
+    let mut broken = None;
     for _ in 0..STEPS {
         if state.nodes[node].host.down {
-            return;
+            break;
         }
         let decision = agent::read(world, state, node, &mut memo.steps);
-        *state = agent::act(world, std::mem::take(state), node, decision, How::Done).0;
+        let (next, breaks) = agent::act(world, std::mem::take(state), node, decision, How::Done);
+        *state = next;
+        broken = broken.or(breaks);
         let rests = matches!(decision.act, Act::Wait(_) | Act::Pull(_));
         if rests || (decision.act == Act::Drain && !state.nodes[node].agent.drained) {
             // A boot that is not proven by the next round had its time.
-            state.nodes[node].agent.overdue = state.nodes[node].ghost.unproven;
-            return;
+            let here = &mut state.nodes[node];
+            if here.ghost.unproven && here.host.proof == Begun::Lately {
+                here.host.proof = Begun::LongAgo;
+            }
+            break;
         }
     }
+    broken
 }
 
 /// Every member runs what it should and is as it was before us, and no berth is open or held.
@@ -202,8 +239,8 @@ pub fn is_updated(world: &World, state: &State) -> bool {
         .all(|l| matches!(l.is, Berth::Missing | Berth::Closed(_)));
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
     let members = state.nodes.iter().take(world.nodes).all(|node| {
-        let counts = node.object.there && !node.object.excluded && node.ghost.pool != NONE && !node.host.blocked;
-        let target = state.pools.get(usize::from(node.ghost.pool)).map_or(0, |p| p.target);
+        let counts = node.object.there && !node.object.excluded && node.labels.pool != NONE && !node.host.blocked;
+        let target = state.pools.get(usize::from(node.labels.pool)).map_or(0, |p| p.target);
         !counts || (node.host.booted == target && node.object.cordon == Cordon::No)
     });
     members && (rests || blocked)

@@ -38,6 +38,14 @@ faults! {
     Resize,
     /// The admin pauses the pool, or ends that.
     Pause,
+    /// The fleet is paused, or goes on.
+    Fleet,
+    /// A window closes, or opens.
+    Window,
+    /// The clock of the controllers' machines is lost, or set again.
+    Clock,
+    /// Somebody deletes a BootcNode.
+    Forget,
     /// Somebody cordons a node, or uncordons it.
     Cordon,
     /// Somebody uncordons a node while it is in its turn.

@@ -4,8 +4,10 @@
 use berth_api::berth::{ClosedReason, Outcome};
 
 use crate::decide::{Act, Put};
-use crate::state::{Berth, Cordon, Held, Lease, NODES, NONE, Phase, SLOTS, Seen, State, Write};
-use crate::world::{Broken, World, place};
+use crate::planner::View;
+use crate::set::Set;
+use crate::state::{Berth, Cordon, Held, Lease, NONE, No, Phase, Seen, Sight, State, Write};
+use crate::world::{Broken, World};
 
 /// I1a a cordon of ours has a berth
 pub const I1A_CORDON: Broken = Broken("I1a a cordon of ours has a berth");
@@ -37,6 +39,10 @@ pub const I5_COMMITTED: Broken = Broken("I5 what is committed under this boot is
 pub const I5_PROOF: Broken = Broken("I5 given back only when proven");
 /// I5 giving back goes through Releasing
 pub const I5_STICKY: Broken = Broken("I5 giving back goes through Releasing");
+/// I11 one node of the control plane at a time, and a majority stays
+pub const I11_QUORUM: Broken = Broken("I11 one node of the control plane at a time, and a majority stays");
+/// nothing is offered while a gate is closed
+pub const GATE: Broken = Broken("nothing is offered while a gate is closed");
 /// I7 one pull at a time, and none is aborted
 pub const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
 /// I8 what failed here is not tried again
@@ -55,7 +61,13 @@ fn holder(state: &State, node: usize) -> Option<&Held> {
 
 /// What must be true in every state.
 pub fn state(world: &World, state: &State) -> Option<Broken> {
-    for (number, node) in state.nodes.iter().enumerate().take(world.nodes) {
+    (0..world.nodes).find_map(|number| node(state, number))
+}
+
+/// What must be true of each node in every state.
+pub fn node(state: &State, number: usize) -> Option<Broken> {
+    {
+        let node = &state.nodes[number];
         let held = holder(state, number);
         let object = &node.object;
         let counts = object.there && !object.excluded;
@@ -117,7 +129,10 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
 /// What must be true when an agent starts or stops a pull.
 pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
     let here = &state.nodes[node];
-    let desired = here.spec.filter(|s| s.pool != NONE).map_or(0, |s| s.image);
+    let desired = here
+        .spec
+        .filter(|s| s.pool != NONE && !s.deleting)
+        .map_or(0, |s| s.image);
     match act {
         Act::Pull(_) if here.host.pull != 0 => Some(I7_PULL),
         Act::Pull(image) if here.host.failed & (1 << image) != 0 => Some(I8_FAILED),
@@ -128,7 +143,7 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
 }
 
 /// What must be true when an agent writes a berth on what it has just read.
-pub fn decided(state: &State, node: usize, put: Put, slot: u8, after: &Berth) -> Option<Broken> {
+pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) -> Option<Broken> {
     let here = &state.nodes[node];
     let before = &state.slots[usize::from(slot)].is;
     let Berth::Held(new) = after else { return None };
@@ -161,7 +176,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: u8, after: &Berth) ->
 }
 
 /// What must be true when an agent sends a PUT of a berth, beside [`decided`].
-pub fn sent(state: &State, node: usize, slot: u8, after: &Berth) -> Option<Broken> {
+pub fn sent(state: &State, node: usize, slot: No, after: &Berth) -> Option<Broken> {
     match (&state.slots[usize::from(slot)].is, after) {
         (Berth::Held(old), Berth::Held(new)) => moved(state, node, old, new),
         (Berth::Held(old), Berth::Closed(_)) => proven(state, node, old),
@@ -170,14 +185,14 @@ pub fn sent(state: &State, node: usize, slot: u8, after: &Berth) -> Option<Broke
 }
 
 /// What must be true when a PUT of a berth by an agent arrives, be it late.
-pub fn agent_write(world: &World, state: &State, node: usize, slot: u8, lease: &Lease) -> Option<Broken> {
+pub fn agent_write(world: &World, state: &State, node: usize, slot: No, lease: &Lease) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
-    let mine = |n: u8| usize::from(n) == node;
+    let mine = |n: No| usize::from(n) == node;
     match (before, &lease.is) {
         (Berth::Offered(o), Berth::Held(h)) if mine(o.node) && o.uid == h.uid && o.target == h.target => {
-            let (pool, _) = place(usize::from(slot), world.split);
-            let held = state.occupied(world.split, Some(pool), false).count_ones();
-            (held >= u32::from(state.pools[usize::from(pool)].published)).then_some(I1C_TAKE)
+            let pool = world.pool_of(slot);
+            let held = state.holders(world, pool).len();
+            (held >= usize::from(state.pools[usize::from(pool)].published)).then_some(I1C_TAKE)
         }
         (Berth::Held(old), Berth::Held(new)) if mine(old.node) && old.uid == new.uid => None,
         (Berth::Held(old), Berth::Closed(_)) if mine(old.node) => {
@@ -214,37 +229,40 @@ fn proven(state: &State, node: usize, held: &Held) -> Option<Broken> {
 pub fn controller_write(
     world: &World,
     state: &State,
-    slot: u8,
+    slot: No,
     lease: &Lease,
-    offer: Option<(u8, u8)>,
+    offer: Option<&Sight>,
 ) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
     match (before, &lease.is) {
         (Berth::Held(old), Berth::Held(new)) => (Held {
             revoke: new.revoke,
+            // It says until when a reboot may start.
+            until: new.until,
             ..*old
         } != *new)
             .then_some(I1A_HOLDER),
         (Berth::Held(old), Berth::Closed(_)) => {
             let object = &state.nodes[usize::from(old.node)].object;
             let gone = !object.there || object.uid != old.uid;
-            (!gone && !object.excluded).then_some(I1A_HOLDER)
+            let excluded = object.excluded || offer.is_some_and(|sight| sight.excluded.has(old.node));
+            (!gone && !excluded).then_some(I1A_HOLDER)
         }
         (Berth::Held(_), _) => Some(I1A_HOLDER),
         (Berth::Closed(closed), Berth::Offered(o)) => {
-            let failures = state.pools[usize::from(place(usize::from(slot), world.split).0)].failures;
+            let pool = world.pool_of(slot);
+            let failures = &state.pools[usize::from(pool)].failures;
             let failed = closed.outcome == Some(Outcome::Failed);
             if failed
                 && failures
                     .get(usize::from(closed.target))
-                    .is_none_or(|n| n & (1 << closed.last) == 0)
+                    .is_none_or(|n| !n.has(closed.last))
             {
                 return Some(I8_RECORD);
             }
-            // Who is a member may have changed since; whom it knew to be unavailable, the writer has said.
-            let (unavailable, limit) = offer.unwrap_or((0, 0));
-            let pool = place(usize::from(slot), world.split).0;
-            opened(world, &state.slots, pool, (o.node, o.uid), (unavailable, limit, 0, &[]))
+            let Some(sight) = offer else { return Some(I1B_OPEN) };
+            // Who is a member may have changed since the watches showed it.
+            quorum(state, o.node, sight).or_else(|| opened(world, &state.slots, pool, (o.node, o.uid), sight, &[]))
         }
         (Berth::Offered(old), Berth::Offered(new)) => (old != new).then_some(I1B_WHO),
         (Berth::Missing, Berth::Offered(_) | Berth::Held(_)) | (_, Berth::Held(_)) => Some(I1B_WHO),
@@ -253,50 +271,97 @@ pub fn controller_write(
     }
 }
 
-/// I1(b), counted by hand: `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `known`: who is unavailable as the writer
-/// sees it, its limit, the members, and everybody (node, UID) with a berth or an offer of any pool.
+/// The world that a plan of a pool is made from, as far as it may be older than the plan: who is unavailable, the
+/// capacity, the gates.
+pub fn sight(view: &View, pool: u8) -> Sight {
+    let terms = &view.pools[usize::from(pool)];
+    let members = (0..).zip(&view.nodes).filter(|(_, n)| is_member(n, pool));
+    let down = members.filter(|(_, n)| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No);
+    Sight {
+        unavailable: down.map(|(number, _)| number).collect(),
+        limit: terms.capacity.min(terms.published),
+        closed: terms.paused || view.fleet.paused || terms.outside,
+        away: (0..)
+            .zip(&view.nodes)
+            .filter(|(_, n)| n.labels.server && n.object.there && !n.object.excluded && !n.object.ready)
+            .map(|(number, _)| number)
+            .collect(),
+        excluded: (0..)
+            .zip(&view.nodes)
+            .filter(|(_, n)| n.object.excluded)
+            .map(|(number, _)| number)
+            .collect(),
+    }
+}
+
+fn is_member(node: &crate::planner::SeenNode, pool: u8) -> bool {
+    // Who is asked to let go of everything is no member any more.
+    let leaves = node.spec.is_some_and(|spec| spec.deleting);
+    node.object.there && !node.object.excluded && node.labels.pool == pool && !leaves
+}
+
+/// I11 when a control plane node is offered a berth: no other one has a berth or an offer in any pool, none is down unless
+/// this one is as well, and the others are a majority wherever one can be kept.
+fn quorum(state: &State, node: No, sight: &Sight) -> Option<Broken> {
+    let carries = |number: No| state.nodes[usize::from(number)].labels.server;
+    if !carries(node) {
+        return None;
+    }
+    let mut at_work = state.slots.iter().filter_map(|lease| Some(lease.who()?.0));
+    let another = at_work.any(|other| other != node && carries(other));
+    let is_down = sight.away.has(node);
+    let all = state.nodes.iter().filter(|n| n.labels.server && n.object.there).count();
+    let majority = all < 3 || all - sight.away.len() - 1 > all / 2;
+    let well = is_down || (sight.away.is_empty() && majority);
+    (another || !well).then_some(I11_QUORUM)
+}
+
+/// I1(b), counted by hand: `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere`: members (node, UID) with a berth
+/// or an offer of another pool.
 fn opened(
     world: &World,
-    slots: &[Lease; SLOTS],
+    slots: &[Lease],
     pool: u8,
-    node: (u8, u8),
-    known: (u8, u8, u8, &[(u8, u8)]),
+    node: (No, u8),
+    sight: &Sight,
+    elsewhere: &[(No, u8)],
 ) -> Option<Broken> {
-    let (unavailable, limit, members, everybody) = known;
-    let mut worked_on: Vec<(u8, u8)> = vec![];
-    for (slot, lease) in slots.iter().enumerate() {
-        if let Some(who) = lease.who()
-            && place(slot, world.split).0 == pool
-        {
-            worked_on.push(who);
-        }
+    if sight.closed {
+        return Some(GATE);
     }
-    worked_on.extend(everybody.iter().filter(|(n, _)| members & (1 << n) != 0));
+    let of_pool = slots
+        .iter()
+        .enumerate()
+        .filter(|(slot, _)| world.pool_of(*slot) == pool);
+    let mut worked_on: Vec<(No, u8)> = of_pool.filter_map(|(_, lease)| lease.who()).collect();
+    worked_on.extend(elsewhere);
     worked_on.sort_unstable();
     worked_on.dedup();
-    let down = (0..NODES as u8)
-        .filter(|n| unavailable & (1 << n) != 0 && !worked_on.iter().any(|(w, _)| w == n))
-        .count();
-    let is_down = unavailable & (1 << node.0) != 0;
-    let room = worked_on.len() < usize::from(limit) && (is_down || worked_on.len() + down < usize::from(limit));
+    let names: Set = worked_on.iter().map(|(n, _)| *n).collect();
+    let down = sight.unavailable.iter().filter(|n| !names.has(*n)).count();
+    let (limit, is_down) = (usize::from(sight.limit), sight.unavailable.has(node.0));
+    let room = worked_on.len() < limit && (is_down || worked_on.len() + down < limit);
     (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
 }
 
-/// I1(b) in the state that a plan was made from: its writes one after the other. `unavailable`: by whoever's doing.
-pub fn plan(
-    world: &World,
-    slots: &[Lease; SLOTS],
-    pool: u8,
-    writes: &[Write],
-    known: (u8, u8, u8, &[(u8, u8)]),
-) -> Option<Broken> {
-    let mut slots = *slots;
+/// I1(b) in the state that a plan was made from: its writes one after the other.
+pub fn plan(world: &World, slots: &[Lease], view: &View, pool: u8, writes: &[Write], sight: &Sight) -> Option<Broken> {
+    let of_others = slots
+        .iter()
+        .enumerate()
+        .filter(|(slot, _)| world.pool_of(*slot) != pool);
+    let elsewhere: Vec<(No, u8)> = of_others
+        .filter_map(|(_, lease)| lease.who())
+        .filter(|(n, _)| is_member(&view.nodes[usize::from(*n)], pool))
+        .collect();
+    let mut slots = slots.to_vec();
     for write in writes {
-        let Write::Berth { slot, lease, offer } = write else {
+        let Write::Berth { slot, lease, .. } = write else {
             continue;
         };
-        if let (Berth::Offered(o), Some(_)) = (&lease.is, offer)
-            && let Some(broken) = opened(world, &slots, pool, (o.node, o.uid), known)
+        let before = &slots[usize::from(*slot)].is;
+        if let (Berth::Offered(o), Berth::Closed(_) | Berth::Missing) = (&lease.is, before)
+            && let Some(broken) = opened(world, &slots, pool, (o.node, o.uid), sight, &elsewhere)
         {
             return Some(broken);
         }

@@ -2,8 +2,8 @@
 //! small worlds in which everything that can go wrong does; the invariants of the design are properties of every state
 //! and every move.
 //!
-//! Nodes and berths are indexed by numbers below [`state::NODES`] and [`state::SLOTS`], which nothing but the world's
-//! start makes; a number out of range is a mistake in the model, and ends it.
+//! Nodes and berths are indexed by numbers which nothing but the world's start makes; a number out of range is a mistake
+//! in the model, and ends it.
 
 pub mod agent;
 #[cfg(feature = "seeded-bugs")]
@@ -15,12 +15,17 @@ pub mod fair;
 pub mod fault;
 pub mod hash;
 pub mod judge;
+pub mod mind;
 pub mod moves;
 pub mod nature;
 pub mod planner;
+pub mod random;
 pub mod rich;
+pub mod set;
+pub mod simulate;
 pub mod state;
 #[cfg(test)]
 mod tests;
+pub mod watch;
 pub mod world;
 pub mod worlds;

@@ -9,6 +9,8 @@ use berth_model::world::World;
 use berth_model::worlds;
 use clap::Parser;
 
+mod rollouts;
+
 /// Explores the worlds of the model, then wakes each deliberate bug and finds it.
 #[derive(Debug, Parser)]
 struct Options {
@@ -24,6 +26,21 @@ struct Options {
     /// More that goes wrong in one history.
     #[arg(long)]
     deep: bool,
+    /// Instead of exploring: so many rollouts of large worlds, at random.
+    #[arg(long)]
+    rollouts: Option<u64>,
+    /// The seed of the first rollout.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Shows every move of the rollouts.
+    #[arg(long)]
+    history: bool,
+    /// As well: one rollout of so many nodes.
+    #[arg(long, default_value_t = 0)]
+    huge: usize,
+    /// As well: finds each deliberate bug in so many rollouts at most; 0 looks for none.
+    #[arg(long, default_value_t = 0)]
+    bugs: u64,
     /// Workers.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -31,6 +48,16 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if let Some(rollouts) = options.rollouts {
+        return rollouts::run(&rollouts::Plan {
+            first: options.seed,
+            rollouts,
+            threads: options.threads,
+            history: options.history,
+            huge: options.huge,
+            bugs: options.bugs,
+        });
+    }
     let limits = Limits {
         states: options.states,
         time: Duration::from_secs(options.seconds),
@@ -42,7 +69,9 @@ fn main() -> ExitCode {
     for world in all.iter().filter(|w| w.name.contains(&options.world)) {
         let outcome = explore(world, limits);
         total += outcome.states;
-        broken += usize::from(outcome.found.is_some());
+        // What was cut off shows nothing of what lies beyond; only a deep run may be.
+        let cut_off = !outcome.complete && !options.deep;
+        broken += usize::from(outcome.found.is_some() || cut_off);
         show(world, &outcome);
     }
     println!("{total} states in all worlds");
@@ -109,7 +138,7 @@ fn show(world: &World, outcome: &Outcome) {
         outcome.took.as_secs_f64(),
         outcome.moves,
         outcome.rounds,
-        if outcome.complete { "" } else { "  (not all)" },
+        if outcome.complete { "" } else { "  CUT OFF" },
     );
     if let Some(found) = &outcome.found {
         println!("  BROKEN: {} after {} moves", found.broken.0, found.history.len());

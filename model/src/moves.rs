@@ -9,8 +9,8 @@ use crate::judge;
 use crate::nature::{self, Event};
 use crate::planner::Plans;
 use crate::rich;
-use crate::state::{Berth, NODES, NONE, Phase, Request, State, Write};
-use crate::world::{Broken, World, place};
+use crate::state::{Berth, NOBODY, NONE, No, Phase, Request, State, Write};
+use crate::world::{Broken, World};
 
 /// What is remembered of the shipped functions' answers.
 #[derive(Debug, Default)]
@@ -22,14 +22,14 @@ pub struct Memo {
 }
 
 /// One move, as a history shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
     /// The agent of a node acts. `true`: it only reads, and acts later.
-    Agent(u8, Act, How, bool),
+    Agent(No, Act, How, bool),
     /// A controller acts.
     Controller(u8, Doing),
     /// Something happens, to a node or not.
-    Event(u8, Event),
+    Event(No, Event),
 }
 
 /// One way on.
@@ -54,7 +54,7 @@ pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
             &mut memo.steps,
             &mut |act, how, reads, (to, broken)| {
                 ways.push(Way {
-                    by: Move::Agent(node as u8, act, how, reads),
+                    by: Move::Agent(node as No, act, how, reads),
                     to,
                     broken,
                 });
@@ -71,7 +71,7 @@ pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
         });
     }
     nature::events(world, state, &mut |node, event, to, broken| {
-        let node = node.and_then(|n| u8::try_from(n).ok()).unwrap_or(NONE);
+        let node = node.and_then(|n| No::try_from(n).ok()).unwrap_or(NOBODY);
         ways.push(Way {
             by: Move::Event(node, event),
             to,
@@ -87,8 +87,8 @@ pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
 /// A state for people, in a few lines.
 pub fn picture(world: &World, state: &State) -> Vec<String> {
     let told = Told {
-        by: Move::Event(NONE, Event::Created),
-        names: [0, 1, 2],
+        by: &Move::Event(NOBODY, Event::Created),
+        names: &[],
         world,
     };
     let mut lines = vec![];
@@ -103,14 +103,14 @@ pub fn picture(world: &World, state: &State) -> Vec<String> {
         let lock = if host.locked { " locked" } else { "" };
         lines.push(format!(
             "{}: {ready}{cordon}, runs image {}, staged {}{lock}, should run {wants}, record {:?}",
-            told.name(number as u8),
+            told.name(number as No),
             host.booted,
             host.staged,
             object.cordon,
         ));
     }
     for (slot, lease) in state.slots.iter().enumerate().filter(|(_, l)| l.is != Berth::Missing) {
-        lines.push(format!("{}: {}", told.slot(slot as u8), told.berth(&lease.is)));
+        lines.push(format!("{}: {}", told.slot(slot as No), told.berth(&lease.is)));
     }
     lines
 }
@@ -119,23 +119,22 @@ pub fn picture(world: &World, state: &State) -> Vec<String> {
 #[derive(Debug)]
 pub struct Told<'a> {
     /// The move.
-    pub by: Move,
-    /// The names of the nodes now.
-    pub names: [u8; NODES],
+    pub by: &'a Move,
+    /// The names of the nodes now; nothing where they keep their numbers.
+    pub names: &'a [No],
     /// The world.
     pub world: &'a World,
 }
 
 impl Told<'_> {
-    fn name(&self, node: u8) -> String {
-        self.names
-            .get(usize::from(node))
-            .map_or_else(|| "nobody".to_owned(), |n| format!("n{}", n + 1))
+    fn name(&self, node: No) -> String {
+        let name = self.names.get(usize::from(node)).unwrap_or(&node);
+        name.checked_add(1)
+            .map_or_else(|| "nobody".to_owned(), |n| format!("n{n}"))
     }
 
-    fn slot(&self, slot: u8) -> String {
-        let (pool, index) = place(slot.into(), self.world.split);
-        format!("{}-{index}", rich::pool(pool))
+    fn slot(&self, slot: No) -> String {
+        crate::watch::name(self.world, slot.into())
     }
 
     fn berth(&self, berth: &Berth) -> String {
@@ -182,27 +181,27 @@ impl Told<'_> {
             }
             Write::Publish { node, spec: None } => format!("BootcNode of {} deleted", self.name(*node)),
             Write::Pool { pool, total, failures } => {
-                let failed = failures.iter().map(|f| f.count_ones()).sum::<u32>();
+                let failed = failures.iter().map(|f| f.len()).sum::<usize>();
                 format!("pool {} status: capacity {total}, {failed} failures", rich::pool(*pool))
             }
         }
     }
 
-    fn event(&self, event: Event) -> String {
+    fn event(&self, event: &Event) -> String {
         match event {
             Event::Lands(Request::Berth { slot, lease, node }) => {
                 format!(
                     "late PUT of {} lands: {} {}",
-                    self.name(node),
-                    self.slot(slot),
+                    self.name(*node),
+                    self.slot(*slot),
                     self.berth(&lease.is)
                 )
             }
             Event::Lands(Request::Node { node, cordon, .. }) => {
-                format!("late PATCH of {} lands: cordon {cordon:?}", self.name(node))
+                format!("late PATCH of {} lands: cordon {cordon:?}", self.name(*node))
             }
-            Event::Lands(Request::Controller(write)) => format!("late write lands: {}", self.write(&write)),
-            Event::Moves(pool) => format!("the admin moves it to pool {}", rich::pool(pool)),
+            Event::Lands(Request::Controller(write)) => format!("late write lands: {}", self.write(write)),
+            Event::Moves(pool) => format!("the admin moves it to pool {}", rich::pool(*pool)),
             other => format!("{other:?}"),
         }
     }
@@ -221,15 +220,15 @@ impl Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.by {
             Move::Agent(node, act, _, true) => {
-                write!(f, "{} agent: reads, to {} later", self.name(node), self.act(act))
+                write!(f, "{} agent: reads, to {} later", self.name(*node), self.act(*act))
             }
-            Move::Agent(node, act, h, false) => write!(f, "{} agent: {}{}", self.name(node), self.act(act), how(h)),
+            Move::Agent(node, act, h, false) => write!(f, "{} agent: {}{}", self.name(*node), self.act(*act), how(*h)),
             Move::Controller(who, Doing::Send(write, h)) => {
-                write!(f, "controller {}: {}{}", who + 1, self.write(&write), how(h))
+                write!(f, "controller {}: {}{}", who + 1, self.write(write), how(*h))
             }
             Move::Controller(who, doing) => write!(f, "controller {}: {doing:?}", who + 1),
-            Move::Event(NONE, event) => write!(f, "world: {}", self.event(event)),
-            Move::Event(node, event) => write!(f, "{}: {}", self.name(node), self.event(event)),
+            Move::Event(NOBODY, event) => write!(f, "world: {}", self.event(event)),
+            Move::Event(node, event) => write!(f, "{}: {}", self.name(*node), self.event(event)),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What happens to the world without us: hosts pull and boot, kubelets report, time passes, admins and outages act.
 
 use crate::fault::Fault;
-use crate::state::{Agent, Cordon, NONE, Node, Object, Phase, Reboot, Request, SLOTS, State};
+use crate::state::{
+    Agent, Begun, Berth, Cordon, Ended, Failures, NONE, No, Node, Object, Phase, Reboot, Request, Spec, State, Until,
+};
 use crate::world::{Broken, World};
 use crate::{agent, controller};
 
 /// What happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A request arrives whose sender is gone.
     Lands(Request),
@@ -63,9 +65,17 @@ pub enum Event {
     /// The admin asks for another image.
     Edits(u8),
     /// For another capacity.
-    Resizes(u8),
-    /// Closes a gate, or opens it.
-    Pauses(bool),
+    Resizes(No),
+    /// Pauses this pool, or ends that.
+    Pauses(u8),
+    /// Pauses the fleet, or ends that.
+    PausesFleet(bool),
+    /// The windows close, or open.
+    Window(bool),
+    /// The controllers' clock is lost, or set again.
+    Clock(bool),
+    /// Somebody deletes its BootcNode.
+    Forgotten,
     /// Asks for another try.
     Retries,
 }
@@ -85,7 +95,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
         (host.booted, host.previous) = (host.staged, host.booted);
     }
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
-    host.relicensed = false;
+    (host.relicensed, host.proof, host.ended, host.pull_backoff) = (false, Begun::No, Ended::No, false);
     (here.agent, here.other) = (Agent::default(), Agent::default());
     here.ghost.armed = 0;
     here.ghost.ready = false;
@@ -138,19 +148,44 @@ pub fn create(state: &mut State, node: usize) {
     state.touch_node(node);
 }
 
+/// The windows of all pools open or close. What was offered until then is over.
+pub fn window(state: &mut State, open: bool) {
+    state.pools.iter_mut().for_each(|pool| pool.outside = !open);
+    state.each_lease(|lease| {
+        let until = match &mut lease.is {
+            Berth::Offered(offer) => &mut offer.until,
+            Berth::Held(held) => &mut held.until,
+            Berth::Missing | Berth::Closed(_) => return,
+        };
+        if *until == Until::Close {
+            *until = Until::Over;
+        }
+    });
+}
+
 /// Everything that may happen next.
 pub fn events(world: &World, state: &State, push: Push<'_>) {
+    landings(world, state, push);
+    for node in 0..world.nodes {
+        of_node(world, state, node, push);
+    }
+    of_admin(world, state, push);
+}
+
+/// The requests that may land.
+pub fn landings(world: &World, state: &State, push: Push<'_>) {
     for (at, request) in state.air.iter().enumerate() {
         let mut after = state.clone();
         let broken = land(world, &mut after, at);
-        push(None, Event::Lands(*request), after, broken);
+        push(None, Event::Lands(request.clone()), after, broken);
     }
-    for node in 0..world.nodes {
-        of_host(world, state, node, push);
-        faults_of_host(state, node, push);
-        of_object(world, state, node, push);
-    }
-    of_admin(world, state, push);
+}
+
+/// What may happen to one node.
+pub fn of_node(world: &World, state: &State, node: usize, push: Push<'_>) {
+    of_host(world, state, node, push);
+    faults_of_host(state, node, push);
+    of_object(world, state, node, push);
 }
 
 fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
@@ -173,8 +208,8 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     if let Some(later) = later(here) {
         happens(Event::GraceOver, &|s| s.nodes[node].agent.reboot = later);
     }
-    if here.ghost.unproven && !here.agent.overdue && !here.host.down {
-        happens(Event::ProofOver, &|s| s.nodes[node].agent.overdue = true);
+    if here.ghost.unproven && here.host.proof == Begun::Lately && !here.host.down {
+        happens(Event::ProofOver, &|s| s.nodes[node].host.proof = Begun::LongAgo);
     }
     if here.host.backoff || here.host.pull_backoff {
         happens(Event::BackoffOver, &|s| {
@@ -183,8 +218,8 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
         });
     }
     let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
-    if here.host.blocked && draining && !here.agent.drained && !here.agent.late {
-        happens(Event::DrainOver, &|s| s.nodes[node].agent.late = true);
+    if here.host.blocked && draining && !here.agent.drained && here.host.drain == Begun::Lately {
+        happens(Event::DrainOver, &|s| s.nodes[node].host.drain = Begun::LongAgo);
     }
 }
 
@@ -203,8 +238,9 @@ pub fn later(here: &Node) -> Option<Reboot> {
 /// A pull ends well.
 pub fn pulled(state: &mut State, node: usize, locked: bool) {
     let here = &mut state.nodes[node];
+    here.host.ended = Ended::Well(here.host.pull);
     (here.host.staged, here.host.locked, here.host.pull) = (here.host.pull, locked, 0);
-    (here.agent.os, here.agent.fresh, here.ghost.armed) = (None, false, 0);
+    here.ghost.armed = 0;
 }
 
 fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
@@ -219,9 +255,8 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     if host.pull != 0 {
         fault(Fault::Pull, Event::PulledUnlocked, &|s| pulled(s, node, false));
         fault(Fault::Pull, Event::PullFailed, &|s| {
-            let here = &mut s.nodes[node];
-            (here.host.pull, here.host.pull_backoff) = (0, true);
-            (here.agent.os, here.agent.fresh) = (None, false);
+            let host = &mut s.nodes[node].host;
+            (host.ended, host.pull) = (Ended::Badly(host.pull), 0);
         });
     }
     if host.down && host.staged != 0 && !host.locked {
@@ -309,22 +344,32 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
     fault(Fault::Exclude, Event::Excludes(!object.excluded), &|s| {
         s.nodes[node].object.excluded = !object.excluded;
     });
-    let other = match here.ghost.pool {
-        0 if world.split < SLOTS => 1,
-        0 => NONE,
-        _ => 0,
+    let other = match here.labels.pool {
+        NONE => 0,
+        pool if usize::from(pool) + 1 < world.pools.len() => pool + 1,
+        _ => NONE,
     };
-    fault(Fault::Move, Event::Moves(other), &|s| s.nodes[node].ghost.pool = other);
+    fault(Fault::Move, Event::Moves(other), &|s| s.nodes[node].labels.pool = other);
+    if here.spec.is_some_and(|s| !s.deleting) {
+        let mut after = state.clone();
+        if after.spend(Fault::Forget) {
+            let here = &mut after.nodes[node];
+            here.spec = here.spec.map(|spec| Spec { deleting: true, ..spec });
+            here.status.observed = false;
+            after.touch_bootc(node);
+            push(Some(node), Event::Forgotten, after, None);
+        }
+    }
 }
 
-fn of_admin(world: &World, state: &State, push: Push<'_>) {
-    let pool = state.pools[0];
+/// What the admin may do to pools.
+pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
+    let pool = &state.pools[0];
     let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
         let mut after = state.clone();
         if after.spend(fault) {
             change(&mut after);
-            after.touch_pool(0);
-            after.touch_pool(1);
+            (0..after.pools.len()).for_each(|pool| after.touch_pool(pool as u8));
             push(None, event, after, None);
         }
     };
@@ -338,13 +383,24 @@ fn of_admin(world: &World, state: &State, push: Push<'_>) {
     if one != other {
         fault(Fault::Resize, Event::Resizes(to), &|s| s.pools[0].capacity = to);
     }
-    fault(Fault::Pause, Event::Pauses(!pool.paused), &|s| {
-        s.pools.iter_mut().for_each(|p| p.paused = !pool.paused);
+    for (number, pool) in state.pools.iter().enumerate() {
+        fault(Fault::Pause, Event::Pauses(number as u8), &|s| {
+            s.pools[number].paused = !pool.paused;
+        });
+    }
+    fault(Fault::Fleet, Event::PausesFleet(!state.fleet.paused), &|s| {
+        s.fleet.paused = !s.fleet.paused
     });
+    if world.windows {
+        fault(Fault::Window, Event::Window(pool.outside), &|s| window(s, pool.outside));
+        fault(Fault::Clock, Event::Clock(state.fleet.clock_lost), &|s| {
+            s.fleet.clock_lost = !s.fleet.clock_lost
+        });
+    }
     fault(Fault::Retry, Event::Retries, &|s| {
         for pool in &mut s.pools {
             pool.token += 1;
-            pool.failures = [0; 4];
+            pool.failures = Failures::default();
         }
     });
 }

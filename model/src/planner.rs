@@ -1,71 +1,65 @@
-//! The shipped [`berth_core::controller::plan::plan`], asked once for each view of a pool that differs.
+//! The controller's decisions that ship: who belongs where, the gates, what is published, the facts and the plan of each
+//! pool, asked once for each view of the cluster that differs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use berth_api::berth::{ClosedReason, Outcome};
-use berth_api::{NodeName, NodeUid};
-use berth_core::controller::plan::{
-    self, BerthWrite, Estimate, Failures, Gate, Member, OPEN_FOR, Plan, PoolFacts, REST, SeenBerth, Wave, Why,
-};
+use berth_api::berth::{ClosedReason, Offer, Outcome};
+use berth_api::membership::Membership;
+use berth_api::{NodeUid, PoolName};
+use berth_core::Moment;
+use berth_core::controller::belonging::Belonging;
+use berth_core::controller::facts::{self, Shared};
+use berth_core::controller::gates::{self, Gates};
+use berth_core::controller::memory::{Leaves, Offers, Soaks};
+use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
+use berth_core::controller::publish::{self, HostWrite};
+use berth_core::controller::servers::{Answers, Asked};
+use berth_core::controller::snapshot::Snapshot;
+use berth_core::controller::view::LeaseView;
+use jiff::SignedDuration;
 
-use crate::judge;
 use crate::rich;
-use crate::state::{Berth, Closed, Image, Lease, NODES, NONE, SLOTS, Write};
-use crate::world::{Broken, World, place, slot};
+use crate::set::Set;
+use crate::state::{Berth, Closed, Failures, Fleet, Labels, Lease, NOBODY, No, Object, Pool, Spec, Status, Write};
+use crate::watch::{self, Eyes};
+use crate::world::{Broken, World, rename_lease, rename_nodes, rename_pools};
 
-/// All that the plan of one pool depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// All that a pass of a controller depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct View {
-    /// The pool.
-    pub pool: u8,
-    /// Its capacity by the spec.
-    pub capacity: u8,
-    /// By the status.
-    pub published: u8,
-    /// A gate is closed.
-    pub paused: bool,
-    /// What is on record.
-    pub failures: [u8; 4],
-    /// The members.
-    pub members: [Option<OneMember>; NODES],
-    /// The berths of the pool; [`Berth::Missing`] for those of others.
-    pub slots: [OneBerth; SLOTS],
-    /// Who has a berth or an offer of another pool: node and UID.
-    pub elsewhere: [Option<(u8, u8)>; SLOTS],
+    /// The nodes, as the watches show them.
+    pub nodes: Vec<SeenNode>,
+    /// The pools.
+    pub pools: Vec<Pool>,
+    /// The fleet.
+    pub fleet: Fleet,
+    /// The berths, as they are.
+    pub slots: Vec<OneBerth>,
+    /// Who has them, as the watches show it.
+    pub shown: Vec<Option<(No, u8)>>,
+    /// Of those that something refers to, who is gone by a live read.
+    pub gone: Vec<(No, u8)>,
+    /// The control plane nodes whose API server answers.
+    pub answering: Set,
+    /// Who let an offer lapse.
+    pub lapsed: Set,
+    /// The open offers were seen for long.
+    pub aged: bool,
 }
 
-/// A member, as the watches show it.
+/// A node, as the watches show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OneMember {
-    /// UID of its Node.
-    pub uid: u8,
-    /// Ready.
-    pub ready: bool,
-    /// Unschedulable.
-    pub unschedulable: bool,
-    /// Carries our cordon.
-    pub ours: bool,
-    /// What it should run.
-    pub desired: Image,
-    /// What is published to it, by this pool.
-    pub published: Image,
-    /// For this UID.
-    pub published_uid: u8,
-    /// Its agent has seen that.
-    pub observed: bool,
-    /// It is ready for an offer.
-    pub prepared: bool,
-    /// What is staged and locked.
-    pub staged: Image,
-    /// What runs.
-    pub booted: Image,
-    /// What failed there, as bits.
-    pub failed: u8,
-    /// The image of its last turn, when that ended badly.
-    pub turn: Image,
-    /// This controller saw it let an offer lapse.
-    pub lapsed: bool,
+pub struct SeenNode {
+    /// The Node.
+    pub object: Object,
+    /// Its labels.
+    pub labels: Labels,
+    /// The BootcNode.
+    pub spec: Option<Spec>,
+    /// Its status.
+    pub status: Status,
 }
 
 /// A berth as it was read.
@@ -77,245 +71,306 @@ pub struct OneBerth {
     pub stamped: bool,
     /// A write of unknown fate may be on its way.
     pub doubt: bool,
-    /// It has been like that for long.
-    pub aged: bool,
-    /// Its Node is gone, confirmed.
-    pub gone: bool,
-    /// Its Node is excluded and not Ready.
-    pub lost: bool,
 }
 
-/// A plan in the model's numbers.
+impl View {
+    /// The same with other numbers for the nodes.
+    #[must_use]
+    pub fn renamed(&self, to: &[No]) -> Self {
+        let mut new = self.clone();
+        rename_nodes(&mut new.nodes, to);
+        rename_pools(&mut new.pools, to);
+        for slot in &mut new.slots {
+            let mut lease = Lease { epoch: 0, is: slot.is };
+            rename_lease(&mut lease, to);
+            slot.is = lease.is;
+        }
+        let all = new.shown.iter_mut().flatten().chain(&mut new.gone);
+        all.for_each(|(node, _)| *node = to[usize::from(*node)]);
+        new.gone.sort_unstable();
+        new.lapsed = self.lapsed.renamed(to);
+        new.answering = self.answering.renamed(to);
+        new
+    }
+}
+
+/// What a pass decides, in the model's numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// What is to be published.
+    pub publishes: Vec<Write>,
+    /// The plan of each pool, unless something is to be published first.
+    pub pools: Vec<Planned>,
+}
+
+/// The plan of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     /// The writes to berths; leases carry the epoch 1 where the plan stamps them as its own.
     pub writes: Vec<Write>,
     /// The capacity to publish.
-    pub total: u8,
+    pub total: No,
     /// The failures to record.
-    pub failures: [u8; 4],
-    /// The rule that the plan breaks in the state that it was made from.
+    pub failures: Failures,
+    /// The rule that the plan breaks whatever the world is like.
     pub broken: Option<Broken>,
 }
 
-/// The plans made so far.
+/// The passes made so far.
 #[derive(Debug, Default)]
 pub struct Plans {
-    known: HashMap<View, Planned, crate::hash::Fast>,
+    known: HashMap<View, Passed, crate::hash::Fast>,
+    eyes: Eyes,
 }
+
+/// In a world of more nodes hardly any view comes twice, so none is kept.
+const SMALL: usize = 8;
+/// So many projections of nodes are kept in a large world.
+const MOST: usize = 1 << 20;
 
 impl Plans {
-    /// The plan for a view.
-    pub fn of(&mut self, world: &World, view: &View) -> &Planned {
-        self.known.entry(*view).or_insert_with(|| make(world, view))
+    /// What a pass decides on a view.
+    pub fn of(&mut self, world: &World, view: &View) -> &Passed {
+        if !self.known.contains_key(view) {
+            if view.nodes.len() > SMALL {
+                self.known.clear();
+                self.eyes.rest(MOST);
+            }
+            let passed = Pass::new(world, view, &mut self.eyes).decide();
+            self.known.insert(view.clone(), passed);
+        }
+        &self.known[view]
     }
 }
 
-fn make(world: &World, view: &View) -> Planned {
-    let facts = facts(world, view);
-    let plan = plan::plan(&facts, rich::NOW);
-    let mut planned = read(world, view, &plan);
-    // What the model leaves out of a closed berth must make no difference.
-    let mut other = facts;
-    for seen in &mut other.berths {
-        seen.berth = seen.berth.as_ref().map(rich::otherwise).map_err(Clone::clone);
-    }
-    let again = read(world, view, &plan::plan(&other, rich::NOW));
-    if (&again.writes, again.total) != (&planned.writes, planned.total) {
-        planned.broken = Some(Broken("the model leaves out something that the plan depends on"));
-    }
-    planned
+/// One pass, as the controller makes it.
+struct Pass<'a> {
+    world: &'a World,
+    view: &'a View,
+    snapshot: Snapshot,
+    pools: Vec<facts::Pool>,
+    membership: std::sync::Arc<Membership>,
+    leases: Vec<LeaseView>,
+    confirmed_gone: BTreeSet<NodeUid>,
 }
 
-fn read(world: &World, view: &View, plan: &Plan) -> Planned {
-    let limit = view.capacity.min(view.published);
-    let members = view.members.iter().enumerate();
-    let unavailable = members
-        .clone()
-        .filter(|(_, m)| m.is_some_and(|m| !m.ready || m.unschedulable || m.ours));
-    let unavailable = unavailable.fold(0, |bits, (n, _)| bits | 1 << n);
-    let write = |write: &BerthWrite| match write {
-        BerthWrite::Create(berth) => {
-            let lease = Lease {
-                epoch: 1,
-                is: rich::small(berth),
+impl<'a> Pass<'a> {
+    fn new(world: &'a World, view: &'a View, eyes: &mut Eyes) -> Self {
+        let snapshot = eyes.snapshot(world, view);
+        let lease = |(slot, seen): (usize, &OneBerth)| watch::lease(world, slot, seen.is, seen.stamped);
+        let mut seen = facts::Occupied::default();
+        for (node, uid) in view.shown.iter().flatten() {
+            seen.names.insert(rich::uid(*node, *uid), rich::name(*node));
+        }
+        let gone: BTreeSet<NodeUid> = view.gone.iter().map(|(n, uid)| rich::uid(*n, *uid)).collect();
+        let missing = facts::missing_nodes(&snapshot, &seen);
+        Self {
+            world,
+            view,
+            pools: facts::Pool::readable(&snapshot.pools),
+            membership: Belonging::default().of(&snapshot),
+            leases: view.slots.iter().enumerate().filter_map(lease).collect(),
+            confirmed_gone: missing.into_keys().filter(|uid| gone.contains(uid)).collect(),
+            snapshot,
+        }
+    }
+
+    fn decide(&self) -> Passed {
+        let occupied = facts::occupied(&self.leases);
+        let heard = self.snapshot.hosts.keys().map(|n| n.as_str().into()).collect();
+        let publishes = self.publishes(&occupied, &heard);
+        if !publishes.is_empty() && !self.view.aged {
+            return Passed {
+                publishes,
+                pools: vec![],
             };
-            Write::Berth {
-                slot: slot(berth, world.split),
-                lease,
-                offer: None,
+        }
+        let (offers, now) = self.offers();
+        let in_doubt = self.view.slots.iter().enumerate().filter(|(_, s)| s.doubt);
+        let in_doubt = in_doubt.map(|(slot, _)| watch::name(self.world, slot)).collect();
+        let shared = Shared {
+            snapshot: &self.snapshot,
+            membership: &self.membership,
+            leases: &self.leases,
+            occupied: &occupied,
+            in_doubt: &in_doubt,
+            confirmed_gone: &self.confirmed_gone,
+            heard: &heard,
+            offers: &offers,
+            soaks: &Soaks::default(),
+            gates: &self.gates(),
+            now,
+            epoch: rich::OWN_EPOCH,
+        };
+        Passed {
+            publishes,
+            pools: self.plans(shared),
+        }
+    }
+
+    /// What each server has said: it is ready, or has been silent for long.
+    fn answers(&self, now: Moment) -> Answers {
+        let servers = (0..)
+            .zip(&self.view.nodes)
+            .filter(|(_, n)| n.object.there && n.labels.server);
+        let asked = |number: No| Asked {
+            since: Moment::default(),
+            ready: self.view.answering.has(number).then_some(now),
+        };
+        Answers {
+            listed: true,
+            servers: servers
+                .map(|(n, _)| (SocketAddr::new(watch::address(n), 6443), asked(n)))
+                .collect(),
+        }
+    }
+
+    fn plans(&self, shared: Shared<'_>) -> Vec<Planned> {
+        let answers = self.answers(shared.now);
+        let plans = |shared: &Shared<'_>| -> Vec<Planned> {
+            let answers = shared.updates_control_plane(&self.pools).then_some(&answers);
+            let plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
+            plans.values().map(|plan| self.read(plan)).collect()
+        };
+        let mut planned = plans(&shared);
+        if self.view.nodes.len() > SMALL {
+            return planned;
+        }
+        // What the model leaves out of a closed berth must make no difference.
+        let mut leases = self.leases.clone();
+        for lease in &mut leases {
+            lease.berth = lease.berth.as_ref().map(rich::otherwise).map_err(Clone::clone);
+        }
+        let again = plans(&Shared {
+            leases: &leases,
+            ..shared
+        });
+        for (one, other) in planned.iter_mut().zip(again) {
+            if (&one.writes, one.total) != (&other.writes, other.total) {
+                one.broken = Some(Broken("the model leaves out something that the plan depends on"));
             }
         }
-        BerthWrite::Update { berth, why, .. } => {
-            let lease = Lease {
-                epoch: u8::from(berth.epoch == rich::OWN_EPOCH),
-                is: rich::small(berth),
+        planned
+    }
+
+    fn publishes(&self, occupied: &facts::Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
+        let writes = publish::publish(&publish::Facts {
+            nodes: &self.snapshot.nodes,
+            hosts: &self.snapshot.hosts,
+            membership: &self.membership,
+            terms: &facts::terms(&self.pools, &self.membership, &BTreeSet::new()),
+            occupied: &occupied.by_uid,
+            unclear: &occupied.unclear,
+            overdue: &BTreeSet::new(),
+            confirmed_gone: &self.confirmed_gone,
+            heard,
+            leaves: &Leaves::default(),
+            fleet_paused: self.view.fleet.paused,
+        });
+        let small = |write: &HostWrite| {
+            let node = rich::node(Some(&write.name().into()));
+            let before = self.view.nodes.get(usize::from(node)).and_then(|n| n.spec);
+            let deleting = before.is_some_and(|s| s.deleting);
+            let spec = match write {
+                HostWrite::Create { spec, .. } => Some(watch::small_spec(spec, false)),
+                HostWrite::Update { spec, .. } => Some(watch::small_spec(spec, deleting)),
+                HostWrite::Delete { .. } => before.map(|spec| Spec { deleting: true, ..spec }),
+                HostWrite::Release { .. } => None,
             };
-            let offer = (*why == Why::Offer).then_some((unavailable, limit));
-            Write::Berth {
-                slot: slot(berth, world.split),
-                lease,
-                offer,
+            // Leave to pull, and words for people: the model has neither.
+            (spec != before).then_some(Write::Publish { node, spec })
+        };
+        writes.iter().filter_map(small).collect()
+    }
+
+    /// What this controller has seen of the offers.
+    fn offers(&self) -> (Offers, Moment) {
+        let mut offers = Offers::default();
+        let began = Moment::default();
+        let berths = self
+            .leases
+            .iter()
+            .filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
+        offers.see(berths, began);
+        for node in self.view.lapsed.iter() {
+            let seen = &self.view.nodes[usize::from(node)];
+            if let Some(pool) = self.view.pools.get(usize::from(seen.labels.pool)) {
+                offers.lapsed(&Offer {
+                    node: rich::name(node),
+                    uid: rich::uid(node, seen.object.uid),
+                    target: rich::digest(pool.target),
+                    open_until: None,
+                });
             }
         }
-        BerthWrite::Delete { lease } => {
-            let slot = (0..SLOTS).find(|s| name(*s, world.split) == *lease);
-            let slot = slot.and_then(|s| u8::try_from(s).ok()).unwrap_or(NONE);
+        (offers, began + if self.view.aged { OPEN_FOR } else { Duration::ZERO })
+    }
+
+    fn gates(&self) -> BTreeMap<PoolName, Gates> {
+        let gates = |(pool, terms): (&facts::Pool, &Pool)| {
+            let spec = &pool.object.as_ref()?.spec;
+            let outside = SignedDuration::from_hours(if terms.outside { 12 } else { 0 });
+            let inputs = gates::Inputs {
+                pool: &pool.name,
+                spec,
+                fleet_paused: self.view.fleet.paused,
+                clock_synchronized: !self.view.fleet.clock_lost,
+                needed: Duration::ZERO,
+                now: rich::NOW + outside,
+            };
+            Some((pool.name.clone(), gates::gates(inputs)))
+        };
+        self.pools.iter().zip(&self.view.pools).filter_map(gates).collect()
+    }
+
+    fn read(&self, plan: &Plan) -> Planned {
+        let write = |write: &BerthWrite| {
+            let (slot, lease) = match write {
+                BerthWrite::Create(berth) => {
+                    let is = rich::small(berth);
+                    (self.world.slot(berth), Lease { epoch: 1, is })
+                }
+                BerthWrite::Update { berth, .. } => {
+                    let epoch = u8::from(berth.epoch == rich::OWN_EPOCH);
+                    let is = rich::small(berth);
+                    (self.world.slot(berth), Lease { epoch, is })
+                }
+                BerthWrite::Delete { lease } => {
+                    let slot = (0..self.world.slots()).find(|s| watch::name(self.world, *s) == *lease);
+                    let slot = slot.and_then(|s| No::try_from(s).ok()).unwrap_or(NOBODY);
+                    (slot, Lease::default())
+                }
+            };
             Write::Berth {
                 slot,
-                lease: Lease::default(),
+                lease,
                 offer: None,
             }
-        }
-    };
-    let writes: Vec<Write> = plan.writes.iter().map(write).collect();
-    let slots = view.slots.map(|s| Lease { epoch: 0, is: s.is });
-    let everybody: Vec<(u8, u8)> = view.elsewhere.into_iter().flatten().collect();
-    let bits = members
-        .filter(|(_, m)| m.is_some())
-        .fold(0, |bits, (n, _)| bits | 1 << n);
-    let broken = judge::plan(
-        world,
-        &slots,
-        view.pool,
-        &writes,
-        (unavailable, limit, bits, &everybody),
-    );
-    Planned {
-        writes,
-        total: u8::try_from(plan.counts.total).unwrap_or(NONE),
-        failures: recorded(plan),
-        broken,
-    }
-}
-
-fn recorded(plan: &Plan) -> [u8; 4] {
-    let mut bits = [0; 4];
-    for (digest, nodes) in &plan.failures {
-        if let Some(bits) = bits.get_mut(usize::from(rich::image(Some(digest)))) {
-            *bits = nodes
-                .iter()
-                .map(|n| rich::node(Some(n)))
-                .fold(0, |bits, n| bits | 1 << n);
-        }
-    }
-    bits
-}
-
-fn name(slot: usize, split: usize) -> String {
-    let (pool, index) = place(slot, split);
-    format!("{}-{index}", rich::pool(pool))
-}
-
-fn facts(world: &World, view: &View) -> PoolFacts {
-    let seen = |(at, one): (usize, &OneBerth)| {
-        let epoch = if one.stamped {
-            rich::OWN_EPOCH
-        } else {
-            rich::OTHER_EPOCH
         };
-        let place = place(at, world.split);
-        let berth = rich::berth(place, &Lease { epoch: 0, is: one.is }, epoch)?;
-        let age = if one.aged { OPEN_FOR } else { Duration::ZERO };
-        Some(SeenBerth {
-            lease: name(at, world.split),
-            berth: Ok(berth),
-            in_doubt: one.doubt,
-            age,
-        })
-    };
-    let whose = |which: fn(&OneBerth) -> bool| -> BTreeSet<NodeUid> {
-        let slots = view.slots.iter().filter(|s| which(s));
-        slots
-            .filter_map(|s| Lease { epoch: 0, is: s.is }.who())
-            .map(|(n, uid)| rich::uid(n, uid))
-            .collect()
-    };
-    PoolFacts {
-        pool: rich::pool(view.pool),
-        epoch: rich::OWN_EPOCH,
-        capacity: view.capacity.into(),
-        published: view.published.into(),
-        gate: view.paused.then(|| Gate {
-            reason: "Paused",
-            message: String::new(),
-        }),
-        closes: None,
-        waves: vec![Wave {
-            name: REST.to_owned(),
-            soak: Duration::ZERO,
-            soaked: Duration::ZERO,
-        }],
-        failures: failures(view),
-        max_failures: world.max_failures,
-        unresolved: false,
-        members: view
-            .members
-            .iter()
-            .enumerate()
-            .filter_map(|(n, m)| Some(member(n, m.as_ref()?)))
-            .collect(),
-        berths: view.slots.iter().enumerate().filter_map(seen).collect(),
-        elsewhere: view
-            .elsewhere
-            .iter()
-            .flatten()
-            .map(|(n, uid)| rich::uid(*n, *uid))
-            .collect(),
-        confirmed_gone: whose(|s| s.gone),
-        lost: whose(|s| s.lost),
+        Planned {
+            writes: plan.writes.iter().map(write).collect(),
+            total: No::try_from(plan.counts.total).unwrap_or(NOBODY),
+            failures: recorded(plan),
+            broken: None,
+        }
     }
 }
 
-fn failures(view: &View) -> Failures {
-    let mut failures = Failures::new();
-    for (image, bits) in (0..).zip(view.failures) {
-        let nodes: BTreeSet<NodeName> = (0..NODES as u8)
-            .filter(|n| bits & (1 << n) != 0)
-            .map(rich::name)
-            .collect();
-        if !nodes.is_empty() {
-            failures.insert(rich::digest(image), nodes);
+fn recorded(plan: &Plan) -> Failures {
+    let mut failures = Failures::default();
+    for (digest, nodes) in &plan.failures {
+        if let Some(set) = failures.get_mut(usize::from(rich::image(Some(digest)))) {
+            *set = nodes.iter().map(|n| rich::node(Some(n))).collect();
         }
     }
     failures
-}
-
-fn member(node: usize, one: &OneMember) -> Member {
-    let node = u8::try_from(node).unwrap_or(NONE);
-    Member {
-        name: rich::name(node),
-        uid: rich::uid(node, one.uid),
-        ready: one.ready,
-        unschedulable: one.unschedulable,
-        our_cordon: one.ours,
-        desired: rich::some_digest(one.desired),
-        published: rich::some_digest(one.published),
-        published_uid: rich::uid(node, one.published_uid),
-        observed: one.observed,
-        prepared: one.prepared,
-        staged: rich::some_digest(one.staged),
-        booted: rich::some_digest(one.booted),
-        failed: (1..4)
-            .filter(|i| one.failed & (1 << i) != 0)
-            .map(rich::digest)
-            .collect(),
-        last_turn: (one.turn != 0).then(|| (rich::digest(one.turn), 1)),
-        lapses: one.lapsed.into(),
-        heard: true,
-        wave: 0,
-        zone: String::new(),
-        control_plane: None,
-        clock_synchronized: true,
-        estimate: Estimate::default(),
-    }
 }
 
 /// A closed berth that nobody used yet.
 pub fn closed() -> Berth {
     Berth::Closed(Closed {
         reason: ClosedReason::Released,
-        last: NONE,
+        last: NOBODY,
         target: 0,
         outcome: None::<Outcome>,
     })

@@ -1,15 +1,18 @@
 //! From the model's small numbers to the types that ship, and back.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 
 use berth_api::berth::{self, BerthState, ClosedReason, HoldPhase, Holding};
 use berth_api::{BootId, Digest, NodeName, NodeUid, PoolName};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use crate::state::{Berth, Closed, Held, Image, Lease, NONE, Offer, Phase};
+use crate::state::{Berth, Closed, Held, Image, Lease, NOBODY, NONE, No, Offer, Phase, Until};
 
 /// The moment at which every step and every plan happens.
 pub const NOW: Timestamp = Timestamp::constant(1_000_000_000, 0);
+
+/// When the window closes that is open at [`NOW`], where there are windows.
+pub const CLOSES: Timestamp = Timestamp::constant(1_000_036_800, 0);
 
 /// The epoch that stands for the controller's own; every other is [`OTHER_EPOCH`].
 pub const OWN_EPOCH: u64 = 7;
@@ -40,8 +43,15 @@ pub fn word(number: u8) -> Option<String> {
 /// # Panics
 /// Never: the text is a digest.
 pub fn digest(image: Image) -> Digest {
+    digests()[usize::from(image)].clone()
+}
+
+/// The digests of all images, in order.
+fn digests() -> &'static [Digest] {
+    static KNOWN: OnceLock<Vec<Digest>> = OnceLock::new();
     #[expect(clippy::expect_used, reason = "the text is well formed")]
-    format!("sha256:{image:064x}").parse().expect("64 hex digits")
+    let make = |image: Image| format!("sha256:{image:064x}").parse().expect("64 hex digits");
+    KNOWN.get_or_init(|| (0..=Image::MAX).map(make).collect())
 }
 
 /// The digest, unless it is none.
@@ -51,27 +61,28 @@ pub fn some_digest(image: Image) -> Option<Digest> {
 
 /// The image of a digest.
 pub fn image(digest: Option<&Digest>) -> Image {
-    let Some(digest) = digest else { return 0 };
-    (1..=u8::MAX).find(|i| self::digest(*i) == *digest).unwrap_or(0)
+    let at = digest.and_then(|d| digests().binary_search(d).ok());
+    at.and_then(|at| Image::try_from(at).ok()).unwrap_or(0)
 }
 
 /// A node's name.
-pub fn name(node: u8) -> NodeName {
+pub fn name(node: No) -> NodeName {
     NodeName::new(format!("n{node}"))
 }
 
 /// The number of a name.
-pub fn node(name: Option<&NodeName>) -> u8 {
+pub fn node(name: Option<&NodeName>) -> No {
     name.and_then(|n| n.as_str().strip_prefix('n')?.parse().ok())
-        .unwrap_or(NONE)
+        .unwrap_or(NOBODY)
 }
 
 /// A Node's UID.
-pub fn uid(node: u8, generation: u8) -> NodeUid {
+pub fn uid(node: No, generation: u8) -> NodeUid {
     NodeUid::new(format!("{node}.{generation}"))
 }
 
-fn generation(uid: &NodeUid) -> u8 {
+/// Which Node of its name has that UID.
+pub fn generation(uid: &NodeUid) -> u8 {
     uid.as_str()
         .split_once('.')
         .and_then(|(_, g)| g.parse().ok())
@@ -85,10 +96,36 @@ pub fn boot(boot: u8) -> BootId {
 
 /// A pool's name.
 pub fn pool(pool: u8) -> PoolName {
-    PoolName::from(["a", "b"].get(usize::from(pool)).copied().unwrap_or("none"))
+    let letter = (pool != NONE).then(|| char::from(b'a'.wrapping_add(pool)));
+    letter.map_or_else(|| PoolName::from("none"), |letter| PoolName::new(letter.to_string()))
 }
 
-fn phase(phase: Phase) -> HoldPhase {
+/// The number of a pool's name.
+pub fn pool_number(name: &PoolName) -> u8 {
+    match name.as_str().as_bytes() {
+        [letter] => letter.wrapping_sub(b'a'),
+        _ => NONE,
+    }
+}
+
+fn until(until: Until) -> Option<Timestamp> {
+    match until {
+        Until::Ever => None,
+        Until::Close => Some(CLOSES),
+        Until::Over => Some(NOW - SignedDuration::from_secs(1)),
+    }
+}
+
+fn small_until(until: Option<Timestamp>) -> Until {
+    match until {
+        None => Until::Ever,
+        Some(at) if at > NOW => Until::Close,
+        Some(_) => Until::Over,
+    }
+}
+
+/// A phase.
+pub fn phase(phase: Phase) -> HoldPhase {
     match phase {
         Phase::Taken => HoldPhase::Taken,
         Phase::Committed => HoldPhase::Committed,
@@ -97,12 +134,12 @@ fn phase(phase: Phase) -> HoldPhase {
 }
 
 /// The berth that a Lease says; `None` when there is none.
-pub fn berth(at: (u8, u8), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
+pub fn berth(at: (u8, No), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
     let state = match lease.is {
         Berth::Missing => return None,
         Berth::Closed(c) => BerthState::Closed(berth::Closed {
             reason: c.reason,
-            last_node: (c.last != NONE).then(|| name(c.last)),
+            last_node: (c.last != NOBODY).then(|| name(c.last)),
             last_target: some_digest(c.target),
             outcome: c.outcome,
         }),
@@ -110,7 +147,7 @@ pub fn berth(at: (u8, u8), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
             node: name(o.node),
             uid: uid(o.node, o.uid),
             target: digest(o.target),
-            open_until: None,
+            open_until: until(o.until),
         }),
         Berth::Held(h) => BerthState::Held(Holding {
             node: name(h.node),
@@ -120,7 +157,7 @@ pub fn berth(at: (u8, u8), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
             boot_id: boot(h.boot),
             phase: phase(h.phase),
             revoke: word(h.revoke),
-            open_until: None,
+            open_until: until(h.until),
         }),
     };
     Some(berth::Berth {
@@ -147,6 +184,7 @@ pub fn small(berth: &berth::Berth) -> Berth {
             node: node(Some(&o.node)),
             uid: generation(&o.uid),
             target: image(Some(&o.target)),
+            until: small_until(o.open_until),
         }),
         BerthState::Held(h) => Berth::Held(Held {
             node: node(Some(&h.node)),
@@ -165,6 +203,7 @@ pub fn small(berth: &berth::Berth) -> Berth {
                 HoldPhase::Releasing(outcome) => Phase::Releasing(outcome),
             },
             revoke: number(h.revoke.as_deref()),
+            until: small_until(h.open_until),
         }),
     }
 }

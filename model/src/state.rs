@@ -1,13 +1,18 @@
 //! The world of the model: everything that may matter to the protocol, in a few hundred bytes. Names, digests, boot
 //! IDs and resourceVersions are small numbers here; [`crate::rich`] makes the real types of them.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use berth_api::berth::{ClosedReason, Outcome};
 
-/// Most nodes in a world.
-pub const NODES: usize = 3;
-/// Most berths in a world, of all pools.
-pub const SLOTS: usize = 3;
-/// No node, no pool.
+use crate::set::Set;
+
+/// The number of a node or of a berth.
+pub type No = u16;
+/// No node, no berth.
+pub const NOBODY: No = No::MAX;
+/// No pool, no image.
 pub const NONE: u8 = 9;
 
 /// An image: 0 is none, 1 is what ran at first.
@@ -42,7 +47,7 @@ pub struct Closed {
     /// Why; [`ClosedReason::Released`] stands for every reason but [`ClosedReason::Shrunk`].
     pub reason: ClosedReason,
     /// Whose turn or offer ended here.
-    pub last: u8,
+    pub last: No,
     /// What it was for.
     pub target: Image,
     /// How it ended, when that matters.
@@ -53,18 +58,32 @@ pub struct Closed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Offer {
     /// To this node.
-    pub node: u8,
+    pub node: No,
     /// Of this UID.
     pub uid: u8,
     /// For this image.
     pub target: Image,
+    /// Until when.
+    pub until: Until,
+}
+
+/// Until when a reboot may start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Until {
+    /// The pool has no windows.
+    #[default]
+    Ever,
+    /// As long as the window is open that is open now.
+    Close,
+    /// That window is over.
+    Over,
 }
 
 /// A held berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Held {
     /// By this node.
-    pub node: u8,
+    pub node: No,
     /// Of this UID.
     pub uid: u8,
     /// For this image.
@@ -77,6 +96,8 @@ pub struct Held {
     pub phase: Phase,
     /// Asked back, for this reason ([`crate::rich::word`]).
     pub revoke: u8,
+    /// Until when it may reboot.
+    pub until: Until,
 }
 
 /// How far a holder is.
@@ -106,7 +127,7 @@ impl Closed {
             Some(Outcome::Failed) => Self { reason, ..self },
             _ => Self {
                 reason,
-                last: NONE,
+                last: NOBODY,
                 target: 0,
                 outcome: None,
             },
@@ -124,7 +145,7 @@ impl Lease {
     }
 
     /// Node and UID of who holds it or may take it.
-    pub fn who(&self) -> Option<(u8, u8)> {
+    pub fn who(&self) -> Option<(No, u8)> {
         match self.is {
             Berth::Offered(o) => Some((o.node, o.uid)),
             Berth::Held(h) => Some((h.node, h.uid)),
@@ -175,6 +196,8 @@ pub struct Spec {
     pub image: Image,
     /// The retry token.
     pub token: u8,
+    /// The BootcNode is being deleted: it goes when the controller takes its finalizer off.
+    pub deleting: bool,
 }
 
 /// What the agent reports.
@@ -190,6 +213,8 @@ pub struct Status {
     pub staged: Image,
     /// Ready for an offer.
     pub prepared: bool,
+    /// What Berth did there is undone.
+    pub released: bool,
     /// Failed images, as bits.
     pub failed: u8,
     /// The image of the last turn that ended badly.
@@ -237,15 +262,49 @@ pub struct Host {
     pub tried: Image,
     /// The berth was licensed anew under the boot that runs.
     pub relicensed: bool,
+    /// When the drain began.
+    pub drain: Begun,
+    /// When the proof of the boot that runs began.
+    pub proof: Begun,
+    /// A pull that has ended, while the agent does not know.
+    pub ended: Ended,
+}
+
+/// When something began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Begun {
+    /// It has not.
+    #[default]
+    No,
+    /// Lately.
+    Lately,
+    /// So long ago that it should have ended.
+    LongAgo,
+}
+
+/// The end of a pull.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// None has ended.
+    #[default]
+    No,
+    /// That of this image ended well.
+    Well(Image),
+    /// It failed.
+    Badly(Image),
 }
 
 /// What the agent's process knows, and loses when it dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Agent {
+    /// UID of the Node that its BootcNode was published for; before the agent knows any, 0 is as good.
+    pub published: u8,
     /// The host's deployments as read.
     pub os: Option<Os>,
     /// Read after the last thing that may have changed them.
     pub fresh: bool,
+    /// The image of a pull that ended well, while it was not seen to be staged.
+    pub pulled: Image,
     /// The Node as read.
     pub node: Seen,
     /// The last write of its berth was its own, and was answered.
@@ -254,14 +313,12 @@ pub struct Agent {
     pub restored: bool,
     /// The drain is done.
     pub drained: bool,
-    /// The drain's time is over.
-    pub late: bool,
-    /// The boot had its time to be proven.
-    pub overdue: bool,
     /// The reboot that it asked for.
     pub reboot: Reboot,
     /// The end of the turn is counted.
     pub counted: bool,
+    /// The phase that it wrote last, while anything hangs on that; the outcome is not looked at.
+    pub wrote: Option<Phase>,
 }
 
 /// Deployments as read.
@@ -318,8 +375,19 @@ pub struct Ghost {
     pub ready: bool,
     /// Its berth was closed over its head while it was excluded.
     pub abandoned: bool,
-    /// The pool that the admin's labels put it in.
+}
+
+/// A Node's labels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Labels {
+    /// The pool that they put it in.
     pub pool: u8,
+    /// It is in the wave `canary`, when its pool has that.
+    pub canary: bool,
+    /// Its zone; 0 is none.
+    pub zone: u8,
+    /// It is of the control plane.
+    pub server: bool,
 }
 
 /// A node.
@@ -331,6 +399,8 @@ pub struct Node {
     pub spec: Option<Spec>,
     /// And its status.
     pub status: Status,
+    /// Its labels.
+    pub labels: Labels,
     /// The host.
     pub host: Host,
     /// The agent that acts: the one that has the host's lock.
@@ -342,38 +412,58 @@ pub struct Node {
 }
 
 /// A pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Pool {
     /// Its capacity by the spec.
-    pub capacity: u8,
+    pub capacity: No,
     /// Its capacity by `status.berths.total`.
-    pub published: u8,
-    /// A gate is closed.
+    pub published: No,
+    /// `rollout.paused`
     pub paused: bool,
+    /// It has windows, and none is open.
+    pub outside: bool,
     /// The image that its members should run.
     pub target: Image,
     /// The retry token.
     pub token: u8,
-    /// Recorded failures: for each image the nodes, as bits.
-    pub failures: [u8; 4],
+    /// Recorded failures: for each image the nodes.
+    pub failures: Failures,
+}
+
+/// Failures on record: for each image the nodes.
+pub type Failures = [Set; 4];
+
+/// What the judge keeps of what a plan was made from, as the world was when the watches showed it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Sight {
+    /// The members that were unavailable.
+    pub unavailable: Set,
+    /// The capacity in force.
+    pub limit: No,
+    /// A gate was closed.
+    pub closed: bool,
+    /// The nodes that were excluded.
+    pub excluded: Set,
+    /// The control plane nodes that were NotReady.
+    pub away: Set,
 }
 
 /// A write that a controller is about to make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Write {
     /// A berth: created, changed, or an offer.
     Berth {
         /// Which.
-        slot: u8,
+        slot: No,
         /// What it shall say.
         lease: Lease,
-        /// For an offer: who was unavailable as the plan saw it (bits), and its limit.
-        offer: Option<(u8, u8)>,
+        /// For an offer: the world that it was decided on.
+        offer: Option<Arc<Sight>>,
     },
     /// A BootcNode's spec; `None` deletes it.
     Publish {
         /// Which.
-        node: u8,
+        node: No,
         /// What it shall say.
         spec: Option<Spec>,
     },
@@ -382,14 +472,14 @@ pub enum Write {
         /// Which.
         pool: u8,
         /// The capacity to publish.
-        total: u8,
+        total: No,
         /// The failures to record.
-        failures: [u8; 4],
+        failures: Failures,
     },
 }
 
 /// A write in a queue, and whether what it was decided on is still what is there (its resourceVersion).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The write.
     pub write: Write,
@@ -403,43 +493,54 @@ pub struct Controller {
     /// The epoch that it was elected with; 0: never.
     pub epoch: u8,
     /// What it has decided and not yet written.
-    pub queue: Vec<Entry>,
-    /// Berths with a write of its own of unknown fate, as bits.
-    pub doubt: u8,
-    /// Nodes that it saw let an offer lapse, as bits.
-    pub lapsed: u8,
+    pub queue: VecDeque<Entry>,
+    /// Berths with a write of its own of unknown fate.
+    pub doubt: Set,
+    /// Nodes that it saw let an offer lapse.
+    pub lapsed: Set,
     /// What its watches showed when it last looked, while it has not acted on that.
     pub look: Option<Box<Look>>,
+}
+
+/// What concerns all pools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Fleet {
+    /// The BootcFleet is paused.
+    pub paused: bool,
+    /// The clock of the controllers' machines is not synchronised.
+    pub clock_lost: bool,
 }
 
 /// What the watches show.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Look {
     /// The nodes.
-    pub nodes: [Node; NODES],
+    pub nodes: Vec<Node>,
     /// The pools.
-    pub pools: [Pool; 2],
+    pub pools: Vec<Pool>,
+    /// The fleet.
+    pub fleet: Fleet,
     /// The berths.
-    pub slots: [Lease; SLOTS],
+    pub slots: Vec<Lease>,
 }
 
 /// A request on its way to the API server, whose sender is gone or has given up. It lands, or never does. One whose
 /// resourceVersion is no longer current can never land, and is forgotten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
     /// A PUT of a berth by this node's agent.
     Berth {
         /// Which.
-        slot: u8,
+        slot: No,
         /// What it shall say.
         lease: Lease,
         /// Whose.
-        node: u8,
+        node: No,
     },
     /// A PATCH of this Node by its agent.
     Node {
         /// Which.
-        node: u8,
+        node: No,
         /// `spec.unschedulable` after it.
         unschedulable: bool,
         /// Our annotation after it.
@@ -453,11 +554,13 @@ pub enum Request {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct State {
     /// The nodes; interchangeable.
-    pub nodes: [Node; NODES],
+    pub nodes: Vec<Node>,
     /// The berths.
-    pub slots: [Lease; SLOTS],
+    pub slots: Vec<Lease>,
     /// The pools.
-    pub pools: [Pool; 2],
+    pub pools: Vec<Pool>,
+    /// The fleet.
+    pub fleet: Fleet,
     /// The controllers.
     pub controllers: [Controller; 2],
     /// Which of them leads.

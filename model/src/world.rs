@@ -1,16 +1,19 @@
 //! What all parts of the model agree on: where berths are, what a write to an object does to everybody who read it
 //! before, and which states are the same but for the names of the nodes.
 
+use std::sync::Arc;
+
 use berth_api::berth;
 use berth_api::seeded::Bug;
 
 use crate::fault::{FAULTS, Fault};
 use crate::hash;
+use crate::set::Set;
 use crate::state::{
-    Berth, Controller, Held, Lease, NODES, NONE, Node, Phase, Pool, Request, SLOTS, Seen, State, Write,
+    Berth, Controller, Held, Lease, NOBODY, NONE, No, Node, Phase, Pool, Request, Seen, Sight, State, Write,
 };
 
-/// A small world to explore: who is in it, and what may go wrong.
+/// A world: who is in it, and what may go wrong.
 #[derive(Debug, Clone)]
 pub struct World {
     /// Its name.
@@ -19,12 +22,22 @@ pub struct World {
     pub about: &'static str,
     /// How many nodes it has.
     pub nodes: usize,
-    /// The first berth of the second pool; [`SLOTS`] when there is one pool.
-    pub split: usize,
-    /// The capacity at first, and the other one that a resize goes to.
-    pub capacity: (u8, u8),
+    /// Most berths of each pool. All nodes are in the first one at the start, unless they are `spread`.
+    pub pools: Vec<usize>,
+    /// The nodes are dealt out to the pools.
+    pub spread: bool,
+    /// The first pool's capacity at first, and the other one that a resize goes to.
+    pub capacity: (No, No),
     /// The images that the admin asks for, one after the other; the first at the start.
     pub images: &'static [u8],
+    /// The pools have windows.
+    pub windows: bool,
+    /// The pools have a wave `canary`, and the first node of each is in it.
+    pub waves: bool,
+    /// So many zones, which the nodes are dealt out to.
+    pub zones: u8,
+    /// So many of the nodes, from the first on, are of the control plane.
+    pub servers: usize,
     /// Images under which a node never gets Ready, as bits.
     pub bad: u8,
     /// Nodes begin with the first image staged and reported.
@@ -41,19 +54,36 @@ pub struct World {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Broken(pub &'static str);
 
-/// The berth's number in the world.
-pub fn slot(berth: &berth::Berth, split: usize) -> u8 {
-    let first = if berth.pool.as_str() == "a" { 0 } else { split };
-    u8::try_from(first + berth.index as usize).unwrap_or(NONE)
-}
-
-/// The pool and the index of a berth.
-pub fn place(slot: usize, split: usize) -> (u8, u8) {
-    let (pool, index) = if slot < split { (0, slot) } else { (1, slot - split) };
-    (pool, u8::try_from(index).unwrap_or(NONE))
-}
-
 impl World {
+    /// How many berths there are at most, of all pools.
+    pub fn slots(&self) -> usize {
+        self.pools.iter().sum()
+    }
+
+    /// The berth's number in the world.
+    pub fn slot(&self, berth: &berth::Berth) -> No {
+        let pool = usize::from(crate::rich::pool_number(&berth.pool));
+        let first: usize = self.pools.iter().take(pool).sum();
+        No::try_from(first + berth.index as usize).unwrap_or(NOBODY)
+    }
+
+    /// The pool and the index of a berth.
+    pub fn place(&self, slot: usize) -> (u8, No) {
+        let mut index = slot;
+        for (pool, size) in (0..).zip(&self.pools) {
+            if index < *size {
+                return (pool, No::try_from(index).unwrap_or(NOBODY));
+            }
+            index -= size;
+        }
+        (NONE, NOBODY)
+    }
+
+    /// The pool of a berth.
+    pub fn pool_of(&self, slot: impl Into<usize>) -> u8 {
+        self.place(slot.into()).0
+    }
+
     /// The state at the start: the berths are there, closed.
     pub fn start(&self) -> State {
         let mut state = State::default();
@@ -61,36 +91,36 @@ impl World {
             state.left[*fault as usize] += *times;
         }
         let target = self.images.first().copied().unwrap_or(1);
-        let pool = Pool {
-            capacity: self.capacity.0,
-            published: self.capacity.0,
-            target,
-            ..Pool::default()
-        };
-        state.pools = [pool, Pool::default()];
-        if self.split < SLOTS {
-            let capacity = u8::try_from(SLOTS - self.split).unwrap_or(0);
-            state.pools[1] = Pool {
+        let pool = |(number, most): (usize, &usize)| {
+            let most = No::try_from(*most).unwrap_or(NOBODY);
+            let capacity = if number == 0 { self.capacity.0.min(most) } else { most };
+            Pool {
                 capacity,
                 published: capacity,
                 target,
                 ..Pool::default()
-            };
-        }
-        for (at, lease) in state.slots.iter_mut().enumerate() {
-            let (pool, index) = place(at, self.split);
-            if index < state.pools[usize::from(pool)].capacity {
-                *lease = Lease {
-                    epoch: 1,
-                    is: crate::planner::closed(),
-                };
             }
-        }
-        for node in state.nodes.iter_mut().take(self.nodes) {
-            *node = self.node(target);
-        }
-        for node in state.nodes.iter_mut().skip(self.nodes) {
-            node.ghost.pool = NONE;
+        };
+        state.pools = self.pools.iter().enumerate().map(pool).collect();
+        let lease = |at: usize| {
+            let (pool, index) = self.place(at);
+            let is_there = index < state.pools[usize::from(pool)].capacity;
+            let closed = || Lease {
+                epoch: 1,
+                is: crate::planner::closed(),
+            };
+            if is_there { closed() } else { Lease::default() }
+        };
+        state.slots = (0..self.slots()).map(lease).collect();
+        let pool = |node: usize| if self.spread { node % self.pools.len() } else { 0 };
+        state.nodes = (0..self.nodes)
+            .map(|node| self.node(target, u8::try_from(pool(node)).unwrap_or(NONE)))
+            .collect();
+        for (number, node) in state.nodes.iter_mut().enumerate() {
+            let first = if self.spread { self.pools.len() } else { 1 };
+            node.labels.canary = self.waves && number < first;
+            node.labels.zone = (number.checked_rem(self.zones.into())).map_or(0, |zone| zone as u8 + 1);
+            node.labels.server = number < self.servers;
         }
         state.controllers[0] = Controller {
             epoch: 1,
@@ -99,17 +129,18 @@ impl World {
         state
     }
 
-    fn node(&self, target: u8) -> Node {
+    fn node(&self, target: u8, pool: u8) -> Node {
         let mut node = Node::default();
+        node.labels.pool = pool;
         node.object.there = true;
         node.object.ready = true;
         node.host.booted = 1;
         node.ghost.ready = true;
         node.spec = Some(crate::state::Spec {
-            pool: 0,
+            pool,
             uid: 0,
             image: target,
-            token: 0,
+            ..crate::state::Spec::default()
         });
         node.status = crate::state::Status {
             booted: 1,
@@ -156,23 +187,15 @@ impl State {
             .min_by_key(|(_, h)| matches!(h.phase, Phase::Taken))
     }
 
-    /// The nodes that hold a berth of the pool, or of any (bits); with those that are offered one.
-    pub fn occupied(&self, split: usize, pool: Option<u8>, offered: bool) -> u8 {
-        let mut bits = 0;
-        for (slot, lease) in self.slots.iter().enumerate() {
-            let of_pool = pool.is_none_or(|pool| place(slot, split).0 == pool);
-            if let Some((node, _)) = lease.who()
-                && of_pool
-                && (offered || lease.held().is_some())
-            {
-                bits |= 1 << node;
-            }
-        }
-        bits
+    /// The nodes that hold a berth of the pool.
+    pub fn holders(&self, world: &World, pool: u8) -> Set {
+        let slots = self.slots.iter().enumerate();
+        let of_pool = slots.filter(|(slot, _)| world.pool_of(*slot) == pool);
+        of_pool.filter_map(|(_, lease)| Some(lease.held()?.node)).collect()
     }
 
     /// The berth has changed: whoever read it before loses.
-    pub fn touch_slot(&mut self, slot: u8) {
+    pub fn touch_slot(&mut self, slot: No) {
         self.outdate(|write| matches!(write, Write::Berth { slot: s, .. } if *s == slot));
         if !Bug::NoCas.is_awake() {
             self.air
@@ -234,13 +257,17 @@ impl State {
                 change(&mut object.boot);
             }
         }
-        let mut lease = |lease: &mut Lease| {
+        self.each_lease(|lease| {
             if let Berth::Held(held) = &mut lease.is
                 && usize::from(held.node) == node
             {
                 change(&mut held.boot);
             }
-        };
+        });
+    }
+
+    /// Every Lease there is, is about to be, or was seen.
+    pub fn each_lease(&mut self, mut lease: impl FnMut(&mut Lease)) {
         self.slots.iter_mut().for_each(&mut lease);
         for request in &mut self.air {
             if let Request::Berth { lease: l, .. } | Request::Controller(Write::Berth { lease: l, .. }) = request {
@@ -261,25 +288,20 @@ impl State {
 
     /// The same state in its one form: the smallest boot IDs, the nodes in the order of what they are. Answers where
     /// each node went.
-    pub fn canonical(&mut self, nodes: usize) -> [u8; NODES] {
+    pub fn canonical(&mut self) -> Vec<No> {
+        let nodes = self.nodes.len();
         for node in 0..nodes {
             self.settle_boots(node);
         }
         self.air.sort_by_key(hash::of);
-        let mut order: [(u64, u8); NODES] = [(u64::MAX, 0); NODES];
-        for (node, entry) in order.iter_mut().enumerate() {
-            entry.1 = node as u8;
-            if node < nodes {
-                entry.0 = self.key(node) >> 1;
-            }
-        }
-        order.sort();
-        let mut to = [0; NODES];
+        let mut order: Vec<(u64, No)> = (0..nodes).map(|n| (self.key(n) >> 1, n as No)).collect();
+        order.sort_unstable();
+        let mut to = vec![0; nodes];
         for (new, (_, old)) in order.iter().enumerate() {
-            to[usize::from(*old)] = new as u8;
+            to[usize::from(*old)] = new as No;
         }
         if to.iter().enumerate().any(|(old, new)| old != usize::from(*new)) {
-            self.rename(to);
+            self.rename(&to);
             self.air.sort_by_key(hash::of);
         }
         to
@@ -292,7 +314,7 @@ impl State {
             let last = matches!(lease.is, Berth::Closed(c) if usize::from(c.last) == node);
             roles.push((slot, last, lease.who().is_some_and(|(n, _)| usize::from(n) == node)));
         }
-        let bit = |bits: u8| bits & (1 << node) != 0;
+        let bit = |set: &Set| set.has(node);
         let of_controllers = self.controllers.each_ref().map(|c| {
             let queue: Vec<(usize, bool)> = c
                 .queue
@@ -300,23 +322,18 @@ impl State {
                 .enumerate()
                 .map(|(i, e)| (i, names(&e.write, node)))
                 .collect();
-            (bit(c.lapsed), queue, c.look.as_ref().map(|look| look.nodes[node]))
+            (bit(&c.lapsed), queue, c.look.as_ref().map(|look| look.nodes[node]))
         });
         let air: Vec<bool> = self.air.iter().map(|r| concerns(r, node)).collect();
-        let failures = self.pools.map(|p| p.failures.map(bit));
+        let failures: Vec<bool> = self.pools.iter().flat_map(|p| p.failures.iter().map(bit)).collect();
         hash::of(&(self.nodes[node], roles, of_controllers, air, failures))
     }
 
     /// The same state with other numbers for the nodes.
-    pub(crate) fn rename(&mut self, to: [u8; NODES]) {
-        let old = self.nodes;
-        for (node, here) in old.iter().enumerate() {
-            self.nodes[usize::from(to[node])] = *here;
-        }
+    pub(crate) fn rename(&mut self, to: &[No]) {
+        rename_nodes(&mut self.nodes, to);
         self.slots.iter_mut().for_each(|l| rename_lease(l, to));
-        for pool in &mut self.pools {
-            pool.failures = pool.failures.map(|bits| rename_bits(bits, to));
-        }
+        rename_pools(&mut self.pools, to);
         for request in &mut self.air {
             match request {
                 Request::Berth { lease, node, .. } => {
@@ -328,17 +345,12 @@ impl State {
             }
         }
         for controller in &mut self.controllers {
-            controller.lapsed = rename_bits(controller.lapsed, to);
+            controller.lapsed = controller.lapsed.renamed(to);
             controller.queue.iter_mut().for_each(|e| rename_write(&mut e.write, to));
             if let Some(look) = &mut controller.look {
-                let old = look.nodes;
-                for (node, here) in old.iter().enumerate() {
-                    look.nodes[usize::from(to[node])] = *here;
-                }
+                rename_nodes(&mut look.nodes, to);
                 look.slots.iter_mut().for_each(|l| rename_lease(l, to));
-                for pool in &mut look.pools {
-                    pool.failures = pool.failures.map(|bits| rename_bits(bits, to));
-                }
+                rename_pools(&mut look.pools, to);
             }
         }
     }
@@ -359,16 +371,24 @@ fn concerns(request: &Request, node: usize) -> bool {
     }
 }
 
-/// Bits that stand for nodes, with the nodes' new numbers.
-pub fn rename_bits(bits: u8, to: [u8; NODES]) -> u8 {
-    (0..NODES)
-        .filter(|n| bits & (1 << n) != 0)
-        .fold(0, |new, n| new | 1 << to[n])
+/// What is indexed by nodes, by their new numbers.
+pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[No]) {
+    let old = nodes.to_vec();
+    for (here, new) in old.into_iter().zip(to) {
+        nodes[usize::from(*new)] = here;
+    }
+}
+
+/// Pools, with the nodes' new numbers.
+pub fn rename_pools(pools: &mut [Pool], to: &[No]) {
+    for failed in pools.iter_mut().flat_map(|p| &mut p.failures).filter(|f| !f.is_empty()) {
+        *failed = failed.renamed(to);
+    }
 }
 
 /// A Lease, with the nodes' new numbers.
-pub fn rename_lease(lease: &mut Lease, to: [u8; NODES]) {
-    let new = |node: &mut u8| {
+pub fn rename_lease(lease: &mut Lease, to: &[No]) {
+    let new = |node: &mut No| {
         if let Some(new) = to.get(usize::from(*node)) {
             *node = *new;
         }
@@ -382,15 +402,24 @@ pub fn rename_lease(lease: &mut Lease, to: [u8; NODES]) {
 }
 
 /// A controller's write, with the nodes' new numbers.
-pub fn rename_write(write: &mut Write, to: [u8; NODES]) {
+pub fn rename_write(write: &mut Write, to: &[No]) {
     match write {
         Write::Berth { lease, offer, .. } => {
             rename_lease(lease, to);
-            if let Some((unavailable, _)) = offer {
-                *unavailable = rename_bits(*unavailable, to);
+            if let Some(sight) = offer.as_mut().filter(|s| {
+                ***s != Sight {
+                    limit: s.limit,
+                    closed: s.closed,
+                    ..Sight::default()
+                }
+            }) {
+                let sight = Arc::make_mut(sight);
+                sight.unavailable = sight.unavailable.renamed(to);
+                sight.excluded = sight.excluded.renamed(to);
+                sight.away = sight.away.renamed(to);
             }
         }
         Write::Publish { node, .. } => *node = to[usize::from(*node)],
-        Write::Pool { failures, .. } => *failures = failures.map(|bits| rename_bits(bits, to)),
+        Write::Pool { failures, .. } => failures.iter_mut().for_each(|f| *f = f.renamed(to)),
     }
 }

@@ -1,11 +1,10 @@
 //! The worlds: each small, each with other things that go wrong.
 
 use crate::fault::Fault::{
-    self, AgentCrash, Block, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude, Finalize, Inhibit,
-    Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize, Retry, Rival, Rollback, Second,
-    StaleRead, StaleWatch,
+    self, AgentCrash, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude, Finalize, Fleet,
+    Forget, Inhibit, Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize, Retry, Rival,
+    Rollback, Second, StaleRead, StaleWatch, Window,
 };
-use crate::state::SLOTS;
 use crate::world::World;
 
 /// A world in which nothing goes wrong: three nodes with the first image staged, one berth.
@@ -14,7 +13,12 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         name,
         about,
         nodes: 3,
-        split: SLOTS,
+        pools: vec![3],
+        spread: false,
+        windows: false,
+        waves: false,
+        zones: 0,
+        servers: 0,
         capacity: (1, 1),
         images: &[2],
         bad: 0,
@@ -52,8 +56,8 @@ fn processes(with: With<'_>) -> Vec<World> {
     };
     vec![
         with(
-            calm("crash", "every process dies once, at any step"),
-            &[(AgentCrash, 3), (ControllerCrash, 2)],
+            calm("crash", "processes die, at any step"),
+            &[(AgentCrash, 2), (ControllerCrash, 1)],
             &[(Late, 1)],
         ),
         with(
@@ -90,6 +94,10 @@ fn processes(with: With<'_>) -> Vec<World> {
 /// Admins change their minds.
 fn admins(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
+    let two = |world: World| World {
+        capacity: (2, 2),
+        ..world
+    };
     let shrinks = |world: World| World {
         capacity: (2, 1),
         ..world
@@ -98,7 +106,10 @@ fn admins(with: With<'_>) -> Vec<World> {
         images: &[2, 3],
         ..world
     };
-    let pools = |world: World| World { split: 1, ..world };
+    let pools = |world: World| World {
+        pools: vec![1, 2],
+        ..world
+    };
     vec![
         with(
             shrinks(calm("capacity", "the capacity grows and shrinks, nodes are cordoned")),
@@ -129,6 +140,40 @@ fn admins(with: With<'_>) -> Vec<World> {
             pair(calm("cordon", "admins cordon and uncordon, Nodes get NotReady")),
             &[(Cordon, 2), (Meddle, 1), (NotReady, 1), (AgentCrash, 1)],
             &[(Late, 1)],
+        ),
+        with(
+            World {
+                windows: true,
+                ..pair(calm(
+                    "window",
+                    "windows open and close, the clock is lost, the fleet is paused",
+                ))
+            },
+            &[(Window, 2), (Clock, 1), (Fleet, 1), (AgentCrash, 1)],
+            &[(Window, 1), (Late, 1)],
+        ),
+        with(
+            World {
+                waves: true,
+                ..two(calm("waves", "a canary before the others"))
+            },
+            &[(Cordon, 1)],
+            &[(Election, 1), (Late, 1), (Power, 1), (AgentCrash, 1)],
+        ),
+        with(
+            World {
+                pools: vec![2, 1],
+                spread: true,
+                servers: 3,
+                ..two(calm("servers", "a control plane of three in two pools"))
+            },
+            &[(Election, 1)],
+            &[(NotReady, 1), (Late, 1), (Power, 1)],
+        ),
+        with(
+            pair(calm("forget", "BootcNodes are deleted, at any step of a turn")),
+            &[(Forget, 2), (AgentCrash, 1), (ControllerCrash, 1)],
+            &[(Late, 1), (StaleWatch, 1)],
         ),
         with(
             calm("exclude", "nodes are excluded in the middle of their turn"),

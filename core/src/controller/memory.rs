@@ -7,6 +7,7 @@ use std::time::Duration;
 use berth_api::berth::{Berth, BerthState, Offer};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{WaveState, WaveStatus};
+use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeUid, PoolName};
 
 use crate::Moment;
@@ -32,7 +33,19 @@ impl Offers {
                     open.insert(lease.to_owned(), (offer.clone(), since));
                 }
                 // It takes offers after all.
-                BerthState::Held(holding) => drop(self.lapses.remove(&holding.uid)),
+                BerthState::Held(holding) => {
+                    self.lapses.remove(&holding.uid);
+                    if Bug::ExpiredBerthStolen.is_awake() {
+                        let since = self.open.get(lease).map_or(now, |(_, since)| *since);
+                        let offer = Offer {
+                            node: holding.node.clone(),
+                            uid: holding.uid.clone(),
+                            target: holding.target.clone(),
+                            open_until: None,
+                        };
+                        open.insert(lease.to_owned(), (offer, since));
+                    }
+                }
                 BerthState::Closed(_) => {}
             }
         }

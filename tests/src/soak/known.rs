@@ -28,6 +28,9 @@ pub fn known(bug: Bug) -> Known {
         Bug::NoUidCheck => FoundBy(310),
         Bug::ShrinkAtOnce => FoundBy(55),
         Bug::ReopenBeforeRecorded => FoundBy(41),
+        Bug::GateIgnored => OutOfReach("no rollout has an offer that its gate forbids and that the judge sees"),
+        Bug::SecondServer => OutOfReach("no rollout has a control plane of several simulated nodes"),
+        Bug::OldLookTrusted => OutOfReach("nothing lets two agents act on one host"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
         Bug::NoEpochStamp => {
             OutOfReach("what a deposed leader writes late loses: the new one has changed that berth first")

@@ -22,6 +22,7 @@
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
 //! | sign of life | unknown; in a turn anew | anew | | | |
 //! | 30 s with a host that cannot be used | anew | | | | |
+//! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
 
 use std::mem::{Discriminant, discriminant};
@@ -31,6 +32,7 @@ use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
+use berth_api::seeded::Bug;
 
 use crate::agent::facts::{
     ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble,
@@ -107,6 +109,8 @@ pub struct Turn {
     pub counted: bool,
     /// End of the turn, in words.
     pub message: String,
+    /// Phase of the berth as this process wrote it last.
+    pub wrote: Option<Discriminant<HoldPhase>>,
     /// The last change of what is staged that ended well, until something else was decided.
     pub changed: Option<Discriminant<Step>>,
 }
@@ -391,7 +395,7 @@ impl Knowledge {
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
-            Event::Berths(berths) => self.berths = Some(berths),
+            Event::Berths(berths) => self.berths_read(berths),
             Event::Heartbeat => self.heartbeat(),
             Event::Begins(step) => self.begins(step, now),
             Event::Ends(step, ending) => self.ends(step, ending, now),
@@ -399,6 +403,18 @@ impl Knowledge {
             Event::Unreadable => self.cluster_node = ClusterNode::Unread,
         }
         self.recall(now);
+    }
+
+    /// A berth in another phase than this process wrote it last is another process's work, or was written before this one
+    /// began: what that one did to the host is not known, and what it sent may still arrive.
+    fn berths_read(&mut self, berths: Vec<Berth>) {
+        self.berths = Some(berths);
+        let phase = self.holding().map(|holding| discriminant(&holding.phase));
+        if phase.is_some() && phase != self.turn.wrote && !Bug::OldLookTrusted.is_awake() {
+            self.turn.wrote = phase;
+            self.fenced = false;
+            self.fresh = false;
+        }
     }
 
     fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>) {
@@ -499,6 +515,12 @@ impl Knowledge {
         if step.writes_berth() {
             self.fenced = false;
         }
+        self.turn.wrote = match step {
+            Step::Commit(_) | Step::Relicense(..) => Some(discriminant(&HoldPhase::Committed)),
+            Step::Uncommit(_) => Some(discriminant(&HoldPhase::Taken)),
+            Step::Release(_, outcome, _) => Some(discriminant(&HoldPhase::Releasing(*outcome))),
+            _ => self.turn.wrote,
+        };
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
             Step::StartPull(image) => {
@@ -518,6 +540,7 @@ impl Knowledge {
             }
             Step::Take(_) => {
                 self.begin_turn();
+                self.turn.wrote = Some(discriminant(&HoldPhase::Taken));
                 self.begin_to_drain(now);
                 self.past.turn_begins();
             }

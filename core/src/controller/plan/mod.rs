@@ -317,8 +317,8 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
         let may = candidates::wanted(member, &plan.failures).and_then(|target| match () {
             () if facts.confirmed_gone.contains(&member.uid) => Err(Wait::OtherNode),
             () if occupancy.has(&member.uid) => Err(Wait::HasBerth),
-            () if facts.gate.is_some() => Err(Wait::Gate),
-            () if plan.gate.is_some() => Err(Wait::Halted),
+            () if facts.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(Wait::Gate),
+            () if plan.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(Wait::Halted),
             () => candidates::gated(facts, progress, member, at_work, now).map_or(Ok(target), Err),
         });
         let may = may.and_then(|target| {

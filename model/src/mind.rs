@@ -1,0 +1,368 @@
+//! The agent's [`Knowledge`] that ships, and the few bytes that the model keeps of it and of the memory on the host.
+
+use std::mem::discriminant;
+use std::time::Duration;
+
+use berth_api::berth::Outcome;
+use berth_api::node::{Deployment, Failure, Turn as BadTurn};
+use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Os as HostOs, Past, PullFacts};
+use berth_core::agent::knowledge::{Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
+use berth_core::agent::node::{CordonRecord, NodeFacts};
+use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE};
+use berth_core::{Moment, Now};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::decide::{View, desired};
+use crate::rich;
+use crate::state::{Agent, Begun, Cordon, Ended, Host, Image, Lease, Object, Os, Phase, Reboot, Seen};
+
+/// Longer than anything is waited for, and shorter than what is believed of the time before a process began.
+const OVER: Duration = Duration::from_secs(23 * 3600);
+
+/// The phases of a berth, whatever came of the turn.
+const PHASES: [Phase; 3] = [Phase::Taken, Phase::Committed, Phase::Releasing(Outcome::Updated)];
+
+/// The moment at which every agent decides.
+pub fn now() -> Now {
+    Now {
+        wall: rich::NOW,
+        clock: Moment::after(Duration::from_secs(1 << 24)),
+        chance: 0.0,
+    }
+}
+
+fn ago(time: Duration) -> Moment {
+    Moment::after(Duration::from_secs(1 << 24).saturating_sub(time))
+}
+
+/// What an agent knows, and the memory on its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mind {
+    /// What it knows.
+    pub agent: Agent,
+    /// What its host remembers; what else is there of the host is not to be looked at.
+    pub host: Host,
+}
+
+/// The knowledge of an agent.
+pub fn knowledge(view: &View) -> Knowledge {
+    let (agent, host) = (&view.agent, &view.host);
+    let began = |begun: Begun| match begun {
+        Begun::No => None,
+        Begun::Lately => Some(Duration::ZERO),
+        Begun::LongAgo => Some(OVER),
+    };
+    let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now());
+    knowledge.published_for = Some(rich::uid(0, agent.published));
+    knowledge.desired = desired(view.spec);
+    knowledge.os = os(agent.os);
+    knowledge.fresh = agent.fresh;
+    knowledge.finalization_failed = host.unfinalized;
+    knowledge.pulled = rich::some_digest(agent.pulled);
+    knowledge.cluster_node = match agent.node {
+        Seen::Unread => ClusterNode::Unread,
+        Seen::Gone => ClusterNode::Gone,
+        Seen::Is(object, _) => ClusterNode::Is(node(&object)),
+    };
+    knowledge.fenced = agent.fenced;
+    knowledge.turn = turn(agent);
+    knowledge.draining = began(host.drain).map(|before| Since {
+        at: now().clock,
+        before,
+    });
+    knowledge
+}
+
+/// Reads all that every decision needs, as the agent does at the beginning of a pass.
+pub fn gather(knowledge: &mut Knowledge, view: &View) {
+    let host = &view.host;
+    let mut after = |event| knowledge.after(event, &now());
+    after(Event::Published {
+        desired: desired(view.spec),
+        uid: view.spec.map(|spec| rich::uid(0, spec.uid)),
+        status: None,
+    });
+    let mut services = Services::under(rich::boot(0));
+    services.shutting_down = host.down;
+    services.clock_synchronized = Some(true);
+    if host.inhibited {
+        services.inhibitors = vec!["somebody".to_owned()];
+    }
+    after(Event::Services(services));
+    let failed = || HostFailure {
+        reason: "PullFailed",
+        message: String::new(),
+        retry: true,
+    };
+    after(Event::Pull(match host.ended {
+        _ if host.down => PullReading::None,
+        Ended::Well(image) => PullReading::Succeeded(rich::digest(image)),
+        Ended::Badly(image) => PullReading::Failed {
+            digest: rich::digest(image),
+            failure: failed(),
+        },
+        Ended::No if host.pull != 0 => PullReading::Running(PullFacts {
+            digest: rich::digest(host.pull),
+            progress: None,
+        }),
+        Ended::No => PullReading::None,
+    }));
+    let berths = (0..).zip(&view.berths).filter_map(|(index, (pool, berth))| {
+        let lease = Lease { epoch: 0, is: *berth };
+        rich::berth((*pool, index), &lease, rich::OWN_EPOCH)
+    });
+    after(Event::Berths(berths.collect()));
+}
+
+/// Something that an agent is told between two decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Told {
+    /// The deployments, as they are.
+    Looked(Os),
+    /// The Node, as it is.
+    Node(Option<Object>),
+    /// It is time for a sign of life.
+    Heartbeat,
+}
+
+/// What an agent knows after that.
+pub fn told(view: &View, told: Told) -> Mind {
+    let mut knowledge = knowledge(view);
+    gather(&mut knowledge, view);
+    let event = match told {
+        Told::Looked(seen) => Event::Looked(Look {
+            os: os(Some(seen)),
+            rivals: vec![],
+            finalization_failed: view.host.unfinalized,
+        }),
+        Told::Node(object) => Event::NodeRead(object.map_or(ClusterNode::Gone, |o| ClusterNode::Is(node(&o)))),
+        Told::Heartbeat => Event::Heartbeat,
+    };
+    knowledge.after(event, &now());
+    mind(&knowledge, view)
+}
+
+/// The few bytes of it.
+pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
+    let turn = &knowledge.turn;
+    // What was written last is asked only of who holds a berth.
+    let holds = knowledge.holding().is_some();
+    let deployments = knowledge.os.deployments();
+    let agent = Agent {
+        published: knowledge.published_for.as_ref().map_or(0, rich::generation),
+        os: deployments.map(|d| Os {
+            booted: rich::image(d.booted.digest.as_ref()),
+            staged: d.staged.as_ref().map_or(0, |s| rich::image(s.digest.as_ref())),
+            locked: d.staged.as_ref().is_some_and(|s| s.locked),
+        }),
+        fresh: knowledge.fresh,
+        pulled: rich::image(knowledge.pulled.as_ref()),
+        node: match &knowledge.cluster_node {
+            ClusterNode::Unread => Seen::Unread,
+            ClusterNode::Gone => Seen::Gone,
+            // What was read is with the state.
+            ClusterNode::Is(_) => Seen::Is(Object::default(), false),
+        },
+        fenced: knowledge.fenced && holds,
+        restored: turn.restored,
+        drained: turn.drain.done,
+        reboot: reboot(turn),
+        counted: turn.counted,
+        // Where nothing was read since, it makes no difference.
+        wrote: turn
+            .wrote
+            .filter(|_| holds && (knowledge.fresh || knowledge.fenced))
+            .and_then(|wrote| PHASES.into_iter().find(|p| discriminant(&rich::phase(*p)) == wrote)),
+    };
+    let since = |since: Since| match since.before {
+        Duration::ZERO => Begun::Lately,
+        _ => Begun::LongAgo,
+    };
+    let host = Host {
+        drain: knowledge.draining.map_or(Begun::No, since),
+        ended: if view.host.down { view.host.ended } else { Ended::No },
+        ..remembered(view.host, &knowledge.past)
+    };
+    // What began with a boot that is proven by now makes no difference any more.
+    let proof = if knowledge.proving.is_some() {
+        host.proof
+    } else {
+        Begun::No
+    };
+    let host = Host { proof, ..host };
+    Mind { agent, host }
+}
+
+fn os(seen: Option<Os>) -> HostOs {
+    let deployment = |image: Image, locked: bool| Deployment {
+        digest: rich::some_digest(image),
+        locked,
+        ..Deployment::default()
+    };
+    seen.map_or(HostOs::Unknown, |os| {
+        HostOs::Bootc(Box::new(Deployments {
+            booted: deployment(os.booted, false),
+            staged: (os.staged != 0).then(|| deployment(os.staged, os.locked)),
+            rollback: None,
+        }))
+    })
+}
+
+fn turn(agent: &Agent) -> Turn {
+    let blocked = |time| Some(("refused".to_owned(), ago(time)));
+    let (reboot_asked, reboot_blocked) = match agent.reboot {
+        Reboot::No => (None, None),
+        Reboot::Asked => (Some(ago(Duration::ZERO)), None),
+        Reboot::Late => (Some(ago(REBOOT_GRACE)), None),
+        Reboot::Long => (Some(ago(REBOOT_GRACE + REBOOT_AGAIN)), None),
+        Reboot::Blocked => (None, blocked(Duration::ZERO)),
+        Reboot::BlockedLong => (None, blocked(REBOOT_AGAIN)),
+    };
+    Turn {
+        drain: DrainFacts {
+            done: agent.drained,
+            ..DrainFacts::default()
+        },
+        reboot_asked,
+        reboot_blocked,
+        restored: agent.restored,
+        counted: agent.counted,
+        wrote: agent.wrote.map(|phase| discriminant(&rich::phase(phase))),
+        ..Turn::default()
+    }
+}
+
+fn reboot(turn: &Turn) -> Reboot {
+    let since = |moment: Moment| now().clock.since(moment);
+    match (&turn.reboot_blocked, turn.reboot_asked) {
+        (Some((_, at)), _) if since(*at) >= REBOOT_AGAIN => Reboot::BlockedLong,
+        (Some(_), _) => Reboot::Blocked,
+        (None, Some(at)) if since(at) >= REBOOT_GRACE + REBOOT_AGAIN => Reboot::Long,
+        (None, Some(at)) if since(at) >= REBOOT_GRACE => Reboot::Late,
+        (None, Some(_)) => Reboot::Asked,
+        (None, None) => Reboot::No,
+    }
+}
+
+fn node(object: &Object) -> NodeFacts {
+    let record = |unschedulable| CordonRecord {
+        berth: String::new(),
+        unschedulable,
+    };
+    NodeFacts {
+        uid: rich::uid(0, object.uid),
+        resource_version: String::new(),
+        unschedulable: object.unschedulable,
+        ready: object.ready,
+        boot_id: Some(rich::boot(object.boot)),
+        cordon: match object.cordon {
+            Cordon::No => None,
+            Cordon::OverSchedulable => Some(record(false)),
+            Cordon::OverCordoned => Some(record(true)),
+        },
+        excluded: object.excluded,
+    }
+}
+
+fn began(begun: Begun) -> Option<Timestamp> {
+    match begun {
+        Begun::No => None,
+        Begun::Lately => Some(rich::NOW),
+        Begun::LongAgo => Some(rich::NOW - SignedDuration::from_hours(23)),
+    }
+}
+
+/// The memory on a host.
+fn past(host: &Host) -> Past {
+    let later = Time::from(rich::NOW + SignedDuration::from_secs(60));
+    let at = |waits: bool| if waits { later.clone() } else { Time::from(rich::NOW) };
+    let failed = (1..8).filter(|i| host.failed & (1 << i) != 0).map(rich::digest);
+    Past {
+        failure: host.pull_backoff.then(|| Failure {
+            reason: String::new(),
+            message: String::new(),
+            digest: rich::some_digest(host.ours),
+            attempts: 1,
+            next_try_time: at(true),
+        }),
+        last_turn: (host.turn != 0).then(|| BadTurn {
+            outcome: Outcome::NotApplied.as_str().to_owned(),
+            message: String::new(),
+            digest: rich::digest(host.turn),
+            attempts: 1,
+            next_try_time: at(host.backoff),
+        }),
+        failed_digests: failed.collect(),
+        staged_by_us: rich::some_digest(host.ours),
+        not_applied: (host.not_applied.1 > 0).then(|| (rich::digest(host.not_applied.0), host.not_applied.1.into())),
+        tried: rich::some_digest(host.tried),
+        unproven_boot: host.relicensed.then(|| rich::boot(0)),
+        retry_token: (host.token != 0).then(|| host.token.to_string()),
+        drain_began: began(host.drain),
+        proof_began: began(host.proof).map(|at| (rich::boot(0), at)),
+        ..Past::default()
+    }
+}
+
+/// The host with this memory.
+fn remembered(host: Host, past: &Past) -> Host {
+    Host {
+        pull_backoff: past.failure.is_some(),
+        turn: past.last_turn.as_ref().map_or(0, |t| rich::image(Some(&t.digest))),
+        backoff: past.last_turn.as_ref().is_some_and(|t| t.next_try_time.0 > rich::NOW),
+        failed: past
+            .failed_digests
+            .iter()
+            .fold(0, |bits, d| bits | 1 << rich::image(Some(d))),
+        ours: rich::image(past.staged_by_us.as_ref()),
+        not_applied: past
+            .not_applied
+            .as_ref()
+            .map_or((0, 0), |(d, n)| (rich::image(Some(d)), (*n).min(9) as u8)),
+        tried: rich::image(past.tried.as_ref()),
+        relicensed: past.unproven_boot == Some(rich::boot(0)),
+        token: past.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),
+        proof: match &past.proof_began {
+            Some((_, at)) if *at < rich::NOW => Begun::LongAgo,
+            Some(_) => Begun::Lately,
+            None => Begun::No,
+        },
+        ..host
+    }
+}
+
+impl Mind {
+    /// Gives an agent and its host this mind.
+    pub fn settle(&self, agent: &mut Agent, host: &mut Host) {
+        let node = match self.agent.node {
+            Seen::Is(..) => agent.node,
+            other => other,
+        };
+        *agent = Agent { node, ..self.agent };
+        let Host {
+            booted,
+            previous,
+            staged,
+            locked,
+            pull,
+            down,
+            inhibited,
+            blocked,
+            unfinalized,
+            ..
+        } = *host;
+        *host = Host {
+            booted,
+            previous,
+            staged,
+            locked,
+            pull,
+            down,
+            inhibited,
+            blocked,
+            unfinalized,
+            ..self.host
+        };
+    }
+}

@@ -1,0 +1,162 @@
+//! Rollouts of large worlds at random: many on all cores, one that is huge, and the deliberate bugs.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use berth_api::seeded::{Bug, wake};
+use berth_model::moves::Memo;
+use berth_model::simulate::{huge, rollout};
+use berth_model::world::Broken;
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The first seed.
+    pub first: u64,
+    /// How many rollouts.
+    pub rollouts: u64,
+    /// Workers.
+    pub threads: usize,
+    /// Every move is shown.
+    pub history: bool,
+    /// The nodes of a huge rollout; 0: there is none.
+    pub huge: usize,
+    /// Rollouts for each deliberate bug at most; 0: none is looked for.
+    pub bugs: u64,
+}
+
+/// Bugs that need two or three things at one moment, which few rollouts have: the explorer finds them.
+const OUT_OF_REACH: &[Bug] = &[
+    Bug::NoEpochStamp,
+    Bug::NoHeldLimit,
+    Bug::OfferForAnotherDigest,
+    Bug::SearchInNewPoolOnly,
+    Bug::ShrinkAtOnce,
+    Bug::OldLookTrusted,
+];
+
+/// What some rollouts came to.
+#[derive(Debug, Default)]
+struct Sum {
+    rollouts: AtomicUsize,
+    moves: AtomicUsize,
+    faults: AtomicUsize,
+    /// The least seed that breaks a rule, and which.
+    found: Mutex<Option<(u64, Broken)>>,
+}
+
+/// Runs it all, and tells.
+pub fn run(plan: &Plan) -> ExitCode {
+    println!("simulation: seed {}", plan.first);
+    let began = Instant::now();
+    let sum = rollouts(plan, plan.rollouts, false);
+    println!(
+        "{} rollouts  {} moves, {} faults  {:.1} s",
+        sum.rollouts.load(Ordering::Relaxed),
+        sum.moves.load(Ordering::Relaxed),
+        sum.faults.load(Ordering::Relaxed),
+        began.elapsed().as_secs_f64()
+    );
+    let found = sum.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut well = found.is_none();
+    if let Some((seed, broken)) = found {
+        println!(
+            "BROKEN: {} in the rollout of seed {seed}; again: make simulate SEED={seed} ROLLOUTS=1",
+            broken.0
+        );
+        let again = rollout(seed, &mut Memo::default(), true);
+        let from = if plan.history {
+            0
+        } else {
+            again.history.len().saturating_sub(120)
+        };
+        again.history.iter().skip(from).for_each(|line| println!("  {line}"));
+    } else if plan.history {
+        let again = rollout(plan.first, &mut Memo::default(), true);
+        again.history.iter().for_each(|line| println!("  {line}"));
+    }
+    if plan.huge > 0 {
+        well &= one_huge(plan);
+    }
+    if plan.bugs > 0 {
+        let missed = Bug::ALL.iter().filter(|bug| !bug_is_found(plan, **bug)).count();
+        well &= missed == 0;
+    }
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// So many rollouts on all cores. `quick`: until one breaks a rule.
+fn rollouts(plan: &Plan, most: u64, quick: bool) -> Sum {
+    let (sum, next, stop) = (Sum::default(), AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..plan.threads {
+            scope.spawn(|| {
+                let mut memo = Memo::default();
+                while !stop.load(Ordering::Relaxed) {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= most {
+                        break;
+                    }
+                    let seed = plan.first.wrapping_add(at);
+                    let one = rollout(seed, &mut memo, false);
+                    sum.rollouts.fetch_add(1, Ordering::Relaxed);
+                    sum.moves.fetch_add(one.moves, Ordering::Relaxed);
+                    sum.faults.fetch_add(one.faults, Ordering::Relaxed);
+                    if let Some(broken) = one.broken {
+                        let mut found = sum.found.lock().unwrap_or_else(PoisonError::into_inner);
+                        if found.is_none_or(|(other, _)| seed < other) {
+                            *found = Some((seed, broken));
+                        }
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    if quick && one.broken.is_some() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    sum
+}
+
+fn one_huge(plan: &Plan) -> bool {
+    let began = Instant::now();
+    let before = peak();
+    let huge = huge(plan.huge, plan.first, &mut Memo::default());
+    let memory = peak().saturating_sub(before);
+    println!(
+        "1 rollouts of {} nodes  {} rounds  {:.1} s  {} bytes per node",
+        huge.nodes,
+        huge.rounds,
+        began.elapsed().as_secs_f64(),
+        memory / huge.nodes.max(1)
+    );
+    if let Some(broken) = huge.broken {
+        println!("BROKEN: {} with {} nodes", broken.0, huge.nodes);
+    }
+    huge.broken.is_none()
+}
+
+/// The most memory that this process has had so far, in bytes; 0 where nobody says.
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
+fn bug_is_found(plan: &Plan, bug: Bug) -> bool {
+    wake(Some(bug));
+    let sum = rollouts(plan, plan.bugs, true);
+    wake(None);
+    let rollouts = sum.rollouts.load(Ordering::Relaxed);
+    let found = sum.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match found {
+        Some((_, broken)) => println!("bug {}: caught by {:?} in {rollouts} rollouts", bug.name(), broken.0),
+        None if OUT_OF_REACH.contains(&bug) => println!("bug {}: out of reach of rollouts", bug.name()),
+        None => println!("bug {}: NOT FOUND in {rollouts} rollouts", bug.name()),
+    }
+    found.is_some() || OUT_OF_REACH.contains(&bug)
+}

@@ -1,0 +1,316 @@
+//! What the controller's watches show of the world, in the types that ship: Nodes, BootcNodes, pools and berths. What
+//! was made once of a node is kept, for most of them are as they were.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use berth_api::keys;
+use berth_api::node::{BootcNodeSpec, DesiredImage, Phase, Staging};
+use berth_api::pool::{
+    BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, PlatformDigest, PoolImage,
+    Rollout, Target, Wave, Window,
+};
+use berth_api::quantity::Quantity;
+use berth_core::Moment;
+use berth_core::controller::snapshot::{Entry, Snapshot};
+use berth_core::controller::view::{BadTurn, HostContent, HostView, LeaseView, NodeView, PoolView, Report};
+use k8s_openapi::api::coordination::v1::Lease as Object;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use crate::hash::Fast;
+use crate::planner::{SeenNode, View};
+use crate::rich;
+use crate::state::{Berth, Cordon, Image, Lease, NONE, No, Pool, Spec, Status};
+use crate::world::World;
+
+/// The label of a Node that its pool selects by.
+const POOL: &str = "pool";
+/// The label of a Node in the first wave.
+const CANARY: &str = "canary";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const ARCHITECTURE: &str = "amd64";
+
+/// Projections of what was seen before.
+#[derive(Debug, Default)]
+pub struct Eyes {
+    nodes: HashMap<(No, SeenNode), Arc<NodeView>, Fast>,
+    hosts: HashMap<(No, Spec, Status), Arc<HostView>, Fast>,
+}
+
+impl Eyes {
+    /// What the watches show.
+    pub fn snapshot(&mut self, world: &World, view: &View) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        let mut nodes = BTreeMap::new();
+        let mut hosts = BTreeMap::new();
+        for (number, seen) in (0..).zip(&view.nodes) {
+            let name = rich::name(number);
+            if seen.object.there {
+                nodes.insert(name.to_string(), entry(self.node(number, seen)));
+            }
+            if let Some(spec) = seen.spec {
+                hosts.insert(name.to_string(), entry(self.host(number, spec, seen.status)));
+            }
+        }
+        let pool = |(number, pool): (u8, &Pool)| {
+            let name = rich::pool(number);
+            let view = PoolView {
+                object: Ok(object(world, number, pool)),
+                name: name.clone(),
+            };
+            (name.to_string(), entry(Arc::new(view)))
+        };
+        snapshot.pools = Arc::new((0..).zip(&view.pools).map(pool).collect());
+        snapshot.nodes = Arc::new(nodes);
+        snapshot.hosts = Arc::new(hosts);
+        snapshot
+    }
+
+    fn node(&mut self, number: No, seen: &SeenNode) -> Arc<NodeView> {
+        // What the kubelet and the agent say elsewhere makes no difference here.
+        let key = SeenNode {
+            spec: None,
+            status: Status::default(),
+            ..*seen
+        };
+        let known = self.nodes.entry((number, key));
+        known.or_insert_with(|| Arc::new(node(number, seen))).clone()
+    }
+
+    fn host(&mut self, number: No, spec: Spec, status: Status) -> Arc<HostView> {
+        let known = self.hosts.entry((number, spec, status));
+        known.or_insert_with(|| Arc::new(host(number, spec, status))).clone()
+    }
+
+    /// Forgets what was seen, when it has become much.
+    pub fn rest(&mut self, most: usize) {
+        if self.nodes.len() > most {
+            self.nodes.clear();
+        }
+        if self.hosts.len() > most {
+            self.hosts.clear();
+        }
+    }
+}
+
+fn entry<V>(view: Arc<V>) -> Entry<V> {
+    Entry {
+        view,
+        version: String::new(),
+        heard: Moment::default(),
+    }
+}
+
+fn node(number: No, seen: &SeenNode) -> NodeView {
+    let mut labels = BTreeMap::new();
+    let mut label = |key: &str, value: String| labels.insert(key.to_owned(), value);
+    if seen.labels.pool != NONE {
+        label(POOL, rich::pool(seen.labels.pool).to_string());
+    }
+    if seen.object.excluded {
+        label(keys::LABEL_EXCLUDE, String::new());
+    }
+    if seen.labels.canary {
+        label(CANARY, String::new());
+    }
+    if seen.labels.zone != 0 {
+        label(ZONE, seen.labels.zone.to_string());
+    }
+    if seen.labels.server {
+        label(keys::LABELS_CONTROL_PLANE[0], String::new());
+    }
+    NodeView {
+        name: rich::name(number),
+        uid: rich::uid(number, seen.object.uid),
+        labels,
+        ready: seen.object.ready,
+        unschedulable: seen.object.unschedulable,
+        our_cordon: seen.object.cordon != Cordon::No,
+        architecture: ARCHITECTURE.to_owned(),
+        addresses: seen
+            .labels
+            .server
+            .then(|| address(number).to_string())
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// The address of a node.
+pub fn address(number: No) -> IpAddr {
+    let [high, low] = number.to_be_bytes();
+    IpAddr::from([10, 0, high, low])
+}
+
+fn reference(image: Image) -> String {
+    format!("registry.example/os:{image}")
+}
+
+fn host(number: No, spec: Spec, status: Status) -> HostView {
+    let pool = (spec.pool != NONE).then(|| rich::pool(spec.pool).to_string());
+    let content = HostContent {
+        spec: BootcNodeSpec {
+            pool_name: pool.clone().unwrap_or_default(),
+            node_uid: rich::uid(number, spec.uid).to_string(),
+            image: (spec.image != 0).then(|| DesiredImage {
+                reference: format!("registry.example/os@{}", rich::digest(spec.image)),
+                digest: rich::digest(spec.image),
+                index_digest: rich::digest(spec.image),
+                version: None,
+            }),
+            staging: Staging::Allowed,
+            retry_token: (spec.token != 0).then(|| spec.token.to_string()),
+            reboot_timeout: "900s".to_owned(),
+            progress_interval: "5s".to_owned(),
+            ..BootcNodeSpec::default()
+        },
+        report: report(number, spec, status),
+        heartbeat: None,
+        told: vec![],
+    };
+    HostView {
+        uid: format!("{number}"),
+        generation: Some(2),
+        deleting: spec.deleting,
+        finalizers: vec![keys::FINALIZER_NODE.to_owned()],
+        owner: Some(rich::uid(number, spec.uid).to_string()),
+        pool_label: pool,
+        content: Ok(content),
+    }
+}
+
+fn report(number: No, _: Spec, status: Status) -> Report {
+    Report {
+        observed_generation: Some(if status.observed { 2 } else { 1 }),
+        node_uid: Some(rich::uid(number, status.uid).to_string()),
+        booted: rich::some_digest(status.booted),
+        staged: rich::some_digest(status.staged),
+        locked: status.staged != 0,
+        phase: status.released.then_some(Phase::Released),
+        last_turn: (status.turn != 0).then(|| BadTurn {
+            outcome: String::new(),
+            message: String::new(),
+            digest: rich::digest(status.turn),
+            attempts: 1,
+        }),
+        failed: (1..8)
+            .filter(|i| status.failed & (1 << i) != 0)
+            .map(rich::digest)
+            .collect(),
+        prepared: status.prepared,
+        retry_token: (status.token != 0).then(|| status.token.to_string()),
+        clock_synchronized: true,
+        ..Report::default()
+    }
+}
+
+/// Selects the Nodes with a label.
+fn with(key: &str, value: String) -> Option<LabelSelector> {
+    Some(LabelSelector {
+        match_labels: Some([(key.to_owned(), value)].into()),
+        match_expressions: None,
+    })
+}
+
+fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
+    let name = rich::pool(number);
+    let token = (pool.token != 0).then(|| pool.token.to_string());
+    let window = || Window {
+        schedule: "0 0 * * *".to_owned(),
+        duration: "12h".to_owned(),
+        ..Window::default()
+    };
+    let canary = || Wave {
+        name: CANARY.to_owned(),
+        node_selector: with(CANARY, String::new()),
+        ..Wave::default()
+    };
+    let rollout = Rollout {
+        paused: pool.paused,
+        max_unavailable: Some(Quantity::Nodes(pool.capacity.into())),
+        max_staging: Some(Quantity::Percent(100)),
+        waves: if world.waves { vec![canary()] } else { vec![] },
+        windows: if world.windows { vec![window()] } else { vec![] },
+        max_failures: u32::try_from(world.max_failures).ok(),
+        retry_token: token.clone(),
+        ..Rollout::default()
+    };
+    let spec = BootcNodePoolSpec {
+        node_selector: with(POOL, name.to_string()),
+        image: Some(PoolImage {
+            reference: Some(reference(pool.target)),
+        }),
+        rollout: Some(rollout),
+        drain: None,
+    };
+    let mut object = BootcNodePool::new(name.as_str(), spec);
+    object.status = Some(status(pool, token));
+    object
+}
+
+fn status(pool: &Pool, token: Option<String>) -> BootcNodePoolStatus {
+    let failures = (0..).zip(&pool.failures).filter(|(_, nodes)| !nodes.is_empty());
+    BootcNodePoolStatus {
+        target: Some(Target {
+            image: reference(pool.target),
+            digest: rich::digest(pool.target),
+            version: None,
+            platforms: vec![PlatformDigest {
+                architecture: ARCHITECTURE.to_owned(),
+                digest: rich::digest(pool.target),
+            }],
+            publish_time: None,
+        }),
+        berths: BerthCounts {
+            total: pool.published.into(),
+            ..BerthCounts::default()
+        },
+        failures: failures
+            .map(|(image, nodes)| DigestFailures {
+                digest: rich::digest(image),
+                nodes: nodes.iter().map(|n| rich::name(n).to_string()).collect(),
+                count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
+            })
+            .collect(),
+        retry_token: token,
+        ..BootcNodePoolStatus::default()
+    }
+}
+
+/// A berth as a list of Leases shows it.
+pub fn lease(world: &World, slot: usize, is: Berth, stamped: bool) -> Option<LeaseView> {
+    let epoch = if stamped { rich::OWN_EPOCH } else { rich::OTHER_EPOCH };
+    let berth = rich::berth(world.place(slot), &Lease { epoch: 0, is }, epoch)?;
+    let metadata = ObjectMeta {
+        name: Some(name(world, slot)),
+        ..ObjectMeta::default()
+    };
+    Some(LeaseView {
+        lease: Object { metadata, spec: None },
+        pool: berth.pool.clone(),
+        berth: Ok(berth),
+    })
+}
+
+/// The name of a berth's Lease.
+pub fn name(world: &World, slot: usize) -> String {
+    let (pool, index) = world.place(slot);
+    format!("{}-{index}", rich::pool(pool))
+}
+
+/// The spec of a BootcNode in the model's numbers.
+pub fn small_spec(spec: &BootcNodeSpec, deleting: bool) -> Spec {
+    let is_member = !spec.pool_name.is_empty();
+    Spec {
+        pool: if is_member {
+            rich::pool_number(&spec.pool_name.as_str().into())
+        } else {
+            NONE
+        },
+        uid: rich::generation(&spec.node_uid.as_str().into()),
+        image: rich::image(spec.image.as_ref().map(|i| &i.digest)),
+        token: spec.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),
+        deleting,
+    }
+}
