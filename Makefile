@@ -22,7 +22,7 @@ test-model: ## Explore the berths' model: the shipped decisions in small worlds,
 model: ## The same with more that goes wrong in one history. SECONDS_EACH=1800, WORLD=name.
 	@scripts/run.sh model
 
-simulate: ## Rollouts of the model at random in large worlds. SEED=1 replays, ROLLOUTS=10000.
+simulate: ## Rollouts of the model at random in large worlds. SEED=1 replays, ROLLOUTS=10000, HUGE=65000 adds one of so many nodes.
 	@scripts/run.sh simulate
 
 test-real: ## Run every scenario on real hosts (root, x86_64).

@@ -110,9 +110,9 @@ model_check() {
     cargo run --quiet -p berth-model --features seeded-bugs -- "$@"
 }
 
-# The model at random in large worlds: rollouts, one with as many nodes as a cluster can have, every deliberate bug.
+# The model at random in large worlds: rollouts, one with thousands of nodes, every deliberate bug.
 simulation() {
-    model_check --rollouts 300 --huge 65000 --bugs 40
+    model_check --rollouts 300 --huge 5000 --bugs 40
 }
 
 build_tests() {
@@ -152,7 +152,7 @@ case ${1:-} in
     simulate)
         prepare
         rm -rf "$logs"
-        model_check --rollouts "${ROLLOUTS:-10000}" --seed "${SEED:-1}"
+        model_check --rollouts "${ROLLOUTS:-10000}" --seed "${SEED:-1}" --huge "${HUGE:-0}"
         exit
         ;;
     test-real)

@@ -12,7 +12,7 @@ use berth_api::text::names;
 use berth_api::waves::is_control_plane;
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use berth_core::controller::facts::Pool;
-use berth_core::controller::plan::{Forecast, Plan, PoolFacts, Turn, Wait, forecast, plan};
+use berth_core::controller::plan::{BlockReason, Forecast, Plan, PoolFacts, Turn, forecast, plan};
 use berth_core::controller::quorum::Meanwhile;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -31,7 +31,7 @@ const NAMED: usize = 3;
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolPreview {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     /// The reference that its admin wrote.
     pub image: String,
@@ -58,7 +58,7 @@ pub struct PoolPreview {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewRow {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     /// The number of its turn, from 1; none when something is in its way that does not end by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +179,7 @@ impl<'a> Outlook<'a> {
     }
 
     /// Reason for which the plan offers the member nothing; none while the image is not resolved.
-    fn wait(&self, member: &Member<'_>) -> Option<Wait> {
+    fn wait(&self, member: &Member<'_>) -> Option<BlockReason> {
         let waits = self.plan.waiting.get(&NodeName::from(member.name.as_str())).copied();
         waits.filter(|_| self.target.is_some())
     }
@@ -218,28 +218,35 @@ impl<'a> Outlook<'a> {
     }
 
     /// Words of a row for a reason to wait: none where another column, or a line above, says it.
-    fn wait_words(&self, wait: Wait, member: &Member<'_>) -> Option<String> {
+    fn wait_words(&self, wait: BlockReason, member: &Member<'_>) -> Option<String> {
         let wave = || {
             let mut waves = self.plan.waves.iter();
             let active = waves.find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
             active.map_or_else(String::new, |wave| clean(&wave.name))
         };
         Some(match wait {
-            Wait::Wave => format!("waits for wave {}", wave()),
-            Wait::Soaking => format!("waits until wave {} has soaked", wave()),
-            Wait::NoImage => format!("the image has no manifest for {}", member.architecture()),
-            Wait::FailedBefore => "this digest failed here and is not tried again".to_owned(),
-            Wait::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),
-            Wait::NotPublished
-            | Wait::NotObserved
-            | Wait::NotPrepared
-            | Wait::ControlPlane(_)
-            | Wait::NoClock
-            | Wait::TooLate => wait.words().to_owned(),
-            Wait::UpToDate | Wait::NotStaged | Wait::Silent | Wait::HasBerth | Wait::Gate | Wait::Halted => {
+            BlockReason::Wave => format!("waits for wave {}", wave()),
+            BlockReason::Soaking => format!("waits until wave {} has soaked", wave()),
+            BlockReason::NoImage => format!("the image has no manifest for {}", member.architecture()),
+            BlockReason::FailedBefore => "this digest failed here and is not tried again".to_owned(),
+            BlockReason::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),
+            BlockReason::NotPublished
+            | BlockReason::NotObserved
+            | BlockReason::NotPrepared
+            | BlockReason::ControlPlane(_)
+            | BlockReason::NoClock
+            | BlockReason::TooLate => wait.words().to_owned(),
+            BlockReason::UpToDate
+            | BlockReason::NotStaged
+            | BlockReason::Silent
+            | BlockReason::HasBerth
+            | BlockReason::Gate
+            | BlockReason::Halted => {
                 return None;
             }
-            Wait::Unresolved | Wait::Fencing | Wait::Capacity | Wait::NoBerth => return None,
+            BlockReason::Unresolved | BlockReason::Fencing | BlockReason::Capacity | BlockReason::NoBerth => {
+                return None;
+            }
         })
     }
 
@@ -277,7 +284,7 @@ impl<'a> Outlook<'a> {
         let named = named.map(|member| {
             let wait = self
                 .wait(member)
-                .filter(|wait| matches!(wait, Wait::NoImage | Wait::FailedBefore));
+                .filter(|wait| matches!(wait, BlockReason::NoImage | BlockReason::FailedBefore));
             let why = wait.and_then(|wait| self.wait_words(wait, member));
             let why = why.unwrap_or_else(|| match member.ready() {
                 true => "it does not run the image".to_owned(),

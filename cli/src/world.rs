@@ -14,7 +14,7 @@ use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::memory::{Offers, Soaks};
 use berth_core::controller::plan::{How, PoolFacts, Use};
 use berth_core::controller::snapshot::{self, Entry};
-use berth_core::controller::view::{FleetView, HostView, LeaseView, NodeView, PoolView};
+use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DeserializeGuard;
@@ -156,7 +156,7 @@ fn is_clock_synchronized(pool: &Pool) -> bool {
 
 fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
     let pool = |object: &berth_api::pool::BootcNodePool| PoolView::of(DeserializeGuard(Ok(object.clone())));
-    let host = |object: &berth_api::node::BootcNode| HostView::of(DeserializeGuard(Ok(object.clone())));
+    let host = |object: &berth_api::node::BootcNode| BootcNodeView::of(DeserializeGuard(Ok(object.clone())));
     let fleet = snapshot.fleet.clone();
     let berths = snapshot
         .leases

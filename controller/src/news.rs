@@ -7,12 +7,12 @@ use tokio::sync::Notify;
 
 /// Changes since the last look: only the most urgent is kept.
 #[derive(Debug, Default)]
-pub struct Board {
+pub struct WakeQueue {
     latest: Mutex<Option<News>>,
     changed: Notify,
 }
 
-impl Board {
+impl WakeQueue {
     /// Notes a change.
     pub fn tell(&self, news: News) {
         let mut latest = self.lock();
@@ -84,7 +84,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_hears_of_nothing_less() {
-        let board = Board::default();
+        let board = WakeQueue::default();
         let hears = async |news| tokio::time::timeout(Duration::ZERO, board.wait(news)).await.is_ok();
         assert!(!hears(News::Later).await);
         board.tell(News::Later);
@@ -98,7 +98,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_is_woken() {
-        let board = Arc::new(Board::default());
+        let board = Arc::new(WakeQueue::default());
         let waiting = tokio::spawn({
             let board = board.clone();
             async move { board.wait(News::Now).await }

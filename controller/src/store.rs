@@ -12,7 +12,7 @@ use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
-use berth_core::controller::view::{FleetView, HostView, LeaseView, News, NodeView, PoolView, View};
+use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, News, NodeView, PoolView, View};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -22,7 +22,7 @@ use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::news::Board;
+use crate::news::WakeQueue;
 use crate::time;
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl<V: View> Table<V> {
 #[derive(Debug, Default)]
 struct Tables {
     pools: Table<PoolView>,
-    hosts: Table<HostView>,
+    hosts: Table<BootcNodeView>,
     nodes: Table<NodeView>,
     leases: Table<LeaseView>,
     fleets: Table<FleetView>,
@@ -100,7 +100,7 @@ struct Tables {
 #[derive(Debug, Clone, Default)]
 pub struct Store {
     tables: Arc<Mutex<Tables>>,
-    news: Arc<Board>,
+    news: Arc<WakeQueue>,
 }
 
 impl Store {
@@ -119,7 +119,7 @@ impl Store {
             Api::<DeserializeGuard<BootcNode>>::all(client.clone()),
             config(),
             |tables| &mut tables.hosts,
-            HostView::of,
+            BootcNodeView::of,
         );
         store.follow(
             Api::<Node>::all(client.clone()),
@@ -197,7 +197,7 @@ impl Store {
     }
 
     /// Changes since the last snapshot.
-    pub fn news(&self) -> &Board {
+    pub fn news(&self) -> &WakeQueue {
         &self.news
     }
 

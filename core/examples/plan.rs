@@ -18,11 +18,11 @@ use berth_api::{BootId, Digest, NodeName, NodeUid};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Occupied, Pool, Shared};
-use berth_core::controller::memory::{Leaves, Offers, Soaks};
+use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::plan::{self, PoolFacts};
 use berth_core::controller::publish::{self, HostWrite};
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
-use berth_core::controller::view::{HostView, LeaseView, NodeView, PoolView};
+use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView, PoolView};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -154,7 +154,7 @@ impl World {
             overdue: &BTreeSet::new(),
             confirmed_gone: &BTreeSet::new(),
             heard: &self.heard,
-            leaves: &Leaves::default(),
+            leaves: &StagingPermits::default(),
             fleet_paused: false,
         })
     }
@@ -192,7 +192,7 @@ fn node(n: usize, pool: &str) -> Result<NodeView> {
     Ok(NodeView::of(&serde_json::from_value(object)?))
 }
 
-fn host(n: usize, pool: &str, updated: bool) -> Result<HostView> {
+fn host(n: usize, pool: &str, updated: bool) -> Result<BootcNodeView> {
     let target = digest(2)?;
     let booted = digest(if updated { 2 } else { 1 })?;
     let image = |digest: &Digest| json!({ "image": "registry.example.com/os:2", "digest": digest, "locked": true });
@@ -213,7 +213,7 @@ fn host(n: usize, pool: &str, updated: bool) -> Result<HostView> {
             }],
         },
     });
-    Ok(HostView::of(serde_json::from_value(object)?))
+    Ok(BootcNodeView::of(serde_json::from_value(object)?))
 }
 
 fn pool(name: &str, berths: usize) -> Result<PoolView> {

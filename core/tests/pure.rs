@@ -1,4 +1,4 @@
-//! What decides must not be able to do anything: its dependencies have no way to wait, to ask or to look at a clock.
+//! Purity of the crate: its dependencies have no way to wait, to ask or to look at a clock.
 
 use std::process::Command;
 

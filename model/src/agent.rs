@@ -9,16 +9,16 @@ use crate::mind::{Mind, Told};
 use crate::state::{Agent, Berth, Cordon, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status};
 use crate::world::{Broken, World};
 
-/// What becomes of a request to the API server.
+/// Fate of a request to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// It is made and answered.
+    /// The request is made and answered.
     Done,
-    /// It is made, and its answer is lost.
+    /// The request is made, and its answer is lost.
     Lost,
-    /// It is on its way still, and its sender gives up waiting.
+    /// The request is still on its way, and its sender gives up waiting.
     Late,
-    /// It is on its way, and its sender dies.
+    /// The request is on its way, and its sender dies.
     Killed,
 }
 
@@ -64,12 +64,12 @@ fn settle(state: &mut State, node: usize, mind: &Mind) {
     mind.settle(&mut here.agent, &mut here.host);
 }
 
-/// Whether a step is a request to the API server that may get lost.
+/// Says whether a step is a request to the API server that may get lost.
 pub fn is_request(act: Act) -> bool {
     matches!(act, Act::Cordon | Act::Restore | Act::Uncordon | Act::Put(..))
 }
 
-/// Does a step that was decided on what is in the state.
+/// Does a step that was decided on the facts in the state.
 pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how: How) -> After {
     let blocked = state.nodes[node].host.blocked;
     let broken = match decision.act {

@@ -14,7 +14,7 @@ use crate::worlds::calm;
 pub struct Seeded {
     /// The bug.
     pub bug: Bug,
-    /// Where it is looked for.
+    /// World in which it is looked for.
     pub world: World,
     /// The rule that it breaks first.
     pub breaks: Broken,

@@ -12,7 +12,7 @@ use crate::state::{
 };
 use crate::world::{Broken, World, rename_write};
 
-/// What the watches show now.
+/// View that the watches show now.
 fn see(state: &State) -> Look {
     Look {
         nodes: state.nodes.clone(),
@@ -22,7 +22,7 @@ fn see(state: &State) -> Look {
     }
 }
 
-/// Whether no Node has that UID (any more).
+/// Says whether no Node has that UID (any more).
 fn is_gone(nodes: &[Node], (node, uid): (No, u8)) -> bool {
     let object = &nodes[usize::from(node)].object;
     !object.there || object.uid != uid
@@ -405,19 +405,19 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
     }
 }
 
-/// What a controller does.
+/// An action of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doing {
-    /// It looks at everything and decides.
+    /// The controller looks at everything and decides.
     Pass,
     /// The same, long after it saw the open offers.
     LatePass,
     /// Its watches show it the world; it decides later.
     Look,
-    /// It sends a write.
+    /// The controller sends a write.
     Send(Write, How),
-    /// It dies, and starts anew.
+    /// The controller dies, and starts anew.
     Crash,
-    /// It is elected.
+    /// The controller is elected.
     Elected,
 }

@@ -65,7 +65,7 @@ pub enum Act {
     Refused,
 }
 
-/// Which transition of a berth.
+/// A transition of a berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
     /// Take an offer.
@@ -84,7 +84,7 @@ pub enum Put {
     GiveBack,
 }
 
-/// What was decided.
+/// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     /// The step.

@@ -20,18 +20,18 @@ const CHUNK: usize = 256;
 
 type Shard = Mutex<HashMap<u64, u64, Fast>>;
 
-/// Where to stop.
+/// Limits of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// After so many states.
+    /// Largest number of states.
     pub states: usize,
-    /// After so long.
+    /// Longest time.
     pub time: Duration,
     /// Workers.
     pub threads: usize,
 }
 
-/// How an exploration ended.
+/// End of an exploration.
 #[derive(Debug)]
 pub struct Outcome {
     /// Unique states.
@@ -46,7 +46,7 @@ pub struct Outcome {
     pub rounds: usize,
     /// The shortest history that breaks a rule.
     pub found: Option<Found>,
-    /// How long it took.
+    /// Time that it took.
     pub took: Duration,
 }
 
@@ -57,7 +57,7 @@ pub struct Found {
     pub broken: Broken,
     /// The moves.
     pub history: Vec<String>,
-    /// For I10: what the fair schedule ends in.
+    /// End of the fair schedule, for I10.
     pub stuck: Vec<String>,
 }
 
@@ -251,7 +251,7 @@ impl Search<'_> {
     }
 }
 
-/// Who is who after the nodes have moved.
+/// Names of the nodes after they have moved.
 fn renamed(names: &[No], to: &[No]) -> Vec<No> {
     let mut new = names.to_vec();
     for (old, new_place) in to.iter().enumerate() {

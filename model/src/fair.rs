@@ -16,7 +16,7 @@ use crate::nature;
 use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Lease, NONE, Node, Phase, State, Until};
 use crate::world::{Broken, World};
 
-/// So many rounds are enough for every node of a world to be updated, one after the other, twice.
+/// Number of rounds that is enough for every node of a world to be updated, one after the other, twice.
 pub const ROUNDS: usize = 60;
 /// Steps of one agent in one round: it works until it has nothing to do.
 const STEPS: usize = 40;
@@ -33,7 +33,7 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Whether the fair schedule from this state ends updated.
+    /// Says whether the fair schedule from this state ends updated.
     ///
     /// # Errors
     /// The states of the schedule, when it does not.
@@ -63,7 +63,8 @@ impl Fair {
     }
 }
 
-/// What I10 presumes: gates open, a good image, hosts that work, fewer than k members kept unavailable by others.
+/// Makes true what I10 presumes: gates open, a good image, hosts that work, fewer than k members kept unavailable by
+/// others.
 pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
     state.fleet = Fleet::default();

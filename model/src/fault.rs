@@ -1,4 +1,4 @@
-//! What can go wrong, and what admins do. Each world says how often each may happen in one history.
+//! Faults, and changes by admins. Each world limits how often each may happen in one history.
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $variant:ident),+ $(,)?) => {
@@ -8,7 +8,7 @@ macro_rules! faults {
             $($(#[$doc])* $variant),+
         }
 
-        /// How many there are.
+        /// Number of faults.
         pub const FAULTS: usize = [$(Fault::$variant),+].len();
     };
 }

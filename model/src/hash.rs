@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// For maps keyed by views.
+/// Hasher for maps keyed by views.
 pub type Fast = BuildHasherDefault<Mix>;
 
 /// The hasher.

@@ -59,7 +59,7 @@ fn holder(state: &State, node: usize) -> Option<&Held> {
         .find(|h| usize::from(h.node) == node && h.uid == uid)
 }
 
-/// What must be true in every state.
+/// Properties of every state.
 pub fn state(world: &World, state: &State) -> Option<Broken> {
     (0..world.nodes).find_map(|number| node(state, number))
 }
@@ -100,12 +100,12 @@ fn licence(held: &Held, staged: u8) -> bool {
     held.phase == Phase::Committed && held.boot == 0 && held.target == staged
 }
 
-/// What must be true after a patch of the Node: nothing beyond what holds for every state.
+/// Properties after a patch of the Node: none beyond those of every state.
 pub fn cordon(_: &State, _: usize) -> Option<Broken> {
     None
 }
 
-/// What must be true when an agent asks for a reboot.
+/// Properties of a request for a reboot by an agent.
 pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     let here = &state.nodes[node];
     // The Node may be deleted, and created anew, after the agent has read it: one of three windows that remain by
@@ -126,7 +126,7 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     }
 }
 
-/// What must be true when an agent starts or stops a pull.
+/// Properties of an agent's start or stop of a pull.
 pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
     let here = &state.nodes[node];
     let desired = here
@@ -142,7 +142,7 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
     }
 }
 
-/// What must be true when an agent writes a berth on what it has just read.
+/// Properties of an agent's write of a berth, by what it has just read.
 pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) -> Option<Broken> {
     let here = &state.nodes[node];
     let before = &state.slots[usize::from(slot)].is;
@@ -175,7 +175,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) ->
     }
 }
 
-/// What must be true when an agent sends a PUT of a berth, beside [`decided`].
+/// Properties of the moment when an agent sends a PUT of a berth, beside [`decided`].
 pub fn sent(state: &State, node: usize, slot: No, after: &Berth) -> Option<Broken> {
     match (&state.slots[usize::from(slot)].is, after) {
         (Berth::Held(old), Berth::Held(new)) => moved(state, node, old, new),
@@ -184,7 +184,7 @@ pub fn sent(state: &State, node: usize, slot: No, after: &Berth) -> Option<Broke
     }
 }
 
-/// What must be true when a PUT of a berth by an agent arrives, be it late.
+/// Properties of the moment when an agent's PUT of a berth arrives, be it late.
 pub fn agent_write(world: &World, state: &State, node: usize, slot: No, lease: &Lease) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
     let mine = |n: No| usize::from(n) == node;
@@ -225,7 +225,7 @@ fn proven(state: &State, node: usize, held: &Held) -> Option<Broken> {
     (new && !free && !(runs && here.ghost.ready)).then_some(I5_PROOF)
 }
 
-/// What must be true when a controller's write of a berth arrives.
+/// Properties of the moment when a controller's write of a berth arrives.
 pub fn controller_write(
     world: &World,
     state: &State,

@@ -14,7 +14,7 @@ mod rollouts;
 /// Explores the worlds of the model, then wakes each deliberate bug and finds it.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only the worlds and bugs whose name contains this.
+    /// Part of the names of the worlds and bugs to run.
     #[arg(long, default_value = "")]
     world: String,
     /// States to visit in each world at most.

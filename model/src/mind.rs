@@ -122,7 +122,7 @@ pub enum Told {
     Looked(Os),
     /// The Node, as it is.
     Node(Option<Object>),
-    /// It is time for a sign of life.
+    /// Time for a sign of life.
     Heartbeat,
 }
 

@@ -12,12 +12,12 @@ use crate::rich;
 use crate::state::{Berth, NOBODY, NONE, No, Phase, Request, State, Write};
 use crate::world::{Broken, World};
 
-/// What is remembered of the shipped functions' answers.
+/// Memo of the shipped functions' answers.
 #[derive(Debug, Default)]
 pub struct Memo {
-    /// Of the agent's.
+    /// Answers of the agent's.
     pub steps: Steps,
-    /// Of the controller's.
+    /// Answers of the controller's.
     pub plans: Plans,
 }
 

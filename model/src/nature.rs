@@ -1,4 +1,4 @@
-//! What happens to the world without us: hosts pull and boot, kubelets report, time passes, admins and outages act.
+//! Events of the world outside of Berth: hosts pull and boot, kubelets report, time passes, admins and outages act.
 
 use crate::fault::Fault;
 use crate::state::{
@@ -7,20 +7,20 @@ use crate::state::{
 use crate::world::{Broken, World};
 use crate::{agent, controller};
 
-/// What happens.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A request arrives whose sender is gone.
     Lands(Request),
     /// The pull has staged its image, locked.
     Pulled,
-    /// It has staged it, and failed to lock it.
+    /// The host has staged it, and failed to lock it.
     PulledUnlocked,
-    /// It failed.
+    /// The pull failed.
     PullFailed,
     /// The shutdown ends in a new boot.
     Boots,
-    /// So it does, but `ostree-finalize-staged` failed.
+    /// The host boots, but `ostree-finalize-staged` has failed.
     BootsUnfinalized,
     /// The host loses power.
     PowerLost,
@@ -48,7 +48,7 @@ pub enum Event {
     Blocks(bool),
     /// Another updater unlocks what is staged.
     RivalUnlocks,
-    /// It removes what is staged.
+    /// A rival removes the staged image.
     RivalRemoves,
     /// Somebody cordons the node, or uncordons it.
     Cordons(bool),
@@ -56,7 +56,7 @@ pub enum Event {
     Meddles,
     /// The Node is deleted.
     Deleted,
-    /// It is created anew.
+    /// The Node is created anew.
     Created,
     /// The admin labels it into another pool.
     Moves(u8),
@@ -64,7 +64,7 @@ pub enum Event {
     Excludes(bool),
     /// The admin asks for another image.
     Edits(u8),
-    /// For another capacity.
+    /// An admin sets another capacity.
     Resizes(No),
     /// Pauses this pool, or ends that.
     Pauses(u8),
@@ -223,7 +223,7 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     }
 }
 
-/// What becomes of a reboot that was asked for when time passes.
+/// Next state of a requested reboot, when time passes.
 pub fn later(here: &Node) -> Option<Reboot> {
     match here.agent.reboot {
         _ if here.host.down => None,

@@ -12,7 +12,7 @@ use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Shared};
 use berth_core::controller::gates::{self, Gates};
-use berth_core::controller::memory::{Leaves, Offers, Soaks};
+use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
 use berth_core::controller::publish::{self, HostWrite};
 use berth_core::controller::servers::{Answers, Asked};
@@ -58,16 +58,16 @@ pub struct SeenNode {
     pub labels: Labels,
     /// The BootcNode.
     pub spec: Option<Spec>,
-    /// Its status.
+    /// Status of the condition.
     pub status: Status,
 }
 
 /// A berth as it was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct OneBerth {
-    /// What it says.
+    /// State of the berth.
     pub is: Berth,
-    /// It carries this controller's epoch.
+    /// True if it carries this controller's epoch.
     pub stamped: bool,
     /// A write of unknown fate may be on its way.
     pub doubt: bool,
@@ -264,7 +264,7 @@ impl<'a> Pass<'a> {
             overdue: &BTreeSet::new(),
             confirmed_gone: &self.confirmed_gone,
             heard,
-            leaves: &Leaves::default(),
+            leaves: &StagingPermits::default(),
             fleet_paused: self.view.fleet.paused,
         });
         let small = |write: &HostWrite| {

@@ -1,4 +1,4 @@
-//! From the model's small numbers to the types that ship, and back.
+//! Conversion of the model's small numbers to the types that ship, and back.
 
 use std::sync::{OnceLock, PoisonError, RwLock};
 
@@ -168,7 +168,7 @@ pub fn berth(at: (u8, No), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
     })
 }
 
-/// What a berth says, in the model's numbers. The epoch is not looked at.
+/// Converts a berth to the model's numbers. The epoch is not looked at.
 pub fn small(berth: &berth::Berth) -> Berth {
     match &berth.state {
         BerthState::Closed(c) => Berth::Closed(

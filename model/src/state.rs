@@ -23,14 +23,14 @@ pub type Image = u8;
 pub struct Lease {
     /// The leader that last stamped it.
     pub epoch: u8,
-    /// Whose it is.
+    /// State of the berth.
     pub is: Berth,
 }
 
-/// Whose a berth is.
+/// State of a berth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Berth {
-    /// There is no such Lease.
+    /// The Lease does not exist.
     #[default]
     Missing,
     /// Nobody may take it.
@@ -44,24 +44,24 @@ pub enum Berth {
 /// A closed berth. What makes no difference to the plan is left out: see [`Closed::kept`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Closed {
-    /// Why; [`ClosedReason::Released`] stands for every reason but [`ClosedReason::Shrunk`].
+    /// Reason; [`ClosedReason::Released`] stands for every reason but [`ClosedReason::Shrunk`].
     pub reason: ClosedReason,
-    /// Whose turn or offer ended here.
+    /// Node whose turn or offer ended here.
     pub last: No,
-    /// What it was for.
+    /// Image that it was for.
     pub target: Image,
-    /// How it ended, when that matters.
+    /// Outcome of the turn, when that matters.
     pub outcome: Option<Outcome>,
 }
 
 /// An offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Offer {
-    /// To this node.
+    /// Node that it is offered to.
     pub node: No,
-    /// Of this UID.
+    /// UID that it is offered to.
     pub uid: u8,
-    /// For this image.
+    /// Image that it is offered for.
     pub target: Image,
     /// Until when.
     pub until: Until,
@@ -82,17 +82,17 @@ pub enum Until {
 /// A held berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// By this node.
+    /// Node that holds it.
     pub node: No,
-    /// Of this UID.
+    /// UID that it is offered to.
     pub uid: u8,
-    /// For this image.
+    /// Image that it is offered for.
     pub target: Image,
-    /// What ran before, proven.
+    /// Image that ran before, proven.
     pub from: Image,
     /// Under this boot; 0 is the one that runs.
     pub boot: u8,
-    /// How far it is.
+    /// Progress of the holder.
     pub phase: Phase,
     /// Asked back, for this reason ([`crate::rich::word`]).
     pub revoke: u8,
@@ -100,12 +100,12 @@ pub struct Held {
     pub until: Until,
 }
 
-/// How far a holder is.
+/// Progress of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// May cordon and drain.
+    /// The holder may cordon and drain.
     Taken,
-    /// May unlock and reboot.
+    /// The holder may unlock and reboot.
     Committed,
     /// Gives back.
     Releasing(Outcome),
@@ -169,7 +169,7 @@ pub enum Cordon {
 /// The Node object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Object {
-    /// It exists.
+    /// True if the Node exists.
     pub there: bool,
     /// Counts the Nodes of this name.
     pub uid: u8,
@@ -185,14 +185,14 @@ pub struct Object {
     pub excluded: bool,
 }
 
-/// What is published to a node: the spec of its BootcNode.
+/// Spec of a BootcNode: what is published to its node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// The pool, or [`NONE`]: undo everything.
     pub pool: u8,
     /// UID of the Node that it was made for.
     pub uid: u8,
-    /// What to run.
+    /// Image to run.
     pub image: Image,
     /// The retry token.
     pub token: u8,
@@ -200,16 +200,16 @@ pub struct Spec {
     pub deleting: bool,
 }
 
-/// What the agent reports.
+/// Report of an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status {
-    /// It speaks of the spec as it is.
+    /// True if it describes the spec as it is.
     pub observed: bool,
     /// UID of the Node that the agent runs on.
     pub uid: u8,
-    /// What runs.
+    /// Image that runs.
     pub booted: Image,
-    /// What is staged and locked.
+    /// Image that is staged and locked.
     pub staged: Image,
     /// Ready for an offer.
     pub prepared: bool,
@@ -223,18 +223,18 @@ pub struct Status {
     pub token: u8,
 }
 
-/// What is on the disk and in the memory of a host, its agent apart.
+/// Disk and memory of a host, its agent apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// What runs.
+    /// Image that runs.
     pub booted: Image,
-    /// What ran before that, to roll back to.
+    /// Image that ran before that, to roll back to.
     pub previous: Image,
-    /// What is staged.
+    /// Image that is staged.
     pub staged: Image,
     /// Finalization of that is locked.
     pub locked: bool,
-    /// What is being pulled.
+    /// Image that is being pulled.
     pub pull: Image,
     /// A shutdown has begun.
     pub down: bool,
@@ -248,11 +248,11 @@ pub struct Host {
     pub failed: u8,
     /// An image that was committed and not booted, and how often.
     pub not_applied: (Image, u8),
-    /// What Berth staged last.
+    /// Image that Berth staged last.
     pub ours: Image,
     /// The image of the last turn that ended badly.
     pub turn: Image,
-    /// Its backoff runs.
+    /// True while its backoff runs.
     pub backoff: bool,
     /// A failed pull's backoff runs.
     pub pull_backoff: bool,
@@ -294,7 +294,7 @@ pub enum Ended {
     Badly(Image),
 }
 
-/// What the agent's process knows, and loses when it dies.
+/// Knowledge of an agent's process, lost when it dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Agent {
     /// UID of the Node that its BootcNode was published for; before the agent knows any, 0 is as good.
@@ -309,7 +309,7 @@ pub struct Agent {
     pub node: Seen,
     /// The last write of its berth was its own, and was answered.
     pub fenced: bool,
-    /// It has written the Node since it began to give back.
+    /// True if it has written the Node since it began to give back.
     pub restored: bool,
     /// The drain is done.
     pub drained: bool,
@@ -324,23 +324,23 @@ pub struct Agent {
 /// Deployments as read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Os {
-    /// What runs.
+    /// Image that runs.
     pub booted: Image,
-    /// What is staged.
+    /// Image that is staged.
     pub staged: Image,
-    /// Whether that is locked.
+    /// True if that is locked.
     pub locked: bool,
 }
 
 /// The Node as read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Seen {
-    /// Not since something changed it.
+    /// The Node was not read since something changed it.
     #[default]
     Unread,
-    /// There was none.
+    /// The Node did not exist.
     Gone,
-    /// This, and whether its resourceVersion is still the current one.
+    /// The Node as read, and whether its resourceVersion is still the current one.
     Is(Object, bool),
 }
 
@@ -352,28 +352,28 @@ pub enum Reboot {
     No,
     /// A moment ago.
     Asked,
-    /// So long ago that it should have begun.
+    /// Asked so long ago that it should have begun.
     Late,
-    /// So long ago that it may be asked for again.
+    /// Asked so long ago that it may be asked for again.
     Long,
-    /// It was refused, or never began.
+    /// Refused, or never begun.
     Blocked,
-    /// So long ago that it may be asked for again.
+    /// Blocked so long ago that it may be asked for again.
     BlockedLong,
 }
 
-/// What is true and nobody knows: the judge's own memory.
+/// Truth that nobody knows: the judge's own memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Ghost {
     /// Somebody else wants the node cordoned.
     pub admin: bool,
-    /// What is staged was unlocked by our agent, on a Node of this UID; 0: it was not, else the UID and one more.
+    /// Mark of a staged image that our agent unlocked: the UID of the Node and one more; 0 if it did not.
     pub armed: u8,
-    /// It was rebooted under a berth and not proven since.
+    /// True if it was rebooted under a berth and not proven since.
     pub unproven: bool,
     /// The kubelet said Ready under this boot.
     pub ready: bool,
-    /// Its berth was closed over its head while it was excluded.
+    /// True if its berth was closed over its head while it was excluded.
     pub abandoned: bool,
 }
 
@@ -397,7 +397,7 @@ pub struct Node {
     pub object: Object,
     /// Its BootcNode, if there is one.
     pub spec: Option<Spec>,
-    /// And its status.
+    /// Status of that BootcNode.
     pub status: Status,
     /// Its labels.
     pub labels: Labels,
@@ -407,16 +407,16 @@ pub struct Node {
     pub agent: Agent,
     /// A second one, which acts after it.
     pub other: Agent,
-    /// What only the judge knows.
+    /// Truth that only the judge knows.
     pub ghost: Ghost,
 }
 
 /// A pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Pool {
-    /// Its capacity by the spec.
+    /// Capacity by the spec.
     pub capacity: No,
-    /// Its capacity by `status.berths.total`.
+    /// Capacity by `status.berths.total`.
     pub published: No,
     /// `rollout.paused`
     pub paused: bool,
@@ -453,23 +453,23 @@ pub struct Sight {
 pub enum Write {
     /// A berth: created, changed, or an offer.
     Berth {
-        /// Which.
+        /// Number of the berth.
         slot: No,
-        /// What it shall say.
+        /// New content of the Lease.
         lease: Lease,
         /// For an offer: the world that it was decided on.
         offer: Option<Arc<Sight>>,
     },
     /// A BootcNode's spec; `None` deletes it.
     Publish {
-        /// Which.
+        /// Number of the node.
         node: No,
-        /// What it shall say.
+        /// New spec.
         spec: Option<Spec>,
     },
     /// A pool's status.
     Pool {
-        /// Which.
+        /// Number of the pool.
         pool: u8,
         /// The capacity to publish.
         total: No,
@@ -492,13 +492,13 @@ pub struct Entry {
 pub struct Controller {
     /// The epoch that it was elected with; 0: never.
     pub epoch: u8,
-    /// What it has decided and not yet written.
+    /// Writes that are decided and not yet sent.
     pub queue: VecDeque<Entry>,
     /// Berths with a write of its own of unknown fate.
     pub doubt: Set,
     /// Nodes that it saw let an offer lapse.
     pub lapsed: Set,
-    /// What its watches showed when it last looked, while it has not acted on that.
+    /// View of its watches when it last looked, while it has not acted on that.
     pub look: Option<Box<Look>>,
 }
 
@@ -511,7 +511,7 @@ pub struct Fleet {
     pub clock_lost: bool,
 }
 
-/// What the watches show.
+/// View of the watches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Look {
     /// The nodes.
@@ -530,16 +530,16 @@ pub struct Look {
 pub enum Request {
     /// A PUT of a berth by this node's agent.
     Berth {
-        /// Which.
+        /// Number of the berth.
         slot: No,
-        /// What it shall say.
+        /// New content of the Lease.
         lease: Lease,
-        /// Whose.
+        /// Node of the agent.
         node: No,
     },
     /// A PATCH of this Node by its agent.
     Node {
-        /// Which.
+        /// Number of the node.
         node: No,
         /// `spec.unschedulable` after it.
         unschedulable: bool,
@@ -563,10 +563,10 @@ pub struct State {
     pub fleet: Fleet,
     /// The controllers.
     pub controllers: [Controller; 2],
-    /// Which of them leads.
+    /// Number of the leader.
     pub leader: u8,
     /// Requests on their way.
     pub air: Vec<Request>,
-    /// How often each fault may still happen.
+    /// Number of times that each fault may still happen.
     pub left: [u8; crate::fault::FAULTS],
 }

@@ -14,7 +14,7 @@ use berth_api::pool::{
 use berth_api::quantity::Quantity;
 use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Snapshot};
-use berth_core::controller::view::{BadTurn, HostContent, HostView, LeaseView, NodeView, PoolView, Report};
+use berth_core::controller::view::{BadTurn, BootcNodeView, HostContent, LeaseView, NodeView, PoolView, Report};
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
@@ -35,7 +35,7 @@ const ARCHITECTURE: &str = "amd64";
 #[derive(Debug, Default)]
 pub struct Eyes {
     nodes: HashMap<(No, SeenNode), Arc<NodeView>, Fast>,
-    hosts: HashMap<(No, Spec, Status), Arc<HostView>, Fast>,
+    hosts: HashMap<(No, Spec, Status), Arc<BootcNodeView>, Fast>,
 }
 
 impl Eyes {
@@ -78,7 +78,7 @@ impl Eyes {
         known.or_insert_with(|| Arc::new(node(number, seen))).clone()
     }
 
-    fn host(&mut self, number: No, spec: Spec, status: Status) -> Arc<HostView> {
+    fn host(&mut self, number: No, spec: Spec, status: Status) -> Arc<BootcNodeView> {
         let known = self.hosts.entry((number, spec, status));
         known.or_insert_with(|| Arc::new(host(number, spec, status))).clone()
     }
@@ -147,7 +147,7 @@ fn reference(image: Image) -> String {
     format!("registry.example/os:{image}")
 }
 
-fn host(number: No, spec: Spec, status: Status) -> HostView {
+fn host(number: No, spec: Spec, status: Status) -> BootcNodeView {
     let pool = (spec.pool != NONE).then(|| rich::pool(spec.pool).to_string());
     let content = HostContent {
         spec: BootcNodeSpec {
@@ -169,7 +169,7 @@ fn host(number: No, spec: Spec, status: Status) -> HostView {
         heartbeat: None,
         told: vec![],
     };
-    HostView {
+    BootcNodeView {
         uid: format!("{number}"),
         generation: Some(2),
         deleting: spec.deleting,

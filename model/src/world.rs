@@ -1,4 +1,4 @@
-//! What all parts of the model agree on: where berths are, what a write to an object does to everybody who read it
+//! Conventions of all parts of the model: where berths are, what a write to an object does to everybody who read it
 //! before, and which states are the same but for the names of the nodes.
 
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::state::{
 /// A world: who is in it, and what may go wrong.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Its name.
+    /// Name of the world.
     pub name: &'static str,
-    /// What it is about, in a few words.
+    /// Subject of the world, in a few words.
     pub about: &'static str,
-    /// How many nodes it has.
+    /// Number of nodes.
     pub nodes: usize,
     /// Most berths of each pool. All nodes are in the first one at the start, unless they are `spread`.
     pub pools: Vec<usize>,
@@ -46,7 +46,7 @@ pub struct World {
     pub keep_blocked: bool,
     /// The rollout halts at so many failures.
     pub max_failures: usize,
-    /// How often each fault may happen in one history.
+    /// Number of times that each fault may happen in one history.
     pub faults: Vec<(Fault, u8)>,
 }
 
@@ -171,7 +171,7 @@ impl State {
         some
     }
 
-    /// Whether a fault is left.
+    /// Says whether a fault is left.
     pub fn may(&self, fault: Fault) -> bool {
         self.left[fault as usize] > 0
     }
@@ -307,7 +307,7 @@ impl State {
         to
     }
 
-    /// What a node is, whatever its number.
+    /// Key of a node that does not depend on its number.
     fn key(&self, node: usize) -> u64 {
         let mut roles = vec![];
         for (slot, lease) in self.slots.iter().enumerate() {

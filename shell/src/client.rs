@@ -13,7 +13,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::proxy::{Environment, Route};
 
-/// Makes a client that does what the configuration says, and retries nothing.
+/// Makes a client from this configuration. The client retries nothing.
 ///
 /// # Errors
 /// When the configuration makes no sense, or names a proxy that cannot be used.

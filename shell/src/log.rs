@@ -7,7 +7,7 @@ use tracing_subscriber::filter::LevelFilter;
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Human,
     /// One JSON object per line.
     Json,

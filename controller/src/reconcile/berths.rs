@@ -10,7 +10,7 @@ use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_api::{NodeUid, PoolName};
 use berth_core::controller::facts::{Pool, Shared};
 use berth_core::controller::gates::Gates;
-use berth_core::controller::plan::{BerthWrite, Plan, Why};
+use berth_core::controller::plan::{BerthWrite, Plan, WriteReason};
 use berth_core::controller::quorum::ControlPlane;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -146,7 +146,7 @@ impl Reconciler {
             self.tell_of_berth(berths, pool, &write);
             if let BerthWrite::Update {
                 lease,
-                why: Why::Lapsed,
+                why: WriteReason::Lapsed,
                 ..
             } = &write
             {
@@ -248,19 +248,27 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
             let target = berth.offer().map(|o| o.target.to_string());
             let target = target.as_deref().unwrap_or("");
             match why {
-                Why::Stamp => tracing::info!(%pool, berth = %lease, epoch = berth.epoch, "berth fenced"),
-                Why::Offer => tracing::info!(%pool, berth = %lease, node, target, "berth offered"),
-                Why::Lapsed => tracing::warn!(%pool, berth = %lease, node, "offer lapsed: the node did not take it"),
-                Why::Withdrawn(reason) => tracing::info!(%pool, berth = %lease, node, reason, "offer withdrawn"),
-                Why::Revoke(reason) => tracing::info!(%pool, berth = %lease, node, reason, "berth asked back"),
-                Why::Unrevoke => tracing::info!(%pool, berth = %lease, node, "berth no longer asked back"),
-                Why::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
-                Why::Window => tracing::info!(%pool, berth = %lease, node, "the holder is told of another window"),
-                Why::Excluded => {
+                WriteReason::Stamp => tracing::info!(%pool, berth = %lease, epoch = berth.epoch, "berth fenced"),
+                WriteReason::Offer => tracing::info!(%pool, berth = %lease, node, target, "berth offered"),
+                WriteReason::Lapsed => {
+                    tracing::warn!(%pool, berth = %lease, node, "offer lapsed: the node did not take it")
+                }
+                WriteReason::Withdrawn(reason) => {
+                    tracing::info!(%pool, berth = %lease, node, reason, "offer withdrawn")
+                }
+                WriteReason::Revoke(reason) => tracing::info!(%pool, berth = %lease, node, reason, "berth asked back"),
+                WriteReason::Unrevoke => tracing::info!(%pool, berth = %lease, node, "berth no longer asked back"),
+                WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
+                WriteReason::Window => {
+                    tracing::info!(%pool, berth = %lease, node, "the holder is told of another window")
+                }
+                WriteReason::Excluded => {
                     tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");
                 }
-                Why::Recorded => tracing::info!(%pool, berth = %lease, "the failure that ended there is on record"),
-                Why::Shrunk => tracing::info!(%pool, berth = %lease, "berth closed: the capacity is smaller"),
+                WriteReason::Recorded => {
+                    tracing::info!(%pool, berth = %lease, "the failure that ended there is on record")
+                }
+                WriteReason::Shrunk => tracing::info!(%pool, berth = %lease, "berth closed: the capacity is smaller"),
             }
         }
     }
@@ -309,7 +317,7 @@ mod tests {
         let stamp = BerthWrite::Update {
             lease: "p-0".into(),
             berth: berth(7),
-            why: Why::Stamp,
+            why: WriteReason::Stamp,
         };
         assert!(unannounced(Some(&Ok(berth(7))), &stamp));
         assert!(

@@ -1,4 +1,4 @@
-//! What is the same for all pools, client required for the one write: the BootcFleet's status.
+//! State that all pools share, and the one write for it: the BootcFleet's status.
 
 use berth_api::condition::{Verdict, set};
 use berth_api::fleet::{BootcFleet, BootcFleetStatus, NAME};

@@ -95,7 +95,7 @@ fn key(name: &str) -> String {
     format!("bootcnode/{name}")
 }
 
-/// Whether a write takes a node out of the pool that it is in.
+/// Says whether a write takes a node out of the pool that it is in.
 fn lets_go(seen: &Seen, write: &HostWrite) -> bool {
     match write {
         HostWrite::Create { .. } => false,

@@ -6,7 +6,7 @@ use berth_api::PoolName;
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::gates::Keeper;
-use berth_core::controller::memory::{Leaves, Offers, Soaks};
+use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::overdue::Overdue;
 use berth_core::controller::waiting::Desk;
 
@@ -17,22 +17,22 @@ use crate::backoff::Backoffs;
 pub(super) struct Memory {
     /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
     pub(super) in_doubt: BTreeSet<String>,
-    /// Since when a BootcNode (by UID) has been asked to release its node.
+    /// Time since when a BootcNode (by UID) has been asked to release its node.
     pub(super) asked: BTreeMap<String, Moment>,
-    /// When a pool's status was last written.
+    /// Time when a pool's status was last written.
     pub(super) reported: BTreeMap<PoolName, Moment>,
     /// The open offers, and who let some lapse.
     pub(super) offers: Offers,
-    /// Who belongs to which pool.
+    /// The pool of each node.
     pub(super) belonging: Belonging,
     /// The gates of all pools.
     pub(super) gates: Keeper,
-    /// How long waves have been soaking.
+    /// Soak times of the waves so far.
     pub(super) soaks: Soaks,
     /// Which nodes are to be told why they wait.
     pub(super) desk: Desk,
-    /// Who had leave to pull and did not use it.
-    pub(super) leaves: Leaves,
+    /// Members that were allowed to pull and did not.
+    pub(super) leaves: StagingPermits,
     /// Who does not come back.
     pub(super) overdue: Overdue,
     /// The pools whose rollout is halted, as of the last pass.

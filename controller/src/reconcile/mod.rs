@@ -147,7 +147,7 @@ impl Reconciler {
             timed_out,
         };
         self.aggregate(&findings, &touched).await?;
-        self.farewells(&findings).await?;
+        self.finalize(&findings).await?;
         self.tell(&findings);
         let now = findings.seen.now;
         self.memory.backoffs.forget(now);

@@ -95,7 +95,7 @@ impl Reconciler {
     }
 
     /// Phase 8: lets a pool go that is being deleted, once nothing of it is left.
-    pub(super) async fn farewells(&mut self, findings: &Findings) -> Result<(), Lost> {
+    pub(super) async fn finalize(&mut self, findings: &Findings) -> Result<(), Lost> {
         let Findings { seen, planned, .. } = findings;
         for pool in seen.pools.iter().filter(|p| p.deleting) {
             let Some(object) = &pool.object else {
@@ -168,7 +168,7 @@ fn status(
     Some(aggregate::status(&facts, findings.seen.wall))
 }
 
-/// Who holds what, by UID; of two berths of one node, the first.
+/// Berth of each holder, by UID; of two berths of one node, the first.
 fn holdings(berths: &Berths) -> BTreeMap<&NodeUid, &Holding> {
     let holdings = berths
         .leases
@@ -205,7 +205,7 @@ fn strangers<'a>(findings: &'a Findings, pool: &'a Pool) -> impl Iterator<Item =
     holders.filter(|name| findings.membership.pool_of(name) != Some(&pool.name))
 }
 
-/// Whether something changes that others act on or wait for, not just counts and messages.
+/// Says whether something changes that others act on or wait for, and not just counts and messages.
 fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
     let words = |status: &BootcNodePoolStatus| -> Vec<_> {
         let conditions = status.conditions.iter();

@@ -7,7 +7,7 @@ use berth_api::membership::Membership;
 use berth_api::node::BootcNode;
 use berth_api::{PoolName, keys};
 use berth_core::controller::plan::Plan;
-use berth_core::controller::view::HostView;
+use berth_core::controller::view::BootcNodeView;
 use berth_core::controller::waiting;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -70,7 +70,7 @@ fn key(name: &str) -> String {
 
 /// The body of a server-side apply that sets one condition of the controller. It carries the others as well, since what is
 /// left out of an apply is taken away.
-pub(super) fn told(name: &str, host: &HostView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
+pub(super) fn told(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
     let mut conditions = host
         .content
         .as_ref()
@@ -98,7 +98,7 @@ mod tests {
             "metadata": {"name": "n1", "uid": "u1", "generation": 3}, "spec": {},
             "status": {"conditions": [condition("Staged", "True"), condition("RebootTimedOut", "True")]},
         });
-        let host = HostView::of(DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
+        let host = BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let body = told("n1", &host, (types::WAITING, Verdict::yes("WaveWaiting", "a\nb")), now);
         let said: Vec<_> = body["status"]["conditions"]

@@ -1,5 +1,5 @@
-//! Who belongs to which pool, by what the watches know. Worked out anew only when something could be different: to match
-//! every node against every pool costs more than a plan. Pure.
+//! Membership by the snapshots of the watches. Worked out anew only when something could be different: matching every
+//! node against every pool costs more than a plan. Pure.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use berth_api::membership::{self, Membership, PoolSelector, Rule};
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{NodeView, PoolView};
 
-/// Who belongs where, and what that was decided from.
+/// The membership, and the objects that it was decided from.
 #[derive(Debug, Default)]
 pub struct Belonging {
     pools: Vec<PoolSelector>,
@@ -20,14 +20,14 @@ pub struct Belonging {
 /// A node, as far as membership is concerned.
 #[derive(Debug)]
 struct Known {
-    /// Its name and labels.
+    /// The Node's name and labels.
     node: Arc<NodeView>,
     /// The pool that its BootcNode names.
     current: Option<PoolName>,
 }
 
 impl Belonging {
-    /// Who belongs where now.
+    /// Works out the present membership.
     pub fn of(&mut self, snapshot: &Snapshot) -> Arc<Membership> {
         let pool = |pool: &PoolView| PoolSelector {
             name: pool.name.clone(),
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
     use crate::controller::snapshot::Entry;
-    use crate::controller::view::HostView;
+    use crate::controller::view::BootcNodeView;
 
     fn entry<V>(view: V) -> Entry<V> {
         Entry {
@@ -132,7 +132,7 @@ mod tests {
         });
         Arc::make_mut(&mut world.hosts).insert(
             name.to_owned(),
-            entry(HostView::of(serde_json::from_value(object).unwrap())),
+            entry(BootcNodeView::of(serde_json::from_value(object).unwrap())),
         );
     }
 

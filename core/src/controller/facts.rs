@@ -1,4 +1,4 @@
-//! From what the watches know to what the pure functions need. Pure.
+//! Makes facts for the pure functions from the snapshot of the watches. Pure.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::controller::publish::{Terms, desired_digest, made_for};
 use crate::controller::snapshot::{Objects, Snapshot};
-use crate::controller::view::{HostView, LeaseView, NodeView, PoolView, Report};
+use crate::controller::view::{BootcNodeView, LeaseView, NodeView, PoolView, Report};
 use berth_api::membership::{self, Membership};
 use berth_api::waves::{self, Waves};
 
@@ -25,9 +25,9 @@ pub struct Pool {
     pub name: PoolName,
     /// The object; `None` for a pool that is gone while its berths are still there.
     pub object: Option<BootcNodePool>,
-    /// It is being deleted, or gone.
+    /// True if it is being deleted, or gone.
     pub deleting: bool,
-    /// What is wrong with its selector.
+    /// Error in its selector.
     pub bad_selector: Option<String>,
 }
 
@@ -101,7 +101,7 @@ impl Pool {
         status.failures.iter().map(|f| (f.digest.clone(), nodes(f))).collect()
     }
 
-    /// How long a drain and a reboot take in this pool, as far as it is known.
+    /// Expected length of a drain and a reboot in this pool, as far as it is known.
     pub fn estimate(&self) -> Estimate {
         let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
         let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
@@ -146,13 +146,13 @@ impl Pool {
     }
 }
 
-/// Whether a retry token asks for something that was not done for the one obeyed last. One that is taken away asks for
-/// nothing: no agent obeys that, and what it says of failures stands.
+/// Says whether a retry token asks for something that was not done for the last one. A token that is taken away asks
+/// for nothing: no agent acts on it, and its failures stay on record.
 fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }
 
-/// What each pool says about its members. `resolving`: the pools whose first resolution is under way.
+/// Terms of each pool for its members. `resolving`: the pools whose first resolution is under way.
 pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
     let one = |pool: &Pool| {
         let spec = &pool.object.as_ref()?.spec;
@@ -174,10 +174,10 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
         .collect()
 }
 
-/// Which nodes have something to do with berths.
+/// Nodes that have something to do with berths.
 #[derive(Debug, Clone, Default)]
 pub struct Occupied {
-    /// For each node that holds or is offered a berth, the pools of those berths.
+    /// Pools of the berths that each node holds or is offered.
     pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// The same nodes' names.
     pub names: BTreeMap<NodeUid, NodeName>,
@@ -225,16 +225,16 @@ pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeU
     missing.map(|(uid, name)| (uid.into(), name.into())).collect()
 }
 
-/// What the plan of one pool's berths depends on, besides what is the same for all pools.
+/// Input of the plan of one pool's berths, beside the pool: the same for all pools.
 #[derive(Debug, Clone, Copy)]
 pub struct Shared<'a> {
-    /// What the watches know.
+    /// Snapshot of the watches.
     pub snapshot: &'a Snapshot,
-    /// Who belongs where.
+    /// The pool of each node.
     pub membership: &'a Membership,
     /// All berths.
     pub leases: &'a [LeaseView],
-    /// Who has them.
+    /// The nodes that hold berths or are offered them.
     pub occupied: &'a Occupied,
     /// Leases with a write of ours of unknown fate.
     pub in_doubt: &'a BTreeSet<String>,
@@ -244,11 +244,11 @@ pub struct Shared<'a> {
     pub heard: &'a BTreeSet<NodeName>,
     /// The open offers, and who let some lapse.
     pub offers: &'a Offers,
-    /// How long waves have been soaking.
+    /// Soak times of the waves so far.
     pub soaks: &'a Soaks,
     /// The gates of each pool.
     pub gates: &'a BTreeMap<PoolName, Gates>,
-    /// When the ages of the offers are measured.
+    /// Time at which the ages of the offers are measured.
     pub now: Moment,
     /// The epoch of this leader.
     pub epoch: u64,
@@ -304,7 +304,7 @@ impl Shared<'_> {
         }
     }
 
-    /// Whether the node has a berth or an offer of another pool.
+    /// Says whether the node has a berth or an offer of another pool.
     fn is_elsewhere(&self, uid: &NodeUid, pool: &PoolName) -> bool {
         self.occupied
             .by_uid
@@ -312,7 +312,7 @@ impl Shared<'_> {
             .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
-    /// Whether the Node is excluded and not Ready.
+    /// Says whether the Node is excluded and not Ready.
     fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
         let node = self
             .snapshot
@@ -338,13 +338,13 @@ impl Shared<'_> {
 }
 
 /// A member as the plan sees it; `None` when its BootcNode is being deleted, since its agent is told to let go.
-fn member(pool: &Pool, node: &NodeView, host: Option<&HostView>, heard: bool) -> Option<Member> {
+fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
     if host.is_some_and(|h| h.deleting) {
         return None;
     }
-    let spec = host.and_then(HostView::spec);
+    let spec = host.and_then(BootcNodeView::spec);
     let silent = Report::default();
-    let report = host.and_then(HostView::report).unwrap_or(&silent);
+    let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
     // What another pool published says nothing about this one.
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);

@@ -1,4 +1,5 @@
-//! What keeps all berths of a pool closed, whatever its nodes are like: a pause, a window, an exclusion. Pure.
+//! Gates: reasons for which all berths of a pool stay closed, whatever its nodes are like. A pause, a window, an
+//! exclusion. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,31 +12,31 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::plan::Gate;
 
-/// What the gates of one pool depend on.
+/// Input of the gates of one pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     /// The pool.
     pub pool: &'a PoolName,
-    /// What its admin asks for.
+    /// Spec of the pool.
     pub spec: &'a BootcNodePoolSpec,
     /// The BootcFleet is paused.
     pub fleet_paused: bool,
     /// The clock of this machine is synchronised.
     pub clock_synchronized: bool,
-    /// How long a drain and a reboot take in this pool, as measured.
+    /// Expected length of a drain and a reboot in this pool, as measured.
     pub needed: Duration,
-    /// This machine's clock.
+    /// Time by this machine's clock.
     pub now: Timestamp,
 }
 
-/// Whether the gates are open.
+/// State of the gates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gates {
     /// The first one that is closed.
     pub gate: Option<Gate>,
-    /// Until when reboots may start, when windows or exclusions say so.
+    /// Time until which reboots may start, under windows or exclusions.
     pub closes: Option<Timestamp>,
-    /// When a window or an exclusion begins or ends next.
+    /// Time when a window or an exclusion begins or ends next.
     pub changes: Option<Timestamp>,
     /// The condition `WindowOpen`.
     pub window: Verdict,
@@ -186,7 +187,7 @@ fn window(inputs: Inputs<'_>) -> Gates {
     }
 }
 
-/// For people: `1h 30m`.
+/// Formats a duration for people: `1h 30m`.
 fn words(duration: Duration) -> String {
     SignedDuration::try_from(duration).map_or("for ever".to_owned(), |d| format!("{d:#}"))
 }

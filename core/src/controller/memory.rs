@@ -1,5 +1,5 @@
-//! What this process remembers of what it has seen, by its own clock: never another machine's. A controller that
-//! starts anew begins to count anew; nothing that must not go wrong depends on it. Pure.
+//! Memory of what this process has seen, by its own clock and never another machine's. A controller that starts anew
+//! begins to count anew; no safety depends on it. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use berth_api::{Digest, NodeUid, PoolName};
 
 use crate::Moment;
 use crate::controller::snapshot::Objects;
-use crate::controller::view::HostView;
+use crate::controller::view::BootcNodeView;
 
-/// For how long this process has seen each open offer, and who let offers lapse how often.
+/// Age of each open offer, as seen by this process, and the number of offers that each node let lapse.
 #[derive(Debug, Default)]
 pub struct Offers {
     open: BTreeMap<String, (Offer, Moment)>,
@@ -52,7 +52,7 @@ impl Offers {
         self.open = open;
     }
 
-    /// For how long an offer has been seen.
+    /// Time for which an offer has been seen.
     pub fn age(&self, lease: &str, now: Moment) -> Duration {
         self.open
             .get(lease)
@@ -65,7 +65,7 @@ impl Offers {
         self.lapses.insert(offer.uid.clone(), (offer.target.clone(), lapses));
     }
 
-    /// How often the node let an offer of that digest lapse.
+    /// Number of offers of that digest that the node let lapse.
     pub fn lapses(&self, uid: &NodeUid, target: &Digest) -> u32 {
         self.lapses
             .get(uid)
@@ -84,15 +84,15 @@ impl Offers {
     }
 }
 
-/// For how long this process has seen each wave soak.
+/// Time for which this process has seen each wave soak.
 #[derive(Debug, Default)]
 pub struct Soaks(BTreeMap<(PoolName, String), Soak>);
 
 #[derive(Debug)]
 struct Soak {
-    /// What soaks there.
+    /// Target that soaks there.
     target: Digest,
-    /// What former leaders have seen.
+    /// Time that former leaders have seen.
     before: Duration,
     since: Moment,
     seen: Duration,
@@ -116,7 +116,7 @@ impl Soaks {
         }
     }
 
-    /// How long the wave has been seen to soak with that target, as of the last look.
+    /// Time for which the wave has been seen to soak with that target, as of the last look.
     pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
         let soak = self
             .0
@@ -130,14 +130,14 @@ fn is_proven(wave: &WaveStatus) -> bool {
     matches!(wave.state, WaveState::Soaking | WaveState::Done)
 }
 
-/// Leave to pull that was not used for so long counts as not used. More than an agent's longest backoff, so that one
-/// that fails gets to its next try within its turn.
+/// Time after which a permit to pull counts as not used. More than an agent's longest backoff, so that one that fails
+/// gets to its next try within its turn.
 const LEAVE: Duration = Duration::from_secs(15 * 60);
 
-/// How often members had leave to pull and did not use it. There is no good reason for that, and so no list of
-/// reasons: whoever it is goes behind those that have yet to have their turn.
+/// Number of permits to pull that each member did not use. There is no good reason for that, and so no list of reasons:
+/// any such member goes behind those that have yet to have their turn.
 #[derive(Debug, Default)]
-pub struct Leaves(BTreeMap<String, Leave>);
+pub struct StagingPermits(BTreeMap<String, Leave>);
 
 #[derive(Debug)]
 struct Leave {
@@ -146,9 +146,9 @@ struct Leave {
     unused: u32,
 }
 
-impl Leaves {
+impl StagingPermits {
     /// Takes in what is published and reported now.
-    pub fn see(&mut self, hosts: &Objects<HostView>, now: Moment) {
+    pub fn see(&mut self, hosts: &Objects<BootcNodeView>, now: Moment) {
         self.0.retain(|name, _| hosts.contains_key(name));
         for (name, host) in hosts {
             let (Some(spec), Some(report)) = (host.view.spec(), host.view.report()) else {
@@ -183,7 +183,7 @@ impl Leaves {
         }
     }
 
-    /// How often the node did not use its leave to pull that digest.
+    /// Number of times that the node did not use its permit to pull that digest.
     pub fn unused(&self, name: &str, digest: &Digest) -> u32 {
         self.0
             .get(name)

@@ -1,5 +1,5 @@
-//! Which holders of berths do not come back. Pure, and by what this process has seen alone: the report of a node, and
-//! what its agent wrote on its berth. Never by anybody's wall clock.
+//! Holders of berths that do not come back. Pure, and judged only by what this process has seen: the report of a node,
+//! and its agent's writes to its berth. Never by anybody's wall clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,9 +9,9 @@ use berth_api::berth::HoldPhase;
 use berth_api::node::Phase;
 
 use crate::Moment;
-use crate::controller::view::{HostView, NodeView};
+use crate::controller::view::{BootcNodeView, NodeView};
 
-/// How long silence may last.
+/// Longest silences.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// `rollout.rebootTimeout`
@@ -21,8 +21,8 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// For how long a holder may be silent. One that is Ready and does not reboot may have nothing to say between two
-    /// signs of life.
+    /// Longest time that a holder may be silent. One that is Ready and does not reboot may have nothing to say between
+    /// two signs of life.
     pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
         let reboots = *phase == HoldPhase::Committed || !ready;
         if reboots {
@@ -32,7 +32,7 @@ impl Timeouts {
         }
     }
 
-    /// Whether a holder that was last heard of so long ago should have been heard of.
+    /// Says whether a holder that was last heard of so long ago should have been heard of.
     pub fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
         quiet >= self.allowed(phase, ready)
     }
@@ -44,19 +44,19 @@ pub struct Holder<'a> {
     /// Its Node.
     pub node: &'a NodeView,
     /// Its BootcNode, when there is one.
-    pub host: Option<&'a HostView>,
-    /// How far it is.
+    pub host: Option<&'a BootcNodeView>,
+    /// Progress of the holder.
     pub phase: &'a HoldPhase,
-    /// When it was last seen to say something, here or on its berth.
+    /// Time when it was last seen to report something, in its status or on its berth.
     pub heard: Option<Moment>,
-    /// That was lately, by the measure of an agent that lives.
+    /// True if that was lately, by the measure of an agent that lives.
     pub lively: bool,
-    /// How long silence may last.
+    /// Longest silences.
     pub timeouts: Timeouts,
 }
 
 impl Holder<'_> {
-    /// It has been silent for so long that it may not come back.
+    /// Says whether it has been silent for so long that it may not come back.
     fn is_overdue(&self, now: Moment) -> bool {
         let quiet = self.heard.map(|heard| now.since(heard));
         let passed = quiet.is_some_and(|quiet| self.timeouts.passed(self.phase, self.node.ready, quiet));
@@ -64,9 +64,9 @@ impl Holder<'_> {
     }
 }
 
-/// Whether an agent is back, lives and says what is wrong: it knows that better than its silence tells.
-pub fn knows_better(node: &NodeView, host: Option<&HostView>, lively: bool) -> bool {
-    let report = host.and_then(HostView::report);
+/// Says whether an agent is back, lives and reports what is wrong: its report then counts, and not its silence.
+pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, lively: bool) -> bool {
+    let report = host.and_then(BootcNodeView::report);
     let back = lively && (node.ready || report.is_some_and(|r| r.phase == Some(Phase::Proving)));
     let says = match host.map(|host| &host.content) {
         Some(Ok(content)) => content.report.degraded.is_some(),
@@ -76,10 +76,10 @@ pub fn knows_better(node: &NodeView, host: Option<&HostView>, lively: bool) -> b
     back && says
 }
 
-/// What this process had heard of the holders when it took them for lost.
+/// Last signs of life of the holders that this process took for lost.
 ///
-/// A leader that starts anew has heard nothing of anybody for no time at all. That a former one has given a node up
-/// stands in the node's status, and holds until the node is heard of again.
+/// A leader that starts anew has heard nothing of anybody for no time at all. If a former leader has given a node up,
+/// that stands in the node's status, and stays true until the node is heard of again.
 #[derive(Debug, Default)]
 pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);
 
@@ -89,7 +89,7 @@ impl Overdue {
         let (mut lost, mut known) = (BTreeSet::new(), BTreeMap::new());
         for holder in holders {
             let uid = &holder.node.uid;
-            let said = holder.host.is_some_and(HostView::reboot_timed_out);
+            let said = holder.host.is_some_and(BootcNodeView::reboot_timed_out);
             let overdue = holder.is_overdue(now);
             let before = self.0.get(uid).copied().filter(|_| !overdue);
             let Some(then) = before.or((overdue || said).then_some(holder.heard)) else {
@@ -143,9 +143,9 @@ mod tests {
         NodeView::of(&node)
     }
 
-    fn host(said: bool) -> HostView {
+    fn host(said: bool) -> BootcNodeView {
         let object = serde_json::json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": []}});
-        let mut host = HostView::of(kube::core::DeserializeGuard(
+        let mut host = BootcNodeView::of(kube::core::DeserializeGuard(
             Ok(serde_json::from_value(object).unwrap()),
         ));
         if let Ok(HostContent { told, .. }) = &mut host.content {

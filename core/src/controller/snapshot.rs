@@ -1,19 +1,19 @@
-//! What the controller knows of the cluster at one moment: projections of the watched objects.
+//! The controller's knowledge of the cluster at one moment: projections of the watched objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::Moment;
-use crate::controller::view::{FleetView, HostView, LeaseView, NodeView, PoolView};
+use crate::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
 /// One object as it is known.
 #[derive(Debug)]
 pub struct Entry<V> {
-    /// Its projection.
+    /// Projection of the object.
     pub view: Arc<V>,
-    /// Its resourceVersion.
+    /// resourceVersion of the object.
     pub version: String,
-    /// When it was last seen to say something new of its own. Measured here: never another machine's clock.
+    /// Time when it was last seen to report something new of its own. Measured here: never another machine's clock.
     pub heard: Moment,
 }
 
@@ -30,13 +30,13 @@ impl<V> Clone for Entry<V> {
 /// All objects of one kind, by name.
 pub type Objects<V> = BTreeMap<String, Entry<V>>;
 
-/// What the watches know at one moment.
+/// Knowledge of the watches at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// BootcNodePools.
     pub pools: Arc<Objects<PoolView>>,
     /// BootcNodes.
-    pub hosts: Arc<Objects<HostView>>,
+    pub hosts: Arc<Objects<BootcNodeView>>,
     /// Nodes.
     pub nodes: Arc<Objects<NodeView>>,
     /// Berths.
@@ -46,7 +46,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether all pools are paused at once.
+    /// Says whether all pools are paused at once.
     pub fn fleet_paused(&self) -> bool {
         self.fleet.as_ref().is_some_and(|fleet| fleet.view.paused)
     }

@@ -1,5 +1,5 @@
-//! What the controller keeps of each object: small projections, made when an object arrives, so that a cluster of
-//! thousands of nodes fits into a few tens of megabytes.
+//! Views of objects: small projections, made when an object arrives, so that a cluster of thousands of nodes fits into
+//! a few tens of megabytes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::DeserializeGuard;
 
-/// How soon a change is to be looked at.
+/// Urgency of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
     /// Together with others: nobody waits for it.
     Later,
-    /// As soon as the last pass is rested from.
+    /// To be looked at as soon as the rest after the last pass is over.
     Soon,
-    /// At once.
+    /// To be looked at immediately.
     Now,
 }
 
 /// A projection, and how two of them differ.
 pub trait View {
-    /// Whether a plan made from `other` could look different.
+    /// Says whether a plan made from `other` could look different.
     fn differs(&self, other: &Self) -> bool;
 
-    /// How soon that is to be looked at, if it does.
+    /// Urgency of the difference, if there is one.
     fn news(&self, other: &Self) -> Option<News> {
         self.differs(other).then_some(News::Soon)
     }
 
-    /// Whether somebody other than the controller has spoken in between: an agent's report or renewal.
+    /// Says whether somebody other than the controller has written in between: an agent's report or renewal.
     fn spoken(&self, other: &Self) -> bool {
         self.differs(other)
     }
@@ -64,7 +64,7 @@ pub struct NodeView {
     pub ready: bool,
     /// `spec.unschedulable`, by anyone's doing.
     pub unschedulable: bool,
-    /// It carries our cordon annotation.
+    /// True if it carries our cordon annotation.
     pub our_cordon: bool,
     /// `status.nodeInfo.architecture`, in OCI words.
     pub architecture: String,
@@ -74,12 +74,12 @@ pub struct NodeView {
 
 /// A BootcNode.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HostView {
+pub struct BootcNodeView {
     /// Its own UID.
     pub uid: String,
     /// Generation of its spec.
     pub generation: Option<i64>,
-    /// It is being deleted.
+    /// True if it is being deleted.
     pub deleting: bool,
     /// Its finalizers.
     pub finalizers: Vec<String>,
@@ -87,16 +87,16 @@ pub struct HostView {
     pub owner: Option<String>,
     /// Its pool label.
     pub pool_label: Option<String>,
-    /// What it says, or why that cannot be read.
+    /// Content, or the error of reading it.
     pub content: Result<HostContent, String>,
 }
 
 /// Spec and pruned status of a BootcNode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostContent {
-    /// What the controller published.
+    /// Spec, as the controller published it.
     pub spec: BootcNodeSpec,
-    /// What the agent reports.
+    /// Report of the agent.
     pub report: Report,
     /// The agent's pulse; changes without meaning anything else.
     pub heartbeat: Option<Timestamp>,
@@ -111,7 +111,7 @@ impl HostContent {
     }
 }
 
-/// What the controller needs of an agent's report.
+/// The parts of an agent's report that the controller needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// Generation that it speaks of.
@@ -124,7 +124,7 @@ pub struct Report {
     pub staged: Option<Digest>,
     /// The staged image is locked.
     pub locked: bool,
-    /// Where the node is, for counting and for people.
+    /// Phase of the node, for counting and for people.
     pub phase: Option<Phase>,
     /// The agent could not pull or stage, and tries again later.
     pub failure: Option<Failing>,
@@ -138,9 +138,9 @@ pub struct Report {
     pub degraded: Option<(String, String)>,
     /// The retry token that the agent obeyed last.
     pub retry_token: Option<String>,
-    /// How long the last drain took there.
+    /// Length of the last drain there.
     pub drain: Option<Duration>,
-    /// How long the last reboot took there.
+    /// Length of the last reboot there.
     pub reboot: Option<Duration>,
     /// The host's clock is synchronised.
     pub clock_synchronized: bool,
@@ -149,13 +149,13 @@ pub struct Report {
 /// A turn with a berth that did not end in an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadTurn {
-    /// How it ended.
+    /// Outcome of the turn.
     pub outcome: String,
-    /// Which pod, which budget, which inhibitor.
+    /// Details: which pod, which budget, which inhibitor.
     pub message: String,
-    /// The digest that it was for.
+    /// Target of that turn.
     pub digest: Digest,
-    /// How many turns for that digest ended like this.
+    /// Number of turns for that digest that ended like this.
     pub attempts: u32,
 }
 
@@ -164,7 +164,7 @@ pub struct BadTurn {
 pub struct Failing {
     /// The digest that it is about.
     pub digest: Option<Digest>,
-    /// How often it was tried.
+    /// Number of tries.
     pub attempts: u32,
 }
 
@@ -203,7 +203,7 @@ impl View for NodeView {
     }
 }
 
-impl View for HostView {
+impl View for BootcNodeView {
     fn differs(&self, other: &Self) -> bool {
         let content = match (&self.content, &other.content) {
             // What `Waiting` says is for people alone.
@@ -232,7 +232,8 @@ impl View for LeaseView {
         self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
     }
 
-    /// For a berth that is given back the next node waits, and all those behind it. What else happens to a berth is counted.
+    /// Urgency of the change. The next node waits for a berth that is given back, and all nodes behind it. Any other
+    /// change of a berth can wait.
     fn news(&self, other: &Self) -> Option<News> {
         let is_closed = |view: &Self| {
             view.berth
@@ -244,7 +245,7 @@ impl View for LeaseView {
             .then_some(if given_back { News::Now } else { News::Later })
     }
 
-    /// What the controller writes to a held berth, and that it writes, says nothing about the holder.
+    /// Says whether the holder has written. The controller's writes to a held berth say nothing about the holder.
     fn spoken(&self, other: &Self) -> bool {
         let holders = |berth: &Berth| {
             let berth = berth.stamped(0);
@@ -347,7 +348,7 @@ fn has_annotation(metadata: &ObjectMeta, key: &str) -> bool {
     metadata.annotations.as_ref().is_some_and(|a| a.contains_key(key))
 }
 
-impl HostView {
+impl BootcNodeView {
     /// Projects a BootcNode.
     pub fn of(object: DeserializeGuard<BootcNode>) -> Self {
         let (metadata, content) = match object.0 {
@@ -393,12 +394,12 @@ impl HostView {
         self.content.as_ref().ok().map(|c| &c.report)
     }
 
-    /// Whether its status says that it does not come back.
+    /// Says whether its status reports that it does not come back.
     pub fn reboot_timed_out(&self) -> bool {
         self.content.as_ref().is_ok_and(HostContent::reboot_timed_out)
     }
 
-    /// Whether the agent has reported on what is published now, from the Node that it was published for.
+    /// Says whether the agent has reported on what is published now, from the Node that it was published for.
     pub fn observed(&self) -> bool {
         self.content.as_ref().is_ok_and(|c| {
             self.generation.is_some()
@@ -407,7 +408,7 @@ impl HostView {
         })
     }
 
-    /// Whether the agent reports that what Berth did on the node is undone.
+    /// Says whether the agent reports that what Berth did on the node is undone.
     pub fn released(&self) -> bool {
         let report = self.report();
         report.is_some_and(|r| {

@@ -14,10 +14,10 @@ use berth_api::{NodeName, PoolName};
 
 use crate::Moment;
 use crate::controller::facts::Pool;
-use crate::controller::plan::{Plan, Wait};
+use crate::controller::plan::{BlockReason, Plan};
 use crate::controller::quorum::Cause;
 use crate::controller::snapshot::Snapshot;
-use crate::controller::view::{HostView, NodeView};
+use crate::controller::view::{BootcNodeView, NodeView};
 
 /// Reason of a condition that is False.
 const NOT_WAITING: &str = "NotWaiting";
@@ -62,34 +62,36 @@ impl<'a> Words<'a> {
     }
 
     /// `None`: the plan offers it a berth, or does not know it.
-    fn waiting(&self, wait: Option<Wait>, architecture: &str) -> Waiting<'_> {
-        let own = |reason, wait: Wait| Waiting::Yes(reason, wait.words().into());
+    fn waiting(&self, wait: Option<BlockReason>, architecture: &str) -> Waiting<'_> {
+        let own = |reason, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
-            Wait::Wave => Waiting::Yes("WaveWaiting", self.proven.as_str().into()),
-            Wait::Soaking => Waiting::Yes("WaveSoaking", self.soaked.as_str().into()),
-            Wait::FailedBefore => own("FailedBefore", wait),
-            Wait::ControlPlane(Cause::Unfenced) => Waiting::Unjudged,
-            Wait::ControlPlane(cause) => own(cause.reason(), wait),
-            Wait::NoClock => own("ClockNotSynchronized", wait),
-            Wait::TooLate => own("WindowTooShort", wait),
-            Wait::NoImage => match self.target {
+            BlockReason::Wave => Waiting::Yes("WaveWaiting", self.proven.as_str().into()),
+            BlockReason::Soaking => Waiting::Yes("WaveSoaking", self.soaked.as_str().into()),
+            BlockReason::FailedBefore => own("FailedBefore", wait),
+            BlockReason::ControlPlane(Cause::Unfenced) => Waiting::Unjudged,
+            BlockReason::ControlPlane(cause) => own(cause.reason(), wait),
+            BlockReason::NoClock => own("ClockNotSynchronized", wait),
+            BlockReason::TooLate => own("WindowTooShort", wait),
+            BlockReason::NoImage => match self.target {
                 Some(target) => Waiting::Yes("NoSuchPlatform", no_such_platform(target, architecture).into()),
                 None => Waiting::Unjudged,
             },
             // A matter of the whole pool, or of a leader that is about to begin.
-            Wait::Gate | Wait::Halted | Wait::Unresolved | Wait::Fencing => Waiting::Unjudged,
+            BlockReason::Gate | BlockReason::Halted | BlockReason::Unresolved | BlockReason::Fencing => {
+                Waiting::Unjudged
+            }
             // Its turn will come, or its agent says itself what is missing.
-            Wait::UpToDate
-            | Wait::NotPublished
-            | Wait::OtherNode
-            | Wait::NotObserved
-            | Wait::NotStaged
-            | Wait::NotPrepared
-            | Wait::Silent
-            | Wait::HasBerth
-            | Wait::Capacity
-            | Wait::NoBerth => Waiting::No,
+            BlockReason::UpToDate
+            | BlockReason::NotPublished
+            | BlockReason::OtherNode
+            | BlockReason::NotObserved
+            | BlockReason::NotStaged
+            | BlockReason::NotPrepared
+            | BlockReason::Silent
+            | BlockReason::HasBerth
+            | BlockReason::Capacity
+            | BlockReason::NoBerth => Waiting::No,
         }
     }
 }
@@ -123,7 +125,7 @@ pub fn wanted(
             words.waiting(words.plan.waiting.get(&node.name).copied(), &node.architecture)
         }),
     };
-    let verdict = |(name, host): (&String, &crate::controller::snapshot::Entry<HostView>)| {
+    let verdict = |(name, host): (&String, &crate::controller::snapshot::Entry<BootcNodeView>)| {
         let node = snapshot.nodes.get(name)?.view.as_ref();
         let content = host.view.content.as_ref().ok()?;
         let told = condition::find_true(&content.told, condition::node::WAITING);
@@ -249,54 +251,60 @@ mod tests {
         };
         let target = target();
         let words = Words::of(&plan, Some(&target));
-        let table: [(&[Wait], Said); 9] = [
-            (&[Wait::Wave], Some(("WaveWaiting", "waits until wave b is proven"))),
-            (&[Wait::Soaking], Some(("WaveSoaking", "waits until wave b has soaked"))),
+        let table: [(&[BlockReason], Said); 9] = [
             (
-                &[Wait::FailedBefore],
+                &[BlockReason::Wave],
+                Some(("WaveWaiting", "waits until wave b is proven")),
+            ),
+            (
+                &[BlockReason::Soaking],
+                Some(("WaveSoaking", "waits until wave b has soaked")),
+            ),
+            (
+                &[BlockReason::FailedBefore],
                 Some(("FailedBefore", "failed with this image before")),
             ),
             (
-                &[Wait::ControlPlane(Cause::NoOtherServer)],
+                &[BlockReason::ControlPlane(Cause::NoOtherServer)],
                 Some(("NoOtherAPIServer", "waits until another API server answers /readyz")),
             ),
             (
-                &[Wait::NoClock],
+                &[BlockReason::NoClock],
                 Some(("ClockNotSynchronized", "waits because its clock is not synchronised")),
             ),
             (
-                &[Wait::TooLate],
+                &[BlockReason::TooLate],
                 Some((
                     "WindowTooShort",
                     "waits for the next window: its drain and reboot would outlast this one",
                 )),
             ),
             (
-                &[Wait::NoImage],
+                &[BlockReason::NoImage],
                 Some(("NoSuchPlatform", "r/os:1 has no image for \"arm64\"; it has: amd64")),
             ),
             (
                 &[
-                    Wait::Gate,
-                    Wait::Halted,
-                    Wait::Unresolved,
-                    Wait::Fencing,
-                    Wait::ControlPlane(Cause::Unfenced),
+                    BlockReason::Gate,
+                    BlockReason::Halted,
+                    BlockReason::Unresolved,
+                    BlockReason::Fencing,
+                    BlockReason::ControlPlane(Cause::Unfenced),
                 ],
                 None,
             ),
             (
                 &[
-                    Wait::UpToDate,
-                    Wait::NotPublished,
-                    Wait::OtherNode,
-                    Wait::NotObserved,
-                    Wait::NotStaged,
-                    Wait::NotPrepared,
-                    Wait::Silent,
-                    Wait::HasBerth,
-                    Wait::Capacity,
-                    Wait::NoBerth,
+                    BlockReason::UpToDate,
+                    BlockReason::NotPublished,
+                    BlockReason::OtherNode,
+                    BlockReason::NotObserved,
+                    BlockReason::NotStaged,
+                    BlockReason::NotPrepared,
+                    BlockReason::Silent,
+                    BlockReason::HasBerth,
+                    BlockReason::Capacity,
+                    BlockReason::NoBerth,
                 ],
                 Some(("", "")),
             ),
@@ -313,7 +321,10 @@ mod tests {
         }
         assert_eq!(words.waiting(None, "arm64"), Waiting::No, "it is offered a berth");
         let unresolved = Words::of(&plan, None);
-        assert_eq!(unresolved.waiting(Some(Wait::NoImage), "arm64"), Waiting::Unjudged);
+        assert_eq!(
+            unresolved.waiting(Some(BlockReason::NoImage), "arm64"),
+            Waiting::Unjudged
+        );
     }
 
     fn entry<V>(view: V) -> Entry<V> {
@@ -335,7 +346,7 @@ mod tests {
             .collect();
         let node = json!({"metadata": {"name": "n1", "uid": "u1"}});
         let host = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": conditions}});
-        let host = HostView::of(kube::core::DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
+        let host = BootcNodeView::of(kube::core::DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
         let mut snapshot = Snapshot::default();
         Arc::make_mut(&mut snapshot.nodes)
             .insert("n1".into(), entry(NodeView::of(&serde_json::from_value(node).unwrap())));
@@ -376,20 +387,20 @@ mod tests {
         let wave_waiting = Some(("True", "WaveWaiting", proven));
         let yes = |reason: &str, message: &str| Some((Some(true), reason.to_owned(), message.to_owned()));
         let no = Some((Some(false), "NotWaiting".to_owned(), String::new()));
-        assert_eq!(planned(None, Wait::Wave), yes("WaveWaiting", proven));
-        assert_eq!(planned(wave_waiting, Wait::Wave), None, "it says so");
+        assert_eq!(planned(None, BlockReason::Wave), yes("WaveWaiting", proven));
+        assert_eq!(planned(wave_waiting, BlockReason::Wave), None, "it says so");
         assert_eq!(
-            planned(Some(("True", "WaveWaiting", "another wave")), Wait::Wave),
+            planned(Some(("True", "WaveWaiting", "another wave")), BlockReason::Wave),
             yes("WaveWaiting", proven)
         );
         assert_eq!(
-            planned(Some(("False", "NotWaiting", "")), Wait::Wave),
+            planned(Some(("False", "NotWaiting", "")), BlockReason::Wave),
             yes("WaveWaiting", proven)
         );
-        assert_eq!(planned(wave_waiting, Wait::Capacity), no);
-        assert_eq!(planned(None, Wait::Capacity), None, "nothing was said");
-        assert_eq!(planned(Some(("False", "NotWaiting", "")), Wait::Capacity), None);
-        for wait in [Wait::Gate, Wait::Halted, Wait::Fencing] {
+        assert_eq!(planned(wave_waiting, BlockReason::Capacity), no);
+        assert_eq!(planned(None, BlockReason::Capacity), None, "nothing was said");
+        assert_eq!(planned(Some(("False", "NotWaiting", "")), BlockReason::Capacity), None);
+        for wait in [BlockReason::Gate, BlockReason::Halted, BlockReason::Fencing] {
             assert_eq!(planned(wave_waiting, wait), None, "{wait:?}");
             assert_eq!(planned(None, wait), None, "{wait:?}");
         }

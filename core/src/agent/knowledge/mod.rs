@@ -157,7 +157,7 @@ pub struct Services {
     pub boot_id: BootId,
     /// The host is going down.
     pub shutting_down: bool,
-    /// Somebody has scheduled a shutdown for later.
+    /// Says whether somebody has scheduled a shutdown for later.
     pub shutdown_scheduled: bool,
     /// Inhibitors of a shutdown.
     pub inhibitors: Vec<String>,
@@ -227,7 +227,7 @@ pub enum Ending {
     NotNeeded,
     /// A pass of the drain came to this.
     Drain {
-        /// Nothing is left that has to go.
+        /// Every pod that has to go is gone.
         done: bool,
         /// Pods that block the drain.
         blockers: Vec<DrainBlocker>,

@@ -7,7 +7,7 @@ use berth_api::condition::{Verdict, pool as types};
 use berth_api::pool::Target;
 
 use super::{Doing, Facts, Kind, trouble};
-use crate::controller::plan::Wait;
+use crate::controller::plan::BlockReason;
 use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
@@ -37,7 +37,7 @@ fn count(doing: &Doings<'_>, wanted: Doing) -> usize {
     doing.values().filter(|d| **d == wanted).count()
 }
 
-/// Whether the target in force is what the spec asks for.
+/// Says whether the target in force is what the spec asks for.
 fn is_current(facts: &Facts<'_>, target: &Target) -> bool {
     target.image == facts.reference
 }
@@ -107,14 +107,14 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
     waiting(facts)
 }
 
-/// Nothing moves: says who waits for what, the most telling reason first.
+/// Describes a pool in which nothing moves: who waits for what, the most telling reason first.
 fn waiting(facts: &Facts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let node = |u: &&crate::controller::plan::Use| u.how == crate::controller::plan::How::IsOffered;
         let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
         return Verdict::yes("Offered", format!("a berth is offered to {names}"));
     }
-    let waits = |wanted: Wait| {
+    let waits = |wanted: BlockReason| {
         facts
             .plan
             .waiting
@@ -122,7 +122,7 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
             .filter(move |(_, w)| **w == wanted)
             .map(|(n, _)| n.to_string())
     };
-    if waits(Wait::Capacity).next().is_some() {
+    if waits(BlockReason::Capacity).next().is_some() {
         let users = few(facts
             .plan
             .used_by
@@ -132,9 +132,9 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
         let message = format!("{used} of {total} used: {users}");
         return Verdict::no("Waiting", message);
     }
-    let mut groups: BTreeMap<Wait, Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<BlockReason, Vec<String>> = BTreeMap::new();
     for (node, wait) in &facts.plan.waiting {
-        if *wait != Wait::UpToDate {
+        if *wait != BlockReason::UpToDate {
             groups.entry(*wait).or_default().push(node.to_string());
         }
     }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::controller::gates::Gates;
 use crate::controller::overdue::knows_better;
 use crate::controller::plan::{MAX_NAMED, Plan};
-use crate::controller::view::{HostView, NodeView};
+use crate::controller::view::{BootcNodeView, NodeView};
 use berth_api::membership::Conflict;
 
 mod conditions;
@@ -26,12 +26,12 @@ pub struct MemberView<'a> {
     /// Its Node.
     pub node: &'a NodeView,
     /// Its BootcNode, when there is one.
-    pub host: Option<&'a HostView>,
+    pub host: Option<&'a BootcNodeView>,
     /// The berth that it holds.
     pub holding: Option<&'a Holding>,
-    /// It holds a berth, and has been silent for so long that it may not come back.
+    /// True for a holder that has been silent for so long that it may not come back.
     pub overdue: bool,
-    /// Its agent has been heard of lately.
+    /// True if its agent has been heard of lately.
     pub heard: bool,
 }
 
@@ -44,9 +44,9 @@ pub struct Facts<'a> {
     pub old: &'a BootcNodePoolStatus,
     /// The reference in the spec.
     pub reference: &'a str,
-    /// What was just resolved, when that is news.
+    /// Target that was just resolved and is not in the status yet.
     pub resolved: Option<Target>,
-    /// What to say in `ImageResolved`, when resolving does not simply hold.
+    /// Value of `ImageResolved`, when resolving has not simply succeeded.
     pub resolution: Option<Verdict>,
     /// The admin has paused the pool.
     pub paused: bool,
@@ -54,11 +54,11 @@ pub struct Facts<'a> {
     pub gates: Option<&'a Gates>,
     /// `rollout.retryToken`
     pub retry_token: &'a str,
-    /// How many nodes would be members and are excluded.
+    /// Number of nodes that would be members and are excluded.
     pub excluded: usize,
     /// The pool is being deleted.
     pub deleting: bool,
-    /// What is wrong with the selector.
+    /// Error in the selector.
     pub bad_selector: Option<&'a str>,
     /// The members.
     pub members: &'a [MemberView<'a>],
@@ -68,11 +68,11 @@ pub struct Facts<'a> {
     pub conflicts: Vec<&'a Conflict>,
     /// The plan of its berths.
     pub plan: &'a Plan,
-    /// What is wrong with each Lease that cannot be read.
+    /// Error of each Lease that cannot be read.
     pub unreadable: Vec<&'a str>,
 }
 
-/// What a member is doing, worked out once for counts and messages.
+/// State of a member, worked out once for counts and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Doing {
     Updated,
@@ -138,12 +138,12 @@ fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
         };
     }
     let desired = target.and_then(|t| t.digest_for(&member.node.architecture));
-    let report = member.host.and_then(HostView::report);
+    let report = member.host.and_then(BootcNodeView::report);
     let (Some(desired), Some(report)) = (desired, report) else {
         return Doing::Pending;
     };
     let is = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
-    let spec = member.host.and_then(HostView::spec);
+    let spec = member.host.and_then(BootcNodeView::spec);
     if is(&report.booted) {
         Doing::Updated
     } else if is(&report.staged) && report.locked {
@@ -197,7 +197,12 @@ fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
 
 /// Medians of what the members measured.
 fn durations(facts: &Facts<'_>) -> PhaseDurations {
-    let reports = || facts.members.iter().filter_map(|m| m.host.and_then(HostView::report));
+    let reports = || {
+        facts
+            .members
+            .iter()
+            .filter_map(|m| m.host.and_then(BootcNodeView::report))
+    };
     PhaseDurations {
         drain_seconds: median(reports().filter_map(|r| r.drain).collect()),
         reboot_seconds: median(reports().filter_map(|r| r.reboot).collect()),
@@ -210,10 +215,10 @@ fn median(mut durations: Vec<Duration>) -> Option<u32> {
     u32::try_from(middle.as_secs()).ok()
 }
 
-/// What is wrong with a member.
+/// Trouble of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Trouble {
-    /// What that makes of the pool.
+    /// Effect on the pool.
     kind: Kind,
     /// CamelCase reason.
     reason: String,
@@ -221,14 +226,14 @@ struct Trouble {
     message: String,
 }
 
-/// What a member's trouble makes of the pool, the most telling last.
+/// Effect of a member's trouble on the pool, the most telling last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// Its turns end without an update, like this.
+    /// Turns end without an update, with this outcome.
     Turn(&'static str),
-    /// It reports that something is wrong.
+    /// The member reports that something is wrong.
     Degraded,
-    /// It does not come back.
+    /// The member does not come back.
     TimedOut,
 }
 
@@ -265,7 +270,7 @@ fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> 
 /// The member's turns end without an update. It is tried again and again, and somebody may have to help.
 fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
     let desired = target.digest_for(&member.node.architecture)?;
-    let report = member.host.and_then(HostView::report)?;
+    let report = member.host.and_then(BootcNodeView::report)?;
     let turn = report
         .last_turn
         .as_ref()

@@ -7,7 +7,7 @@ use berth_api::pool::{BerthCounts, PlatformDigest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
-use crate::controller::plan::{Gate, How, Use, Wait};
+use crate::controller::plan::{BlockReason, Gate, How, Use};
 use crate::controller::view::{BadTurn, HostContent, Report};
 
 fn digest(n: u8) -> Digest {
@@ -40,8 +40,8 @@ fn node(name: &str) -> NodeView {
     }
 }
 
-fn host(report: Report) -> HostView {
-    HostView {
+fn host(report: Report) -> BootcNodeView {
+    BootcNodeView {
         uid: "h".into(),
         generation: Some(1),
         deleting: false,
@@ -89,21 +89,21 @@ fn holding(committed: bool) -> Holding {
 }
 
 struct Case {
-    members: Vec<(NodeView, Option<HostView>, Option<Holding>)>,
+    members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>,
     plan: Plan,
     paused: bool,
     resolved: bool,
     overdue: bool,
     heard: bool,
-    /// So many of the last members have left the pool.
+    /// Number of the last members that have left the pool.
     away: usize,
-    /// On record.
+    /// Failures on record.
     failures: Vec<DigestFailures>,
     /// Obeyed last.
     token: Option<&'static str>,
 }
 
-fn case(members: Vec<(NodeView, Option<HostView>, Option<Holding>)>) -> Case {
+fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Case {
     Case {
         members,
         plan: Plan::default(),
@@ -168,7 +168,7 @@ impl Case {
     }
 }
 
-fn up(name: &str, report: Report) -> (NodeView, Option<HostView>, Option<Holding>) {
+fn up(name: &str, report: Report) -> (NodeView, Option<BootcNodeView>, Option<Holding>) {
     (node(name), Some(host(report)), None)
 }
 
@@ -239,7 +239,7 @@ fn done_is_done() {
 fn who_waits_is_told_for_what() {
     let mut case = case(vec![up("n1", booted(1)), up("n7", booted(1))]);
     case.plan = Plan {
-        waiting: [("n1".into(), Wait::Capacity)].into(),
+        waiting: [("n1".into(), BlockReason::Capacity)].into(),
         used_by: vec![Use {
             who: "n7".into(),
             how: How::CordonedByOthers,
@@ -256,9 +256,9 @@ fn who_waits_is_told_for_what() {
         "False Waiting 1 of 1 used: n7, cordoned by someone else"
     );
     case.plan.waiting = [
-        ("n1".into(), Wait::NotStaged),
-        ("n7".into(), Wait::Silent),
-        ("n9".into(), Wait::UpToDate),
+        ("n1".into(), BlockReason::NotStaged),
+        ("n7".into(), BlockReason::Silent),
+        ("n9".into(), BlockReason::UpToDate),
     ]
     .into();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Which members may be offered a berth, in which order, and why the others wait.
+//! Members that may be offered a berth, in order, and the reasons for which the others wait.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,10 +11,10 @@ use crate::controller::quorum::Cause;
 
 use super::{Failures, Member, Occupancy, PoolFacts, Progress, SeenBerth};
 
-/// Why a member is not offered a berth.
+/// Reason for which a member is not offered a berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wait {
-    /// It runs the target already.
+pub enum BlockReason {
+    /// The member runs the target already.
     UpToDate,
     /// The target has no image for its platform, or there is no target yet.
     NoImage,
@@ -32,7 +32,7 @@ pub enum Wait {
     NotPrepared,
     /// Its agent has not been heard of lately.
     Silent,
-    /// It holds a berth, or is offered one.
+    /// The member holds a berth, or is offered one.
     HasBerth,
     /// A gate of the pool is closed: [`super::Plan::gate`] says which.
     Gate,
@@ -58,8 +58,8 @@ pub enum Wait {
     NoBerth,
 }
 
-impl Wait {
-    /// For people, behind the node's name.
+impl BlockReason {
+    /// Words for people, to stand behind the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::UpToDate => "runs the target",
@@ -89,38 +89,38 @@ impl Wait {
 
 /// The digest that the member should be brought to. What is on record as failed there counts as much as what its agent
 /// reports: nobody asked the agent when its berth was closed over its head (I8).
-pub(super) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, Wait> {
-    let desired = member.desired.as_ref().ok_or(Wait::NoImage)?;
+pub(super) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
+    let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.booted.as_ref() == Some(desired) {
-        return Err(Wait::UpToDate);
+        return Err(BlockReason::UpToDate);
     }
     let on_record = failures.get(desired).is_some_and(|nodes| nodes.contains(&member.name));
     if member.failed.contains(desired) || on_record {
-        return Err(Wait::FailedBefore);
+        return Err(BlockReason::FailedBefore);
     }
     Ok(desired.clone())
 }
 
-/// Whether the member is ready to be offered a berth for that digest.
-pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), Wait> {
+/// Checks whether the member is ready to be offered a berth for that digest.
+pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason> {
     let same = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
     if !same(&member.published) {
-        return Err(Wait::NotPublished);
+        return Err(BlockReason::NotPublished);
     }
     if member.published_uid != member.uid {
-        return Err(Wait::OtherNode);
+        return Err(BlockReason::OtherNode);
     }
     if !member.observed {
-        return Err(Wait::NotObserved);
+        return Err(BlockReason::NotObserved);
     }
     if !same(&member.staged) {
-        return Err(Wait::NotStaged);
+        return Err(BlockReason::NotStaged);
     }
     if !member.prepared {
-        return Err(Wait::NotPrepared);
+        return Err(BlockReason::NotPrepared);
     }
     if !member.heard {
-        return Err(Wait::Silent);
+        return Err(BlockReason::Silent);
     }
     Ok(())
 }
@@ -132,26 +132,26 @@ pub(super) fn gated(
     member: &Member,
     at_work: Option<Cause>,
     now: Timestamp,
-) -> Option<Wait> {
+) -> Option<BlockReason> {
     match progress.waits(member) {
-        Some(WaveState::Soaking) => return Some(Wait::Soaking),
-        Some(_) => return Some(Wait::Wave),
+        Some(WaveState::Soaking) => return Some(BlockReason::Soaking),
+        Some(_) => return Some(BlockReason::Wave),
         None => {}
     }
     if let Some(cause) = member.control_plane.and_then(|verdict| verdict.withhold.or(at_work)) {
-        return Some(Wait::ControlPlane(cause));
+        return Some(BlockReason::ControlPlane(cause));
     }
     let closes = facts.closes?;
     if !member.clock_synchronized {
-        return Some(Wait::NoClock);
+        return Some(BlockReason::NoClock);
     }
     let needed = member.estimate.drain.saturating_add(member.estimate.reboot);
     let fits = now.checked_add(needed).is_ok_and(|end| end < closes);
-    (!fits).then_some(Wait::TooLate)
+    (!fits).then_some(BlockReason::TooLate)
 }
 
-/// Why a berth that was offered to the member, or taken by it, is closed for it now; the reason that it is revoked with.
-/// The window is its own agent's to judge.
+/// Reason for which a berth that the member was offered or has taken is closed for it now; its holder is revoked with
+/// it. The window is its own agent's to judge.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -164,8 +164,8 @@ pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.control_plane?.stay.map(Cause::reason)
 }
 
-/// Why an open offer is to be withdrawn. Softer than [`ready`]: an agent that has yet to report, or is not heard,
-/// lets the offer lapse by itself.
+/// Reason for which an open offer is to be withdrawn. Softer than [`ready`]: an agent that has yet to report, or is not
+/// heard, lets the offer lapse by itself.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool asks for another image now, which is not resolved yet");
@@ -177,9 +177,9 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
         return Some("the node should run another image now");
     }
     match wanted(member, &facts.failures).and_then(|desired| ready(member, &desired)) {
-        Err(Wait::FailedBefore) => Some("the image failed on the node"),
-        Err(Wait::UpToDate) => Some("the node runs the image already"),
-        Err(Wait::NotStaged | Wait::NotPrepared) => Some("the node is no longer prepared"),
+        Err(BlockReason::FailedBefore) => Some("the image failed on the node"),
+        Err(BlockReason::UpToDate) => Some("the node runs the image already"),
+        Err(BlockReason::NotStaged | BlockReason::NotPrepared) => Some("the node is no longer prepared"),
         _ => None,
     }
 }
@@ -237,7 +237,7 @@ impl<'a> Queue<'a> {
         this
     }
 
-    /// Whose turn it is next to be looked at.
+    /// The next member to look at.
     pub(super) fn next(&mut self) -> Option<&'a Member> {
         let mut rank = self.ranks.first_entry()?;
         let zones = rank.get_mut();

@@ -1,4 +1,4 @@
-//! On which nodes a digest failed (I8), and when that halts the rollout.
+//! Nodes on which a digest failed (I8), and the halt of the rollout that follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use berth_api::{Digest, NodeName};
 use super::{Gate, PoolFacts};
 use crate::text::few;
 
-/// So many nodes are named for each digest; the schema allows no more. No pool may have a larger `maxFailures`.
+/// Number of nodes that are named for each digest; the schema allows no more. No pool may have a larger `maxFailures`.
 pub const MAX_NAMED: usize = 64;
 
-/// For each digest, the nodes on which it failed.
+/// The nodes on which each digest failed.
 pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 /// The failure that a closed berth tells of.
@@ -49,7 +49,7 @@ pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     })
 }
 
-/// What the members should run now.
+/// Digests that the members should run now.
 fn wanted(facts: &PoolFacts) -> BTreeSet<&Digest> {
     facts.members.iter().filter_map(|m| m.desired.as_ref()).collect()
 }
@@ -71,7 +71,7 @@ pub(super) fn all(facts: &PoolFacts) -> Failures {
     all
 }
 
-/// Whether too many nodes failed with what the members should run now.
+/// Halts when too many nodes failed with the digests that the members should run now.
 pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
     let failed: Vec<&NodeName> = wanted(facts)
         .iter()

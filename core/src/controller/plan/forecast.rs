@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 use super::candidates::{self, Rank};
 use super::waves::is_proven;
-use super::{BerthWrite, Member, PoolFacts, SeenBerth, Wait, Why, failures, plan};
+use super::{BerthWrite, BlockReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
 
 /// Members looked at in all rounds together. A pool of which thousands are unavailable at once would need more; then more go
 /// at a time than would in truth, which changes the order between zones at most.
@@ -173,7 +173,9 @@ impl Future {
             match write {
                 BerthWrite::Create(berth) => self.facts.berths.push(fresh(berth)),
                 BerthWrite::Update {
-                    berth, why: Why::Offer, ..
+                    berth,
+                    why: WriteReason::Offer,
+                    ..
                 } => done.extend(berth.offer().map(|offer| offer.uid.clone())),
                 _ => continue,
             }
@@ -230,7 +232,7 @@ impl Future {
                     (member.booted, member.ready) = (Some(digest), true);
                 }
                 // It is about to be proven.
-                Err(Wait::UpToDate) => member.ready = true,
+                Err(BlockReason::UpToDate) => member.ready = true,
                 Err(_) => {}
             }
         }

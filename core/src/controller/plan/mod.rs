@@ -26,7 +26,7 @@ mod settle;
 pub(crate) mod tests;
 mod waves;
 
-pub use candidates::Wait;
+pub use candidates::BlockReason;
 pub use failures::{Failures, MAX_NAMED};
 pub use forecast::{Forecast, Turn, forecast};
 use occupancy::Occupancy;
@@ -34,8 +34,8 @@ pub use occupancy::{How, Use};
 use waves::Progress;
 pub use waves::{CONTROL_PLANE, REST, Wave};
 
-/// How long an offer stays open, as seen by this process. The agent takes it within milliseconds; one that does not
-/// is not there.
+/// Time for which an offer stays open, as seen by this process. An agent takes it within milliseconds; one that does
+/// not is not there.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
 
 /// All that the plan of one pool depends on.
@@ -49,13 +49,13 @@ pub struct PoolFacts {
     pub capacity: usize,
     /// The capacity that `status.berths.total` says. Never is more used than that.
     pub published: usize,
-    /// Why no berth of the pool is opened, whatever its nodes are like.
+    /// Reason for which no berth of the pool is opened, whatever its nodes are like.
     pub gate: Option<Gate>,
-    /// Until when reboots may start, when windows or exclusions say so.
+    /// Time until which reboots may start, under windows or exclusions.
     pub closes: Option<Timestamp>,
     /// The waves in order, those that the spec does not name included.
     pub waves: Vec<Wave>,
-    /// What `status.failures` says.
+    /// Content of `status.failures`.
     pub failures: Failures,
     /// The rollout halts at so many failures.
     pub max_failures: usize,
@@ -88,11 +88,11 @@ pub struct Gate {
 pub struct SeenBerth {
     /// Name of the Lease.
     pub lease: String,
-    /// What it says, or why it cannot be read; then it counts as held by a node nobody knows.
+    /// The berth, or the error of reading it; an unreadable one counts as held by an unknown node.
     pub berth: Result<Berth, String>,
     /// A write of this leader had an unknown fate and may still be on its way.
     pub in_doubt: bool,
-    /// For how long this process has seen it offered as it is.
+    /// Time for which this process has seen it offered as it is.
     pub age: Duration,
 }
 
@@ -127,7 +127,7 @@ pub struct Member {
     pub failed: Vec<Digest>,
     /// Digest of the last turn that ended badly, and how many did for that digest.
     pub last_turn: Option<(Digest, u32)>,
-    /// How often this process has seen the node let an offer of the desired digest lapse.
+    /// Number of offers of the desired digest that this process has seen the node let lapse.
     pub lapses: u32,
     /// The agent has been heard of lately.
     pub heard: bool,
@@ -137,23 +137,23 @@ pub struct Member {
     pub zone: String,
     /// What I11 says about it, when it carries the control plane.
     pub control_plane: Option<Verdict>,
-    /// Its agent reports that the host's clock is synchronised.
+    /// True if its agent reports that the host's clock is synchronised.
     pub clock_synchronized: bool,
-    /// How long its drain and its reboot are expected to take.
+    /// Expected length of its drain and its reboot.
     pub estimate: Estimate,
 }
 
-/// How long a turn is expected to take, from what was measured.
+/// Expected length of a turn, from what was measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// From taking the berth to the end of the drain.
+    /// Time from taking the berth to the end of the drain.
     pub drain: Duration,
-    /// From the commit to the proof.
+    /// Time from the commit to the proof.
     pub reboot: Duration,
 }
 
 impl Member {
-    /// Whether the node is in U: unavailable for whatever reason.
+    /// Says whether the node is in U: unavailable for whatever reason.
     pub fn unavailable(&self) -> bool {
         if Bug::OwnFlagOnly.is_awake() {
             return self.our_cordon;
@@ -171,10 +171,10 @@ pub enum BerthWrite {
     Update {
         /// Name of the Lease.
         lease: String,
-        /// What it shall say.
+        /// The berth after the write.
         berth: Berth,
-        /// Why.
-        why: Why,
+        /// Reason of the write.
+        why: WriteReason,
     },
     /// DELETE of the Lease that was read: closed, and above the capacity.
     Delete {
@@ -193,12 +193,12 @@ impl BerthWrite {
     }
 }
 
-/// Why a berth is written.
+/// Reason for which a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum WriteReason {
     /// A fence: in-flight writes of a former leader, or of our own that are in doubt, now lose.
     Stamp,
-    /// It is offered.
+    /// The berth is offered.
     Offer,
     /// The offer was not taken in time.
     Lapsed,
@@ -220,22 +220,22 @@ pub enum Why {
     Shrunk,
 }
 
-/// What to do about one pool's berths, and what that says to people.
+/// Writes of one pool's berths, and what they mean for people.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// The writes, in this order.
     pub writes: Vec<BerthWrite>,
-    /// Why each member that should change is not offered a berth.
-    pub waiting: BTreeMap<NodeName, Wait>,
-    /// Who uses up the capacity.
+    /// Reason for which each member that should change is not offered a berth.
+    pub waiting: BTreeMap<NodeName, BlockReason>,
+    /// Nodes that use up the capacity.
     pub used_by: Vec<Use>,
-    /// Why no berth is opened at all: a gate, or else too many failures.
+    /// Reason for which no berth is opened at all: a gate, or else too many failures.
     pub gate: Option<Gate>,
     /// The image failed on too many nodes, whatever else is closed.
     pub halt: Option<Gate>,
-    /// How far each wave is.
+    /// Progress of each wave.
     pub waves: Vec<WaveStatus>,
-    /// What `status.failures` is to say.
+    /// New content of `status.failures`.
     pub failures: Failures,
     /// The berths as read. `total` is what is to be published now: a smaller capacity only once no open offer
     /// exceeds it (I1c).
@@ -252,7 +252,7 @@ impl PoolFacts {
         self.berths.iter().filter_map(|s| s.berth.as_ref().ok().map(|b| (s, b)))
     }
 
-    /// Whether a write of somebody else's, or one of ours with an unknown fate, could still land on a berth.
+    /// Says whether a write of another leader, or one of ours with an unknown fate, could still land on a berth.
     fn unfenced(&self) -> bool {
         !Bug::NoEpochStamp.is_awake() && self.readable().any(|(s, b)| s.in_doubt || b.epoch != self.epoch)
     }
@@ -278,8 +278,8 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
-/// Not more than could be used: one for each member, besides those that others have, or that must stay closed for now. A
-/// capacity of a million costs no million Leases.
+/// Creates missing berths, but not more than could be used: one for each member, besides those that others have, or
+/// that must stay closed for now. A capacity of a million costs no million Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
@@ -315,19 +315,19 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
         // What is closed comes before what its agent has yet to report: it is told to the agent, which then has to report
         // anew, and must not be taken back because of that.
         let may = candidates::wanted(member, &plan.failures).and_then(|target| match () {
-            () if facts.confirmed_gone.contains(&member.uid) => Err(Wait::OtherNode),
-            () if occupancy.has(&member.uid) => Err(Wait::HasBerth),
-            () if facts.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(Wait::Gate),
-            () if plan.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(Wait::Halted),
+            () if facts.confirmed_gone.contains(&member.uid) => Err(BlockReason::OtherNode),
+            () if occupancy.has(&member.uid) => Err(BlockReason::HasBerth),
+            () if facts.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Gate),
+            () if plan.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Halted),
             () => candidates::gated(facts, progress, member, at_work, now).map_or(Ok(target), Err),
         });
         let may = may.and_then(|target| {
             candidates::ready(member, &target)?;
             match () {
-                () if facts.unresolved => Err(Wait::Unresolved),
-                () if unfenced => Err(Wait::Fencing),
-                () if !occupancy.room_for(member, limit) => Err(Wait::Capacity),
-                () => free.open(facts, member, target).ok_or(Wait::NoBerth),
+                () if facts.unresolved => Err(BlockReason::Unresolved),
+                () if unfenced => Err(BlockReason::Fencing),
+                () if !occupancy.room_for(member, limit) => Err(BlockReason::Capacity),
+                () => free.open(facts, member, target).ok_or(BlockReason::NoBerth),
             }
         });
         match may {
@@ -373,12 +373,12 @@ impl<'a> Free<'a> {
         Some(BerthWrite::Update {
             lease: seen.lease.clone(),
             berth,
-            why: Why::Offer,
+            why: WriteReason::Offer,
         })
     }
 }
 
-/// Until when the member's reboot may start: it must be over before the window is.
+/// Time until which the member's reboot may start: it must be over before the window is.
 fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
     facts
         .closes

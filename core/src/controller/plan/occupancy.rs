@@ -1,4 +1,4 @@
-//! Who uses up a pool's capacity: the sets H, R and U of the design, of Node UIDs, each counted once.
+//! Nodes that use up a pool's capacity: the sets H, R and U of the design, of Node UIDs, each counted once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,22 +27,22 @@ pub(super) struct Occupancy<'a> {
 pub struct Use {
     /// The node, or the Lease that cannot be read.
     pub who: String,
-    /// How it does.
+    /// Way in which it does.
     pub how: How,
 }
 
-/// How a node uses up capacity.
+/// Way in which a node uses up capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// It holds a berth of this pool.
+    /// The node holds a berth of this pool.
     Holds,
-    /// It is offered one.
+    /// The node is offered a berth of this pool.
     IsOffered,
-    /// It holds or is offered a berth of another pool.
+    /// The node holds or is offered a berth of another pool.
     Elsewhere,
     /// Its Node is not Ready.
     NotReady,
-    /// It still carries our cordon, without a berth.
+    /// The node still carries our cordon, without a berth.
     CordonedByUs,
     /// Somebody else has cordoned it.
     CordonedByOthers,
@@ -51,7 +51,7 @@ pub enum How {
 }
 
 impl How {
-    /// For people, behind the node's name.
+    /// Words for people, to stand behind the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::Holds => "being updated",
@@ -103,12 +103,12 @@ impl<'a> Occupancy<'a> {
         self.held_or_offered
     }
 
-    /// Whether the node has a berth or an offer already.
+    /// Says whether the node has a berth or an offer already.
     pub(super) fn has(&self, uid: &NodeUid) -> bool {
         self.held.contains(uid) || self.offered.contains(uid)
     }
 
-    /// Whether the node uses up capacity, however it does.
+    /// Says whether the node uses up capacity, in any way.
     pub(super) fn counts(&self, uid: &NodeUid) -> bool {
         self.has(uid) || self.unavailable.contains(uid)
     }

@@ -1,4 +1,4 @@
-//! Whatever the state, the plan keeps I1.
+//! Property tests: the plan keeps I1 in any state.
 
 use berth_api::BootId;
 use berth_api::berth::Outcome;
@@ -166,7 +166,8 @@ impl World<'_> {
         }
     }
 
-    /// No member of a later wave before the earlier one is proven and soaked, and no one when too many have failed.
+    /// Checks that no member of a later wave goes before the earlier one is proven and soaked, and none when too many
+    /// have failed.
     fn check_gates(&self, member: &Member) {
         let facts = self.facts;
         let canaries = || facts.members.iter().filter(|m| m.wave == 0);
@@ -338,7 +339,7 @@ fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
                 panic!()
             };
             let seen = f.berths.iter_mut().find(|s| s.lease == lease).unwrap();
-            if why == Why::Lapsed {
+            if why == WriteReason::Lapsed {
                 offers.lapsed(seen.berth.as_ref().unwrap().offer().unwrap());
             }
             let node = berth.offer().map(|o| o.node.to_string()).unwrap_or_default();

@@ -10,10 +10,10 @@ use jiff::SignedDuration;
 
 use super::waves::Progress;
 use super::{
-    BerthWrite, Gate, Member, OPEN_FOR, Occupancy, PoolFacts, SeenBerth, Why, candidates, failures, open_until,
+    BerthWrite, Gate, Member, OPEN_FOR, Occupancy, PoolFacts, SeenBerth, WriteReason, candidates, failures, open_until,
 };
 
-/// What a holder was told is not told anew for less: estimates change a little with every turn.
+/// Smallest change of a time that a holder is told anew: estimates change a little with every turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Brings every existing berth into order, and returns the berths as they are after that.
@@ -46,7 +46,7 @@ pub(super) fn settle(
         let fence = (seen.in_doubt || berth.epoch != facts.epoch) && !Bug::NoEpochStamp.is_awake();
         let next = desk
             .settled(berth, seen.age)
-            .or_else(|| fence.then(|| (berth.clone(), Why::Stamp)));
+            .or_else(|| fence.then(|| (berth.clone(), WriteReason::Stamp)));
         let berth = match next {
             None => berth.clone(),
             Some((next, why)) => {
@@ -69,9 +69,9 @@ pub(super) fn settle(
     after
 }
 
-/// Which offers may stay open.
+/// Offers that may stay open.
 struct Room {
-    /// So many, when the capacity has shrunk: the holders come first.
+    /// Number of them, when the capacity has shrunk: the holders come first.
     left: usize,
     /// Nodes that have a berth, or an offer that stays: they need no other.
     served: BTreeSet<NodeUid>,
@@ -121,34 +121,38 @@ impl<'a> Desk<'a> {
         self.members.get(uid).copied().filter(|m| m.name == *name)
     }
 
-    /// What a berth should become, unless it is to stay as it is.
-    fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, Why)> {
+    /// Next state of a berth, unless it stays as it is.
+    fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, WriteReason)> {
         let facts = self.facts;
         let (next, why) = match &berth.state {
             BerthState::Held(h) if facts.confirmed_gone.contains(&h.uid) => {
-                (berth.ended(ClosedReason::Gone), Why::Gone)
+                (berth.ended(ClosedReason::Gone), WriteReason::Gone)
             }
             BerthState::Held(_) if age >= OPEN_FOR && Bug::ExpiredBerthStolen.is_awake() => {
-                (berth.ended(ClosedReason::Lapsed), Why::Lapsed)
+                (berth.ended(ClosedReason::Lapsed), WriteReason::Lapsed)
             }
-            BerthState::Held(h) if facts.lost.contains(&h.uid) => (berth.ended(ClosedReason::Excluded), Why::Excluded),
+            BerthState::Held(h) if facts.lost.contains(&h.uid) => {
+                (berth.ended(ClosedReason::Excluded), WriteReason::Excluded)
+            }
             BerthState::Held(h) => return self.revoked(berth, h),
             BerthState::Offered(o) if facts.confirmed_gone.contains(&o.uid) => {
-                (berth.ended(ClosedReason::Gone), Why::Gone)
+                (berth.ended(ClosedReason::Gone), WriteReason::Gone)
             }
-            BerthState::Offered(_) if age >= OPEN_FOR => (berth.closed(ClosedReason::Lapsed), Why::Lapsed),
+            BerthState::Offered(_) if age >= OPEN_FOR => (berth.closed(ClosedReason::Lapsed), WriteReason::Lapsed),
             BerthState::Offered(o) => {
                 let reason = match self.withdrawal(o) {
                     Some(reason) => reason,
                     None => self.room.keep(o).err()?,
                 };
-                (berth.closed(ClosedReason::Withdrawn), Why::Withdrawn(reason))
+                (berth.closed(ClosedReason::Withdrawn), WriteReason::Withdrawn(reason))
             }
             // I8: from here on it may be opened again, or go.
-            BerthState::Closed(_) if failures::is_recorded(facts, berth) => (berth.acknowledged(), Why::Recorded),
+            BerthState::Closed(_) if failures::is_recorded(facts, berth) => {
+                (berth.acknowledged(), WriteReason::Recorded)
+            }
             BerthState::Closed(_) if failures::is_unrecorded(berth) => return None,
             BerthState::Closed(c) if above(facts, berth) && c.reason != ClosedReason::Shrunk => {
-                (berth.closed(ClosedReason::Shrunk), Why::Shrunk)
+                (berth.closed(ClosedReason::Shrunk), WriteReason::Shrunk)
             }
             BerthState::Closed(_) => return None,
         };
@@ -156,7 +160,7 @@ impl<'a> Desk<'a> {
         next.ok().map(|next| (next, why))
     }
 
-    /// Why an open offer is to be withdrawn.
+    /// Reason for which an open offer is to be withdrawn.
     fn withdrawal(&self, offer: &Offer) -> Option<&'static str> {
         if let Some(gate) = self.gate {
             return Some(gate.reason);
@@ -169,7 +173,7 @@ impl<'a> Desk<'a> {
     /// Asks a holder for its berth, or takes that back once the reason is gone. A committed one goes on all the same; a
     /// gate only keeps it from going on to another digest. An earlier wave does not: the holder that is stuck may use up
     /// the very capacity that the earlier waves need, and each would wait for the other for ever (I10).
-    fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, Why)> {
+    fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;
         }
@@ -191,8 +195,8 @@ impl<'a> Desk<'a> {
             _ => gate(),
         };
         let (text, why) = match (reason, &holding.revoke) {
-            (Some(reason), None) => (Some(reason.to_owned()), Why::Revoke(reason)),
-            (None, Some(_)) => (None, Why::Unrevoke),
+            (Some(reason), None) => (Some(reason.to_owned()), WriteReason::Revoke(reason)),
+            (None, Some(_)) => (None, WriteReason::Unrevoke),
             (None, None) => return self.extended(berth, holding, member?),
             _ => return None,
         };
@@ -201,7 +205,7 @@ impl<'a> Desk<'a> {
 
     /// Tells a holder until when its reboot may start, when that is no longer what it was told: the admin has changed the
     /// windows, or it is stuck under a bad image and the next window has opened.
-    fn extended(&self, berth: &Berth, holding: &Holding, member: &Member) -> Option<(Berth, Why)> {
+    fn extended(&self, berth: &Berth, holding: &Holding, member: &Member) -> Option<(Berth, WriteReason)> {
         let wanted = open_until(self.facts, member);
         let same = match (wanted, holding.open_until) {
             (Some(wanted), Some(told)) => wanted.duration_since(told).abs() < TOLERANCE,
@@ -210,6 +214,6 @@ impl<'a> Desk<'a> {
         if same {
             return None;
         }
-        berth.open_until(wanted).ok().map(|next| (next, Why::Window))
+        berth.open_until(wanted).ok().map(|next| (next, WriteReason::Window))
     }
 }

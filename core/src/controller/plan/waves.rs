@@ -1,4 +1,4 @@
-//! Whose turn it is: a wave begins when every earlier one is proven and has soaked.
+//! Waves: one begins when every earlier one is proven and has soaked.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::{Member, PoolFacts};
 pub struct Wave {
     /// Its name.
     pub name: String,
-    /// How long it must be proven before the next one begins.
+    /// Time for which it must be proven before the next one begins.
     pub soak: Duration,
-    /// How long it has been, as far as this leader and those before it have seen.
+    /// Time for which it has been, as far as this leader and those before it have seen.
     pub soaked: Duration,
 }
 
-/// How far the waves are.
+/// Progress of the waves.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
     total: Vec<u32>,
@@ -81,12 +81,12 @@ impl Progress {
         self.total.get(index) == self.proven.get(index)
     }
 
-    /// Whether anybody is in a later wave: nobody else waits for a soak.
+    /// Says whether anybody is in a later wave: nobody else waits for a soak.
     fn follows(&self, index: usize) -> bool {
         self.total.iter().skip(index + 1).any(|n| *n > 0)
     }
 
-    /// Whether the member's wave waits for an earlier one; and then, whether that only soaks.
+    /// State of the earlier wave that the member's wave waits for, if there is one.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
         // I10: the wave before it cannot go on until it is repaired, and the image may be what repairs it.
         if self.starved && !member.ready {
@@ -95,8 +95,8 @@ impl Progress {
         (member.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
     }
 
-    /// What the pool's status is to say. A pool whose spec names no wave, and whose nodes are all in one, has nothing to
-    /// say.
+    /// Waves as the pool's status shows them. A pool whose spec names no wave, and whose nodes are all in one, shows
+    /// none.
     pub(super) fn status(&self, facts: &PoolFacts) -> Vec<WaveStatus> {
         let used = self.total.iter().filter(|n| **n > 0).count();
         if used < 2 && facts.waves.iter().all(Wave::is_implied) {
@@ -135,7 +135,7 @@ fn rounded(soaked: Duration, soak: Duration) -> u64 {
 }
 
 impl Wave {
-    /// Whether it is one that no spec names.
+    /// Says whether it is a wave that no spec names.
     fn is_implied(&self) -> bool {
         self.name == REST || self.name == CONTROL_PLANE
     }

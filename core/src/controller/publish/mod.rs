@@ -1,4 +1,4 @@
-//! What is published to each node, and when a node is let go. Pure.
+//! Publishes the spec of each node's BootcNode, and lets nodes go. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::pool::{Drain, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
-use crate::controller::memory::Leaves;
+use crate::controller::memory::StagingPermits;
 use crate::controller::snapshot::Objects;
-use crate::controller::view::{HostView, NodeView};
+use crate::controller::view::{BootcNodeView, NodeView};
 use berth_api::membership::Membership;
 
 mod staging;
@@ -19,7 +19,7 @@ mod write;
 
 pub use write::{HostWrite, object, patch, release};
 
-/// What a pool says about its members.
+/// Terms of a pool for its members.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// The target in force.
@@ -30,7 +30,7 @@ pub struct Terms {
     /// The first attempt to resolve a target is still under way: a BootcNode that would say nothing yet is not
     /// created before.
     pub resolving: bool,
-    /// How many members may stage at once.
+    /// Number of members that may stage at once.
     pub max_staging: usize,
     /// `drain`
     pub drain: Drain,
@@ -48,12 +48,12 @@ pub struct Facts<'a> {
     /// All Nodes.
     pub nodes: &'a Objects<NodeView>,
     /// All BootcNodes.
-    pub hosts: &'a Objects<HostView>,
-    /// Who belongs where.
+    pub hosts: &'a Objects<BootcNodeView>,
+    /// The pool of each node.
     pub membership: &'a Membership,
     /// The terms of each pool that can be read.
     pub terms: &'a BTreeMap<PoolName, Terms>,
-    /// For each node that holds or is offered a berth, the pools of those berths.
+    /// Pools of the berths that each node holds or is offered.
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// Labels of the nodes that a Lease names which cannot be read.
     pub unclear: &'a BTreeSet<String>,
@@ -63,8 +63,8 @@ pub struct Facts<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent has been heard of lately.
     pub heard: &'a BTreeSet<NodeName>,
-    /// Who had leave to pull and did not use it.
-    pub leaves: &'a Leaves,
+    /// Members that were allowed to pull and did not.
+    pub leaves: &'a StagingPermits,
     /// The whole fleet is paused: nobody begins to pull.
     pub fleet_paused: bool,
 }
@@ -72,20 +72,20 @@ pub struct Facts<'a> {
 /// One node while its spec is being made.
 struct Draft<'a> {
     node: &'a NodeView,
-    host: Option<&'a HostView>,
+    host: Option<&'a BootcNodeView>,
     spec: BootcNodeSpec,
     label: Option<String>,
 }
 
 /// The UID of the Node that a BootcNode was made for.
-pub fn made_for(host: &HostView) -> Option<&str> {
+pub fn made_for(host: &BootcNodeView) -> Option<&str> {
     let published = host.spec().map(|s| s.node_uid.as_str());
     let uid = published.filter(|uid| !uid.is_empty());
     uid.or(host.owner.as_deref())
 }
 
-/// Whether a BootcNode was made for another Node than the one that now has its name.
-pub fn is_stale(host: &HostView, node: Option<&NodeView>) -> bool {
+/// Says whether a BootcNode was made for another Node than the one that now has its name.
+pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     match (made_for(host), node) {
         (Some(uid), Some(node)) => uid != node.uid.as_str(),
         (_, None) => true,
@@ -94,7 +94,7 @@ pub fn is_stale(host: &HostView, node: Option<&NodeView>) -> bool {
 }
 
 /// Whether a BootcNode asks its agent to undo everything: it names no pool, or it is being deleted.
-pub fn is_leaving(host: &HostView) -> bool {
+pub fn is_leaving(host: &BootcNodeView) -> bool {
     host.deleting || host.spec().is_some_and(|s| s.pool_name.is_empty())
 }
 
@@ -104,7 +104,7 @@ pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
     let mut drafts: BTreeMap<Option<&PoolName>, Vec<Draft<'_>>> = BTreeMap::new();
     let mut forms = Forms::default();
     for (name, entry) in facts.hosts {
-        writes.extend(farewell(facts, name, &entry.view));
+        writes.extend(finalize(facts, name, &entry.view));
     }
     for entry in facts.nodes.values() {
         let node = entry.view.as_ref();
@@ -123,7 +123,7 @@ pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
 }
 
 /// Deletes a BootcNode whose node is released or gone, or takes our finalizer off it.
-fn farewell(facts: &Facts<'_>, name: &str, host: &HostView) -> Option<HostWrite> {
+fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostWrite> {
     if !is_leaving(host) && facts.confirmed_gone.is_empty() {
         return None;
     }
@@ -159,13 +159,13 @@ fn farewell(facts: &Facts<'_>, name: &str, host: &HostView) -> Option<HostWrite>
     })
 }
 
-/// Whether the node holds a berth, is offered one, or is named by a Lease that cannot be read.
-fn occupied(facts: &Facts<'_>, name: &str, host: &HostView) -> bool {
+/// Says whether the node holds a berth, is offered one, or is named by a Lease that cannot be read.
+fn occupied(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> bool {
     facts.unclear.contains(NodeName::from(name).label().as_ref())
         || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
 }
 
-/// What is published to every node of one architecture in a pool alike.
+/// Spec that is the same for every node of one architecture in a pool.
 type Forms<'a> = BTreeMap<(&'a PoolName, &'a str), BootcNodeSpec>;
 
 /// The pool that the node's BootcNode should name, if any, and what it should say before staging is allowed to some.
@@ -173,7 +173,7 @@ type Forms<'a> = BTreeMap<(&'a PoolName, &'a str), BootcNodeSpec>;
 fn draft<'a>(
     facts: &Facts<'a>,
     node: &'a NodeView,
-    host: Option<&'a HostView>,
+    host: Option<&'a BootcNodeView>,
     forms: &mut Forms<'a>,
 ) -> Option<(Option<&'a PoolName>, Draft<'a>)> {
     let pool = facts.membership.pool_of(&node.name);

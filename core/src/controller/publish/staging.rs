@@ -1,46 +1,47 @@
-//! Which members may pull now.
+//! Members that may pull now.
 //!
-//! Leave to pull is a place, and there are so many. Who pulls keeps its place until that is over: a pull that was
-//! stopped would start over. Everybody else's can be given to another: agents look at their leave only before they
-//! begin. So a node that cannot pull, backs off or is not there holds up nobody.
+//! There are as many permits to pull as members may stage at once. A member that pulls keeps its permit until the pull
+//! is over, since a stopped pull would start over. Any other permit can be passed on: agents look at theirs only before
+//! they begin. So a node that cannot pull, backs off or is not there holds up nobody.
 
 use std::cmp::Reverse;
 
 use berth_api::node::{Phase, Staging};
 
 use super::{Draft, Facts, Terms};
-use crate::controller::view::HostView;
+use crate::controller::view::BootcNodeView;
 
-/// What a member has to do with a place.
+/// Need of a member for a permit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
-    /// It has the digest, staged or booted, and needs no place.
+    /// The member has the digest, staged or booted, and needs no permit.
     Done,
-    /// It pulls the digest now.
+    /// The member pulls the digest now.
     Pulls,
-    /// It could pull; the least comes first.
+    /// The member could pull; the least comes first.
     Waits(Turn),
-    /// It cannot, for now.
+    /// The member cannot pull, for now.
     Cannot,
 }
 
-/// Whose turn it is, among those that could pull. Those for whom it went well so far come first. Of the others the
-/// one with the fewest tries does, so that they take turns.
+/// Order among those that could pull. Members without failures come first. Of the others the one with the fewest tries
+/// does, so that they take turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
     /// The agent reports a failure with this digest.
     failing: bool,
-    /// It holds a berth under a boot that is not proven, and another image is its way out: everybody waits for it.
+    /// The member holds a berth under a boot that is not proven, and another image is its way out: everybody waits for
+    /// it.
     stuck: Reverse<bool>,
     /// The Node is not Ready. Its agent has been heard of lately, so that a fix can reach it; but it may be down as well.
     broken: bool,
-    /// How often it had leave for long and did not use it.
+    /// Number of permits that it had for long and did not use.
     unused: u32,
-    /// How often it failed.
+    /// Number of its failures.
     attempts: u32,
-    /// Who has leave keeps it, all else being equal.
+    /// True for a member that has a permit: it keeps it, all else being equal.
     has_leave: Reverse<bool>,
-    /// By name.
+    /// Position by name.
     index: usize,
 }
 
@@ -93,7 +94,7 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     // It may pull a former digest still, until it has reported on this one; with leave it then goes on to this one.
     // Also one whose Node is not Ready, as long as its agent speaks: the pull goes on.
     let phase = report.and_then(|r| r.phase);
-    let observed = draft.host.is_some_and(HostView::observed);
+    let observed = draft.host.is_some_and(BootcNodeView::observed);
     if heard && published && (observed || has_leave) && phase == Some(Phase::Staging) {
         return Some(Standing::Pulls);
     }

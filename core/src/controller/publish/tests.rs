@@ -48,14 +48,14 @@ fn target(n: u8) -> Target {
 /// A world of nodes, all in pool `a`, whose BootcNodes follow what is published.
 struct World {
     nodes: Objects<NodeView>,
-    hosts: Objects<HostView>,
+    hosts: Objects<BootcNodeView>,
     membership: Membership,
     terms: BTreeMap<PoolName, Terms>,
     occupied: BTreeMap<NodeUid, BTreeSet<PoolName>>,
     overdue: BTreeSet<String>,
     gone: BTreeSet<NodeUid>,
     heard: BTreeSet<NodeName>,
-    leaves: Leaves,
+    leaves: StagingPermits,
     fleet_paused: bool,
 }
 
@@ -90,7 +90,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         overdue: BTreeSet::new(),
         gone: BTreeSet::new(),
         heard: names.iter().map(|n| NodeName::from(*n)).collect(),
-        leaves: Leaves::default(),
+        leaves: StagingPermits::default(),
         fleet_paused: false,
     }
 }
@@ -118,7 +118,7 @@ impl World {
         for write in &writes {
             match write {
                 HostWrite::Create { name, spec, label } => {
-                    let view = HostView {
+                    let view = BootcNodeView {
                         uid: format!("host-{name}"),
                         generation: Some(1),
                         deleting: false,
@@ -153,7 +153,7 @@ impl World {
         writes
     }
 
-    fn edit(&mut self, name: &str, change: impl FnOnce(&mut HostView)) {
+    fn edit(&mut self, name: &str, change: impl FnOnce(&mut BootcNodeView)) {
         let mut view = self.hosts[name].view.as_ref().clone();
         change(&mut view);
         self.hosts.insert(name.to_owned(), entry(view));
@@ -174,7 +174,7 @@ impl World {
     }
 
     fn allowed(&self) -> Vec<&str> {
-        let allowed = |(name, host): (&'_ String, &Entry<HostView>)| {
+        let allowed = |(name, host): (&'_ String, &Entry<BootcNodeView>)| {
             (host.view.spec().unwrap().staging == Staging::Allowed).then_some(name.clone())
         };
         let names: BTreeSet<String> = self.hosts.iter().filter_map(allowed).collect();

@@ -12,7 +12,7 @@ pub enum HostWrite {
     Create {
         /// Name of the Node.
         name: String,
-        /// What is published.
+        /// Spec that is published.
         spec: BootcNodeSpec,
         /// The pool label.
         label: Option<String>,
@@ -25,9 +25,9 @@ pub enum HostWrite {
         uid: String,
         /// resourceVersion that the decision was made from.
         version: String,
-        /// What was published before.
+        /// Spec that was published before.
         before: Box<BootcNodeSpec>,
-        /// What is published.
+        /// Spec that is published.
         spec: BootcNodeSpec,
         /// The pool label.
         label: Option<String>,
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// What an API server makes of a merge patch.
+    /// Applies a merge patch as an API server does.
     fn merged(mut target: Value, patch: &Value) -> Value {
         let Value::Object(patch) = patch else {
             return patch.clone();

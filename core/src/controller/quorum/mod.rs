@@ -15,7 +15,7 @@ use berth_api::{NodeName, NodeUid, keys};
 use jiff::Timestamp;
 
 use crate::Moment;
-use crate::controller::plan::{self, BerthWrite, Plan, PoolFacts, Why};
+use crate::controller::plan::{self, BerthWrite, Plan, PoolFacts, WriteReason};
 use crate::controller::servers::{Answers, State};
 use crate::controller::view::{LeaseView, NodeView};
 
@@ -54,7 +54,7 @@ impl Cause {
         }
     }
 
-    /// For people, behind the node's name.
+    /// Words for people, to stand behind the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::OtherAtWork => "waits until another control plane node is updated",
@@ -279,7 +279,9 @@ impl ControlPlane {
         let plan = plan::plan(facts, now);
         for write in &plan.writes {
             if let BerthWrite::Update {
-                berth, why: Why::Offer, ..
+                berth,
+                why: WriteReason::Offer,
+                ..
             } = write
             {
                 self.see(berth, true);

@@ -180,7 +180,9 @@ fn run(world: &World) {
         let plan = control_plane.plan(&mut pool.clone(), Timestamp::UNIX_EPOCH);
         for write in &plan.writes {
             if let BerthWrite::Update {
-                berth, why: Why::Offer, ..
+                berth,
+                why: WriteReason::Offer,
+                ..
             } = write
             {
                 let (_, uid) = berth.node().unwrap();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::controller::plan::tests::{closed, committed, facts, member, offered, seen, taken, uid};
-use crate::controller::plan::{Member, Wait};
+use crate::controller::plan::{BlockReason, Member};
 use crate::controller::servers::Asked;
 
 const LABEL: &str = "node-role.kubernetes.io/control-plane";
@@ -376,7 +376,10 @@ fn the_plan_of_a_pool_counts_what_the_one_before_offers() {
     assert_eq!(offers(&control_plane.plan(&mut p, now)), ["c1"]);
     let plan = control_plane.plan(&mut q, now);
     assert_eq!(offers(&plan), ["w"]);
-    assert_eq!(plan.waiting[&"c2".into()], Wait::ControlPlane(Cause::OtherAtWork));
+    assert_eq!(
+        plan.waiting[&"c2".into()],
+        BlockReason::ControlPlane(Cause::OtherAtWork)
+    );
     p.members[0].heard = false;
     let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
     assert!(offers(&control_plane.plan(&mut p, now)).is_empty());

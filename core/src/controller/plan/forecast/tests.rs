@@ -201,7 +201,7 @@ proptest! {
     #[test]
     fn the_first_to_be_offered_a_berth_is_whom_the_plan_names(facts in any_facts()) {
         let offers = plan(&facts, at(50)).writes.into_iter().filter_map(|write| match write {
-            BerthWrite::Update { berth, why: Why::Offer, .. } => berth.offer().map(|offer| offer.node.clone()),
+            BerthWrite::Update { berth, why: WriteReason::Offer, .. } => berth.offer().map(|offer| offer.node.clone()),
             _ => None,
         });
         let busy = busy(&facts).len();

@@ -1,4 +1,4 @@
-//! What keeps berths closed: waves, failures, windows, API servers; and zones, which only put members in order.
+//! Reasons that keep berths closed: waves, failures, windows, API servers; and zones, which only put members in order.
 
 use berth_api::BootId;
 use berth_api::berth::{ClosedReason, Outcome};
@@ -14,11 +14,11 @@ fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
     f.members[1].wave = 1;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n3"], "the canary");
-    assert_eq!(plan.waiting[&"n1".into()], Wait::Wave);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::Wave);
     f.members[2].booted = Some(digest(2));
     let plan = now(&f);
     assert!(plan.writes.is_empty());
-    assert_eq!(plan.waiting[&"n2".into()], Wait::Soaking);
+    assert_eq!(plan.waiting[&"n2".into()], BlockReason::Soaking);
     let states: Vec<_> = plan
         .waves
         .iter()
@@ -86,7 +86,7 @@ fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for
     let plan = now(&f);
     assert_eq!(
         plan.waiting[&"n1".into()],
-        Wait::Capacity,
+        BlockReason::Capacity,
         "the first wave needs the very berth"
     );
     assert!(
@@ -126,7 +126,7 @@ fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
     f.members[0].failed = vec![digest(2)];
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-1 Revoke(\"RolloutHalted\") n2"]);
-    assert_eq!(plan.waiting[&"n3".into()], Wait::Halted);
+    assert_eq!(plan.waiting[&"n3".into()], BlockReason::Halted);
     assert_eq!(plan.failures[&digest(2)], [NodeName::from("n1")].into());
     assert!(
         plan.halt.as_ref().unwrap().message.contains("failed on n1"),
@@ -196,7 +196,7 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
     };
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n2"]);
-    assert_eq!(plan.waiting[&"n1".into()], Wait::TooLate);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::TooLate);
     let BerthWrite::Update { berth, .. } = &plan.writes[0] else {
         panic!()
     };
@@ -220,7 +220,7 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
     f.closes = Some(at(50 + 100));
     f.berths = vec![seen(closed(0))];
     f.members[1].clock_synchronized = false;
-    assert_eq!(now(&f).waiting[&"n2".into()], Wait::NoClock);
+    assert_eq!(now(&f).waiting[&"n2".into()], BlockReason::NoClock);
 }
 
 #[test]
@@ -230,7 +230,10 @@ fn a_control_plane_node_waits_for_another_api_server() {
     f.members[1].control_plane = Some(asked_back());
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Revoke(\"NoOtherAPIServer\") n1"]);
-    assert_eq!(plan.waiting[&"n2".into()], Wait::ControlPlane(Cause::NoOtherServer));
+    assert_eq!(
+        plan.waiting[&"n2".into()],
+        BlockReason::ControlPlane(Cause::NoOtherServer)
+    );
 }
 
 #[test]
@@ -248,7 +251,7 @@ fn what_is_not_known_of_the_servers_withholds_an_offer_and_takes_nothing_back() 
         f.members.iter_mut().for_each(|m| m.control_plane = unknown);
         let plan = now(&f);
         assert!(plan.writes.is_empty(), "{holder} keeps its berth: {plan:?}");
-        assert_eq!(plan.waiting[&"n2".into()], Wait::ControlPlane(Cause::NotKnown));
+        assert_eq!(plan.waiting[&"n2".into()], BlockReason::ControlPlane(Cause::NotKnown));
     }
 }
 
@@ -260,7 +263,10 @@ fn a_plan_offers_a_berth_to_one_control_plane_node() {
     f.members[1].control_plane = Some(Verdict::default());
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer c1", "p-1 Offer n1"]);
-    assert_eq!(plan.waiting[&"c2".into()], Wait::ControlPlane(Cause::OtherAtWork));
+    assert_eq!(
+        plan.waiting[&"c2".into()],
+        BlockReason::ControlPlane(Cause::OtherAtWork)
+    );
     f.members[0].heard = false;
     assert_eq!(
         words(&now(&f)),

@@ -162,7 +162,7 @@ fn names(names: &[&str]) -> Vec<Member> {
 fn berths_are_created_closed_and_offered_later() {
     let plan = now(&facts(2, names(&["n1", "n2"]), vec![]));
     assert_eq!(words(&plan), ["p-0 Create", "p-1 Create"]);
-    assert_eq!(plan.waiting[&"n1".into()], Wait::NoBerth);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::NoBerth);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn one_at_a_time_and_two_at_a_time() {
     let three = || names(&["n1", "n2", "n3"]);
     let plan = now(&facts(1, three(), vec![seen(closed(0))]));
     assert_eq!(words(&plan), ["p-0 Offer n1"]);
-    assert_eq!(plan.waiting[&"n2".into()], Wait::Capacity);
+    assert_eq!(plan.waiting[&"n2".into()], BlockReason::Capacity);
     let two = now(&facts(2, three(), vec![seen(closed(1)), seen(closed(0))]));
     assert_eq!(words(&two), ["p-0 Offer n1", "p-1 Offer n2"]);
     let BerthWrite::Update { berth, .. } = &two.writes[0] else {
@@ -222,7 +222,7 @@ fn others_failures_use_up_capacity_but_a_broken_node_can_be_repaired() {
     f.members[2].prepared = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "{plan:?}");
-    assert_eq!(plan.waiting[&"n1".into()], Wait::Capacity);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::Capacity);
     assert_eq!(plan.used_by.len(), 1);
     assert_eq!(plan.used_by[0].how, How::NotReady);
     f.members[2].prepared = true;
@@ -261,7 +261,7 @@ fn a_member_that_finishes_elsewhere_counts_here() {
     f.elsewhere.insert(uid("n1"));
     let plan = now(&f);
     assert!(plan.writes.is_empty());
-    assert_eq!(plan.waiting[&"n1".into()], Wait::HasBerth);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::HasBerth);
     f.elsewhere = [uid("a-stranger")].into();
     assert_eq!(words(&now(&f)), ["p-0 Offer n1"]);
 }
@@ -269,17 +269,17 @@ fn a_member_that_finishes_elsewhere_counts_here() {
 #[test]
 fn only_the_fit_are_offered_a_berth() {
     type Change = fn(&mut Member);
-    let changes: [(Wait, Change); 10] = [
-        (Wait::NoImage, |m| m.desired = None),
-        (Wait::UpToDate, |m| m.booted = Some(digest(2))),
-        (Wait::NotPublished, |m| m.published = Some(digest(1))),
-        (Wait::OtherNode, |m| m.published_uid = uid("old")),
-        (Wait::NotObserved, |m| m.observed = false),
-        (Wait::FailedBefore, |m| m.failed = vec![digest(2)]),
-        (Wait::NotStaged, |m| m.staged = Some(digest(3))),
-        (Wait::NotStaged, |m| m.staged = None),
-        (Wait::NotPrepared, |m| m.prepared = false),
-        (Wait::Silent, |m| m.heard = false),
+    let changes: [(BlockReason, Change); 10] = [
+        (BlockReason::NoImage, |m| m.desired = None),
+        (BlockReason::UpToDate, |m| m.booted = Some(digest(2))),
+        (BlockReason::NotPublished, |m| m.published = Some(digest(1))),
+        (BlockReason::OtherNode, |m| m.published_uid = uid("old")),
+        (BlockReason::NotObserved, |m| m.observed = false),
+        (BlockReason::FailedBefore, |m| m.failed = vec![digest(2)]),
+        (BlockReason::NotStaged, |m| m.staged = Some(digest(3))),
+        (BlockReason::NotStaged, |m| m.staged = None),
+        (BlockReason::NotPrepared, |m| m.prepared = false),
+        (BlockReason::Silent, |m| m.heard = false),
     ];
     for (wait, change) in changes {
         let mut n1 = member("n1");
@@ -383,7 +383,7 @@ fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
     let plan = now(&f);
     // A committed holder goes on; it may only not go on to another image.
     assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1", "p-1 Revoke(\"Paused\") n2"]);
-    assert_eq!(plan.waiting[&"n3".into()], Wait::Gate);
+    assert_eq!(plan.waiting[&"n3".into()], BlockReason::Gate);
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_withdrawn_image_goes_no_further_while_the_new_one_is_not_resolved() {
     let words = words(&plan);
     assert_eq!(words[0], "p-0 Revoke(\"TargetChanged\") n1");
     assert!(words[1].starts_with("p-2 Withdrawn") && words.len() == 2, "{words:?}");
-    assert_eq!(plan.waiting[&"n4".into()], Wait::Unresolved);
+    assert_eq!(plan.waiting[&"n4".into()], BlockReason::Unresolved);
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn a_new_leader_stamps_every_berth_before_it_offers_any() {
     f.epoch = 8;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Stamp n1", "p-1 Stamp"]);
-    assert_eq!(plan.waiting[&"n2".into()], Wait::Fencing);
+    assert_eq!(plan.waiting[&"n2".into()], BlockReason::Fencing);
     for write in &plan.writes {
         let BerthWrite::Update { berth, .. } = write else {
             panic!()
