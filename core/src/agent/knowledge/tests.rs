@@ -1,12 +1,14 @@
 //! Parts of the knowledge that still count after each event.
 
-use berth_api::berth::Offer;
+use berth_api::berth::{Offer, Outcome};
 use berth_api::names::PoolName;
-use berth_api::node::{Deployment, DesiredImage};
+use berth_api::node::{BootcNodeStatus, Deployment, DesiredImage};
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
+use crate::agent::facts::Deployments;
 use crate::agent::node::NodeFacts;
+use crate::agent::step::WaitReason;
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -384,4 +386,19 @@ fn another_node_of_this_name_is_read_anew_and_its_memories_are_taken_over_once()
     assert_eq!(knowledge.cluster_node, node());
     knowledge.after(published("u2", None), &at(3));
     assert_eq!(knowledge.cluster_node, ClusterNode::Unread);
+}
+
+/// Two agents on one host, or a process before this one: what the other did to the host is not known.
+#[test]
+fn a_berth_that_another_process_moved_makes_the_look_old() {
+    let mut knowledge = knowing(&taken());
+    knowledge.after(Event::Berths(vec![taken()]), &at(1));
+    assert!(knowledge.fresh && knowledge.fenced, "nothing has happened to it");
+    knowledge.after(Event::Berths(vec![committed()]), &at(2));
+    assert!(!knowledge.fresh && !knowledge.fenced);
+    let mut own = knowing(&taken());
+    own.after(Event::Begins(&Step::Commit(taken())), &at(1));
+    own.after(Event::Berths(vec![committed()]), &at(1));
+    own.after(Event::Ends(&Step::Commit(taken()), Ending::Done), &at(1));
+    assert!(own.fresh && own.fenced, "its own write");
 }

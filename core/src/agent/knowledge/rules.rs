@@ -1,0 +1,434 @@
+//! The rules of the agent's knowledge: for how long what it has read or done is still to be believed.
+//!
+//! A decision is as good as what it is made from. The shell reads and does, and tells here what came of it; every rule
+//! about what is then still to be believed stands in this file. "Anew" means that the next decision asks for a new look.
+//!
+//! | event | deployments | Node | drain | reboot | berth |
+//! | --- | --- | --- | --- | --- | --- |
+//! | a pull runs, has ended, is started or stopped | unknown | | | | |
+//! | deployments read | these | anew, in a turn | | | |
+//! | Node read; another Node is published | | this; anew | | | |
+//! | lock, unlock, unstage | unknown | anew | | | |
+//! | take, give back | | anew | forgotten | forgotten | fenced when answered |
+//! | commit, licence anew | | anew | | forgotten | fenced when answered |
+//! | other writes of the berth | | anew | | | fenced when answered |
+//! | cordon | anew | anew | begins anew | | |
+//! | drain: nothing is left | anew | anew | done | | |
+//! | drain: something is left | | anew | as seen | | |
+//! | restore, uncordon | | anew | | | |
+//! | reboot asked for, refused | anew | | | asked, blocked | |
+//! | three failed unlocks; a commit taken back | | anew | | blocked | |
+//! | rest, in a turn | | anew | | | |
+//! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
+//! | sign of life | unknown; in a turn anew | anew | | | |
+//! | 30 s with a host that cannot be used | anew | | | | |
+//! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
+//! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
+
+use std::mem::discriminant;
+use std::time::Duration;
+
+use berth_api::berth::{Berth, HoldPhase, Outcome};
+use berth_api::digest::Digest;
+use berth_api::names::NodeUid;
+use berth_api::node::BootcNodeStatus;
+use berth_api::seeded::Bug;
+
+use super::{Ending, Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
+use crate::Now;
+use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble};
+use crate::agent::step::{Step, WaitReason, is_unproven};
+
+/// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
+const HOST_AGAIN: Duration = Duration::from_secs(30);
+/// Failures to unlock that end a turn.
+const GIVE_UP_AFTER: u32 = 3;
+
+impl Knowledge {
+    /// Takes in what has happened.
+    pub fn after(&mut self, event: Event<'_>, now: &Now) {
+        match event {
+            Event::Published { desired, uid, status } => self.published(desired, uid, status),
+            Event::Services(services) => self.answered(services, now),
+            Event::Pull(reading) => self.pull_seen(reading, now),
+            Event::Looked(look) => self.looked_at(look, now),
+            Event::NodeRead(node) => self.cluster_node = node,
+            Event::Berths(berths) => self.berths_read(berths),
+            Event::Heartbeat => self.heartbeat(),
+            Event::Begins(step) => self.begins(step, now),
+            Event::Ends(step, ending) => self.ends(step, ending, now),
+            Event::Rests(why) => self.rests(why, now),
+            Event::Unreadable => self.cluster_node = ClusterNode::Unread,
+        }
+        self.recall(now);
+    }
+
+    /// A berth in another phase than this process wrote it last is another process's work, or was written before this one
+    /// began: what that one did to the host is not known, and what it sent may still arrive.
+    fn berths_read(&mut self, berths: Vec<Berth>) {
+        self.berths = Some(berths);
+        let phase = self.holding().map(|holding| discriminant(&holding.phase));
+        if phase.is_some() && phase != self.turn.wrote && !Bug::OldLookTrusted.is_awake() {
+            self.turn.wrote = phase;
+            self.fenced = false;
+            self.fresh = false;
+        }
+    }
+
+    fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>) {
+        if uid.is_some() && self.published_for != uid {
+            // Another Node of this name, perhaps: what was read of the former says nothing of it.
+            self.published_for = uid;
+            self.cluster_node = ClusterNode::Unread;
+        }
+        self.desired = desired;
+        if let Some(status) = status {
+            self.past.adopt(status);
+        }
+    }
+
+    fn answered(&mut self, services: Services, now: &Now) {
+        self.services = services;
+        if matches!(self.os, Os::Unusable { .. }) && self.looked_long_ago(now) {
+            self.fresh = false;
+        }
+    }
+
+    fn looked_long_ago(&self, now: &Now) -> bool {
+        now.clock.since(self.looked) >= HOST_AGAIN
+    }
+
+    fn pull_seen(&mut self, reading: PullReading, now: &Now) {
+        self.pull = None;
+        match reading {
+            PullReading::None => return,
+            PullReading::Running(pull) => self.pull = Some(pull),
+            PullReading::Succeeded(digest) => self.pulled = Some(digest),
+            PullReading::Failed { digest, failure } => self.pull_failed(&digest, &failure, now),
+        }
+        self.forget_os();
+    }
+
+    fn pull_failed(&mut self, digest: &Digest, failure: &HostFailure, now: &Now) {
+        let HostFailure { reason, message, retry } = failure;
+        self.past
+            .host_failed(reason, message, digest, *retry, now.wall, now.chance);
+    }
+
+    /// Something may have changed the host's deployments.
+    fn forget_os(&mut self) {
+        self.os = Os::Unknown;
+        self.fresh = false;
+    }
+
+    fn looked_at(&mut self, look: Look, now: &Now) {
+        self.os = look.os;
+        self.rivals = look.rivals;
+        self.finalization_failed = look.finalization_failed;
+        self.fresh = true;
+        self.looked = now.clock;
+        // What is decided next on the host is decided on a Node that was read after it.
+        self.unread_node_in_turn();
+        let Some(digest) = self.pulled.take() else { return };
+        let Some(Deployments { booted, staged, .. }) = self.os.deployments() else {
+            return;
+        };
+        let is_here = |found: Option<&Digest>| found == Some(&digest);
+        if is_here(staged.as_ref().and_then(|s| s.digest.as_ref())) || is_here(booted.digest.as_ref()) {
+            self.past.succeeded(&digest);
+        } else {
+            let failure = HostFailure {
+                reason: crate::agent::reason::Reason::PullFailed.as_str(),
+                message: "bootc switch ended well, but the image is not staged".to_owned(),
+                retry: true,
+            };
+            self.pull_failed(&digest, &failure, now);
+        }
+    }
+
+    /// Somebody may have staged, unlocked or removed an image since. And a cordon of ours that arrived late, after its
+    /// berth was closed over our head, is seen by nobody else.
+    fn heartbeat(&mut self) {
+        self.fresh = false;
+        if self.holding().is_none() {
+            self.os = Os::Unknown;
+        }
+        self.cluster_node = ClusterNode::Unread;
+    }
+
+    /// Discards the Node as read, during a turn: a holder acts only on what it has just read.
+    fn unread_node_in_turn(&mut self) {
+        if self.holding().is_some() {
+            self.cluster_node = ClusterNode::Unread;
+        }
+    }
+
+    fn begins(&mut self, step: &Step, now: &Now) {
+        if !matches!(
+            step,
+            Step::Lock | Step::Unlock | Step::Unstage | Step::LookAtHost | Step::ReadNode
+        ) {
+            self.turn.changed = None;
+        }
+        if step.writes_berth() {
+            self.fenced = false;
+        }
+        self.turn.wrote = match step {
+            Step::Commit(_) | Step::Relicense(..) => Some(discriminant(&HoldPhase::Committed)),
+            Step::Uncommit(_) => Some(discriminant(&HoldPhase::Taken)),
+            Step::Release(_, outcome, _) => Some(discriminant(&HoldPhase::Releasing(*outcome))),
+            _ => self.turn.wrote,
+        };
+        match step {
+            Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
+            Step::StartPull(image) => {
+                self.past.staged_by_us = Some(image.digest.clone());
+                self.forget_os();
+            }
+            Step::CancelPull(_) => self.forget_os(),
+            Step::Lock | Step::Unlock | Step::Unstage => {
+                self.forget_os();
+                // The Node is read again before anything is decided on what the host now is.
+                self.cluster_node = ClusterNode::Unread;
+            }
+            Step::Reboot => {
+                self.turn.reboot_asked = Some(now.clock);
+                self.turn.reboot_blocked = None;
+                self.fresh = false;
+            }
+            Step::Take(_) => {
+                self.begin_turn();
+                self.turn.wrote = Some(discriminant(&HoldPhase::Taken));
+                self.begin_to_drain(now);
+                self.past.turn_begins();
+            }
+            Step::Cordon(_) => {
+                // Whatever was drained before: pods may have come while the Node was schedulable.
+                self.drain_anew();
+                // Where nothing is drained, everything is read once more between here and the commit.
+                self.fresh = false;
+            }
+            Step::Drain => self.begin_to_drain(now),
+            Step::Commit(_) => self.turn.reboot_asked = None,
+            Step::Relicense(berth, digest) => {
+                (self.turn.reboot_asked, self.turn.reboot_blocked) = (None, None);
+                if let Some(holding) = berth.holding() {
+                    // Before the berth names this boot: whoever reads that must know that the boot is not proven.
+                    self.past.goes_on(holding, digest, &self.services.boot_id, now.wall);
+                }
+            }
+            Step::Release(_, outcome, message) => {
+                self.turn.message.clone_from(message);
+                self.turn.restored = false;
+                if *outcome == Outcome::Updated {
+                    self.past.turn_proven(now.wall);
+                }
+            }
+            // Counted and stored before the berth is closed: a crash in between counts a turn twice, never not at all.
+            Step::GiveBack(berth) => self.count_turn(berth, now),
+            Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
+        }
+    }
+
+    fn ends(&mut self, step: &Step, ending: Ending, now: &Now) {
+        if step.asks_cluster() {
+            // Whatever came of it, the Node is read again before the next decision on it.
+            self.cluster_node = ClusterNode::Unread;
+        }
+        if let Ending::Failed { reason, message } = ending {
+            return self.failed(step, reason, message, now);
+        }
+        if self
+            .failing
+            .as_ref()
+            .is_some_and(|(kind, _)| *kind == discriminant(step))
+        {
+            self.failing = None;
+        }
+        self.fenced |= step.writes_berth() && ending == Ending::Done;
+        match (step, ending) {
+            (_, Ending::NotNeeded) => {}
+            (_, Ending::Refused(why)) => self.turn.reboot_blocked = Some((why, now.clock)),
+            (
+                _,
+                Ending::Drain {
+                    done,
+                    blockers,
+                    left_behind,
+                    next,
+                },
+            ) => {
+                self.turn.drain = DrainFacts {
+                    done,
+                    blockers,
+                    left_behind,
+                    ..DrainFacts::default()
+                };
+                self.turn.next_pass = (!done).then_some(now.clock + next);
+                // Between a drain that is done and the commit everything is read once more.
+                self.fresh &= !done;
+            }
+            (Step::Lock | Step::Unlock | Step::Unstage, _) => self.turn.changed = Some(discriminant(step)),
+            (Step::Commit(_), _) => {
+                self.past.turn_commits(self.draining_for(now), now.wall);
+                // Should the commit be taken back, another drain begins.
+                self.forget_drain_time();
+            }
+            (Step::Uncommit(_), _) => {
+                let asked = self.turn.reboot_asked.take().is_some();
+                if asked && self.turn.reboot_blocked.is_none() {
+                    let why = "logind accepted the reboot, and no shutdown began";
+                    self.turn.reboot_blocked = Some((why.to_owned(), now.clock));
+                }
+            }
+            (Step::Restore(_) | Step::Uncordon, _) => self.turn.restored = true,
+            (Step::GiveBack(_), _) => self.begin_turn(),
+            (
+                Step::Wait(..)
+                | Step::LookAtHost
+                | Step::ReadNode
+                | Step::StartPull(_)
+                | Step::CancelPull(_)
+                | Step::Reboot
+                | Step::Take(_)
+                | Step::Cordon(_)
+                | Step::Drain
+                | Step::Fence(_)
+                | Step::Relicense(..)
+                | Step::Release(..),
+                _,
+            ) => {}
+        }
+    }
+
+    /// Counts failures of the same step, whatever succeeded in between on the way to it.
+    fn failed(&mut self, step: &Step, reason: &'static str, message: String, now: &Now) {
+        self.cluster_node = ClusterNode::Unread;
+        let kind = discriminant(step);
+        let before = self.failing.as_ref().filter(|(k, _)| *k == kind);
+        let attempts = before.map_or(0, |(_, t)| t.attempts).saturating_add(1);
+        if *step == Step::Unlock && attempts >= GIVE_UP_AFTER {
+            // The turn ends here, with the image locked, rather than never.
+            let why = format!("the staged image cannot be unlocked: {message}");
+            self.turn.reboot_blocked = Some((why, now.clock));
+        }
+        let trouble = Trouble {
+            reason,
+            message,
+            attempts,
+        };
+        self.failing = Some((kind, trouble));
+    }
+
+    fn rests(&mut self, why: WaitReason, now: &Now) {
+        self.failing = None;
+        self.turn.changed = None;
+        self.unread_node_in_turn();
+        match why {
+            WaitReason::ForeignBerth | WaitReason::OtherNode | WaitReason::Excluded => {
+                self.cluster_node = ClusterNode::Unread;
+            }
+            WaitReason::Rebooting | WaitReason::NoBerth => self.fresh = false,
+            // It may take days. What was drained before that says nothing of the pods that are there afterwards; and a
+            // drain that has yet to begin is not overdue.
+            WaitReason::Revoked | WaitReason::WindowClosed | WaitReason::Inhibited => {
+                self.fresh = false;
+                self.drain_anew();
+                self.forget_drain_time();
+            }
+            WaitReason::Unproven => self.fresh &= !self.looked_long_ago(now),
+            WaitReason::ShuttingDown
+            | WaitReason::NothingAsked
+            | WaitReason::Released
+            | WaitReason::BerthsUnknown
+            | WaitReason::Updated
+            | WaitReason::Unresolved
+            | WaitReason::HostUnusable
+            | WaitReason::FailedDigest
+            | WaitReason::BackingOff
+            | WaitReason::StagingHeld
+            | WaitReason::Pulling
+            | WaitReason::Draining
+            | WaitReason::NotReady => {}
+        }
+    }
+
+    /// A new turn knows nothing of the one before.
+    fn begin_turn(&mut self) {
+        self.turn = Turn {
+            drain_number: self.turn.drain_number.wrapping_add(1),
+            ..Turn::default()
+        };
+        self.forget_drain_time();
+    }
+
+    fn forget_drain_time(&mut self) {
+        (self.draining, self.past.drain_began) = (None, None);
+    }
+
+    fn begin_to_drain(&mut self, now: &Now) {
+        if self.draining.is_none() {
+            self.draining = Some(Since::now(now));
+            self.past.drain_began = Some(now.wall);
+        }
+    }
+
+    fn drain_anew(&mut self) {
+        self.turn.drain = DrainFacts::default();
+        self.turn.next_pass = None;
+        self.turn.drain_number = self.turn.drain_number.wrapping_add(1);
+    }
+
+    /// The turn ends like this: the next one must know.
+    fn count_turn(&mut self, berth: &Berth, now: &Now) {
+        let Some(holding) = berth.holding() else { return };
+        let HoldPhase::Releasing(outcome) = holding.phase else {
+            return;
+        };
+        if self.turn.counted {
+            return;
+        }
+        let message = match self.turn.message.as_str() {
+            "" => outcome.as_str(),
+            message => message,
+        };
+        self.past
+            .turn_ended(outcome, message, &holding.target, now.wall, now.chance);
+        if outcome == Outcome::Updated {
+            self.past.succeeded(&holding.target);
+        }
+        self.turn.counted = true;
+    }
+
+    /// Draws the memory's conclusions from what is known now. Doing so twice makes no difference.
+    fn recall(&mut self, now: &Now) {
+        let token = match &self.desired {
+            Desired::Member(member) => member.retry_token.as_deref(),
+            Desired::Unknown | Desired::Release => None,
+        };
+        self.past.retry(token);
+        let holding = self.berths.iter().flatten().find_map(Berth::holding);
+        if let Some(digest) = self.desired.digest() {
+            self.past.desire(digest);
+            let is_staged = |s: &berth_api::node::Deployment| s.locked && s.digest.as_ref() == Some(digest);
+            if self.os.booted() == Some(digest) && self.berths.is_some() && holding.is_none() {
+                self.past.proven(digest);
+            } else if self.os.staged().is_some_and(is_staged) {
+                self.past.succeeded(digest);
+            }
+        }
+        // That a target ran is known before anything is decided about it, and for good (I5).
+        let boot_id = &self.services.boot_id;
+        match holding {
+            Some(holding) => {
+                self.past.runs(holding, self.os.booted());
+                let unproven = is_unproven(holding, boot_id, &self.os, &self.past);
+                self.proving = unproven.then(|| match self.proving {
+                    Some(since) => since,
+                    None => Since::remembered(self.past.proof_begins(boot_id, now.wall), now),
+                });
+            }
+            None => self.proving = None,
+        }
+    }
+}
