@@ -19,7 +19,8 @@ need() {
     "${install[@]}" || { apt-get update -q && "${install[@]}"; }
 }
 
-# The toolchain of rust-toolchain.toml; rustup fetches what is missing of it at the first call.
+# The toolchain of rust-toolchain.toml; rustup fetches it at the first call. The targets named there it adds only when it
+# installs the toolchain itself, so that one which was there before may lack them.
 need_rust() {
     if ! command -v cargo >/dev/null && [ -x "$HOME/.cargo/bin/cargo" ]; then
         PATH=$HOME/.cargo/bin:$PATH
@@ -29,6 +30,13 @@ need_rust() {
         return 1
     fi
     cargo --version
+    command -v rustup >/dev/null || return 0
+    local toolchain target installed
+    toolchain=$(dirname "${BASH_SOURCE[0]}")/../rust-toolchain.toml
+    installed=$(rustup target list --installed)
+    for target in $(sed -nE 's/^targets = \[(.*)\]$/\1/p' "$toolchain" | tr -d '",'); do
+        grep -qx "$target" <<<"$installed" || rustup target add "$target" || return 1
+    done
 }
 
 # Go builds the Kubernetes servers of the tests, once.
