@@ -25,7 +25,8 @@ pub fn all() -> Vec<Seeded> {
     Bug::ALL.iter().map(|bug| seeded(*bug)).collect()
 }
 
-fn seeded(bug: Bug) -> Seeded {
+/// One of them.
+pub fn seeded(bug: Bug) -> Seeded {
     let small = World {
         nodes: 2,
         ..calm("", "")

@@ -62,18 +62,41 @@ pub fn world(seed: u64) -> World {
 pub fn rollout(seed: u64, memo: &mut Memo, tell: bool) -> Rollout {
     let world = world(seed);
     let mut random = Random::new(!seed);
-    let mut state = world.start();
-    state.left = budget(&mut random);
+    let mut left = budget(&mut random);
     if world.bad != 0 {
         // Who is stuck on a bad image goes forward to the next one that is published to it. A node that was moved, or whose
         // BootcNode is deleted, is told of none: that is for the admin to undo.
-        (state.left[Fault::Move as usize], state.left[Fault::Forget as usize]) = (0, 0);
+        (left[Fault::Move as usize], left[Fault::Forget as usize]) = (0, 0);
     }
+    run(&world, left, 12, random, memo, tell)
+}
+
+/// Makes one rollout of a world in which little goes wrong, and that often: up to three times as many nodes as the world has,
+/// and its own kinds of fault alone, each several times. Such a rollout finds what needs two or three things at one moment.
+pub fn close_up(small: &World, seed: u64, memo: &mut Memo, tell: bool) -> Rollout {
+    let mut random = Random::new(!seed);
+    let world = World {
+        nodes: small.nodes * (1 + random.below(3)),
+        ..small.clone()
+    };
+    let mut left = [0; FAULTS];
+    for (fault, times) in &small.faults {
+        left[*fault as usize] = times + random.below(6) as u8;
+    }
+    let rare = 2 + random.below(6);
+    run(&world, left, rare, random, memo, tell)
+}
+
+/// Makes a rollout of a world. `left`: how often each fault may strike. `rare`: one does in so many moves.
+fn run(world: &World, left: [u8; FAULTS], rare: usize, mut random: Random, memo: &mut Memo, tell: bool) -> Rollout {
+    let mut state = world.start();
+    state.left = left;
     let before: usize = state.left.iter().map(|n| usize::from(*n)).sum();
     let horizon = 200 + random.below(40 * world.nodes);
     let mut run = Run {
-        world: &world,
+        world,
         random,
+        rare,
         history: tell.then(Vec::new),
     };
     let mut broken = None;
@@ -86,19 +109,19 @@ pub fn rollout(seed: u64, memo: &mut Memo, tell: bool) -> Rollout {
     let mut rounds = 0;
     if broken.is_none() {
         run.tell_queues(&state);
-        fair::heal(&world, &mut state);
-        broken = judge::state(&world, &state);
+        fair::heal(world, &mut state);
+        broken = judge::state(world, &state);
     }
-    while broken.is_none() && !fair::is_updated(&world, &state) {
+    while broken.is_none() && !fair::is_updated(world, &state) {
         rounds += 1;
-        broken = fair::round(&world, &mut state, memo).or_else(|| judge::state(&world, &state));
+        broken = fair::round(world, &mut state, memo).or_else(|| judge::state(world, &state));
         if rounds > fair::ROUNDS + 4 * world.nodes {
             broken = broken.or(Some(I10));
         }
     }
     let mut history = run.history.unwrap_or_default();
     if tell && broken.is_some() {
-        history.extend(picture(&world, &state));
+        history.extend(picture(world, &state));
     }
     Rollout {
         moves,
@@ -127,6 +150,7 @@ fn budget(random: &mut Random) -> [u8; FAULTS] {
 struct Run<'a> {
     world: &'a World,
     random: Random,
+    rare: usize,
     history: Option<Vec<String>>,
 }
 
@@ -185,7 +209,8 @@ impl Run<'_> {
     fn pick(&mut self, state: &State, ways: Vec<(Move, After)>) -> Option<(Option<Move>, After)> {
         let (mut faults, mut others): (Vec<_>, Vec<_>) =
             ways.into_iter().partition(|(_, (to, _))| to.left != state.left);
-        let strikes = !faults.is_empty() && (self.random.one_in(12) || others.is_empty() && self.random.one_in(6));
+        let strikes = !faults.is_empty()
+            && (self.random.one_in(self.rare) || others.is_empty() && self.random.one_in(self.rare.div_ceil(2)));
         let from = if strikes { &mut faults } else { &mut others };
         if from.is_empty() {
             return None;
@@ -215,7 +240,7 @@ impl Run<'_> {
             let node = node.and_then(|n| No::try_from(n).ok()).unwrap_or(NOBODY);
             ways.push((Move::Event(node, event), (to, broken)));
         };
-        match self.random.below(12) {
+        match self.random.below(self.rare) {
             0 => nature::of_admin(self.world, state, &mut push),
             1 if !state.air.is_empty() => nature::landings(self.world, state, &mut push),
             _ => {
@@ -231,7 +256,7 @@ impl Run<'_> {
         let leader = usize::from(state.leader);
         let who = if self.random.one_in(4) { 1 - leader } else { leader };
         let controller = &state.controllers[who];
-        let strikes = self.random.one_in(12);
+        let strikes = self.random.one_in(self.rare);
         let mut after = state.clone();
         let (doing, after) = if strikes && who != leader && after.spend(Fault::Election) {
             controller::elect(&mut after, who);
