@@ -110,9 +110,14 @@ model_check() {
     cargo run --quiet -p berth-model --features seeded-bugs -- "$@"
 }
 
-# The model at random in large worlds: rollouts, one with thousands of nodes, every deliberate bug.
+# The model at random in large worlds: rollouts and every deliberate bug on one core, a rollout of 65,000 nodes on another.
 simulation() {
-    model_check --rollouts 300 --huge 5000 --bugs 40
+    local large well=0
+    model_check --rollouts 0 --huge 65000 &
+    large=$!
+    model_check --rollouts 300 --bugs 40 || well=1
+    wait "$large" || well=1
+    return "$well"
 }
 
 build_tests() {

@@ -144,7 +144,9 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
         broken = broken.or(nature::land(world, state, 0));
     }
     for who in 0..state.controllers.len() {
-        broken = broken.or(lead(world, state, who, memo));
+        for _ in 0..2 {
+            broken = broken.or(lead(world, state, who, memo));
+        }
     }
     for node in 0..world.nodes {
         broken = broken.or(live(world, state, node, memo));
@@ -161,13 +163,11 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     broken
 }
 
-/// A controller makes two passes, and all their writes. Answers the first rule that a move breaks.
+/// A controller makes the writes that it has decided, a pass, and all writes of that. Answers the first rule that a move
+/// breaks.
 pub fn lead(world: &World, state: &mut State, who: usize, memo: &mut Memo) -> Option<Broken> {
-    let mut broken = None;
-    for _ in 0..2 {
-        broken = broken.or(send_all(world, state, who));
-        broken = broken.or(pass(world, state, who, false, memo));
-    }
+    let broken = send_all(world, state, who);
+    let broken = broken.or(pass(world, state, who, false, memo));
     broken.or(send_all(world, state, who))
 }
 

@@ -300,10 +300,10 @@ pub struct Huge {
     pub broken: Option<Broken>,
 }
 
-/// A rollout of so many nodes in one world: rounds in which the leader makes its passes and those act that have something
-/// to do. Some lose power, some agents die, and now and then another controller is elected.
+/// A rollout of so many nodes in one world, a tenth of each pool at a time: rounds in which the leader makes a pass and
+/// those act that have something to do. Some lose power, some agents die, and now and then another controller is elected.
 pub fn huge(nodes: usize, seed: u64, memo: &mut Memo) -> Huge {
-    let berths = (nodes / 65).max(1);
+    let berths = (nodes / 50).max(1);
     let world = World {
         nodes,
         pools: vec![berths; 5],
