@@ -70,6 +70,8 @@ bugs! {
     SecondServer => "second-server",
     /// Go on with what was read of the host before another process wrote the berth.
     OldLookTrusted => "old-look-trusted",
+    /// Reboot under an old commit, whatever has become of the cordon and the drain since.
+    OldCommitUsed => "old-commit-used",
 }
 
 #[cfg(feature = "seeded-bugs")]

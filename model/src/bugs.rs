@@ -88,6 +88,7 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::GateIgnored => (with(&small, &[(Pause, 1)]), judge::GATE),
         Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
         Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),
+        Bug::OldCommitUsed => (with(&small, &[(AgentCrash, 1), (Fault::Meddle, 1)]), judge::I1A_CLEAR),
         Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
     };
     Seeded {

@@ -6,7 +6,7 @@ use berth_api::berth::{ClosedReason, Outcome};
 use crate::decide::{Act, Put};
 use crate::planner::View;
 use crate::set::Set;
-use crate::state::{Berth, Cordon, Held, Lease, NONE, No, Phase, Seen, Sight, State, Write};
+use crate::state::{Berth, Cordon, Held, Lease, NONE, No, Object, Phase, Seen, Sight, State, Write};
 use crate::world::{Broken, World};
 
 /// I1a a cordon of ours has a berth
@@ -15,6 +15,8 @@ pub const I1A_CORDON: Broken = Broken("I1a a cordon of ours has a berth");
 pub const I1A_UNPROVEN: Broken = Broken("I1a who is rebooted and unproven has a berth");
 /// I1a only its holder gives a berth away
 pub const I1A_HOLDER: Broken = Broken("I1a only its holder gives a berth away");
+/// I1a who goes down is cordoned and drained
+pub const I1A_CLEAR: Broken = Broken("I1a who goes down is cordoned and drained");
 /// I1b opened only within the capacity
 pub const I1B_OPEN: Broken = Broken("I1b opened only within the capacity");
 /// I1b only the controller opens, and only what is closed
@@ -119,8 +121,11 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     let anew = uid != here.object.uid || !here.object.there;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
     let held = holdings.find(|h| usize::from(h.node) == node && h.uid == uid);
+    // As the agent last saw it: what becomes of it in that moment is no fault of the agent's.
+    let cordoned = |seen: &Object| seen.cordon != Cordon::No && seen.unschedulable;
+    let is_clear = here.agent.drained && matches!(&here.agent.node, Seen::Is(seen, _) if cordoned(seen));
     match held {
-        Some(h) if licence(h, armed) => None,
+        Some(h) if licence(h, armed) => (!is_clear).then_some(I1A_CLEAR),
         None if anew => None,
         _ => Some(I2_REBOOT),
     }

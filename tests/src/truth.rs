@@ -14,6 +14,7 @@ use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
 mod capacity;
+mod clear;
 mod cordons;
 mod history;
 mod protocol;
@@ -49,6 +50,7 @@ impl Truth<'_> {
         wrong.extend(self.broken_protocol(&history));
         wrong.extend(self.beyond_capacity(&history));
         wrong.extend(self.broken_cordons());
+        wrong.extend(self.uncleared_reboots(&history));
         wrong.extend(self.refused());
         wrong
     }

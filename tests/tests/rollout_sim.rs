@@ -254,6 +254,39 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
     .await
 }
 
+/// A host is committed, its agent goes away, the admin uncordons the node, pods come. Answers the host, its agent still
+/// away.
+async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
+    let reboots = |fault: &RebootFault| {
+        for host in &cluster.fleet.hosts {
+            host.settings(|s| s.reboot = fault.clone());
+        }
+    };
+    reboots(&RebootFault::Lost);
+    roll_to(cluster, "2.0.0", 1).await?;
+    let host = cluster.host(some_in(cluster, "Rebooting").await?);
+    host.stop_agent().await;
+    reboots(&Settings::default().reboot);
+    cordon(cluster, host.name(), false).await?;
+    cluster.deploy("web", cluster.fleet.hosts.len()).await?;
+    // Longer than the judge believes that a reboot which was licensed before is still on its way.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    Ok(host)
+}
+
+/// What was true when a host was committed may not be when its agent comes back: the node goes its way from the start.
+#[tokio::test]
+async fn a_commit_whose_agent_was_away() -> Result<()> {
+    scenario("a_commit_whose_agent_was_away", hosts(2), |cluster| {
+        Box::pin(async move {
+            committed_and_away(cluster).await?.start_agent();
+            let updated = || async { Ok(cluster.fleet.hosts.iter().all(|h| h.facts().version == "2.0.0")) };
+            cluster.until("all hosts run 2.0.0", LONG, updated).await
+        })
+    })
+    .await
+}
+
 #[tokio::test]
 async fn an_unrelated_reboot_applies_nothing() -> Result<()> {
     scenario("an_unrelated_reboot_applies_nothing", hosts(1), |cluster| {
@@ -858,24 +891,42 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
     .await
 }
 
+/// A cluster whose agents have a deliberate bug.
+async fn rogues(bug: &str, count: usize) -> Result<Cluster> {
+    let options = ClusterOptions {
+        agent: Some(berth_tests::programs::seeded_agent()?),
+        agent_env: vec![("BERTH_SEEDED_BUG".to_owned(), bug.to_owned())],
+        ..hosts(count)
+    };
+    Cluster::start(options).await
+}
+
+/// The judge must name a violation.
+fn blames(cluster: &Cluster, invariant: &str, what: &str) -> Result<()> {
+    let violations = cluster.violations()?;
+    let named = violations.iter().any(|v| v.starts_with(invariant) && v.contains(what));
+    ensure!(named, "the judge must name {invariant}, {what}: {violations:?}");
+    Ok(())
+}
+
 /// The judge is worth something only if it finds a break: an agent that does not ask for a berth must be caught.
 #[tokio::test]
 async fn the_judge_finds_an_agent_without_a_berth() -> Result<()> {
-    let agent = berth_tests::programs::seeded_agent()?;
-    let agent_env = vec![("BERTH_SEEDED_BUG".to_owned(), "skip-berth".to_owned())];
-    let options = ClusterOptions {
-        agent: Some(agent),
-        agent_env,
-        ..hosts(2)
-    };
-    let cluster = Cluster::start(options).await?;
+    let cluster = rogues("skip-berth", 2).await?;
     let v2 = roll_to(&cluster, "2.0.0", 1).await?;
     let gone = || async { Ok(cluster.fleet.running(&v2.digest.to_string()) == 2) };
     cluster.until("the rogue agents have rebooted", LONG, gone).await?;
-    let violations = cluster.violations()?;
-    ensure!(
-        violations.iter().any(|v| v.starts_with("I2")),
-        "the judge must name I2: {violations:?}"
-    );
-    Ok(())
+    blames(&cluster, "I2", "without a committed berth")
+}
+
+/// Likewise one that uses an old commit although the node is neither cordoned nor drained any more.
+#[tokio::test]
+async fn the_judge_finds_an_old_commit() -> Result<()> {
+    let cluster = rogues("old-commit-used", 1).await?;
+    let host = committed_and_away(&cluster).await?;
+    host.start_agent();
+    let gone = || async { Ok(host.facts().version == "2.0.0") };
+    cluster.until("the rogue agent has rebooted", LONG, gone).await?;
+    blames(&cluster, "I1", "was not cordoned since")?;
+    blames(&cluster, "I1", "on it")
 }

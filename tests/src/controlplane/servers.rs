@@ -34,6 +34,9 @@ rules:
 - level: RequestResponse
   verbs: [create, update, patch]
   resources: [{group: berth.dev, resources: [bootcnodes, bootcnodepools/status]}]
+- level: RequestResponse
+  verbs: [create]
+  resources: [{group: "", resources: [pods, pods/binding]}]
 - level: Metadata
 "#;
 

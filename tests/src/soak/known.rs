@@ -31,6 +31,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::GateIgnored => OutOfReach("no rollout has an offer that its gate forbids and that the judge sees"),
         Bug::SecondServer => OutOfReach("no rollout has a control plane of several simulated nodes"),
         Bug::OldLookTrusted => OutOfReach("nothing lets two agents act on one host"),
+        Bug::OldCommitUsed => OutOfReach("no agent is away between its commit and its reboot while an admin uncordons"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
         Bug::NoEpochStamp => {
             OutOfReach("what a deposed leader writes late loses: the new one has changed that berth first")

@@ -260,6 +260,45 @@ fn a_turn_by_the_book_has_no_violation() {
 }
 
 #[test]
+fn what_goes_down_is_cordoned_and_drained() {
+    let schedulable = |cordoned: bool| {
+        let mut world = World::committed();
+        world.node(ADMIN, "patch", "n1", cordoned, cordoned);
+        world.now += 20;
+        world.host(HostChange::Down).up("b2", 2);
+        world
+    };
+    schedulable(false).blamed("I1", "was not cordoned since");
+    assert_eq!(schedulable(true).judged(), Vec::<String>::new());
+
+    let with_pod = |moved: bool, drain: Value| {
+        let mut world = World::taken();
+        let drained = json!({ "metadata": { "name": "n1" }, "spec": { "poolName": "workers", "drain": drain } });
+        world.write(CONTROLLER, "patch", "bootcnodes", "n1", json!({}), drained);
+        let owner = json!([{ "kind": "ReplicaSet", "name": "web" }]);
+        let pod = json!({ "metadata": { "name": "web-1", "ownerReferences": owner } });
+        let binding = json!({ "target": { "kind": "Node", "name": "n1" } });
+        world
+            .write(ADMIN, "create", "pods", "", json!({}), pod)
+            .write(ADMIN, "create", "pods/binding", "web-1", binding, json!({}))
+            .node(AGENT, "patch", "n1", true, true);
+        if moved {
+            world.write(ADMIN, "delete", "pods", "web-1", json!({}), json!({}));
+        }
+        world.now += 20;
+        world.next(AGENT, |b| b.committed(BootId::from("b1")).unwrap());
+        world.host(HostChange::Down).up("b2", 2);
+        world
+    };
+    with_pod(false, json!({})).blamed("I1", "with the pod /web-1 on it");
+    assert_eq!(with_pod(true, json!({})).judged(), Vec::<String>::new());
+    assert_eq!(
+        with_pod(false, json!({ "enabled": false })).judged(),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
 fn a_reboot_needs_a_commit_for_its_boot() {
     let mut world = World::taken();
     world

@@ -90,7 +90,7 @@ pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFac
     if let Some(staged) = target
         && facts.host.reboot == Reboot::NotAsked
         && unwanted(facts, holding, node).is_none()
-        && matches!(way::ahead(facts, berth, holding, node), Ahead::Nothing)
+        && (matches!(way::ahead(facts, berth, holding, node), Ahead::Nothing) || Bug::OldCommitUsed.is_awake())
     {
         return way::use_licence(facts, berth, staged);
     }
