@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use anyhow::{Context, Result, bail};
@@ -168,8 +169,13 @@ fn build<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathB
     let mut command = Command::new(cargo);
     command
         .current_dir(workspace())
-        .args(["build", "--quiet", "--message-format=json-render-diagnostics"])
+        .args(["build", "--message-format=json-render-diagnostics"])
         .args(args);
+    // A build takes minutes at first: somebody who looks on sees cargo's own progress.
+    match std::io::stderr().is_terminal() {
+        true => command.stderr(Stdio::inherit()),
+        false => command.arg("--quiet"),
+    };
     // What cargo tells a test of its own package would make build scripts that look at it run again, and everything
     // that depends on them be built again, each time.
     let told = [

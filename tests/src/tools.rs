@@ -1,7 +1,8 @@
 //! Finding or building the programs that the harness runs: etcd, the Kubernetes servers and a registry.
 //!
-//! No distribution carries `kube-apiserver`, so what nobody provides is built from Go modules whose versions
-//! are fixed in `tests/controlplane`, once per version, into the cache directory.
+//! A release binary is taken where there is one: from the directory that `KUBEBUILDER_ASSETS` names, or from `PATH` if its
+//! version fits. What nobody provides is built from Go modules whose versions are fixed in `tests/controlplane`, once per
+//! version, into the cache directory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -58,6 +59,15 @@ impl Tool {
         }
     }
 
+    /// Version that is built, and that a release binary has to fit.
+    fn version(self) -> Result<&'static str> {
+        match self {
+            Self::Etcd => KUBERNETES.version("go.etcd.io/etcd/server/v3"),
+            Self::Registry => REGISTRY.version("github.com/distribution/distribution/v3"),
+            _ => KUBERNETES.version("k8s.io/kubernetes"),
+        }
+    }
+
     fn package(self) -> String {
         match self {
             Self::Etcd => "go.etcd.io/etcd/server/v3".to_owned(),
@@ -107,7 +117,8 @@ impl Tools {
     /// Finds these tools, and builds what is not there. The first build takes minutes, and says so on stderr.
     ///
     /// `KUBEBUILDER_ASSETS` wins if it has all the Kubernetes binaries asked for: a mixture of versions
-    /// would break the rule that no component may be newer than its API server.
+    /// would break the rule that no component may be newer than its API server. Programs on `PATH` must be of the minor
+    /// version that would be built, so that they mix with those.
     pub fn ensure(wanted: &[Tool]) -> Result<Self> {
         let mut paths = BTreeMap::new();
         let kubernetes: Vec<Tool> = wanted.iter().copied().filter(|tool| *tool != Tool::Registry).collect();
@@ -119,7 +130,7 @@ impl Tools {
             }
             None => {
                 for tool in kubernetes {
-                    paths.insert(tool, cached(tool)?);
+                    paths.insert(tool, provided(tool)?);
                 }
             }
         }
@@ -167,24 +178,29 @@ fn assets(wanted: &[Tool]) -> Option<PathBuf> {
         .then_some(directory)
 }
 
-/// The tool from the cache; built there first if need be.
-fn cached(tool: Tool) -> Result<PathBuf> {
+/// The tool from the cache, else from `PATH`, else built into the cache.
+fn provided(tool: Tool) -> Result<PathBuf> {
+    let version = tool.version()?;
     let (module, name) = match tool {
-        Tool::Registry => {
-            let version = REGISTRY.version("github.com/distribution/distribution/v3")?;
-            (REGISTRY, format!("registry-{version}"))
-        }
+        Tool::Registry => (REGISTRY, format!("registry-{version}")),
         _ => {
-            let kubernetes = KUBERNETES.version("k8s.io/kubernetes")?;
-            let etcd = KUBERNETES.version("go.etcd.io/etcd/server/v3")?;
-            let name = format!("controlplane-k8s-{kubernetes}-etcd-{etcd}");
-            (KUBERNETES, name)
+            let (kubernetes, etcd) = (Tool::KubeApiserver.version()?, Tool::Etcd.version()?);
+            (KUBERNETES, format!("controlplane-k8s-{kubernetes}-etcd-{etcd}"))
         }
     };
     let directory = cache_dir()?.join(name);
     let path = directory.join(tool.file_name());
     if path.is_file() {
         return Ok(path);
+    }
+    if let Some(found) = find_program(tool.file_name()) {
+        match fits(version, &version_of(tool, &found)) {
+            true => return Ok(found),
+            false => eprintln!(
+                "berth-tools: {} does not say that it is {version} or another patch of it: not used",
+                found.display()
+            ),
+        }
     }
     fs::create_dir_all(&directory)?;
     // Two test processes must not both build it; the second finds it when the lock is free.
@@ -200,6 +216,31 @@ fn cached(tool: Tool) -> Result<PathBuf> {
         build(tool, &module, &directory, &path)?;
     }
     Ok(path)
+}
+
+/// What a program says about its version; empty if it does not end soon.
+fn version_of(tool: Tool, path: &Path) -> String {
+    let asked: &[&str] = match tool {
+        Tool::Kubectl => &["version", "--client"],
+        _ => &["--version"],
+    };
+    let output = Command::new("timeout").arg("10").arg(path).args(asked).output();
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+/// Compares the first version in what a program said with the wanted one, up to the minor version.
+fn fits(wanted: &str, said: &str) -> bool {
+    let minor = |version: &str| {
+        let mut parts = version.split('.').map(str::parse::<u32>);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    let found = said
+        .split_whitespace()
+        .find_map(|word| minor(word.strip_prefix('v').unwrap_or(word)));
+    found.is_some() && found == minor(wanted)
 }
 
 /// Builds the tool beside `path` and renames it there, so that half a binary is never found.
@@ -248,7 +289,7 @@ fn linker_flags(tool: Tool) -> Result<String> {
     if matches!(tool, Tool::Etcd | Tool::Registry) {
         return Ok("-s -w".to_owned());
     }
-    let version = KUBERNETES.version("k8s.io/kubernetes")?;
+    let version = tool.version()?;
     let mut parts = version.split('.');
     let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
     let variable = "-X k8s.io/component-base/version.git";
@@ -260,15 +301,19 @@ fn linker_flags(tool: Tool) -> Result<String> {
 
 fn missing(tool: Tool) -> String {
     format!(
-        "{} is not here and could not be built: install Go 1.26 or newer, or let KUBEBUILDER_ASSETS name a \
-         directory that has it",
-        tool.file_name()
+        "{} is not here and could not be built: install Go 1.26 or newer, or get a release binary of {}: put it on PATH, \
+         or into the directory that KUBEBUILDER_ASSETS names",
+        tool.file_name(),
+        tool.version().unwrap_or("the version in tests/controlplane")
     )
 }
 
-/// The registry: from the cache or built, else the distribution's package.
+/// The registry: as every other tool, else the distribution's package.
 fn registry() -> Result<PathBuf> {
-    let built = cached(Tool::Registry);
+    if let Some(directory) = assets(&[Tool::Registry]) {
+        return Ok(directory.join(Tool::Registry.file_name()));
+    }
+    let built = provided(Tool::Registry);
     if built.is_ok() {
         return built;
     }
@@ -367,6 +412,38 @@ mod tests {
             "3.0.0"
         );
         assert!(KUBERNETES.version("example.com/none").is_err());
+    }
+
+    #[test]
+    fn a_release_binary_fits_by_its_minor_version() {
+        for (wanted, said, expected) in [
+            ("1.36.3", "Kubernetes v1.36.3", true),
+            ("1.36.3", "Kubernetes v1.36.11", true),
+            ("1.36.3", "Client Version: v1.36.0\nKustomize Version: v5.8.0\n", true),
+            (
+                "3.6.8",
+                "etcd Version: 3.6.9\nGit SHA: 1a2b3c4\nGo Version: go1.25.1\n",
+                true,
+            ),
+            ("3.0.0", "registry github.com/distribution/distribution/v3 v3.0.0", true),
+            ("1.36.3", "Kubernetes v1.35.3", false),
+            ("1.36.3", "Kubernetes v1.3.36", false),
+            ("1.36.3", "Kubernetes v0.0.0-master+$Format:%H$", false),
+            ("3.0.0", "Usage of registry:", false),
+            ("3.0.0", "", false),
+        ] {
+            assert_eq!(fits(wanted, said), expected, "{wanted}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_program_is_asked_for_its_version() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("etcd");
+        fs::write(&path, "#!/bin/sh\n[ $1 = --version ] && echo etcd Version: 3.6.1\n").unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(fits("3.6.8", &version_of(Tool::Etcd, &path)));
+        assert_eq!(version_of(Tool::Etcd, Path::new("/nowhere")), "");
     }
 
     #[test]
