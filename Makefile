@@ -45,5 +45,5 @@ build: ## Build the three programs for this machine.
 	@$(CARGO) build --release
 
 agent-static: ## Build the agent as it is shipped: static, for musl.
-	@bash -c '. scripts/need.sh && need musl-gcc=musl-tools'
+	@bash -c '. scripts/need.sh && need musl-gcc=musl-tools && need_rust'
 	@$(CARGO) build --release --target $(MUSL) -p berth-agent

@@ -6,8 +6,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/need.sh
 
 {
-    need cc=gcc git=git make=make musl-gcc=musl-tools dbus-daemon=dbus setpriv=util-linux
+    need cc=gcc libc=libc6-dev git=git make=make musl-gcc=musl-tools dbus-daemon=dbus setpriv=util-linux
     need_rust
-    [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go
+    if [ -n "$(unbuilt etcd registry kube-apiserver kube-controller-manager kube-scheduler)" ]; then
+        need go=golang-go
+        need_go
+    fi
 } >&2
 exec cargo run --quiet -p berth-tests --bin berth-bench

@@ -1,12 +1,32 @@
-# Packages that a fresh machine lacks. As root on Debian and its relatives they are installed; elsewhere the command is
-# printed.
+# What a fresh machine lacks: packages, Rust, Go. As root on Debian and its relatives packages are installed; elsewhere the
+# command is printed. Sourced by the other scripts; runs nothing by itself.
 # shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/berth
+
+# Where the installers of Rust and Go put them, whatever the shell's profile says.
+[ ! -x "$HOME/.cargo/bin/cargo" ] || PATH=$PATH:$HOME/.cargo/bin
+[ ! -x /usr/local/go/bin/go ] || PATH=$PATH:/usr/local/go/bin
+
+# Says whether a program is there. "libc" is what cc links a program with: compilers come without it.
+has() {
+    if [ "$1" != libc ]; then
+        command -v "$1" >/dev/null
+        return
+    fi
+    local directory result=0
+    directory=$(mktemp -d)
+    cc -x c -o "$directory/a" - <<<'int main(void) { return 0; }' 2>/dev/null || result=1
+    rm -r "$directory"
+    return $result
+}
 
 # need PROGRAM=PACKAGE...
 need() {
     local pair packages=()
     for pair in "$@"; do
-        command -v "${pair%%=*}" >/dev/null || packages+=("${pair#*=}")
+        has "${pair%%=*}" || packages+=("${pair#*=}")
     done
     [ ${#packages[@]} -eq 0 ] && return 0
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
@@ -22,27 +42,38 @@ need() {
 # The toolchain of rust-toolchain.toml; rustup fetches it at the first call. The targets named there it adds only when it
 # installs the toolchain itself, so that one which was there before may lack them.
 need_rust() {
-    if ! command -v cargo >/dev/null && [ -x "$HOME/.cargo/bin/cargo" ]; then
-        PATH=$HOME/.cargo/bin:$PATH
-    fi
     if ! command -v cargo >/dev/null; then
         printf 'Rust is missing; run:\n  curl --proto "=https" -sSf https://sh.rustup.rs | sh -s -- -y --default-toolchain none\n' >&2
         return 1
     fi
-    cargo --version
+    cargo --version || return 1
     command -v rustup >/dev/null || return 0
-    local toolchain target installed
-    toolchain=$(dirname "${BASH_SOURCE[0]}")/../rust-toolchain.toml
+    local target installed
     installed=$(rustup target list --installed)
-    for target in $(sed -nE 's/^targets = \[(.*)\]$/\1/p' "$toolchain" | tr -d '",'); do
+    for target in $(sed -nE 's/^targets = \[(.*)\]$/\1/p' "$root/rust-toolchain.toml" | tr -d '",'); do
         grep -qx "$target" <<<"$installed" || rustup target add "$target" || return 1
     done
 }
 
-# Go builds the Kubernetes servers of the tests, once.
+# Go builds the Kubernetes servers of the tests, once. From 1.21 on it fetches the version that a go.mod asks for; an older
+# one (Debian 12 has 1.19) fetches it as the module that it is, with its checksum verified.
 need_go() {
-    [ -x /usr/local/go/bin/go ] && PATH=$PATH:/usr/local/go/bin
-    need go=golang-go
+    local module=$root/tests/controlplane directory
+    (cd "$module" && go list -m >/dev/null 2>&1) && return 0
+    directory=$(
+        cd "$(mktemp -d "${TMPDIR:-/tmp}/berth-go.XXXXXX")" || exit
+        trap 'rmdir "$PWD"' EXIT
+        toolchain=golang.org/toolchain@v0.0.1-go$(sed -n 's/^go //p' "$module/go.mod").linux-$(go env GOARCH)
+        GOFLAGS='' go mod download -json "$toolchain" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+    )
+    # A module has no programs, so none of its files may be executed.
+    if [ -n "$directory" ] && chmod a+x "$directory"/bin/* "$directory"/pkg/tool/*/* 2>/dev/null; then
+        PATH=$directory/bin:$PATH
+    fi
+    (cd "$module" && go list -m >/dev/null) || {
+        printf '%s cannot build what tests/controlplane asks for; install Go from https://go.dev/dl\n' "$(go version)" >&2
+        return 1
+    }
 }
 
 # cargo-deny, built once into the cache.
@@ -54,4 +85,43 @@ need_deny() {
     mkdir -p "$tools"
     CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --version "^0.20" --root "$tools" cargo-deny
     rm -rf "$tools/build"
+}
+
+# required MODULE [DIRECTORY/]: the version of it that the go.mod in tests/controlplane requires.
+required() {
+    sed -nE "s|^[[:space:]]*$1 v([0-9.]+).*|\1|p" "$root/tests/controlplane/${2:-}go.mod"
+}
+
+# unbuilt SERVER...: says which of these are neither in the cache nor provided, and so have to be built. Whether the version
+# of a program on PATH fits is looked at when it is used.
+unbuilt() {
+    local server built kubernetes etcd registry
+    local assets=${KUBEBUILDER_ASSETS:-/nowhere}
+    kubernetes=$(required k8s.io/kubernetes) etcd=$(required go.etcd.io/etcd/server/v3)
+    registry=$(required github.com/distribution/distribution/v3 registry/)
+    # A directory that lacks one Kubernetes program is not used at all.
+    for server in "$@"; do
+        [ -x "$assets/$server" ] || [ "$server" = registry ] || assets=/nowhere
+    done
+    for server in "$@"; do
+        built=$cache/controlplane-k8s-$kubernetes-etcd-$etcd/$server
+        [ "$server" != registry ] || built=$cache/registry-$registry/registry
+        [ -x "$built" ] || [ -x "$assets/$server" ] || command -v "$server" >/dev/null || printf '%s ' "$server"
+    done
+}
+
+# announce SERVER...: says what is built the first time, how long that takes, and how to do without. No servers: none.
+announce() {
+    if [ ! -d "${CARGO_TARGET_DIR:-$root/target}/debug/deps" ]; then
+        printf 'First time here: cargo fetches and builds Berth and its libraries, about 6 minutes on two cores.\n'
+    fi
+    [ $# -gt 0 ] || return 0
+    cat <<EOF
+First time here: Go fetches and builds these into $cache, about 11 minutes on two cores:
+  $*
+To do without, put release binaries on PATH, or all of them into the directory that KUBEBUILDER_ASSETS names:
+  https://dl.k8s.io/v$(required k8s.io/kubernetes)/kubernetes-server-linux-amd64.tar.gz
+  https://github.com/etcd-io/etcd/releases/tag/v$(required go.etcd.io/etcd/server/v3)
+  https://github.com/distribution/distribution/releases/tag/v$(required github.com/distribution/distribution/v3 registry/)
+EOF
 }

@@ -2,11 +2,11 @@
 # run.sh check|test|test-model|model|simulate|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
 set -euo pipefail
 
-# shellcheck source=scripts/steps.sh
-. "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/need.sh
-. "$root/scripts/need.sh"
-cd "$root"
+. scripts/need.sh
+# shellcheck source=scripts/steps.sh
+. scripts/steps.sh
 begin=$EPOCHREALTIME
 
 # Output of tests that pass is shown as well, so that a skipped one can say why.
@@ -33,15 +33,36 @@ fetch_tools() {
     cargo run --quiet -p berth-tests --bin berth-tools -- fetch
 }
 
+# Programs of the control plane, and what simulated hosts need besides: they have a message bus each, and die with the
+# harness.
+servers=(etcd registry kube-apiserver kube-controller-manager kube-scheduler)
+cluster=(dbus-daemon=dbus setpriv=util-linux)
+
+# prepare PROGRAM=PACKAGE...: looks for all that the goal needs before anything is built, so that all that is missing is
+# said at once. Not a step, because what it puts on PATH must stay.
 prepare() {
-    # Here and not as a step, because what it puts on PATH must stay.
-    need cc=gcc git=git make=make || exit 1
-    need_rust || exit 1
+    local bad=0
+    need cc=gcc libc=libc6-dev git=git make=make "$@" || bad=1
+    need_rust || bad=1
+    [ $bad = 0 ] || exit 1
+}
+
+# The same for a goal with a control plane: says what will be built for it.
+prepare_cluster() {
+    local missing
+    read -ra missing <<<"$(unbuilt "${servers[@]}")"
+    if [ ${#missing[@]} -gt 0 ]; then
+        prepare "${cluster[@]}" go=golang-go
+        need_go || exit 1
+    else
+        prepare "${cluster[@]}"
+    fi
+    announce ${missing[@]+"${missing[@]}"}
 }
 
 check() {
     step 'check: format' cargo fmt --all -- --check -l --color=never
-    step 'check: lints' cargo clippy --quiet --workspace --all-targets -- -D warnings
+    build 'check: lints' cargo clippy --workspace --all-targets -- -D warnings
     step 'check: generated files' generated_is_current
     need_deny || broken=$((broken + 1))
     step 'check: dependencies and licences' cargo deny check bans licenses sources
@@ -78,9 +99,9 @@ integration_tests() {
 
 # The demo shows its own steps and times; here is only what it takes to start it.
 demo() {
-    need_simulated_hosts
-    [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go || exit 1
-    step 'build of the demo (minutes at first)' cargo build --quiet -p berth-tests --bin berth-demo
+    build 'build of the demo' cargo build -p berth-tests --bin berth-demo
+    # In the words of the demo itself, which asks for them.
+    build 'build of agent and controller' cargo build -p berth-agent -p berth-controller
     rm -rf "$logs"
     [ "$broken" -eq 0 ] || exit 1
     exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
@@ -89,25 +110,21 @@ demo() {
 # SEED, FROM, ROLLOUTS and BUG go to the program as they are; an empty one is as good as none.
 soak() {
     local name
-    need_simulated_hosts
-    [ -n "${KUBEBUILDER_ASSETS:-}" ] || need_go || exit 1
     for name in SEED FROM ROLLOUTS BUG; do
         [ -n "${!name:-}" ] || unset "$name"
     done
-    step 'build of the soak (minutes at first)' cargo build --quiet -p berth-tests --bin berth-soak
+    build 'build of the soak' cargo build -p berth-tests --bin berth-soak
     rm -rf "$logs"
     [ "$broken" -eq 0 ] || exit 1
     exec cargo run --quiet -p berth-tests --bin berth-soak
 }
 
-# Simulated hosts have a message bus each, and die with the harness.
-need_simulated_hosts() {
-    need dbus-daemon=dbus setpriv=util-linux || exit 1
-}
-
 # The worlds that `make test` can afford, and every deliberate bug.
 model_check() {
-    cargo run --quiet -p berth-model --features seeded-bugs -- "$@"
+    local quiet=--quiet
+    [ ! -t 2 ] || quiet=
+    # shellcheck disable=SC2086 # empty is no argument
+    cargo run $quiet -p berth-model --features seeded-bugs -- "$@"
 }
 
 # The model at random in large worlds: rollouts and every deliberate bug on one core, a rollout of 65,000 nodes on another.
@@ -121,19 +138,19 @@ simulation() {
 }
 
 build_tests() {
-    need_go || exit 1
-    need_simulated_hosts
-    step 'build' cargo test --quiet --workspace --no-run
+    build 'build' cargo test --workspace --no-run
     step 'servers of the control plane' fetch_tools
 }
 
 case ${1:-} in
     check)
         prepare
+        announce
         check
         ;;
     test)
-        prepare
+        servers+=(kubectl kubelet)
+        prepare_cluster
         check
         build_tests
         step 'unit tests' cargo_test --workspace --lib --bins
@@ -144,41 +161,45 @@ case ${1:-} in
         ;;
     test-model)
         prepare
+        announce
         rm -rf "$logs"
         model_check
         exit
         ;;
     model)
         prepare
+        announce
         rm -rf "$logs"
         model_check --deep --seconds "${SECONDS_EACH:-1800}" --world "${WORLD:-}"
         exit
         ;;
     simulate)
         prepare
+        announce
         rm -rf "$logs"
         model_check --rollouts "${ROLLOUTS:-10000}" --seed "${SEED:-1}" --huge "${HUGE:-0}"
         exit
         ;;
     test-real)
-        prepare
+        servers+=(kubectl kubelet)
+        prepare_cluster
         build_tests
         # Every scenario, not only those that fit into `make test`.
         export BERTH_TEST_REAL=all
         scenarios '*real*'
         ;;
     scenarios)
-        prepare
-        need_go || exit 1
-        need_simulated_hosts
+        servers+=(kubectl kubelet)
+        prepare_cluster
         scenarios "${2:-*}"
         ;;
     soak)
-        prepare
+        prepare_cluster
         soak
         ;;
     demo)
-        prepare
+        [ "${2:-sim}" = sim ] || servers+=(kubelet)
+        prepare_cluster
         demo "${2:-sim}"
         ;;
     *)

@@ -1,9 +1,8 @@
 # Named, timed steps, and a table of them at the end. Sourced by the other scripts; runs nothing by itself.
 # shellcheck shell=bash
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/berth
 logs=$(mktemp -d "${TMPDIR:-/tmp}/berth-steps.XXXXXX")
+trap 'rm -rf "$logs"' EXIT
 names=() times=() results=() skips=()
 passed=0 failed=0 ignored=0 broken=0
 
@@ -21,7 +20,7 @@ digest() {
         case $line in
             'test '*' ... '*) printf '    %7s s  %s\n' "$(since "$begin")" "${line#test }" ;;
             *' states'* | *' rollouts'* | 'bug '* | BROKEN*) printf '    %s\n' "$line" ;;
-            SKIPPED:*) printf '    %s\n' "$line" ;;
+            SKIPPED:* | 'berth-tools: '*) printf '    %s\n' "$line" ;;
         esac
     done
 }
@@ -37,6 +36,19 @@ tally() {
     done < <(sed -nE 's/^SKIPPED: //p' "$1" | sort -u)
 }
 
+# build NAME COMMAND...: a step that builds. On a terminal it shows cargo's own progress.
+build() {
+    if [ ! -t 2 ]; then
+        CARGO_TERM_QUIET=true step "$@"
+        return
+    fi
+    local name=$1 begin=$EPOCHREALTIME result=ok
+    shift
+    printf '==> %s\n' "$name"
+    "$@" || result=FAILED broken=$((broken + 1))
+    note "$name" "$begin" $result
+}
+
 # step NAME COMMAND...: runs it quietly, and shows all it said if it fails. Later steps run all the same.
 step() {
     local name=$1 begin=$EPOCHREALTIME log result=ok
@@ -47,9 +59,14 @@ step() {
         result=FAILED broken=$((broken + 1))
     fi
     [ $result = ok ] || sed 's/^/    | /' "$log"
-    names+=("$name") times+=("$(since "$begin")") results+=("$result")
     tally "$log" "$name"
-    printf '    %7s s  %s\n' "${times[-1]}" "$result"
+    note "$name" "$begin" $result
+}
+
+# Puts a step that ended into the table.
+note() {
+    names+=("$1") times+=("$(since "$2")") results+=("$3")
+    printf '    %7s s  %s\n' "${times[-1]}" "$3"
 }
 
 # Lists the skipped tests. One that this machine could have run is a failure.
@@ -77,7 +94,6 @@ finish() {
     done
     printf '%-44s %9s\n' total "$(since "$total")"
     report_skips
-    rm -rf "$logs"
     # A step that failed without a failed test (it did not compile, say) must not read as "0 failed".
     [ "$failed" -gt 0 ] || failed=$broken
     if [ $((passed + failed)) -gt 0 ]; then
