@@ -1,0 +1,200 @@
+//! The samples and the manifests of each distribution: they must fit what its installer really sets up.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use berth_api::fleet::BootcFleet;
+use berth_api::membership::{PoolSelector, Rule, membership, selector};
+use berth_api::pool::BootcNodePool;
+use berth_tests::programs::workspace_root;
+use berth_tests::tools::{Tool, Tools};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::Value;
+
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+const ETCD: &str = "node-role.kubernetes.io/etcd";
+
+/// Labels that installers put on nodes, beside those of the kubelet, and the sample pool that such a node belongs to.
+/// Read in the sources of kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine Config Operator.
+const NODES: [(&str, &[(&str, &str)], Option<&str>); 10] = [
+    ("kubeadm's worker", &[], Some("workers")),
+    (
+        "kubeadm's control plane node",
+        &[
+            (CONTROL_PLANE, ""),
+            ("node.kubernetes.io/exclude-from-external-load-balancers", ""),
+        ],
+        Some("control-plane"),
+    ),
+    ("k3s's agent", &[], Some("workers")),
+    (
+        "k3s's server with embedded etcd",
+        &[(CONTROL_PLANE, "true"), (ETCD, "true")],
+        Some("control-plane"),
+    ),
+    (
+        "k3s's server with another database",
+        &[(CONTROL_PLANE, "true")],
+        Some("control-plane"),
+    ),
+    ("a server of k3s or RKE2 with nothing but etcd", &[(ETCD, "true")], None),
+    (
+        "RKE2's server",
+        &[(CONTROL_PLANE, "true"), (ETCD, "true")],
+        Some("control-plane"),
+    ),
+    (
+        "a node of EKS",
+        &[("eks.amazonaws.com/nodegroup", "blue")],
+        Some("workers"),
+    ),
+    (
+        "OKD's worker",
+        &[
+            ("node-role.kubernetes.io/worker", ""),
+            ("node.openshift.io/os_id", "scos"),
+        ],
+        Some("workers"),
+    ),
+    (
+        "OKD's master",
+        &[(CONTROL_PLANE, ""), ("node-role.kubernetes.io/master", "")],
+        Some("control-plane"),
+    ),
+];
+
+fn sample(name: &str) -> Result<String> {
+    let path = workspace_root().join("manifests/samples").join(name);
+    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn pool(text: &str) -> Result<(String, Option<LabelSelector>)> {
+    let pool: BootcNodePool = serde_saphyr::from_str(text)?;
+    Ok((
+        pool.metadata.name.context("a pool without a name")?,
+        pool.spec.node_selector,
+    ))
+}
+
+#[test]
+fn the_sample_pools_have_the_nodes_of_every_distribution() -> Result<()> {
+    let pools = ["pool.yaml", "pinned-pool.yaml"].map(|name| {
+        let (name, nodes) = pool(&sample(name)?)?;
+        let rule = selector(nodes.as_ref()).map_err(anyhow::Error::msg)?;
+        Ok(PoolSelector {
+            name: name.as_str().into(),
+            rule: Rule::Select(rule),
+        })
+    });
+    let pools = pools.into_iter().collect::<Result<Vec<_>>>()?;
+    for (what, labels, expected) in NODES {
+        let of_the_kubelet = [("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")];
+        let labels: BTreeMap<String, String> = labels
+            .iter()
+            .chain(&of_the_kubelet)
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        let node = "n1".into();
+        let result = membership(&pools, [(&node, &labels, None)]);
+        ensure!(result.conflicts.is_empty(), "{what} is in two pools");
+        let found = result.pool_of(&node).map(|pool| pool.as_str());
+        ensure!(found == expected, "{what} is in {found:?}, not in {expected:?}");
+    }
+    Ok(())
+}
+
+/// People copy the pool from the page: it must select as the sample does.
+#[test]
+fn the_pool_in_the_documentation_selects_as_the_sample_does() -> Result<()> {
+    let page = fs::read_to_string(workspace_root().join("docs/install.md"))?;
+    let mut found = 0;
+    for block in page.split("```").filter(|block| block.contains("kind: BootcNodePool")) {
+        let text = block.split_once('\n').context("a block of one line")?.1;
+        ensure!(pool(text)? == pool(&sample("pool.yaml")?)?, "{text}");
+        found += 1;
+    }
+    ensure!(found > 0, "docs/install.md has no pool");
+    Ok(())
+}
+
+#[test]
+fn the_sample_fleet_is_the_one_that_counts_and_is_paused() -> Result<()> {
+    let fleet: BootcFleet = serde_saphyr::from_str(&sample("fleet-paused.yaml")?)?;
+    ensure!(fleet.metadata.name.as_deref() == Some(berth_api::fleet::NAME) && fleet.spec.paused);
+    Ok(())
+}
+
+/// What `kubectl kustomize` makes of the manifests with one of the components.
+fn agent_with(component: &str) -> Result<DaemonSet> {
+    let directory = tempfile::tempdir()?;
+    // A kustomization names others by relative paths only.
+    let up = "../".repeat(directory.path().components().count() - 1);
+    let manifests = format!("{up}{}", workspace_root().join("manifests").display()).replace("//", "/");
+    fs::write(
+        directory.path().join("kustomization.yaml"),
+        format!("resources: [{manifests}]\ncomponents: [{manifests}/components/{component}]\n"),
+    )?;
+    let tools = Tools::ensure(&[Tool::Kubectl])?;
+    let output = Command::new(tools.path(Tool::Kubectl)?)
+        .arg("kustomize")
+        .arg(directory.path())
+        .output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?;
+    let agent = documents
+        .into_iter()
+        .find(|document| document["kind"] == "DaemonSet")
+        .context("no DaemonSet")?;
+    Ok(serde_json::from_value(agent)?)
+}
+
+/// The agent sees the kubelet's kubeconfig and the files that k3s names in it, and no other secret of the host.
+#[test]
+fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
+    for name in ["k3s", "rke2"] {
+        let directory = format!("/var/lib/rancher/{name}/agent");
+        let agent = agent_with(name)?;
+        let pod = agent.spec.and_then(|spec| spec.template.spec).context("no pod")?;
+        let container = pod.containers.first().context("no container")?;
+        let args = container.args.iter().flatten();
+        let flags: Vec<&str> = args
+            .filter_map(|arg| arg.strip_prefix("--kubelet-kubeconfig="))
+            .collect();
+        ensure!(flags == [format!("/host{directory}/kubelet.kubeconfig")], "{flags:?}");
+
+        let paths: BTreeMap<&str, &str> = pod
+            .volumes
+            .iter()
+            .flatten()
+            .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
+            .collect();
+        let mut seen = Vec::new();
+        for mount in container.volume_mounts.iter().flatten() {
+            let path = paths.get(mount.name.as_str()).context("a mount without a volume")?;
+            ensure!(
+                mount.mount_path == format!("/host{path}"),
+                "{} at {}",
+                path,
+                mount.mount_path
+            );
+            seen.push(*path);
+        }
+        ensure!(seen.len() == paths.len(), "a volume is not mounted: {paths:?}");
+        let here = ["/run/", "/proc/", "/var/lib/berth"];
+        seen.retain(|path| !here.iter().any(|prefix| path.starts_with(prefix)));
+        seen.sort_unstable();
+        let files = [
+            "client-kubelet.crt",
+            "client-kubelet.key",
+            "kubelet.kubeconfig",
+            "server-ca.crt",
+        ];
+        let expected = files.map(|file| Path::new(&directory).join(file).to_string_lossy().into_owned());
+        ensure!(seen == expected, "{name}: {seen:?}");
+    }
+    Ok(())
+}
