@@ -20,6 +20,9 @@ FILES, as the host sees them
 
 ENVIRONMENT
   NODE_NAME, BERTH_LOG           stand for --node-name and --log-level
+  HTTPS_PROXY, NO_PROXY          the proxy to the API server, and hosts that are reached without one, unless the
+                                 kubeconfig names a proxy. Pulls are units of the host and do not see them: give
+                                 berth-pull-.service a drop-in with Environment=
   NOTIFY_SOCKET                  systemd is told when the agent is ready and, for its watchdog, that it lives
 
 EXAMPLES

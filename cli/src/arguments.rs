@@ -36,10 +36,18 @@ EXAMPLES
   The cause of a failed update is mended:
       kubectl berth retry workers
 
+  All pools are to stop at once (BootcFleet is the switch; paused: false lets them go on):
+      kubectl apply -f manifests/samples/fleet-paused.yaml
+
 FILES
   ~/.kube/config
       Used unless --kubeconfig or the variable KUBECONFIG names another. Inside a pod
       without any of these: the pod's service account.
+
+ENVIRONMENT
+  HTTPS_PROXY, NO_PROXY
+      The proxy to the API server, and hosts that are reached without one, unless the
+      kubeconfig names a proxy.
 
 EXIT STATUS
   0  Done, or there was nothing to do, or --dry-run has said what would be done.

@@ -114,6 +114,27 @@ fn the_table_of_keys_is_the_keys() -> Result<()> {
     Ok(())
 }
 
+/// Berth's keys on Nodes are all that uninstalling leaves in the cluster.
+#[test]
+fn the_page_on_uninstalling_names_all_that_stays_on_nodes() -> Result<()> {
+    let root = workspace_root();
+    let keys = fs::read_to_string(root.join("docs/architecture.md"))?;
+    let page = fs::read_to_string(root.join("docs/install.md"))?;
+    let (_, section) = page.split_once("## Taking it away").context("no such section")?;
+    let mut named = 0;
+    for row in keys.lines().filter(|line| line.starts_with("| `berth.dev/")) {
+        let mut columns = row.split('|').map(str::trim).skip(1);
+        let (key, on) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default());
+        if on == "Node" || on.starts_with("Node ") {
+            let key = key.trim_matches('`');
+            ensure!(section.contains(&format!("{key}-")), "nothing takes {key} off a Node");
+            named += 1;
+        }
+    }
+    ensure!(named >= 3, "{named} keys on Nodes");
+    Ok(())
+}
+
 #[test]
 fn every_make_target_exists() -> Result<()> {
     let makefile = fs::read_to_string(workspace_root().join("Makefile"))?;
@@ -185,7 +206,16 @@ fn every_flag_of_manifests_and_units_exists() -> Result<()> {
 #[test]
 fn every_help_is_a_manual_page() -> Result<()> {
     for (name, help) in helps() {
-        for part in ["Usage:", "EXIT STATUS", "EXAMPLES", "FILES", "--help", "--version"] {
+        for part in [
+            "Usage:",
+            "EXIT STATUS",
+            "EXAMPLES",
+            "FILES",
+            "--help",
+            "--version",
+            "HTTPS_PROXY",
+            "NO_PROXY",
+        ] {
             ensure!(help.contains(part), "the help of {name} has no {part}");
         }
         let wide = help.lines().find(|line| line.chars().count() > 120);
