@@ -1,5 +1,6 @@
 //! The agent's host side against a real host: its own systemd, logind and ostree. The agent's loop is not here.
 
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,6 +9,8 @@ use berth_api::node::DesiredImage;
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
 use berth_tests::registry::Registry;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
 
 async fn agent(host: &RealHost) -> Result<Host> {
     Host::connect(Some(&host.bus_address()?), HostRoot::new(host.path("/")?)).await
@@ -82,6 +85,8 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     let image = desired(&v2, &registry)?;
     fails_for_an_unknown_digest(&host, &real, &image).await?;
     passed("failed");
+    goes_through_the_proxy_of_a_drop_in(&host, &real, &image, hosts.gateway()).await?;
+    passed("asked a proxy");
     is_adopted_and_locked(host, &real, &image).await?;
     passed("staged");
 
@@ -132,6 +137,40 @@ async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &Desir
         .exec(&["systemctl", "list-units", "--failed", "--no-legend", "berth-*"])
         .await?;
     ensure!(failed.trim().is_empty(), "{failed}");
+    Ok(())
+}
+
+/// Drop-ins for all units of pulls, as docs/install.md names them, count for the transient unit that the agent starts.
+async fn goes_through_the_proxy_of_a_drop_in(
+    host: &Host,
+    real: &RealHost,
+    image: &DesiredImage,
+    gateway: Ipv4Addr,
+) -> Result<()> {
+    const DROP_INS: &str = "/etc/systemd/system/berth-pull-.service.d";
+    let proxy = TcpListener::bind((gateway, 0)).await?;
+    let environment = format!("[Service]\nEnvironment=HTTP_PROXY=http://{}\n", proxy.local_addr()?);
+    real.exec(&["mkdir", "-p", DROP_INS]).await?;
+    real.write(&format!("{DROP_INS}/proxy.conf"), &environment).await?;
+    real.exec(&["systemctl", "daemon-reload"]).await?;
+
+    host.start_pull(image).await?;
+    let (mut connection, _) = tokio::time::timeout(Duration::from_secs(30), proxy.accept())
+        .await
+        .context("nobody asked the proxy")??;
+    let mut request = String::new();
+    BufReader::new(&mut connection).read_line(&mut request).await?;
+    let (registry, _) = image
+        .reference
+        .split_once('/')
+        .context("a reference without a registry")?;
+    ensure!(request.starts_with(&format!("GET http://{registry}/v2/")), "{request}");
+    drop((connection, proxy));
+    ensure!(matches!(pull_ends(host).await?.0, Some(PullState::Failed { .. })));
+    host.forget_pull(&image.digest).await?;
+
+    real.exec(&["rm", "-r", DROP_INS]).await?;
+    real.exec(&["systemctl", "daemon-reload"]).await?;
     Ok(())
 }
 
