@@ -15,5 +15,6 @@ pub mod news;
 pub mod readyz;
 pub mod reconcile;
 pub mod resolve;
+pub mod runtime;
 pub mod store;
 pub mod time;

@@ -12,6 +12,7 @@ use berth_controller::metrics::{self, Metrics};
 use berth_controller::readyz::Readyz;
 use berth_controller::reconcile::{Outside, Reconciler};
 use berth_controller::resolve::{RegistryConfig, Resolver};
+use berth_controller::runtime::runtime;
 use berth_controller::store::Store;
 use berth_shell::{client, log};
 use clap::Parser;
@@ -19,11 +20,11 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::signal::unix::{SignalKind, signal};
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start(cli.log_format, &cli.log_level);
-    match run(cli).await {
+    let runtime = runtime().context("no threads to run in");
+    match runtime.and_then(|runtime| runtime.block_on(run(cli))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "berth-controller ends");
@@ -96,6 +97,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             return Ok(());
         }
     };
+    let mut renewals = candidate.renew(leadership.clone(), lease);
     let store = Store::watch(&client, &cli.namespace);
     metrics.leads();
     let outside = Outside {
@@ -109,9 +111,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     let reconciler = Reconciler::new(kube, store, resolver, cli.settings(), outside);
     tokio::select! {
         lost = reconciler.run() => Err(lost.into()),
-        lost = candidate.keep(&leadership, lease) => Err(lost.into()),
+        lost = &mut renewals => Err(lost.context("the renewals of leadership ended")?.into()),
         signal = &mut stopped => {
             tracing::info!(signal, "stopping");
+            renewals.abort();
             candidate.release(&leadership).await;
             Ok(())
         }

@@ -1,5 +1,5 @@
-//! How long the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, making the facts that it
-//! is decided from, and what there is to publish, which is nothing. No I/O; the objects are as the API server would show
+//! How long the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, and of 65,000 nodes in
+//! 1,625 racks, making the facts that it is decided from, and what there is to publish, which is nothing. No I/O; the objects are as the API server would show
 //! them in the middle of a rollout.
 //!
 //! Prints one JSON line for each figure, with every run in milliseconds. `cargo run --release -p berth-core --features controller --example plan`
@@ -26,14 +26,18 @@ use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView, PoolView}
 use jiff::Timestamp;
 use serde_json::json;
 
-const NODES: usize = 5000;
-const RUNS: usize = 50;
+/// The worlds: name, nodes, pools, zones and runs.
+const WORLDS: [(&str, usize, usize, usize, usize); 3] = [
+    ("100 pools", 5000, 100, 3, 50),
+    ("1 pool", 5000, 1, 3, 50),
+    ("1625 racks", 65_000, 1, 1625, 10),
+];
 /// The epoch of the leader, which has stamped every berth.
 const EPOCH: u64 = 7;
 
 fn main() -> Result<()> {
-    for (name, pools) in [("100 pools", 100), ("1 pool", 1)] {
-        World::of(NODES, pools)?.measure(name);
+    for (name, nodes, pools, zones, runs) in WORLDS {
+        World::of(nodes, pools, zones)?.measure(name, runs);
     }
     Ok(())
 }
@@ -51,7 +55,7 @@ fn digest(n: u8) -> Result<Digest> {
 }
 
 fn node_name(n: usize) -> String {
-    format!("worker-{n:04}.pool-a.example.internal")
+    format!("worker-{n:05}.pool-a.example.internal")
 }
 
 fn uid(n: usize) -> String {
@@ -72,7 +76,7 @@ fn entry<V>(view: V) -> Entry<V> {
 
 impl World {
     /// Every second node runs the target, the others have it staged; a tenth may be unavailable at a time.
-    fn of(nodes: usize, pools: usize) -> Result<Self> {
+    fn of(nodes: usize, pools: usize, zones: usize) -> Result<Self> {
         let mut world = Self {
             snapshot: Snapshot::default(),
             leases: vec![],
@@ -81,7 +85,7 @@ impl World {
         for n in 0..nodes {
             let name = node_name(n);
             let pool = pool_name(n % pools);
-            Arc::make_mut(&mut world.snapshot.nodes).insert(name.clone(), entry(node(n, &pool)?));
+            Arc::make_mut(&mut world.snapshot.nodes).insert(name.clone(), entry(node(n, &pool, zones)?));
             Arc::make_mut(&mut world.snapshot.hosts)
                 .insert(name.clone(), entry(host(n, &pool, (n / pools).is_multiple_of(2))?));
             world.heard.insert(NodeName::new(name));
@@ -98,14 +102,14 @@ impl World {
         Ok(world)
     }
 
-    fn measure(&self, name: &str) {
+    fn measure(&self, name: &str, runs: usize) {
         let objects: &Objects<PoolView> = &self.snapshot.pools;
         let pools = Pool::readable(objects);
         let (mut belonging, mut making, mut planning, mut publishing) = (vec![], vec![], vec![], vec![]);
         let (gone, in_doubt, gates) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
         let (offers, soaks) = (Offers::default(), Soaks::default());
         let (mut offered, mut published) = (0, 0);
-        for _ in 0..RUNS {
+        for _ in 0..runs {
             let membership = time(&mut belonging, || Belonging::default().of(&self.snapshot));
             let occupied = facts::occupied(&self.leases);
             let shared = Shared {
@@ -168,7 +172,7 @@ fn time<T>(runs: &mut Vec<f64>, work: impl FnOnce() -> T) -> T {
     result
 }
 
-fn node(n: usize, pool: &str) -> Result<NodeView> {
+fn node(n: usize, pool: &str, zones: usize) -> Result<NodeView> {
     let labels = BTreeMap::from([
         ("example.com/pool".to_owned(), pool.to_owned()),
         ("kubernetes.io/hostname".to_owned(), node_name(n)),
@@ -176,7 +180,10 @@ fn node(n: usize, pool: &str) -> Result<NodeView> {
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
         ("node.kubernetes.io/instance-type".to_owned(), "m5.4xlarge".to_owned()),
         ("topology.kubernetes.io/region".to_owned(), "region-1".to_owned()),
-        ("topology.kubernetes.io/zone".to_owned(), format!("region-1{}", n % 3)),
+        (
+            "topology.kubernetes.io/zone".to_owned(),
+            format!("region-1-{}", n % zones),
+        ),
     ]);
     let object = json!({
         "metadata": { "name": node_name(n), "uid": uid(n), "labels": labels },

@@ -15,6 +15,7 @@ use kube::{Api, Client};
 
 use berth_api::keys;
 use berth_shell::request::{NoAnswer, within};
+use tokio::task::JoinHandle;
 
 mod election;
 
@@ -66,6 +67,10 @@ impl Leadership {
         *self.renewed.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    fn renew(&self, sent: Instant) {
+        *self.renewed.lock().unwrap_or_else(|e| e.into_inner()) = sent;
+    }
+
     /// Makes sure that no other controller can have taken over. Returns the time for which that stays true.
     ///
     /// # Errors
@@ -84,6 +89,7 @@ impl Leadership {
 }
 
 /// A controller that competes for leadership.
+#[derive(Clone)]
 pub struct Candidate {
     client: Client,
     namespace: String,
@@ -201,23 +207,41 @@ impl Candidate {
         }
     }
 
-    /// Renews the Lease until that fails for good. Returns the reason; the process must then end.
-    pub async fn keep(&self, leadership: &Leadership, mut lease: Lease) -> Lost {
+    /// Renews the Lease in a task of its own until that fails for good. The task returns the reason; the process must then
+    /// end.
+    pub fn renew(&self, leadership: Leadership, lease: Lease) -> JoinHandle<Lost> {
+        let candidate = self.clone();
+        tokio::spawn(async move { candidate.keep(&leadership, lease).await })
+    }
+
+    async fn keep(&self, leadership: &Leadership, mut lease: Lease) -> Lost {
         let api = self.api();
+        // The renewals without an answer: what each wrote, and when it was sent.
+        let mut unanswered: Vec<(Timestamp, Instant)> = vec![];
         loop {
             tokio::time::sleep(self.timing.retry_period).await;
-            let sent = Instant::now();
+            let (written, sent) = (microseconds(Timestamp::now()), Instant::now());
+            unanswered.push((written, sent));
             if let Some(spec) = &mut lease.spec {
-                spec.renew_time = Some(MicroTime::from(Timestamp::now()));
+                spec.renew_time = Some(MicroTime::from(written));
             }
             match self.within(api.replace(LEASE, &PostParams::default(), &lease)).await {
                 Ok(renewed) => {
                     lease = renewed;
-                    *leadership.renewed.lock().unwrap_or_else(|e| e.into_inner()) = sent;
+                    leadership.renew(sent);
+                    unanswered.clear();
                 }
                 Err(RequestError::Conflict) => match self.within(api.get_opt(LEASE)).await {
                     // An earlier renewal arrived although its answer was lost, or somebody annotated the Lease.
-                    Ok(Some(found)) if self.is_mine(&found, leadership.epoch) => lease = found,
+                    Ok(Some(found)) if self.is_mine(&found, leadership.epoch) => {
+                        let written = found.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
+                        if let Some((_, sent)) = unanswered.iter().find(|(time, _)| Some(*time) == written) {
+                            leadership.renew(*sent);
+                        }
+                        // Whatever of the others is still on its way loses.
+                        unanswered.clear();
+                        lease = found;
+                    }
                     Ok(_) => return Lost("another controller has taken the lease".to_owned()),
                     Err(error) => tracing::warn!(?error, "lease not renewed"),
                 },
@@ -254,6 +278,11 @@ impl Candidate {
     }
 }
 
+/// The time as a Lease can say it.
+fn microseconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
+}
+
 /// Shortest deadline of a request of the election.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -284,8 +313,80 @@ fn transitions(lease: &Lease) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::convert::Infallible;
+
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+
+    /// Short times for tests.
+    pub(crate) const QUICK: Timing = Timing {
+        duration: Duration::from_millis(2400),
+        renew_deadline: Duration::from_millis(1600),
+        retry_period: Duration::from_millis(100),
+    };
+
+    /// An API server with nothing but the leader's Lease. Of the PUTs, those whose numbers it is given are carried out and
+    /// never answered.
+    pub(crate) fn server(unanswered: &'static [usize]) -> Client {
+        let kept = Arc::new(Mutex::new((0usize, Lease::default())));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let kept = kept.clone();
+            async move {
+                let put = request.method() == Method::PUT;
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let (status, answer, silent) = {
+                    let mut kept = kept.lock().unwrap();
+                    let version = kept.1.metadata.resource_version.clone();
+                    let sent: Lease = serde_json::from_slice(&body).unwrap_or_default();
+                    let current = version.is_none() || sent.metadata.resource_version == version;
+                    if put && current {
+                        kept.0 += 1;
+                        kept.1 = sent;
+                        kept.1.metadata.resource_version = Some(kept.0.to_string());
+                    }
+                    match put && !current {
+                        true => (409, json!({ "kind": "Status", "status": "Failure", "code": 409 }), false),
+                        false => (200, json!(kept.1), put && unanswered.contains(&kept.0)),
+                    }
+                };
+                if silent {
+                    std::future::pending::<()>().await;
+                }
+                let body = Body::from(answer.to_string().into_bytes());
+                let response = Response::builder().status(status).body(body).unwrap();
+                Ok::<_, Infallible>(response)
+            }
+        });
+        Client::new(service, "ns")
+    }
+
+    /// A leader with this server.
+    pub(crate) fn leader(client: Client, timing: Timing) -> (Candidate, Leadership, Lease) {
+        let candidate = Candidate::new(client, "ns", "me".to_owned(), timing);
+        let lease = candidate.lease(None, 3);
+        (candidate, Leadership::new(3, timing, Instant::now()), lease)
+    }
+
+    #[tokio::test]
+    async fn a_renewal_counts_from_when_it_was_sent_even_if_its_answer_is_lost() {
+        let (candidate, leadership, lease) = leader(server(&[2, 3]), QUICK);
+        let began = Instant::now();
+        let keep = candidate.keep(&leadership, lease);
+        // The second renewal is given up after a second, and the third finds its own traces.
+        let kept = tokio::time::timeout(Duration::from_millis(1500), keep).await;
+        assert!(kept.is_err(), "{kept:?}");
+        let counted = leadership.renewed().duration_since(began);
+        assert!(counted >= Duration::from_millis(200), "{counted:?}");
+        assert!(
+            counted < Duration::from_millis(1000),
+            "not from when it was found: {counted:?}"
+        );
+    }
 
     #[test]
     fn leadership_ends_by_itself_before_anyone_else_can_start() {

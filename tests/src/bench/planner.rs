@@ -1,4 +1,4 @@
-//! The controller's decisions without its I/O, for 5,000 nodes. `core/examples/plan.rs` measures them; here it is
+//! The controller's decisions without its I/O, for 5,000 and for 65,000 nodes. `core/examples/plan.rs` measures them; here it is
 //! built as it is shipped, and run.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,13 @@ use super::{Figure, Progress, Selection, median};
 use crate::programs;
 
 /// The figures of this module.
-pub const BENCHES: [&str; 2] = ["planner", "planner-one-pool"];
+pub const BENCHES: [&str; 3] = ["planner", "planner-one-pool", "planner-racks"];
+/// Of each of them: nodes, how they are spread, and the milliseconds that a plan may take.
+const WORLDS: [(&str, &str, f64); 3] = [
+    ("5000", "100 pools", 20.0),
+    ("5000", "1 pool", 20.0),
+    ("65000", "1625 racks", 250.0),
+];
 
 /// A line of what the program prints.
 #[derive(Deserialize)]
@@ -26,7 +32,7 @@ struct Line {
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     progress.say("building the planner as it is shipped");
     let program = tokio::task::spawn_blocking(programs::planner).await??;
-    progress.say("planning for 5000 nodes");
+    progress.say("planning for 5000 and for 65000 nodes");
     let output = Command::new(&program)
         .output()
         .await
@@ -40,26 +46,30 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         .map(serde_json::from_str::<Line>)
         .collect::<Result<Vec<_>, _>>()?;
     let times: BTreeMap<String, Vec<f64>> = lines.into_iter().map(|line| (line.name, line.milliseconds)).collect();
-    for (bench, pools) in BENCHES.into_iter().zip(["100 pools", "1 pool"]) {
+    for (bench, world) in BENCHES.into_iter().zip(WORLDS) {
         if selection.wants(bench) {
-            figure(bench, pools, &times)?.print();
+            figure(bench, world, &times)?.print();
         }
     }
     Ok(())
 }
 
 /// The plans of all pools, and beside that what they are made from.
-fn figure(bench: &'static str, pools: &str, times: &BTreeMap<String, Vec<f64>>) -> Result<Figure> {
+fn figure(
+    bench: &'static str,
+    (nodes, spread, aim): (&str, &str, f64),
+    times: &BTreeMap<String, Vec<f64>>,
+) -> Result<Figure> {
     let of = |what: &str| {
-        let name = format!("{what}, {pools}");
+        let name = format!("{what}, {spread}");
         times
             .get(&name)
             .with_context(|| format!("the planner does not say {name:?}"))
     };
     let least = |runs: &[f64]| runs.iter().copied().fold(f64::INFINITY, f64::min);
     let mut figure = Figure::new(bench, "ms", of("plan")?)
-        .aim(20.0)
-        .detail("nodes and pools", json!(["5000", pools]));
+        .aim(aim)
+        .detail("nodes", json!([nodes, spread]));
     figure = figure.detail("fastest", json!(least(of("plan")?)));
     for what in ["facts", "membership"] {
         let runs = of(what)?;

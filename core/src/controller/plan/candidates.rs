@@ -1,6 +1,7 @@
 //! Members that may be offered a berth, in order, and the reasons for which the others wait.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use berth_api::berth::{BerthState, Offer, Outcome};
 use berth_api::pool::WaveState;
@@ -213,9 +214,21 @@ pub(super) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
 /// Whoever let an offer lapse goes behind all of its wave who did not, unavailable or not: unlike a turn that ended badly,
 /// nothing makes it wait before the next offer, and it would get every one.
 pub(super) struct Queue<'a> {
-    ranks: BTreeMap<Rank, BTreeMap<&'a str, VecDeque<&'a Member>>>,
+    ranks: BTreeMap<Rank, Zones<'a>>,
     /// Nodes that are down or worked on, by zone.
-    down: BTreeMap<&'a str, usize>,
+    down: Vec<usize>,
+    /// Index of each zone.
+    zones: BTreeMap<&'a str, usize>,
+}
+
+/// The members of one rank.
+#[derive(Default)]
+struct Zones<'a> {
+    /// The members of each zone, by name.
+    members: BTreeMap<usize, VecDeque<&'a Member>>,
+    /// One entry for each of these zones: the number of nodes down when it was made, the first member, the zone. That number
+    /// only grows, so what stands first is the next one as soon as its number is still true.
+    first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
 
 impl<'a> Queue<'a> {
@@ -226,13 +239,23 @@ impl<'a> Queue<'a> {
         members.sort_by_key(|m| &m.name);
         let mut this = Self {
             ranks: BTreeMap::new(),
-            down: BTreeMap::new(),
+            down: vec![],
+            zones: BTreeMap::new(),
         };
         for member in members {
             let lapses = member.lapses.max(u32::from(lapsed.contains(&member.name)));
-            let zones = this.ranks.entry(rank(member, lapses)).or_default();
-            zones.entry(&member.zone).or_default().push_back(member);
-            *this.down.entry(&member.zone).or_default() += usize::from(occupancy.counts(&member.uid));
+            let next = this.zones.len();
+            let zone = *this.zones.entry(&member.zone).or_insert(next);
+            this.down.resize(this.zones.len(), 0);
+            if let Some(down) = this.down.get_mut(zone) {
+                *down += usize::from(occupancy.counts(&member.uid));
+            }
+            let rank = this.ranks.entry(rank(member, lapses)).or_default();
+            let others = rank.members.entry(zone).or_default();
+            if others.is_empty() {
+                rank.first.push(Reverse((0, &member.name, zone)));
+            }
+            others.push_back(member);
         }
         this
     }
@@ -240,21 +263,22 @@ impl<'a> Queue<'a> {
     /// The next member to look at.
     pub(super) fn next(&mut self) -> Option<&'a Member> {
         let mut rank = self.ranks.first_entry()?;
-        let zones = rank.get_mut();
-        let down = &self.down;
-        let key = |(zone, members): (&&'a str, &VecDeque<&'a Member>)| {
-            (
-                down.get(*zone).copied().unwrap_or_default(),
-                members.front().map(|m| &m.name),
-            )
+        let Zones { members, first } = rank.get_mut();
+        let member = loop {
+            let Reverse((then, name, zone)) = first.pop()?;
+            let now = self.down.get(zone).copied().unwrap_or_default();
+            if then < now {
+                first.push(Reverse((now, name, zone)));
+                continue;
+            }
+            let others = members.get_mut(&zone)?;
+            let member = others.pop_front();
+            if let Some(next) = others.front() {
+                first.push(Reverse((now, &next.name, zone)));
+            }
+            break member;
         };
-        let zone = *zones.iter().min_by(|a, b| key(*a).cmp(&key(*b)))?.0;
-        let members = zones.get_mut(zone)?;
-        let member = members.pop_front();
-        if members.is_empty() {
-            zones.remove(zone);
-        }
-        if zones.is_empty() {
+        if first.is_empty() {
             rank.remove();
         }
         member
@@ -262,6 +286,52 @@ impl<'a> Queue<'a> {
 
     /// The member got an offer: its zone has one node less up.
     pub(super) fn offered(&mut self, member: &'a Member) {
-        *self.down.entry(&member.zone).or_default() += 1;
+        let zone = self.zones.get(member.zone.as_str());
+        if let Some(down) = zone.and_then(|zone| self.down.get_mut(*zone)) {
+            *down += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tests::{facts, member};
+    use super::*;
+
+    proptest! {
+        /// The order as the words above `Queue` say it: of all that are left the least by rank, nodes down, and name.
+        #[test]
+        fn members_come_by_rank_then_nodes_down_then_name(
+            nodes in proptest::collection::vec((0usize..2, 0u8..5, any::<bool>()), 0..40),
+            offers in proptest::collection::vec(any::<bool>(), 40),
+        ) {
+            let one = |(n, (wave, zone, ready)): (usize, (usize, u8, bool))| Member {
+                wave,
+                zone: zone.to_string(),
+                ready,
+                ..member(&format!("n{:02}", n * 7 % 40))
+            };
+            let f = facts(1, nodes.into_iter().enumerate().map(one).collect(), vec![]);
+            let occupancy = Occupancy::of(&f, &[]);
+            let mut queue = Queue::of(&f, &[], &occupancy);
+            let mut left: Vec<&Member> = f.members.iter().collect();
+            let mut down = BTreeMap::<&str, usize>::new();
+            for member in &f.members {
+                *down.entry(&member.zone).or_default() += usize::from(!member.ready);
+            }
+            for offer in offers {
+                let expected = left.iter().copied().min_by_key(|m| (rank(m, 0), down[m.zone.as_str()], &m.name));
+                let next = queue.next();
+                prop_assert_eq!(next.map(|m| &m.name), expected.map(|m| &m.name));
+                let Some(next) = next else { break };
+                left.retain(|m| m.name != next.name);
+                if offer {
+                    queue.offered(next);
+                    *down.entry(&next.zone).or_default() += 1;
+                }
+            }
+        }
     }
 }
