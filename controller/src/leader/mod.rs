@@ -350,7 +350,11 @@ pub(crate) mod tests {
                         kept.1.metadata.resource_version = Some(kept.0.to_string());
                     }
                     match put && !current {
-                        true => (409, json!({ "kind": "Status", "status": "Failure", "code": 409 }), false),
+                        true => (
+                            409,
+                            json!({ "kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409 }),
+                            false,
+                        ),
                         false => (200, json!(kept.1), put && unanswered.contains(&kept.0)),
                     }
                 };
