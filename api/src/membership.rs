@@ -85,6 +85,8 @@ pub struct Membership {
     pools: BTreeMap<NodeName, PoolName>,
     /// The same by pool, so that a look at one pool does not go through every node.
     members: BTreeMap<PoolName, BTreeSet<NodeName>>,
+    /// Nodes that are no longer selected by the pool that their BootcNode belongs to.
+    leaving: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,
     /// Nodes that carry the label `berth.dev/exclude`, and the pool that each would belong to.
@@ -110,6 +112,18 @@ impl Membership {
     pub fn members(&self, pool: &PoolName) -> impl ExactSizeIterator<Item = &NodeName> {
         static NOBODY: BTreeSet<NodeName> = BTreeSet::new();
         self.members.get(pool).unwrap_or(&NOBODY).iter()
+    }
+
+    /// Notes the pool that a node's BootcNode belongs to: the node leaves that pool unless it is a member of it.
+    pub fn belongs(&mut self, node: NodeName, pool: PoolName) {
+        if self.pools.get(&node) != Some(&pool) {
+            self.leaving.entry(pool).or_default().insert(node);
+        }
+    }
+
+    /// The nodes that leave a pool, by name.
+    pub fn leaving(&self, pool: &PoolName) -> impl Iterator<Item = &NodeName> {
+        self.leaving.get(pool).into_iter().flatten()
     }
 
     /// The conflicts that concern a pool.

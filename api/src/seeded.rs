@@ -68,6 +68,8 @@ bugs! {
     GateIgnored => "gate-ignored",
     /// Offer a berth to a control plane node while another one has one.
     SecondServer => "second-server",
+    /// Count a node no more whose BootcNode is being deleted.
+    LeavingNotCounted => "leaving-not-counted",
     /// Go on with what was read of the host before another process wrote the berth.
     OldLookTrusted => "old-look-trusted",
     /// Reboot under an old commit, whatever has become of the cordon and the drain since.

@@ -231,6 +231,7 @@ impl<'a> Outlook<'a> {
             BlockReason::FailedBefore => "this digest failed here and is not tried again".to_owned(),
             BlockReason::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),
             BlockReason::NotPublished
+            | BlockReason::Leaving
             | BlockReason::NotObserved
             | BlockReason::NotPrepared
             | BlockReason::ControlPlane(_)

@@ -3,7 +3,7 @@
 use berth_api::seeded::Bug;
 
 use crate::fault::Fault::{
-    self, AgentCrash, Cordon, Delete, Edit, Election, Lapse, Late, Move, Pause, Resize, StaleWatch,
+    self, AgentCrash, Cordon, Delete, Edit, Election, Forget, Lapse, Late, Move, Pause, Resize, StaleWatch,
 };
 use crate::judge;
 use crate::world::{Broken, World};
@@ -64,6 +64,10 @@ pub fn seeded(bug: Bug) -> Seeded {
         servers: 3,
         ..two.clone()
     };
+    let canary = World {
+        waves: true,
+        ..two.clone()
+    };
     let (world, breaks) = match bug {
         Bug::SkipBerth => (with(&small, &[]), judge::I3_ARMED),
         Bug::NoCas => (with(&small, &[(Late, 1), (Pause, 1)]), judge::I1A_HOLDER),
@@ -87,6 +91,7 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
         Bug::GateIgnored => (with(&small, &[(Pause, 1)]), judge::GATE),
         Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
+        Bug::LeavingNotCounted => (with(&canary, &[(Forget, 1)]), judge::WAVE),
         Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),
         Bug::OldCommitUsed => (with(&small, &[(AgentCrash, 1), (Fault::Meddle, 1)]), judge::I1A_CLEAR),
         Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),

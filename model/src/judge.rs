@@ -4,9 +4,9 @@
 use berth_api::berth::{ClosedReason, Outcome};
 
 use crate::decide::{Act, Put};
-use crate::planner::View;
+use crate::planner::{SeenNode, View};
 use crate::set::Set;
-use crate::state::{Berth, Cordon, Held, Lease, NONE, No, Object, Phase, Seen, Sight, State, Write};
+use crate::state::{Berth, Cordon, Held, Image, Lease, NONE, No, Object, Phase, Seen, Sight, State, Write};
 use crate::world::{Broken, World};
 
 /// I1a a cordon of ours has a berth
@@ -45,6 +45,8 @@ pub const I5_STICKY: Broken = Broken("I5 giving back goes through Releasing");
 pub const I11_QUORUM: Broken = Broken("I11 one node of the control plane at a time, and a majority stays");
 /// nothing is offered while a gate is closed
 pub const GATE: Broken = Broken("nothing is offered while a gate is closed");
+/// a wave begins when the one before it is proven
+pub const WAVE: Broken = Broken("a wave begins when the one before it is proven");
 /// I7 one pull at a time, and none is aborted
 pub const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
 /// I8 what failed here is not tried again
@@ -280,9 +282,18 @@ pub fn controller_write(
 /// capacity, the gates.
 pub fn sight(view: &View, pool: u8) -> Sight {
     let terms = &view.pools[usize::from(pool)];
-    let members = (0..).zip(&view.nodes).filter(|(_, n)| is_member(n, pool));
-    let down = members.filter(|(_, n)| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No);
+    let members = || (0..).zip(&view.nodes).filter(|(_, n)| is_member(n, pool));
+    let down = members().filter(|(_, n)| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No);
+    let mut canaries = members().filter(|(_, n)| n.labels.canary);
     Sight {
+        // A node that is not Ready may be what the canaries wait for.
+        waits: match canaries.all(|(_, n)| is_proven(n, terms.target)) {
+            true => Set::default(),
+            false => members()
+                .filter(|(_, n)| !n.labels.canary && n.object.ready)
+                .map(|(number, _)| number)
+                .collect(),
+        },
         unavailable: down.map(|(number, _)| number).collect(),
         limit: terms.capacity.min(terms.published),
         closed: terms.paused || view.fleet.paused || terms.outside,
@@ -299,10 +310,15 @@ pub fn sight(view: &View, pool: u8) -> Sight {
     }
 }
 
-fn is_member(node: &crate::planner::SeenNode, pool: u8) -> bool {
-    // Who is asked to let go of everything is no member any more.
-    let leaves = node.spec.is_some_and(|spec| spec.deleting);
-    node.object.there && !node.object.excluded && node.labels.pool == pool && !leaves
+fn is_member(node: &SeenNode, pool: u8) -> bool {
+    // Who is asked to let go of everything may be down all the same.
+    node.object.there && !node.object.excluded && node.labels.pool == pool
+}
+
+/// The node runs the image, and its Node is Ready and ours no more, as far as the watches show it.
+fn is_proven(node: &SeenNode, image: Image) -> bool {
+    let known = node.spec.is_some_and(|spec| spec.uid == node.object.uid);
+    known && node.status.booted == image && node.object.ready && node.object.cordon == Cordon::No
 }
 
 /// I11 when a control plane node is offered a berth: no other one has a berth or an offer in any pool, none is down unless
@@ -333,6 +349,9 @@ fn opened(
 ) -> Option<Broken> {
     if sight.closed {
         return Some(GATE);
+    }
+    if sight.waits.has(node.0) {
+        return Some(WAVE);
     }
     let of_pool = slots
         .iter()

@@ -446,6 +446,8 @@ pub struct Sight {
     pub excluded: Set,
     /// The control plane nodes that were NotReady.
     pub away: Set,
+    /// The members whose wave had not begun.
+    pub waits: Set,
 }
 
 /// A write that a controller is about to make.

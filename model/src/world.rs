@@ -417,6 +417,7 @@ pub fn rename_write(write: &mut Write, to: &[No]) {
                 sight.unavailable = sight.unavailable.renamed(to);
                 sight.excluded = sight.excluded.renamed(to);
                 sight.away = sight.away.renamed(to);
+                sight.waits = sight.waits.renamed(to);
             }
         }
         Write::Publish { node, .. } => *node = to[usize::from(*node)],

@@ -157,7 +157,7 @@ fn admins(with: With<'_>) -> Vec<World> {
                 waves: true,
                 ..two(calm("waves", "a canary before the others"))
             },
-            &[(Cordon, 1)],
+            &[(Cordon, 1), (Forget, 1)],
             &[(Election, 1), (Late, 1), (Power, 1), (AgentCrash, 1)],
         ),
         with(

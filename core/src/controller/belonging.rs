@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use berth_api::PoolName;
 use berth_api::membership::{self, Membership, PoolSelector, Rule};
+use berth_api::{PoolName, keys};
 
 use crate::controller::snapshot::Snapshot;
-use crate::controller::view::{NodeView, PoolView};
+use crate::controller::view::{BootcNodeView, NodeView, PoolView};
 
 /// The membership, and the objects that it was decided from.
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ struct Known {
     node: Arc<NodeView>,
     /// The pool that its BootcNode names.
     current: Option<PoolName>,
+    /// The pool that its BootcNode belongs to by its label, which stays while the node leaves.
+    label: Option<PoolName>,
 }
 
 impl Belonging {
@@ -36,40 +38,54 @@ impl Belonging {
         let pools: Vec<PoolSelector> = snapshot.pools.values().map(|entry| pool(&entry.view)).collect();
         let same = pools == self.pools
             && snapshot.nodes.len() == self.nodes.len()
-            && nodes(snapshot)
-                .zip(&self.nodes)
-                .all(|((node, current), known)| known.is(node, current));
+            && nodes(snapshot).zip(&self.nodes).all(|(seen, known)| known.is(seen));
         if !same {
             let nodes = nodes(snapshot);
-            let known = nodes.map(|(node, pool)| Known {
+            let known = nodes.map(|(node, current, label)| Known {
                 node: node.clone(),
-                current: pool.map(PoolName::from),
+                current: current.map(PoolName::from),
+                label: label.map(PoolName::from),
             });
             (self.pools, self.nodes) = (pools, known.collect());
             let nodes = self
                 .nodes
                 .iter()
                 .map(|known| (&known.node.name, &known.node.labels, known.current.as_ref()));
-            self.membership = Arc::new(membership::membership(&self.pools, nodes));
+            let mut membership = membership::membership(&self.pools, nodes);
+            for known in &self.nodes {
+                // An excluded node counts nowhere.
+                let pool = known
+                    .label
+                    .clone()
+                    .filter(|_| !known.node.labels.contains_key(keys::LABEL_EXCLUDE));
+                if let Some(pool) = pool {
+                    membership.belongs(known.node.name.clone(), pool);
+                }
+            }
+            self.membership = Arc::new(membership);
         }
         self.membership.clone()
     }
 }
 
 impl Known {
-    fn is(&self, node: &Arc<NodeView>, current: Option<&str>) -> bool {
+    fn is(&self, (node, current, label): (&Arc<NodeView>, Option<&str>, Option<&str>)) -> bool {
         let alike = || self.node.name == node.name && self.node.labels == node.labels;
-        (Arc::ptr_eq(&self.node, node) || alike()) && self.current.as_ref().map(PoolName::as_str) == current
+        (Arc::ptr_eq(&self.node, node) || alike())
+            && self.current.as_ref().map(PoolName::as_str) == current
+            && self.label.as_ref().map(PoolName::as_str) == label
     }
 }
 
-/// Every Node, and the pool that its BootcNode names.
-fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>)> {
+/// Every Node, the pool that its BootcNode names, and the one that it belongs to by its label.
+fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>, Option<&str>)> {
     snapshot.nodes.iter().map(|(name, entry)| {
-        let spec = snapshot.hosts.get(name).and_then(|host| host.view.spec());
+        let host = snapshot.hosts.get(name).map(|host| host.view.as_ref());
+        let spec = host.and_then(BootcNodeView::spec);
         (
             &entry.view,
             spec.map(|spec| spec.pool_name.as_str()).filter(|pool| !pool.is_empty()),
+            host.and_then(|host| host.pool_label.as_deref()),
         )
     })
 }
@@ -92,7 +108,6 @@ mod tests {
 
     use super::*;
     use crate::controller::snapshot::Entry;
-    use crate::controller::view::BootcNodeView;
 
     fn entry<V>(view: V) -> Entry<V> {
         Entry {

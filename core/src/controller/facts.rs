@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures};
+use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
 use jiff::Timestamp;
 
@@ -12,7 +13,7 @@ use crate::Moment;
 use crate::controller::gates::{Gates, Inputs};
 use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
-use crate::controller::publish::{Terms, desired_digest, made_for};
+use crate::controller::publish::{Terms, desired_digest, is_stale, made_for};
 use crate::controller::snapshot::{Objects, Snapshot};
 use crate::controller::view::{BootcNodeView, LeaseView, NodeView, PoolView, Report};
 use berth_api::membership::{self, Membership};
@@ -261,9 +262,20 @@ impl Shared<'_> {
         let capacity = pool.capacity(names.len());
         let waves = pool.object.as_ref().map(|o| o.spec.rollout().waves).unwrap_or_default();
         let waves = Waves::of(&waves);
+        let leaving = self
+            .membership
+            .leaving(&pool.name)
+            .filter(|name| self.has_yet_to_leave(name));
+        let leaving = leaving.filter_map(|name| {
+            Some(Member {
+                leaving: true,
+                ..self.member(pool, name, &waves)?
+            })
+        });
         let members: Vec<Member> = names
             .into_iter()
             .filter_map(|name| self.member(pool, name, &waves))
+            .chain(leaving)
             .collect();
         let gates = self.gates.get(&pool.name);
         let berths: Vec<SeenBerth> = self
@@ -312,6 +324,13 @@ impl Shared<'_> {
             .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
+    /// Says whether what Berth did on the node is not undone yet, as far as its BootcNode says.
+    fn has_yet_to_leave(&self, name: &NodeName) -> bool {
+        let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
+        let host = self.snapshot.hosts.get(name.as_str());
+        host.is_some_and(|host| !host.view.released() && !is_stale(&host.view, node))
+    }
+
     /// Says whether the Node is excluded and not Ready.
     fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
         let node = self
@@ -337,9 +356,11 @@ impl Shared<'_> {
     }
 }
 
-/// A member as the plan sees it; `None` when its BootcNode is being deleted, since its agent is told to let go.
+/// A member as the plan sees it.
 fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
-    if host.is_some_and(|h| h.deleting) {
+    // Its agent is told to let go of everything. It may be down or unproven all the same, and counts as such.
+    let leaving = host.is_some_and(|h| h.deleting);
+    if leaving && Bug::LeavingNotCounted.is_awake() {
         return None;
     }
     let spec = host.and_then(BootcNodeView::spec);
@@ -375,6 +396,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
             .map(|turn| (turn.digest.clone(), turn.attempts)),
         lapses: 0,
         heard,
+        leaving,
         wave: 0,
         zone,
         control_plane: None,
@@ -391,102 +413,4 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
 }
 
 #[cfg(test)]
-mod tests {
-    use berth_api::Digest;
-    use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
-
-    use super::*;
-    use crate::controller::snapshot::Entry;
-
-    fn pool(reference: &str, resolved: Option<&str>) -> Pool {
-        let image = PoolImage {
-            reference: Some(reference.to_owned()),
-        };
-        let mut object = BootcNodePool::new(
-            "a",
-            BootcNodePoolSpec {
-                image: Some(image),
-                ..Default::default()
-            },
-        );
-        let target = resolved.map(|image| Target {
-            image: image.to_owned(),
-            digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
-            version: None,
-            platforms: vec![],
-            publish_time: None,
-        });
-        object.status = Some(BootcNodePoolStatus {
-            target,
-            ..Default::default()
-        });
-        Pool {
-            name: "a".into(),
-            object: Some(object),
-            deleting: false,
-            bad_selector: None,
-        }
-    }
-
-    #[test]
-    fn a_node_is_missing_when_no_node_has_its_uid() {
-        let mut snapshot = Snapshot::default();
-        let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
-        let entry = Entry {
-            view: std::sync::Arc::new(NodeView::of(&node)),
-            version: "1".to_owned(),
-            heard: Moment::default(),
-        };
-        std::sync::Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry);
-        let missing = |uid: &str, name: &str| {
-            let names = [(NodeUid::from(uid), NodeName::from(name))].into();
-            !missing_nodes(
-                &snapshot,
-                &Occupied {
-                    names,
-                    ..Occupied::default()
-                },
-            )
-            .is_empty()
-        };
-        assert!(!missing("u1", "n1"));
-        assert!(!missing("u1", "n2"), "somebody wrote the wrong name");
-        assert!(missing("u2", "n1"), "another Node came under that name");
-    }
-
-    #[test]
-    fn a_retry_token_that_is_taken_away_forgets_nothing() {
-        let mut pool = pool("r/os:1", Some("r/os:1"));
-        let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
-        let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
-            let object = pool.object.as_mut().unwrap();
-            let rollout = berth_api::pool::Rollout {
-                retry_token: asked.map(str::to_owned),
-                ..Default::default()
-            };
-            object.spec.rollout = Some(rollout);
-            let status = object.status.as_mut().unwrap();
-            status.retry_token = obeyed.map(str::to_owned);
-            status.failures = vec![DigestFailures {
-                digest: failed.clone(),
-                nodes: vec!["n1".into()],
-                count: 1,
-            }];
-            pool.failures().contains_key(&failed)
-        };
-        assert!(remembers(None, None) && remembers(Some("a"), Some("a")) && remembers(None, Some("a")));
-        assert!(!remembers(Some("b"), Some("a")) && !remembers(Some("a"), None));
-    }
-
-    #[test]
-    fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
-        assert!(!pool("r/os:2", Some("r/os:2")).unresolved());
-        assert!(!pool("r/os:2", None).unresolved(), "there is nothing to withdraw");
-        let reverted = pool("r/os:1", Some("r/os:2"));
-        assert!(reverted.unresolved() && reverted.target().is_some());
-        assert!(!Pool::orphaned("a".into()).unresolved());
-        let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
-        let terms = &terms[&"a".into()];
-        assert!(terms.unresolved && terms.target.is_some());
-    }
-}
+mod tests;

@@ -88,6 +88,7 @@ impl<'a> Words<'a> {
             | BlockReason::NotObserved
             | BlockReason::NotStaged
             | BlockReason::NotPrepared
+            | BlockReason::Leaving
             | BlockReason::Silent
             | BlockReason::HasBerth
             | BlockReason::Capacity

@@ -31,6 +31,8 @@ pub enum BlockReason {
     NotStaged,
     /// Its agent says that it is not prepared: it backs off, or something inhibits the reboot.
     NotPrepared,
+    /// The node leaves the pool, or its BootcNode is being deleted.
+    Leaving,
     /// Its agent has not been heard of lately.
     Silent,
     /// The member holds a berth, or is offered one.
@@ -71,6 +73,7 @@ impl BlockReason {
             Self::FailedBefore => "failed with this image before",
             Self::NotStaged => "has not staged its image",
             Self::NotPrepared => "is not prepared",
+            Self::Leaving => "leaves the pool",
             Self::Silent => "has a silent agent",
             Self::HasBerth => "is being updated",
             Self::Gate => "waits because a gate is closed",

@@ -124,6 +124,7 @@ impl Future {
         let mut members: Vec<Member> = now
             .members
             .iter()
+            .filter(|m| !m.leaving)
             .map(|m| prepared(m, lapsed.contains(&m.name)))
             .collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));

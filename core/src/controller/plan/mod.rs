@@ -131,6 +131,9 @@ pub struct Member {
     pub lapses: u32,
     /// The agent has been heard of lately.
     pub heard: bool,
+    /// Its agent is told to undo everything, for the node leaves the pool or its BootcNode is being deleted: it counts as
+    /// before, and is offered nothing.
+    pub leaving: bool,
     /// Its wave, as an index into [`PoolFacts::waves`].
     pub wave: usize,
     /// Its zone; nodes without one are in one zone together.
@@ -316,6 +319,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
         // anew, and must not be taken back because of that.
         let may = candidates::wanted(member, &plan.failures).and_then(|target| match () {
             () if facts.confirmed_gone.contains(&member.uid) => Err(BlockReason::OtherNode),
+            () if member.leaving => Err(BlockReason::Leaving),
             () if occupancy.has(&member.uid) => Err(BlockReason::HasBerth),
             () if facts.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Gate),
             () if plan.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Halted),

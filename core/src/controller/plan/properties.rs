@@ -14,7 +14,7 @@ use crate::controller::memory::Offers;
 const NODES: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
 
 fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
-    let flags = proptest::array::uniform8(proptest::bool::weighted(0.85));
+    let flags = proptest::array::uniform9(proptest::bool::weighted(0.85));
     (flags, 1u8..4, 0u32..3, 0u32..2).prop_map(move |(f, desired, turns, lapses)| Member {
         lapses,
         ready: f[0],
@@ -23,6 +23,7 @@ fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
         observed: f[3],
         prepared: f[4],
         heard: f[5],
+        leaving: f[8],
         staged: f[6].then(|| digest(desired)),
         failed: if f[7] { vec![] } else { vec![digest(2)] },
         desired: Some(digest(desired)),
@@ -142,7 +143,7 @@ impl World<'_> {
         assert!(facts.gate.is_none() && !facts.unresolved);
         assert!(!failures::is_unrecorded(before), "what failed there is on record first");
         self.check_gates(member);
-        assert!(member.prepared && member.observed && member.heard);
+        assert!(!member.leaving && member.prepared && member.observed && member.heard);
         assert_eq!(member.desired.as_ref(), Some(&offer.target));
         assert_eq!(member.staged.as_ref(), Some(&offer.target));
         assert!(!member.failed.contains(&offer.target));

@@ -117,8 +117,10 @@ struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
+    /// The member, unless it leaves.
     fn member(&self, name: &NodeName, uid: &NodeUid) -> Option<&'a Member> {
-        self.members.get(uid).copied().filter(|m| m.name == *name)
+        let member = self.members.get(uid).copied();
+        member.filter(|m| m.name == *name && !m.leaving)
     }
 
     /// Next state of a berth, unless it stays as it is.

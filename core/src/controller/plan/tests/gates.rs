@@ -41,6 +41,29 @@ fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
 }
 
 #[test]
+fn a_node_that_leaves_counts_as_before_and_is_offered_nothing() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    f.members[0].leaving = true;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n2"]);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::Leaving);
+    f.members[0].ready = false;
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "it uses up the capacity: {plan:?}");
+    f.members[0].ready = true;
+    f.members[1].wave = 1;
+    assert!(now(&f).writes.is_empty(), "it is a canary that is not proven");
+    f.members[0].booted = Some(digest(2));
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
+    f.berths[0] = seen(offered(0, "n1"));
+    assert!(words(&now(&f))[0].starts_with("p-0 Withdrawn"));
+    f.berths[0] = seen(taken(0, "n1"));
+    assert_eq!(words(&now(&f)), ["p-0 Revoke(\"LeftPool\") n1"]);
+    f.berths[0] = seen(committed(0, "n1"));
+    assert!(now(&f).writes.is_empty());
+}
+
+#[test]
 fn a_pool_without_waves_says_nothing_of_any() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![]);
     assert!(now(&f).waves.is_empty());

@@ -38,6 +38,7 @@ pub(crate) fn member(name: &str) -> Member {
         last_turn: None,
         lapses: 0,
         heard: true,
+        leaving: false,
         wave: 0,
         zone: String::new(),
         control_plane: None,

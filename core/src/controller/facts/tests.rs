@@ -1,0 +1,161 @@
+//! Facts by example.
+
+use std::sync::Arc;
+
+use berth_api::Digest;
+use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
+
+use super::*;
+use crate::controller::belonging::Belonging;
+use crate::controller::snapshot::Entry;
+
+fn entry<V>(view: V) -> Entry<V> {
+    Entry {
+        view: Arc::new(view),
+        version: "1".to_owned(),
+        heard: Moment::default(),
+    }
+}
+
+fn pool(reference: &str, resolved: Option<&str>) -> Pool {
+    let image = PoolImage {
+        reference: Some(reference.to_owned()),
+    };
+    let mut object = BootcNodePool::new(
+        "a",
+        BootcNodePoolSpec {
+            image: Some(image),
+            ..Default::default()
+        },
+    );
+    let target = resolved.map(|image| Target {
+        image: image.to_owned(),
+        digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+        version: None,
+        platforms: vec![],
+        publish_time: None,
+    });
+    object.status = Some(BootcNodePoolStatus {
+        target,
+        ..Default::default()
+    });
+    Pool {
+        name: "a".into(),
+        object: Some(object),
+        deleting: false,
+        bad_selector: None,
+    }
+}
+
+#[test]
+fn a_node_is_missing_when_no_node_has_its_uid() {
+    let mut snapshot = Snapshot::default();
+    let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
+    Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry(NodeView::of(&node)));
+    let missing = |uid: &str, name: &str| {
+        let names = [(NodeUid::from(uid), NodeName::from(name))].into();
+        !missing_nodes(
+            &snapshot,
+            &Occupied {
+                names,
+                ..Occupied::default()
+            },
+        )
+        .is_empty()
+    };
+    assert!(!missing("u1", "n1"));
+    assert!(!missing("u1", "n2"), "somebody wrote the wrong name");
+    assert!(missing("u2", "n1"), "another Node came under that name");
+}
+
+#[test]
+fn a_node_counts_until_what_was_done_there_is_undone() {
+    let members = |role: &str, labels: &[&str], metadata: serde_json::Value, phase: &str| {
+        let mut snapshot = Snapshot::default();
+        let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u1", "labels": { "role": role } } });
+        labels
+            .iter()
+            .for_each(|key| node["metadata"]["labels"][key] = "".into());
+        let mut host = serde_json::json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode", "metadata": metadata,
+            "spec": { "nodeUID": "u1" }, "status": { "phase": phase, "observedGeneration": 1, "nodeUID": "u1" },
+        });
+        host["metadata"]["name"] = "n1".into();
+        host["metadata"]["generation"] = 1.into();
+        host["metadata"]["labels"] = serde_json::json!({ (keys::LABEL_POOL): "a" });
+        let pool = serde_json::json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "a" },
+            "spec": { "nodeSelector": { "matchLabels": { "role": "worker" } }, "image": { "ref": "r/os:1" } },
+        });
+        let (node, host, pool) = (
+            NodeView::of(&serde_json::from_value(node).unwrap()),
+            BootcNodeView::of(serde_json::from_value(host).unwrap()),
+            PoolView::of(serde_json::from_value(pool).unwrap()),
+        );
+        Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry(node));
+        Arc::make_mut(&mut snapshot.hosts).insert("n1".to_owned(), entry(host));
+        Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), entry(pool));
+        let (occupied, none) = (Occupied::default(), BTreeSet::new());
+        let shared = Shared {
+            snapshot: &snapshot,
+            membership: &Belonging::default().of(&snapshot),
+            leases: &[],
+            occupied: &occupied,
+            in_doubt: &none,
+            confirmed_gone: &BTreeSet::new(),
+            heard: &BTreeSet::new(),
+            offers: &Offers::default(),
+            soaks: &Soaks::default(),
+            gates: &BTreeMap::new(),
+            now: Moment::default(),
+            epoch: 1,
+        };
+        let facts = shared.of(&Pool::readable(&snapshot.pools)[0]);
+        facts.members.iter().map(|m| m.leaving).collect::<Vec<_>>()
+    };
+    let (as_is, deleted) = (
+        || serde_json::json!({}),
+        serde_json::json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }),
+    );
+    assert_eq!(members("worker", &[], as_is(), "Waiting"), [false]);
+    assert_eq!(members("worker", &[], deleted, "Waiting"), [true], "its BootcNode goes");
+    assert_eq!(members("infra", &[], as_is(), "Waiting"), [true], "the node goes");
+    assert!(members("infra", &[], as_is(), "Released").is_empty());
+    assert!(members("infra", &[keys::LABEL_EXCLUDE], as_is(), "Waiting").is_empty());
+}
+
+#[test]
+fn a_retry_token_that_is_taken_away_forgets_nothing() {
+    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+    let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
+        let object = pool.object.as_mut().unwrap();
+        let rollout = berth_api::pool::Rollout {
+            retry_token: asked.map(str::to_owned),
+            ..Default::default()
+        };
+        object.spec.rollout = Some(rollout);
+        let status = object.status.as_mut().unwrap();
+        status.retry_token = obeyed.map(str::to_owned);
+        status.failures = vec![DigestFailures {
+            digest: failed.clone(),
+            nodes: vec!["n1".into()],
+            count: 1,
+        }];
+        pool.failures().contains_key(&failed)
+    };
+    assert!(remembers(None, None) && remembers(Some("a"), Some("a")) && remembers(None, Some("a")));
+    assert!(!remembers(Some("b"), Some("a")) && !remembers(Some("a"), None));
+}
+
+#[test]
+fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
+    assert!(!pool("r/os:2", Some("r/os:2")).unresolved());
+    assert!(!pool("r/os:2", None).unresolved(), "there is nothing to withdraw");
+    let reverted = pool("r/os:1", Some("r/os:2"));
+    assert!(reverted.unresolved() && reverted.target().is_some());
+    assert!(!Pool::orphaned("a".into()).unresolved());
+    let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
+    let terms = &terms[&"a".into()];
+    assert!(terms.unresolved && terms.target.is_some());
+}
