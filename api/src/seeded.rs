@@ -70,6 +70,8 @@ bugs! {
     SecondServer => "second-server",
     /// Count a node no more whose BootcNode is being deleted.
     LeavingNotCounted => "leaving-not-counted",
+    /// Open berths by a watch that is silent, and by a pool that is no longer as it shows it.
+    StaleWatchOpens => "stale-watch-opens",
     /// Go on with what was read of the host before another process wrote the berth.
     OldLookTrusted => "old-look-trusted",
     /// Reboot under an old commit, whatever has become of the cordon and the drain since.

@@ -245,7 +245,11 @@ impl<'a> Outlook<'a> {
             | BlockReason::Halted => {
                 return None;
             }
-            BlockReason::Unresolved | BlockReason::Fencing | BlockReason::Capacity | BlockReason::NoBerth => {
+            BlockReason::Unresolved
+            | BlockReason::Outdated
+            | BlockReason::Fencing
+            | BlockReason::Capacity
+            | BlockReason::NoBerth => {
                 return None;
             }
         })

@@ -84,6 +84,7 @@ impl World {
             in_doubt: &BTreeSet::new(),
             confirmed_gone: &BTreeSet::new(),
             heard: &self.heard,
+            outdated: &BTreeSet::new(),
             offers: &Offers::default(),
             soaks: &Soaks::default(),
             gates: &self.gates,

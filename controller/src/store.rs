@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
@@ -14,8 +15,10 @@ use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
 use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, News, NodeView, PoolView, View};
 use futures::{Stream, StreamExt};
+use http_body_util::BodyExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use kube::client::Body;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -25,6 +28,9 @@ use serde::de::DeserializeOwned;
 use crate::news::WakeQueue;
 use crate::time;
 
+/// A watch on which nothing came for so long hangs. An API server sends a bookmark on each about once a minute.
+const SILENCE: Duration = Duration::from_secs(90);
+
 #[derive(Debug)]
 struct Table<V> {
     /// Objects, shared with the snapshots: copied on a change while a snapshot is looked at.
@@ -32,6 +38,10 @@ struct Table<V> {
     /// Objects of a list that is under way; they then take the place of `current`.
     listed: Option<Objects<V>>,
     ready: bool,
+    /// The watch goes on from the last list, or from where it was cut off.
+    synced: bool,
+    /// Time when the API server last sent anything on it.
+    heard: Moment,
 }
 
 impl<V> Default for Table<V> {
@@ -40,6 +50,8 @@ impl<V> Default for Table<V> {
             current: Arc::default(),
             listed: None,
             ready: false,
+            synced: false,
+            heard: Moment::default(),
         }
     }
 }
@@ -59,11 +71,24 @@ impl<V: View> Table<V> {
         }
     }
 
+    /// The API server has sent something on the watch, be it only a bookmark. `starts`: its answer to a new watch, which
+    /// goes on from where the last one ended.
+    fn hear(&mut self, starts: bool, now: Moment) {
+        self.heard = now;
+        self.synced |= starts && self.ready && self.listed.is_none();
+    }
+
+    /// Says whether what the table has is known to be true no longer.
+    fn is_stale(&self, now: Moment) -> bool {
+        !self.synced || now.since(self.heard) >= SILENCE
+    }
+
     /// Takes one event in. If a plan could now look different, returns how soon that has to be looked at.
     fn take(&mut self, event: Event<(String, String, V)>, now: Moment) -> Option<News> {
         match event {
             Event::Init => {
                 self.listed = Some(BTreeMap::new());
+                self.synced = false;
                 None
             }
             Event::InitApply((name, version, view)) => {
@@ -73,7 +98,7 @@ impl<V: View> Table<V> {
             }
             Event::InitDone => {
                 self.current = Arc::new(self.listed.take().unwrap_or_default());
-                self.ready = true;
+                (self.ready, self.synced, self.heard) = (true, true, now);
                 Some(News::Soon)
             }
             Event::Apply((name, version, view)) => {
@@ -110,31 +135,36 @@ impl Store {
         let config = || watcher::Config::default().page_size(50);
         let berths = config().labels(keys::LABEL_POOL);
         store.follow(
-            Api::<DeserializeGuard<BootcNodePool>>::all(client.clone()),
+            client,
+            Api::<DeserializeGuard<BootcNodePool>>::all,
             config(),
             |tables| &mut tables.pools,
             PoolView::of,
         );
         store.follow(
-            Api::<DeserializeGuard<BootcNode>>::all(client.clone()),
+            client,
+            Api::<DeserializeGuard<BootcNode>>::all,
             config(),
             |tables| &mut tables.hosts,
             BootcNodeView::of,
         );
         store.follow(
-            Api::<Node>::all(client.clone()),
+            client,
+            Api::<Node>::all,
             config(),
             |tables| &mut tables.nodes,
             |node| NodeView::of(&node),
         );
         store.follow(
-            Api::<Lease>::namespaced(client.clone(), namespace),
+            client,
+            |client| Api::<Lease>::namespaced(client, namespace),
             berths,
             |tables| &mut tables.leases,
             LeaseView::of,
         );
         store.follow(
-            Api::<DeserializeGuard<BootcFleet>>::all(client.clone()),
+            client,
+            Api::<DeserializeGuard<BootcFleet>>::all,
             config(),
             |tables| &mut tables.fleets,
             FleetView::of,
@@ -144,7 +174,8 @@ impl Store {
 
     fn follow<K, V>(
         &self,
-        api: Api<K>,
+        client: &Client,
+        api: impl FnOnce(Client) -> Api<K>,
         config: watcher::Config,
         table: fn(&mut Tables) -> &mut Table<V>,
         project: fn(K) -> V,
@@ -152,7 +183,7 @@ impl Store {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
         V: View + Send + Sync + 'static,
     {
-        let stream = watch(api, config).default_backoff();
+        let stream = watch(api(self.listening(client, table)), config).default_backoff();
         tokio::spawn(self.clone().pump(stream, table, project));
     }
 
@@ -176,6 +207,7 @@ impl Store {
                 Err(error) => {
                     let kind = K::kind(&());
                     tracing::warn!(kind = %kind, error = %error, "watch failed; it starts again");
+                    table(&mut self.lock()).synced = false;
                     continue;
                 }
             };
@@ -183,6 +215,49 @@ impl Store {
             if let Some(news) = news {
                 self.news.tell(news);
             }
+        }
+    }
+
+    /// A client that notes when the API server sends something on a watch, which the watch itself does not tell of bookmarks.
+    fn listening<V>(&self, client: &Client, table: fn(&mut Tables) -> &mut Table<V>) -> Client
+    where
+        V: View + Send + Sync + 'static,
+    {
+        let (store, inner) = (self.clone(), client.clone());
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (store, inner) = (store.clone(), inner.clone());
+            let parameters = request.uri().query().unwrap_or_default();
+            let watches = parameters.split('&').any(|parameter| parameter == "watch=true");
+            async move {
+                let answer = inner.send(request).await?;
+                let hears = watches && answer.status().is_success();
+                if hears {
+                    store.hear(table, true);
+                }
+                Ok::<_, kube::Error>(answer.map(|body| {
+                    body.map_frame(move |frame| {
+                        if hears {
+                            store.hear(table, false);
+                        }
+                        frame
+                    })
+                }))
+            }
+        });
+        Client::new(service, client.default_namespace())
+    }
+
+    fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {
+        let was_stale = {
+            let mut tables = self.lock();
+            let (table, now) = (table(&mut tables), time::now());
+            let was_stale = table.ready && table.is_stale(now);
+            table.hear(starts, now);
+            was_stale && !table.is_stale(now)
+        };
+        if was_stale {
+            // What waited for that waits no longer.
+            self.wake();
         }
     }
 
@@ -214,6 +289,22 @@ impl Store {
         .into_iter()
         .filter_map(|(kind, ready)| (!ready).then_some(kind))
         .collect()
+    }
+
+    /// The kinds of which what is known may have been overtaken: their watch is being set up again, or is silent.
+    pub fn stale(&self) -> Vec<&'static str> {
+        let (tables, now) = (self.lock(), time::now());
+        let kinds = [
+            ("BootcNodePools", tables.pools.is_stale(now)),
+            ("BootcNodes", tables.hosts.is_stale(now)),
+            ("Nodes", tables.nodes.is_stale(now)),
+            ("Leases", tables.leases.is_stale(now)),
+            ("BootcFleets", tables.fleets.is_stale(now)),
+        ];
+        kinds
+            .into_iter()
+            .filter_map(|(kind, stale)| stale.then_some(kind))
+            .collect()
     }
 
     /// Takes a snapshot, once every watch has listed its objects. All changes then count as looked at.
@@ -276,6 +367,52 @@ mod tests {
         assert!(!table.ready && table.current.len() == 1);
         assert!(table.take(Event::InitDone, now).is_some());
         assert!(table.ready && table.current.is_empty());
+    }
+
+    #[test]
+    fn a_watch_that_fails_or_is_silent_is_stale() {
+        let t0 = time::now();
+        let at = |seconds| t0 + Duration::from_secs(seconds);
+        let mut table = Table::<Text>::default();
+        table.hear(true, t0);
+        assert!(table.is_stale(t0), "nothing is listed");
+        table.take(Event::Init, t0);
+        table.hear(true, t0);
+        assert!(table.is_stale(t0), "the list is under way");
+        table.take(Event::InitDone, t0);
+        assert!(!table.is_stale(at(89)) && table.is_stale(at(90)));
+        table.hear(false, at(60));
+        assert!(!table.is_stale(at(149)), "a bookmark");
+        table.synced = false;
+        table.hear(false, at(61));
+        assert!(table.is_stale(at(61)), "the end of a watch that failed");
+        table.hear(true, at(62));
+        assert!(!table.is_stale(at(62)), "it goes on");
+        table.take(Event::Init, at(63));
+        assert!(table.is_stale(at(63)));
+    }
+
+    #[tokio::test]
+    async fn bookmarks_are_heard() {
+        let frames = futures::stream::iter(["a", "b"])
+            .map(|text| Ok::<_, std::io::Error>(hyper::body::Frame::data(hyper::body::Bytes::from(text))));
+        let frames = Mutex::new(Some(frames));
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let body = http_body_util::StreamBody::new(frames.lock().unwrap().take().unwrap());
+            async { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
+        });
+        let store = Store::default();
+        (store.lock().nodes.ready, store.lock().nodes.heard) = (true, Moment::default());
+        let client = store.listening(&Client::new(service, "ns"), |tables| &mut tables.nodes);
+        let request = http::Request::get("/api/v1/nodes?&watch=true")
+            .body(Body::empty())
+            .unwrap();
+        let answer = client.send(request).await.unwrap();
+        let begun = store.lock().nodes.heard;
+        assert!(store.lock().nodes.synced && begun > Moment::default());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ab");
+        assert!(store.lock().nodes.heard > begun);
     }
 
     #[test]

@@ -120,6 +120,7 @@ impl World {
                 in_doubt: &in_doubt,
                 confirmed_gone: &gone,
                 heard: &self.heard,
+                outdated: &BTreeSet::new(),
                 offers: &offers,
                 soaks: &soaks,
                 gates: &gates,

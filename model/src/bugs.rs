@@ -91,6 +91,7 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
         Bug::GateIgnored => (with(&small, &[(Pause, 1)]), judge::GATE),
         Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
+        Bug::StaleWatchOpens => (with(&small, &[(StaleWatch, 1), (Pause, 1)]), judge::GATE),
         Bug::LeavingNotCounted => (with(&canary, &[(Forget, 1)]), judge::WAVE),
         Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),
         Bug::OldCommitUsed => (with(&small, &[(AgentCrash, 1), (Fault::Meddle, 1)]), judge::I1A_CLEAR),

@@ -8,7 +8,7 @@ use crate::fault::Fault;
 use crate::judge;
 use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
 use crate::state::{
-    Berth, Controller, Entry, Lease, Look, NONE, No, Node, Object, Request, Sight, State, Status, Write,
+    Berth, Controller, Entry, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight, State, Status, Write,
 };
 use crate::world::{Broken, World, rename_write};
 
@@ -55,6 +55,11 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
         slots: state.slots.iter().enumerate().map(berth).collect(),
         shown,
         gone,
+        outdated: (0..)
+            .zip(look.pools.iter().zip(&state.pools))
+            .filter(|(_, (shown, now))| asked(shown) != asked(now) || look.fleet.paused != state.fleet.paused)
+            .map(|(pool, _)| pool)
+            .collect(),
         answering: (0..)
             .zip(&state.nodes)
             .filter(|(_, n)| answers(world, n))
@@ -63,6 +68,11 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
         lapsed: controller.lapsed.clone(),
         aged,
     }
+}
+
+/// What the admin writes of a pool.
+fn asked(pool: &Pool) -> (No, u8, bool, u8) {
+    (pool.capacity, pool.target, pool.paused, pool.token)
 }
 
 /// Whether a control plane node's API server is there to answer.
@@ -149,6 +159,7 @@ fn written(
     for ((pool, planned), (terms, sight)) in (0..).zip(pools).zip(view.pools.iter().zip(sights)) {
         broken = broken.or(planned.broken);
         broken = broken.or_else(|| judge::plan(world, &state.slots, view, pool, &planned.writes, sight));
+        broken = broken.or_else(|| judge::paused(state, pool, &planned.writes));
         for write in &planned.writes {
             let mut write = write.clone();
             if let Write::Berth { lease, offer, .. } = &mut write

@@ -368,6 +368,17 @@ fn opened(
     (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
 }
 
+/// A pause counts as it is, and not as the watches show it.
+pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
+    let opens = |write: &Write| matches!(write, Write::Berth { lease, .. } if matches!(lease.is, Berth::Offered(_)));
+    let is_offered = |write: &Write| match write {
+        Write::Berth { slot, lease, .. } => state.slots[usize::from(*slot)].is == lease.is,
+        _ => false,
+    };
+    let paused = state.pools[usize::from(pool)].paused || state.fleet.paused;
+    (paused && writes.iter().any(|w| opens(w) && !is_offered(w))).then_some(GATE)
+}
+
 /// I1(b) in the state that a plan was made from: its writes one after the other.
 pub fn plan(world: &World, slots: &[Lease], view: &View, pool: u8, writes: &[Write], sight: &Sight) -> Option<Broken> {
     let of_others = slots

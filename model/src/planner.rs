@@ -41,6 +41,8 @@ pub struct View {
     pub shown: Vec<Option<(No, u8)>>,
     /// Of those that something refers to, who is gone by a live read.
     pub gone: Vec<(No, u8)>,
+    /// The pools that are no longer as the watches show them, as a live read tells; or the fleet is not.
+    pub outdated: Vec<u8>,
     /// The control plane nodes whose API server answers.
     pub answering: Set,
     /// Who let an offer lapse.
@@ -188,7 +190,9 @@ impl<'a> Pass<'a> {
         let (offers, now) = self.offers();
         let in_doubt = self.view.slots.iter().enumerate().filter(|(_, s)| s.doubt);
         let in_doubt = in_doubt.map(|(slot, _)| watch::name(self.world, slot)).collect();
+        let outdated = self.view.outdated.iter().map(|pool| rich::pool(*pool)).collect();
         let shared = Shared {
+            outdated: &outdated,
             snapshot: &self.snapshot,
             membership: &self.membership,
             leases: &self.leases,

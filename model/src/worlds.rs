@@ -86,7 +86,12 @@ fn processes(with: With<'_>) -> Vec<World> {
                 "leaders that plan from what their watches showed before",
             )),
             &[(Election, 1), (StaleWatch, 1), (Cordon, 1)],
-            &[(Late, 1), (Election, 1)],
+            &[(Late, 1), (Election, 1), (Pause, 1)],
+        ),
+        with(
+            pair(calm("stale", "a pause that the watches do not show")),
+            &[(StaleWatch, 2), (Pause, 2)],
+            &[(Late, 1), (AgentCrash, 1)],
         ),
     ]
 }
@@ -157,8 +162,16 @@ fn admins(with: With<'_>) -> Vec<World> {
                 waves: true,
                 ..two(calm("waves", "a canary before the others"))
             },
-            &[(Cordon, 1), (Forget, 1)],
+            &[(Cordon, 1)],
             &[(Election, 1), (Late, 1), (Power, 1), (AgentCrash, 1)],
+        ),
+        with(
+            World {
+                waves: true,
+                ..two(pair(calm("leave", "the BootcNode of a canary is deleted")))
+            },
+            &[(Forget, 1), (Cordon, 1)],
+            &[(Forget, 1), (AgentCrash, 1)],
         ),
         with(
             World {

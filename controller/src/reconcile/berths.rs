@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{Berth, lease};
+use berth_api::fleet::{self, BootcFleet};
 use berth_api::membership::Membership;
-use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
+use berth_api::pool::{BootcNodePool, DEFAULT_REBOOT_TIMEOUT};
 use berth_api::{NodeUid, PoolName};
-use berth_core::controller::facts::{Pool, Shared};
+use berth_core::controller::facts::{self, Pool, Shared};
 use berth_core::controller::gates::Gates;
 use berth_core::controller::plan::{BerthWrite, Plan, WriteReason};
 use berth_core::controller::quorum::ControlPlane;
@@ -27,6 +28,8 @@ pub(super) struct Before<'a> {
     pub(super) seen: &'a Seen,
     pub(super) membership: &'a Membership,
     pub(super) gates: &'a BTreeMap<PoolName, Gates>,
+    /// Pools of which what the watches show may have been overtaken.
+    pub(super) outdated: &'a BTreeSet<PoolName>,
 }
 
 impl Reconciler {
@@ -74,16 +77,77 @@ impl Reconciler {
             return Ok(Planned { plans, berths });
         }
         let looked = self.control_plane(before, &berths);
-        let plans = match berths.leases == known.leases && looked == control_plane {
+        let mut plans = match berths.leases == known.leases && looked == control_plane {
             true => plans,
-            false => self.plans(before, looked, &berths),
+            false => self.plans(before, looked.clone(), &berths),
         };
+        let outdated = self.changed_pools(before, &plans).await?;
+        if !outdated.is_empty() {
+            let outdated = &outdated | before.outdated;
+            let before = Before {
+                outdated: &outdated,
+                ..before
+            };
+            plans = self.plans(before, looked, &berths);
+        }
         for pool in pools {
             let writes = plans.get(&pool.name).map(|plan| plan.writes.clone());
             self.execute(before.seen, &berths, pool, writes.unwrap_or_default())
                 .await?;
         }
         Ok(Planned { plans, berths })
+    }
+
+    /// All pools, when a watch is being set up again or is silent.
+    pub(super) fn outdated(&self, seen: &Seen) -> BTreeSet<PoolName> {
+        let stale = self.store.stale();
+        if stale.is_empty() {
+            return BTreeSet::new();
+        }
+        tracing::warn!(
+            ?stale,
+            "watches are set up again or silent; no berth is offered meanwhile"
+        );
+        seen.pools.iter().map(|pool| pool.name.clone()).collect()
+    }
+
+    /// Reads the pools that something is to be offered in, and the fleet: those that are no longer as the watches show them,
+    /// or that cannot be read now, offer nothing in this pass.
+    async fn changed_pools(
+        &mut self,
+        before: Before<'_>,
+        plans: &BTreeMap<PoolName, Plan>,
+    ) -> Result<BTreeSet<PoolName>, Lost> {
+        let seen = before.seen;
+        let offers = |pool: &&Pool| {
+            plans
+                .get(&pool.name)
+                .is_some_and(|plan| plan.writes.iter().any(is_offer))
+        };
+        let offering: Vec<&Pool> = seen.pools.iter().filter(offers).collect();
+        if offering.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let kube = self.kube.clone();
+        let (fleets, all) = (kube.all::<BootcFleet>(), kube.all::<BootcNodePool>());
+        let read = offering.iter().map(|pool| kube.get(&all, pool.name.as_str()));
+        let (fleet, pools) = tokio::join!(kube.get(&fleets, fleet::NAME), futures::future::join_all(read));
+        let mut changed = BTreeSet::new();
+        let fleet = self.outcome("fleet/read", fleet)?;
+        let paused = fleet.map(|fleet| fleet.is_some_and(|fleet| fleet.spec.paused));
+        if paused != Some(seen.snapshot.fleet_paused()) {
+            changed.extend(offering.iter().map(|pool| pool.name.clone()));
+        }
+        for (pool, read) in offering.into_iter().zip(pools) {
+            let read = self.outcome(&format!("pool/{}/read", pool.name), read)?;
+            if !read.is_some_and(|now| facts::is_as_shown(pool, now.as_ref())) {
+                changed.insert(pool.name.clone());
+            }
+        }
+        for pool in &changed {
+            tracing::info!(%pool, "the pool or the fleet is not as the watches show it; nothing is offered in this pass");
+        }
+        Ok(changed)
     }
 
     /// Facts that the plans of all pools share.
@@ -96,6 +160,7 @@ impl Reconciler {
             in_doubt: &self.memory.in_doubt,
             confirmed_gone: &before.seen.confirmed_gone,
             heard: &before.seen.heard,
+            outdated: before.outdated,
             offers: &self.memory.offers,
             soaks: &self.memory.soaks,
             gates: before.gates,
@@ -137,6 +202,9 @@ impl Reconciler {
         // A plan may write one Lease twice: closed, and offered to the next node. The second write counts on the first.
         let mut written = BTreeMap::new();
         for write in writes {
+            if is_offer(&write) && !self.store.stale().is_empty() {
+                break;
+            }
             let result = self.execute_one(berths, pool, &write, &written).await;
             match self.outcome(&key, result)? {
                 Some(lease) => written.extend(lease.map(|lease| (write.lease(), lease))),
@@ -207,6 +275,16 @@ impl Reconciler {
             }
         }
     }
+}
+
+fn is_offer(write: &BerthWrite) -> bool {
+    matches!(
+        write,
+        BerthWrite::Update {
+            why: WriteReason::Offer,
+            ..
+        }
+    )
 }
 
 /// The Lease that was read, saying what it shall say now.

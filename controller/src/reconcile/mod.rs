@@ -130,10 +130,12 @@ impl Reconciler {
         let resolutions = self.resolve(&seen);
         let berths = self.publish(&seen, &membership, &resolutions, berths).await?;
         let gates = self.gates(&seen);
+        let outdated = self.outdated(&seen);
         let before = Before {
             seen: &seen,
             membership: &membership,
             gates: &gates,
+            outdated: &outdated,
         };
         let planned = self.berths(before, berths).await?;
         let timed_out = self.timeouts(&seen, &planned.berths).await?;

@@ -32,6 +32,16 @@ pub struct Pool {
     pub bad_selector: Option<String>,
 }
 
+/// Says whether a pool is still what the watch showed of it, as far as the admin writes it. `now`: as it was just read.
+pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
+    let key = |pool: &BootcNodePool| {
+        let metadata = &pool.metadata;
+        let deleting = metadata.deletion_timestamp.is_some();
+        (metadata.uid.clone(), metadata.generation, deleting)
+    };
+    shown.object.as_ref().map(key) == now.map(key)
+}
+
 impl Pool {
     /// The pools that can be read. Berths and members of one that cannot are left as they are.
     pub fn readable(pools: &Objects<PoolView>) -> Vec<Pool> {
@@ -243,6 +253,8 @@ pub struct Shared<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent has been heard of lately.
     pub heard: &'a BTreeSet<NodeName>,
+    /// Pools of which what the watches show is not known to be true any more.
+    pub outdated: &'a BTreeSet<PoolName>,
     /// The open offers, and who let some lapse.
     pub offers: &'a Offers,
     /// Soak times of the waves so far.
@@ -308,6 +320,7 @@ impl Shared<'_> {
             failures: pool.failures(),
             max_failures: pool.object.as_ref().map_or(1, |o| o.spec.max_failures()),
             unresolved: pool.unresolved(),
+            outdated: self.outdated.contains(&pool.name),
             members,
             berths,
             elsewhere,

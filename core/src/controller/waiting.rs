@@ -78,9 +78,11 @@ impl<'a> Words<'a> {
                 None => Waiting::Unjudged,
             },
             // A matter of the whole pool, or of a leader that is about to begin.
-            BlockReason::Gate | BlockReason::Halted | BlockReason::Unresolved | BlockReason::Fencing => {
-                Waiting::Unjudged
-            }
+            BlockReason::Gate
+            | BlockReason::Halted
+            | BlockReason::Unresolved
+            | BlockReason::Outdated
+            | BlockReason::Fencing => Waiting::Unjudged,
             // Its turn will come, or its agent says itself what is missing.
             BlockReason::UpToDate
             | BlockReason::NotPublished

@@ -30,6 +30,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::ReopenBeforeRecorded => FoundBy(41),
         Bug::GateIgnored => OutOfReach("no rollout has an offer that its gate forbids and that the judge sees"),
         Bug::SecondServer => OutOfReach("no rollout has a control plane of several simulated nodes"),
+        Bug::StaleWatchOpens => OutOfReach("no rollout pauses a pool while the watches are silent"),
         Bug::LeavingNotCounted => OutOfReach("no rollout deletes the BootcNode of an unproven canary"),
         Bug::OldLookTrusted => OutOfReach("nothing lets two agents act on one host"),
         Bug::OldCommitUsed => OutOfReach("no agent is away between its commit and its reboot while an admin uncordons"),

@@ -103,6 +103,7 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             occupied: &occupied,
             in_doubt: &none,
             confirmed_gone: &BTreeSet::new(),
+            outdated: &BTreeSet::new(),
             heard: &BTreeSet::new(),
             offers: &Offers::default(),
             soaks: &Soaks::default(),

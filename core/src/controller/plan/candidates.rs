@@ -53,6 +53,8 @@ pub enum BlockReason {
     TooLate,
     /// The image that the pool asks for now is not resolved yet.
     Unresolved,
+    /// What the watches show is not known to be true any more.
+    Outdated,
     /// Berths are being fenced against writes of a former leader.
     Fencing,
     /// The capacity is used up.
@@ -84,6 +86,7 @@ impl BlockReason {
             Self::NoClock => "waits because its clock is not synchronised",
             Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
             Self::Unresolved => "waits until the pool's new image is resolved",
+            Self::Outdated => "waits until the controller's watches show the pool as it is",
             Self::Fencing => "waits for the new leader",
             Self::Capacity => "waits for a berth",
             Self::NoBerth => "waits for a berth to be closed or created",

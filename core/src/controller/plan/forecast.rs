@@ -111,6 +111,7 @@ impl Future {
             failures: failures::all(now),
             max_failures: usize::MAX,
             unresolved: false,
+            outdated: false,
             published: now.capacity,
             confirmed_gone: BTreeSet::new(),
             lost: BTreeSet::new(),

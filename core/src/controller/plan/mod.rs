@@ -62,6 +62,8 @@ pub struct PoolFacts {
     /// The spec names another image than the target in force, and that one is not resolved yet: the target is
     /// withdrawn, whatever comes instead.
     pub unresolved: bool,
+    /// What the watches show is not known to be true any more: nothing is opened.
+    pub outdated: bool,
     /// The pool's members.
     pub members: Vec<Member>,
     /// Every Lease that carries the pool's label.
@@ -329,6 +331,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
             candidates::ready(member, &target)?;
             match () {
                 () if facts.unresolved => Err(BlockReason::Unresolved),
+                () if facts.outdated && !Bug::StaleWatchOpens.is_awake() => Err(BlockReason::Outdated),
                 () if unfenced => Err(BlockReason::Fencing),
                 () if !occupancy.room_for(member, limit) => Err(BlockReason::Capacity),
                 () => free.open(facts, member, target).ok_or(BlockReason::NoBerth),

@@ -85,7 +85,7 @@ prop_compose! {
         recorded in prop::option::weighted(0.2, 0usize..5),
         max_failures in 1usize..4,
         lost in prop::collection::btree_set(0usize..5, 0..2),
-        unresolved in prop::bool::weighted(0.1),
+        (unresolved, outdated) in (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
         elsewhere in prop::collection::btree_set(0usize..5, 0..2),
         gone in prop::collection::btree_set(0usize..5, 0..2),
     ) -> PoolFacts {
@@ -102,6 +102,7 @@ prop_compose! {
             max_failures,
             lost: lost.into_iter().map(|i| uid(NODES[i])).collect(),
             unresolved,
+            outdated,
             members: members.into_iter().zip(waves).map(|(m, wave)| Member { wave, ..m }).take(count).collect(),
             berths,
             elsewhere: elsewhere.into_iter().map(|i| uid(NODES[i])).collect(),
@@ -140,7 +141,7 @@ impl World<'_> {
         let k = facts.capacity.min(facts.published);
         assert!(matches!(before.state, BerthState::Closed(_)) && (before.index as usize) < k);
         let member = facts.members.iter().find(|m| m.uid == offer.uid).unwrap();
-        assert!(facts.gate.is_none() && !facts.unresolved);
+        assert!(facts.gate.is_none() && !facts.unresolved && !facts.outdated);
         assert!(!failures::is_unrecorded(before), "what failed there is on record first");
         self.check_gates(member);
         assert!(!member.leaving && member.prepared && member.observed && member.heard);

@@ -64,6 +64,17 @@ fn a_node_that_leaves_counts_as_before_and_is_offered_nothing() {
 }
 
 #[test]
+fn nothing_is_opened_by_what_may_be_outdated_and_nothing_is_taken_away() {
+    let berths = vec![seen(closed(0)), seen(offered(1, "n1")), seen(taken(2, "n2"))];
+    let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
+    assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
+    f.outdated = true;
+    let plan = now(&f);
+    assert!(plan.writes.is_empty(), "{plan:?}");
+    assert_eq!(plan.waiting[&"n3".into()], BlockReason::Outdated);
+}
+
+#[test]
 fn a_pool_without_waves_says_nothing_of_any() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![]);
     assert!(now(&f).waves.is_empty());

@@ -128,6 +128,7 @@ pub(crate) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> P
         // None of the tests is about it, unless it says so.
         max_failures: 100,
         unresolved: false,
+        outdated: false,
         members,
         berths,
         elsewhere: BTreeSet::new(),
