@@ -11,6 +11,8 @@ use berth_shell::retry;
 pub struct Backoffs(BTreeMap<String, (u32, Moment)>);
 
 const FIRST: Duration = Duration::from_millis(150);
+/// First wait after a conflict.
+const CONFLICT: Duration = Duration::from_millis(50);
 const LAST: Duration = Duration::from_secs(20);
 
 impl Backoffs {
@@ -25,9 +27,23 @@ impl Backoffs {
             self.0.remove(key);
             return;
         }
-        let failures = self.0.get(key).map_or(0, |(n, _)| *n) + 1;
-        let until = now + retry::delay(failures, FIRST, LAST);
+        self.later(key, FIRST, now);
+    }
+
+    /// Notes that the object was not as it was known. Mostly the watch shows it at any moment; but it may never.
+    pub fn conflict(&mut self, key: &str, now: Moment) {
+        self.later(key, CONFLICT, now);
+    }
+
+    fn later(&mut self, key: &str, first: Duration, now: Moment) {
+        let failures = self.failures(key) + 1;
+        let until = now + retry::delay(failures, first, LAST);
         self.0.insert(key.to_owned(), (failures, until));
+    }
+
+    /// Number of failures of the object since it last succeeded.
+    pub fn failures(&self, key: &str) -> u32 {
+        self.0.get(key).map_or(0, |(n, _)| *n)
     }
 
     /// Time at which the next object may be tried again.
@@ -56,5 +72,21 @@ mod tests {
         assert!(backoffs.ready("a", due));
         backoffs.note("a", true, due);
         assert!(backoffs.due(now).is_none());
+    }
+
+    #[test]
+    fn a_conflict_is_tried_again_soon_and_one_that_lasts_ever_later() {
+        let mut now = time::now();
+        let mut backoffs = Backoffs::default();
+        backoffs.conflict("a", now);
+        assert!(backoffs.ready("a", now + CONFLICT * 2));
+        for _ in 0..20 {
+            backoffs.conflict("a", now);
+            now = backoffs.due(now).unwrap();
+            backoffs.forget(now);
+        }
+        assert_eq!(backoffs.failures("a"), 21);
+        backoffs.conflict("a", now);
+        assert!(!backoffs.ready("a", now + LAST / 2));
     }
 }

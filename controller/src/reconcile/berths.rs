@@ -206,6 +206,12 @@ impl Reconciler {
                 break;
             }
             let result = self.execute_one(berths, pool, &write, &written).await;
+            if matches!((&write, &result), (BerthWrite::Create(_), Err(CallError::Conflict(_))))
+                && self.memory.backoffs.failures(&key) > 0
+            {
+                // Another leader may have created it a moment ago; this one does not go away.
+                self.memory.taken.insert(pool.name.clone(), write.lease());
+            }
             match self.outcome(&key, result)? {
                 Some(lease) => written.extend(lease.map(|lease| (write.lease(), lease))),
                 None => break,

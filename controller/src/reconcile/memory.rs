@@ -21,6 +21,8 @@ pub(super) struct Memory {
     pub(super) asked: BTreeMap<String, Moment>,
     /// Time when a pool's status was last written.
     pub(super) reported: BTreeMap<PoolName, Moment>,
+    /// The Lease of each pool that is there and that the pool's label does not find.
+    pub(super) taken: BTreeMap<PoolName, String>,
     /// The open offers, and who let some lapse.
     pub(super) offers: Offers,
     /// The pool of each node.

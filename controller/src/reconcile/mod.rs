@@ -45,8 +45,6 @@ const REST: Duration = Duration::from_millis(25);
 const LEAST_REST: Duration = Duration::from_millis(10);
 /// A pass is made at least this often: offers lapse and holders become overdue without anything changing.
 const TICK: Duration = Duration::from_secs(10);
-/// Wait after a conflict, until the watch shows what the object says now.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// Settings of the reconciler.
 #[derive(Debug, Clone, Copy)]
@@ -148,6 +146,10 @@ impl Reconciler {
             planned,
             timed_out,
         };
+        self.memory.taken.retain(|pool, lease| {
+            let plan = findings.planned.plans.get(pool);
+            plan.is_none_or(|plan| plan.creates(lease)) && findings.seen.pools.iter().any(|p| p.name == *pool)
+        });
         self.aggregate(&findings, &touched).await?;
         self.finalize(&findings).await?;
         self.tell(&findings);
@@ -203,7 +205,7 @@ impl Reconciler {
             Err(CallError::Lost(lost)) => Err(lost),
             Err(CallError::Conflict(error)) => {
                 tracing::debug!(object = key, %error, "changed meanwhile");
-                self.again(now + AGAIN);
+                self.memory.backoffs.conflict(key, now);
                 Ok(None)
             }
             Err(error) => {

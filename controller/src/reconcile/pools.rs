@@ -63,7 +63,8 @@ impl Reconciler {
                 continue;
             };
             let old = object.status.clone().unwrap_or_default();
-            let Some(new) = status(findings, pool, object, &old) else {
+            let taken = self.memory.taken.get(&pool.name).map(String::as_str);
+            let Some(new) = status(findings, (pool, object), taken, &old) else {
                 continue;
             };
             let key = format!("status/{}", pool.name);
@@ -125,8 +126,8 @@ impl Reconciler {
 /// wrong one.
 fn status(
     findings: &Findings,
-    pool: &Pool,
-    object: &BootcNodePool,
+    (pool, object): (&Pool, &BootcNodePool),
+    name_taken: Option<&str>,
     old: &BootcNodePoolStatus,
 ) -> Option<BootcNodePoolStatus> {
     let plan = findings.planned.plans.get(&pool.name)?;
@@ -164,6 +165,7 @@ fn status(
         conflicts: findings.membership.conflicts_of(&pool.name).collect(),
         plan,
         unreadable,
+        name_taken,
     };
     Some(aggregate::status(&facts, findings.seen.wall))
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::NodeName;
 use berth_api::condition::{Verdict, pool as types};
 use berth_api::pool::Target;
+use berth_api::{NodeName, keys};
 
 use super::{Doing, Facts, Kind, trouble};
 use crate::controller::plan::BlockReason;
@@ -156,6 +156,16 @@ fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
     if !facts.unreadable.is_empty() {
         return Verdict::yes("UnreadableLease", few(unreadable));
+    }
+    if let Some(lease) = facts.name_taken {
+        return Verdict::yes(
+            "NameTaken",
+            format!(
+                "Lease {lease} has the name of a berth, and not its label {}; nothing is offered until it has the label again, or \
+                 is deleted, which is safe when it names no holder",
+                keys::LABEL_POOL
+            ),
+        );
     }
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
     // Of those that have left, only who does not come back is this pool's business: it keeps its berth.

@@ -70,6 +70,8 @@ pub struct Facts<'a> {
     pub plan: &'a Plan,
     /// Error of each Lease that cannot be read.
     pub unreadable: Vec<&'a str>,
+    /// Lease that has the name of one of the pool's berths, and not its label.
+    pub name_taken: Option<&'a str>,
 }
 
 /// State of a member, worked out once for counts and messages.

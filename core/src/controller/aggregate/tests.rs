@@ -101,6 +101,7 @@ struct Case {
     failures: Vec<DigestFailures>,
     /// Obeyed last.
     token: Option<&'static str>,
+    name_taken: Option<&'static str>,
 }
 
 fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Case {
@@ -114,7 +115,17 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
         away: 0,
         failures: vec![],
         token: None,
+        name_taken: None,
     }
+}
+
+#[test]
+fn a_lease_that_lost_its_label_is_named() {
+    let mut case = case(vec![]);
+    case.name_taken = Some("p-0");
+    let says = case.says("Degraded");
+    assert!(says.starts_with("True NameTaken Lease p-0 "), "{says}");
+    assert!(says.contains("berth.dev/pool"), "{says}");
 }
 
 impl Case {
@@ -154,6 +165,7 @@ impl Case {
             conflicts: vec![],
             plan: &self.plan,
             unreadable: vec![],
+            name_taken: self.name_taken,
         };
         status(&facts, Timestamp::UNIX_EPOCH)
     }
@@ -449,6 +461,7 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             conflicts: vec![],
             plan: &plan,
             unreadable: vec![],
+            name_taken: None,
         };
         let status = status(&facts, Timestamp::from_second(9).unwrap());
         status.target.unwrap().publish_time.unwrap().0.as_second()

@@ -247,6 +247,14 @@ pub struct Plan {
     pub counts: BerthCounts,
 }
 
+impl Plan {
+    /// Says whether the plan creates the Lease of that name.
+    pub fn creates(&self, lease: &str) -> bool {
+        let mut writes = self.writes.iter();
+        writes.any(|write| matches!(write, BerthWrite::Create(berth) if berth.name() == lease))
+    }
+}
+
 impl PoolFacts {
     /// Nodes that use up capacity as it is now, before anything is offered.
     pub fn uses(&self) -> Vec<Use> {
