@@ -17,7 +17,9 @@ use tokio::task::JoinHandle;
 use crate::store::Store;
 
 mod document;
+mod fetch;
 mod registry;
+mod token;
 
 pub use registry::RegistryConfig;
 

@@ -1,0 +1,127 @@
+//! Requests to a registry, whose answers are read no further than to a limit.
+
+use std::error::Error;
+
+use berth_api::condition::one_line;
+use reqwest::{RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
+
+use super::{ResolveError, ResolveReason};
+
+/// Largest manifest or configuration that is read; registries themselves stop at 4 MiB.
+pub(super) const MAX_DOCUMENT: usize = 4 << 20;
+/// Largest error that is read. Of a larger one only its status is told.
+const MAX_ERROR: usize = 64 << 10;
+
+/// An answer that was a success.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// Its body.
+    pub(super) bytes: Vec<u8>,
+    /// The digest that the registry names.
+    pub(super) digest: Option<String>,
+}
+
+/// Errors as registries send them.
+#[derive(Deserialize)]
+struct Envelope {
+    errors: Vec<RegistryError>,
+}
+
+#[derive(Deserialize)]
+struct RegistryError {
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// Sends a request, and reads no more of the answer than so many bytes.
+pub(super) async fn fetch(request: RequestBuilder, most: usize) -> Result<Answer, ResolveError> {
+    let response = request.send().await.map_err(|e| unavailable(&e))?;
+    if !response.status().is_success() {
+        return Err(refusal(response).await);
+    }
+    let digest = response.headers().get("docker-content-digest");
+    Ok(Answer {
+        digest: digest.and_then(|d| d.to_str().ok()).map(str::to_owned),
+        bytes: body(response, most).await?,
+    })
+}
+
+async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ResolveError> {
+    let mut bytes = vec![];
+    while let Some(chunk) = response.chunk().await.map_err(|e| unavailable(&e))? {
+        if bytes.len() + chunk.len() > most {
+            return Err(too_large(most));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+/// Describes an answer that is no success, in the registry's own words where it has any.
+pub(super) async fn refusal(response: Response) -> ResolveError {
+    let (status, url) = (response.status(), response.url().clone());
+    let body = body(response, MAX_ERROR).await.unwrap_or_default();
+    let errors = serde_json::from_slice::<Envelope>(&body).map_or(vec![], |envelope| envelope.errors);
+    let reason = match errors.first().map(|e| e.code.as_str()) {
+        Some("MANIFEST_UNKNOWN" | "NAME_UNKNOWN" | "NOT_FOUND" | "BLOB_UNKNOWN" | "MANIFEST_BLOB_UNKNOWN") => {
+            ResolveReason::ImageNotFound
+        }
+        Some("UNAUTHORIZED" | "DENIED") => ResolveReason::Unauthorized,
+        Some("TOOMANYREQUESTS") => ResolveReason::RateLimited,
+        _ => by_status(status),
+    };
+    let words: Vec<_> = errors.iter().map(|e| format!("{}: {}", e.code, e.message)).collect();
+    let message = match (words.is_empty(), status) {
+        (false, _) => words.join("; "),
+        (true, StatusCode::UNAUTHORIZED) => "the registry asks for credentials".to_owned(),
+        (true, status) => format!("the registry answers {status}"),
+    };
+    ResolveError::new(reason, one_line(&format!("{url}: {message}")))
+}
+
+fn by_status(status: StatusCode) -> ResolveReason {
+    match status.as_u16() {
+        401 | 403 => ResolveReason::Unauthorized,
+        404 => ResolveReason::ImageNotFound,
+        429 => ResolveReason::RateLimited,
+        500.. => ResolveReason::RegistryUnavailable,
+        _ => ResolveReason::RegistryRefused,
+    }
+}
+
+/// The registry, or the way to it, failed.
+pub(super) fn unavailable(error: &reqwest::Error) -> ResolveError {
+    ResolveError::new(ResolveReason::RegistryUnavailable, words(error))
+}
+
+/// The answer is larger than anything of use is.
+pub(super) fn too_large(most: usize) -> ResolveError {
+    ResolveError::new(
+        ResolveReason::InvalidAnswer,
+        format!("the registry's answer is larger than {most} bytes"),
+    )
+}
+
+/// The answer is not what its digest says.
+pub(super) fn mismatch() -> ResolveError {
+    ResolveError::new(
+        ResolveReason::DigestMismatch,
+        "what the registry sends does not have the digest that it was asked for or that it names",
+    )
+}
+
+/// Describes an error with its causes in one line, without repetition.
+pub(super) fn words(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    one_line(&text)
+}
