@@ -45,6 +45,8 @@ use units::{Defeat, EXIT_EXEC, Spec};
 const TOOL_DEADLINE: Duration = Duration::from_secs(60);
 /// Time for which a bad answer about bootc's version counts.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
+/// Time for which a host counts as one without bootc. Each question is a unit that fails, and in the host's journal.
+const MISSING_RETRY: Duration = Duration::from_secs(3600);
 /// The short units of this agent and of one before it.
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
@@ -114,6 +116,17 @@ pub enum BootcVersion {
     Version(String),
     /// The version could not be found out, for this reason.
     Failed(String),
+}
+
+impl BootcVersion {
+    /// Says whether an answer of this age still counts.
+    fn is_believed(&self, age: Duration) -> bool {
+        match self {
+            Self::Version(_) => true,
+            Self::Missing => age < MISSING_RETRY,
+            Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
+        }
+    }
 }
 
 /// The host that the agent runs on.
@@ -201,7 +214,7 @@ impl Host {
     pub async fn bootc_version(&self) -> BootcVersion {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some((version, at)) = kept
-            && (matches!(version, BootcVersion::Version(_)) || at.elapsed() < VERSION_RETRY)
+            && version.is_believed(at.elapsed())
         {
             return version;
         }
@@ -459,6 +472,20 @@ fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_without_bootc_is_seldom_asked_for_it() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        for (version, believed) in [
+            (BootcVersion::Version("1.16.9".into()), [true, true, true]),
+            (BootcVersion::Missing, [true, true, false]),
+            (BootcVersion::TooOld("1.1".into()), [true, false, false]),
+            (BootcVersion::Failed("no answer".into()), [true, false, false]),
+        ] {
+            let found = [0, 59, 60].map(|age| version.is_believed(minutes(age)));
+            assert_eq!(found, believed, "{version:?}");
+        }
+    }
 
     #[test]
     fn a_failed_tool_is_told_in_its_own_words() {

@@ -294,7 +294,7 @@ pub struct Past {
     pub last_turn: Option<Turn>,
     /// Digests that failed here.
     pub failed_digests: Vec<Digest>,
-    /// The digest that Berth staged here last.
+    /// The digest that Berth pulled or staged here last; `None` once it was seen to be gone, on a node that no pool has.
     pub staged_by_us: Option<Digest>,
     /// A digest that was committed and not booted, and how often.
     pub not_applied: Option<(Digest, u32)>,

@@ -324,6 +324,9 @@ impl Knowledge {
         self.failing = None;
         self.turn.changed = None;
         self.unread_node_in_turn();
+        if let WaitReason::NothingAsked | WaitReason::Released | WaitReason::OtherNode | WaitReason::Excluded = why {
+            self.forget_what_is_gone();
+        }
         match why {
             WaitReason::ForeignBerth | WaitReason::OtherNode | WaitReason::Excluded => {
                 self.cluster_node = ClusterNode::Unread;
@@ -350,6 +353,18 @@ impl Knowledge {
             | WaitReason::Pulling
             | WaitReason::Draining
             | WaitReason::NotReady => {}
+        }
+    }
+
+    /// What Berth staged here is gone, and no pool has the node: from now on the host is not even read (I12).
+    fn forget_what_is_gone(&mut self) {
+        let ours = |d: &Deployments| {
+            let staged = d.staged.as_ref().and_then(|s| s.digest.as_ref());
+            staged.is_some() && staged == self.past.staged_by_us.as_ref()
+        };
+        let pulls = self.pull.is_some() || self.pulled.is_some();
+        if !pulls && self.os.deployments().is_some_and(|d| !ours(d)) {
+            self.past.staged_by_us = None;
         }
     }
 

@@ -240,6 +240,27 @@ fn a_host_that_cannot_be_used_is_looked_at_again_after_a_while() {
 }
 
 #[test]
+fn what_berth_staged_is_forgotten_once_it_is_gone_from_a_node_of_no_pool() {
+    for (staged, why, kept) in [
+        (Some(2), WaitReason::NothingAsked, true),
+        (None, WaitReason::NothingAsked, false),
+        (Some(3), WaitReason::Excluded, false),
+        (None, WaitReason::Released, false),
+        (None, WaitReason::Updated, true),
+    ] {
+        let mut knowledge = knowing(&offered());
+        knowledge.past.staged_by_us = Some(digest(2));
+        knowledge.os = os(staged.map(|n| deployment(n, true)));
+        let mut unseen = knowledge.clone();
+        unseen.os = Os::Unknown;
+        for (mut knowledge, kept) in [(knowledge, kept), (unseen, true)] {
+            knowledge.after(Event::Rests(why), &at(1));
+            assert_eq!(knowledge.past.staged_by_us.is_some(), kept, "{staged:?} {why:?}");
+        }
+    }
+}
+
+#[test]
 fn an_image_that_is_not_staged_after_its_pull_has_failed() {
     for (staged, fails) in [(Some(2), false), (Some(3), true), (None, true)] {
         let mut knowledge = knowing(&offered());

@@ -1,4 +1,7 @@
-//! Steps without a berth: bring the host to "staged, locked" and wait for an offer; or undo what Berth did.
+//! Steps without a berth: bring the host to "staged, locked" and wait for an offer; or undo what Berth did; or leave the
+//! host alone.
+
+use std::time::Duration;
 
 use berth_api::berth::{Berth, Offer};
 use berth_api::digest::Digest;
@@ -6,20 +9,28 @@ use berth_api::node::{DesiredImage, Staging};
 use berth_api::seeded::Bug;
 
 use super::{LOOK_SELDOM, Step, WaitReason, closed_window, is_inhibited, settle};
-use crate::agent::facts::{ClusterNode, Facts, Member, Os};
+use crate::agent::facts::{Facts, Member, Os};
 
-/// The node left its pool: undo what Berth did.
+/// No pool has the node, as far as is known now: nothing is done but to keep locked what Berth itself staged (I3, I12).
+pub(super) fn leave_alone(facts: &Facts, why: WaitReason, again: Option<Duration>) -> Step {
+    settle(facts).unwrap_or(Step::Wait(why, again))
+}
+
+/// The node left its pool: undo what Berth did, and nothing else (I12).
 pub(super) fn undo(facts: &Facts) -> Step {
     if let Some(pull) = &facts.host.pull {
         return Step::CancelPull(pull.digest.clone());
     }
+    let Some(ours) = &facts.past.staged_by_us else {
+        return Step::Wait(WaitReason::Released, None);
+    };
     if facts.host.os == Os::Unknown || !facts.host.fresh {
         return Step::LookAtHost;
     }
-    match (&facts.host.os, &facts.past.staged_by_us) {
+    match &facts.host.os {
         // Whether what we staged is still there cannot be seen now.
-        (Os::Unusable { .. }, Some(_)) => Step::Wait(WaitReason::HostUnusable, None),
-        (os, Some(ours)) if os.staged().is_some_and(|s| s.digest.as_ref() == Some(ours)) => Step::Unstage,
+        Os::Unusable { .. } => Step::Wait(WaitReason::HostUnusable, None),
+        os if os.staged().is_some_and(|s| s.digest.as_ref() == Some(ours)) => Step::Unstage,
         _ => Step::Wait(WaitReason::Released, None),
     }
 }
@@ -114,12 +125,9 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if !facts.host.fresh {
         return Step::LookAtHost;
     }
-    match &facts.cluster_node {
-        ClusterNode::Unread => Step::ReadNode,
-        // The offer is for one UID; a Node that was created anew under this name must not take it.
-        ClusterNode::Is(node) if offer.uid != node.uid => Step::Wait(WaitReason::ForeignBerth, None),
-        ClusterNode::Is(node) if node.excluded => Step::Wait(WaitReason::Excluded, Some(LOOK_SELDOM)),
-        ClusterNode::Is(_) => Step::Take(berth.clone()),
-        ClusterNode::Gone => Step::Wait(WaitReason::ForeignBerth, None),
+    // The offer is for one UID; a Node that was created anew under this name must not take it.
+    match facts.cluster_node.get() {
+        Some(node) if node.uid == offer.uid => Step::Take(berth.clone()),
+        _ => Step::Wait(WaitReason::ForeignBerth, None),
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::digest::Digest;
 use berth_api::names::BootId;
-use berth_api::node::DesiredImage;
+use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
 
 pub(crate) use self::way::{blockers, closed_window, overdue};
@@ -184,12 +184,16 @@ pub fn step(facts: &Facts) -> Step {
         ClusterNode::Is(node) if node.cordon.is_some() => return Step::Uncordon,
         _ => {}
     }
+    let node = facts.cluster_node.get();
     match &facts.desired {
-        Desired::Unknown => settle(facts).unwrap_or(Step::Wait(WaitReason::NothingAsked, None)),
+        Desired::Unknown => idle::leave_alone(facts, WaitReason::NothingAsked, None),
         Desired::Release => idle::undo(facts),
         // What was published for another Node of this name is nothing to this one.
-        Desired::Member(member) if facts.cluster_node.get().is_some_and(|n| n.uid != member.node_uid) => {
-            settle(facts).unwrap_or(Step::Wait(WaitReason::OtherNode, None))
+        Desired::Member(member) if node.is_none_or(|n| n.uid != member.node_uid) => {
+            idle::leave_alone(facts, WaitReason::OtherNode, None)
+        }
+        Desired::Member(_) if node.is_some_and(|n| n.excluded) => {
+            idle::leave_alone(facts, WaitReason::Excluded, Some(LOOK_SELDOM))
         }
         Desired::Member(member) => idle::pursue(facts, member, berths),
     }
@@ -246,20 +250,44 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
         || os.deployments().is_some_and(is_other)
 }
 
-/// Step that must be done before it is known that nothing is armed (I3): that nothing is staged, or that it is locked.
-/// A host that does not answer does not count as one with nothing staged.
+/// Step that must be done before it is known that nothing of Berth's is armed (I3): that nothing is staged, or that it is
+/// locked. A host that does not answer does not count as one with nothing staged. Where nothing can be Berth's, the host
+/// is not even read (I12).
 fn settle(facts: &Facts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // Its own unit locks what it stages; its end is looked at.
+        return None;
+    }
+    if !has_pool(facts) && staged_by_berth(facts).next().is_none() {
         return None;
     }
     match &facts.host.os {
         Os::Unknown => Some(Step::LookAtHost),
         Os::Unusable { .. } if !facts.host.fresh => Some(Step::LookAtHost),
         Os::Unusable { .. } => Some(Step::Wait(WaitReason::HostUnusable, None)),
-        Os::Bootc(d) if d.staged.as_ref().is_some_and(|s| !s.locked) => Some(Step::Lock),
+        Os::Bootc(d) if d.staged.as_ref().is_some_and(|s| !s.locked && is_to_lock(facts, s)) => Some(Step::Lock),
         Os::Bootc(_) => None,
     }
+}
+
+/// Says whether a pool has this node, and nobody has excluded it.
+fn has_pool(facts: &Facts) -> bool {
+    match (&facts.desired, facts.cluster_node.get()) {
+        (Desired::Member(member), Some(node)) => node.uid == member.node_uid && !node.excluded,
+        _ => false,
+    }
+}
+
+/// Says whether a staged image is Berth's to lock (I12): any image on a node of a pool, and elsewhere what Berth staged.
+fn is_to_lock(facts: &Facts, staged: &Deployment) -> bool {
+    has_pool(facts) || staged_by_berth(facts).any(|ours| staged.digest.as_ref() == Some(ours))
+}
+
+/// Images that Berth may have staged here: the one that the host remembers, and those of the berths that the node holds.
+fn staged_by_berth(facts: &Facts) -> impl Iterator<Item = &Digest> {
+    let held = facts.berths.iter().flatten().filter_map(Berth::holding);
+    let targets = held.filter(|h| h.node == facts.node).map(|h| &h.target);
+    facts.past.staged_by_us.iter().chain(targets)
 }
 
 #[cfg(test)]

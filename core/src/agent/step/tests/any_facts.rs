@@ -78,11 +78,13 @@ fn any_past() -> impl Strategy<Value = Past> {
     let failed = prop::collection::vec(2u8..4, 0..2);
     let tried = prop::option::weighted(0.3, 2u8..4);
     let unproven = prop::option::weighted(0.3, prop_oneof![Just("b1"), Just("b2")]);
-    (failed, tried, unproven, 0u32..4).prop_map(|(failed, tried, unproven, times)| Past {
+    let ours = prop::option::of(2u8..4);
+    (failed, tried, unproven, 0u32..4, ours).prop_map(|(failed, tried, unproven, times, ours)| Past {
         failed_digests: failed.into_iter().map(digest).collect(),
         tried: tried.map(digest),
         unproven_boot: unproven.map(BootId::from),
         not_applied: Some((digest(2), times)),
+        staged_by_us: ours.map(digest),
         ..Past::default()
     })
 }
@@ -166,6 +168,26 @@ fn is_proven(facts: &Facts, held: &Holding) -> bool {
     booted.is_some() && (booted == Some(&held.target) || booted == held.from.as_ref()) && ready
 }
 
+/// Says whether a pool has the node, as far as is known.
+fn has_pool(facts: &Facts) -> bool {
+    let node = facts.cluster_node.get();
+    matches!(&facts.desired, Desired::Member(m) if node.is_some_and(|n| n.uid == m.node_uid && !n.excluded))
+}
+
+/// Says whether Berth may have staged this digest here.
+fn is_ours(facts: &Facts, staged: Option<&Digest>) -> bool {
+    let held = holding(facts).map(|h| &h.target);
+    staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
+}
+
+/// Says whether nothing is armed that is Berth's to lock: on a node that no pool has, what others staged is not (I12).
+fn is_settled(facts: &Facts) -> bool {
+    let staged = facts.host.os.staged();
+    let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
+    let nothing = facts.past.staged_by_us.is_none() && holding(facts).is_none();
+    is_disarmed(facts) || (!has_pool(facts) && (others || nothing))
+}
+
 fn is_excluded(facts: &Facts) -> bool {
     facts.cluster_node.get().is_some_and(|n| n.excluded)
 }
@@ -235,19 +257,35 @@ proptest! {
     fn nothing_is_left_armed(facts in any_facts()) {
         let next = step(&facts);
         // A pull that runs locks what it stages, and is looked at when it ends.
-        let disarmed = is_disarmed(&facts) || facts.host.pull.is_some();
+        let disarmed = is_settled(&facts) || facts.host.pull.is_some();
         if matches!(next, Step::Uncommit(_) | Step::Release(..) | Step::GiveBack(_) | Step::Take(_)) {
             prop_assert!(disarmed, "{next:?}");
         }
         if matches!(next, Step::Commit(_) | Step::Relicense(..)) {
             prop_assert!(is_disarmed(&facts), "{next:?}");
         }
-        // What others stage on a node that has left its pool is theirs.
-        let free = [WaitReason::ShuttingDown, WaitReason::HostUnusable, WaitReason::Released];
+        let free = [WaitReason::ShuttingDown, WaitReason::HostUnusable];
         let rests = matches!(next, Step::Wait(why, _) if !free.contains(&why));
         let licensed = holding(&facts).is_some_and(|h| h.phase == HoldPhase::Committed && h.boot_id == facts.host.boot_id);
         if rests && !(licensed && matches!(next, Step::Wait(WaitReason::Rebooting, _))) {
             prop_assert!(disarmed, "{next:?}");
+        }
+    }
+
+    /// I12: on a node that no pool has, and outside of a turn, the host is read only for what Berth staged there, and
+    /// nothing else is changed.
+    #[test]
+    fn nobodys_host_is_left_alone(facts in any_facts()) {
+        if has_pool(&facts) || holding(&facts).is_some() {
+            return Ok(());
+        }
+        let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
+        match step(&facts) {
+            Step::LookAtHost => prop_assert!(facts.past.staged_by_us.is_some()),
+            Step::Lock | Step::Unstage => prop_assert!(is_ours(&facts, staged)),
+            // A pull is Berth's by its name.
+            Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
+            other => prop_assert!(false, "{other:?}"),
         }
     }
 

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 mod any_facts;
 mod boots;
+mod hands_off;
 mod reports;
 mod turns;
 
