@@ -151,7 +151,7 @@ fn change(state: &mut State, node: usize, decision: Decision) -> Option<Broken> 
         match decision.act {
             Act::Lock => here.host.locked = true,
             Act::Unlock => here.host.locked = false,
-            _ => (here.host.staged, here.host.locked) = (0, false),
+            _ => (here.host.staged, here.host.locked, here.ghost.partial) = (0, false, 0),
         }
     }
     let armed = decision.act == Act::Unlock && here.host.staged != 0;

@@ -193,7 +193,7 @@ fn send_all(world: &World, state: &mut State, who: usize) -> Option<Broken> {
 pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> Option<Broken> {
     let here = &mut state.nodes[node];
     if here.host.pull != 0 {
-        nature::pulled(state, node, true);
+        nature::pulled(state, node);
     }
     let here = &mut state.nodes[node];
     (here.host.backoff, here.host.pull_backoff) = (false, false);

@@ -29,7 +29,7 @@ pub const I2_TAKE: Broken = Broken("I2 an offer is taken by its node, for what i
 pub const I2_REBOOT: Broken = Broken("I2 a reboot has a licence");
 /// I2 a licence is for one boot
 pub const I2_ONCE: Broken = Broken("I2 a licence is for one boot");
-/// I2 commit only when cordoned, drained and staged
+/// I2 commit only when cordoned, drained and staged with all that belongs to the image
 pub const I2_COMMIT: Broken = Broken("I2 commit only when cordoned, drained and staged");
 /// I3 nothing is armed without a licence
 pub const I3_ARMED: Broken = Broken("I3 nothing is armed without a licence");
@@ -166,7 +166,8 @@ pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) ->
         (Berth::Offered(_), _) if !desired || seen.is_some_and(|o| o.uid != new.uid) => Some(I2_TAKE),
         (Berth::Held(old), Phase::Committed) => {
             let cordoned = seen.is_none_or(|o| o.cordon != Cordon::No && o.unschedulable && o.uid == new.uid);
-            let ready = staged && desired && cordoned && here.agent.drained;
+            let complete = here.ghost.partial != new.target;
+            let ready = staged && complete && desired && cordoned && here.agent.drained;
             match put {
                 Put::Fence => None,
                 _ if failed => Some(I8_FAILED),

@@ -295,6 +295,7 @@ fn past(host: &Host) -> Past {
         }),
         failed_digests: failed.collect(),
         staged_by_us: rich::some_digest(host.ours),
+        incomplete: rich::some_digest(host.incomplete),
         not_applied: (host.not_applied.1 > 0).then(|| (rich::digest(host.not_applied.0), host.not_applied.1.into())),
         tried: rich::some_digest(host.tried),
         unproven_boot: host.relicensed.then(|| rich::boot(0)),
@@ -316,6 +317,7 @@ fn remembered(host: Host, past: &Past) -> Host {
             .iter()
             .fold(0, |bits, d| bits | 1 << rich::image(Some(d))),
         ours: rich::image(past.staged_by_us.as_ref()),
+        incomplete: rich::image(past.incomplete.as_ref()),
         not_applied: past
             .not_applied
             .as_ref()

@@ -14,8 +14,8 @@ pub enum Event {
     Lands(Request),
     /// The pull has staged its image, locked.
     Pulled,
-    /// The host has staged it, and failed to lock it.
-    PulledUnlocked,
+    /// The host has staged it, and the pull then failed: it is not locked, and may lack images that are bound to it.
+    PulledInPart,
     /// The pull failed.
     PullFailed,
     /// The shutdown ends in a new boot.
@@ -97,7 +97,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
     (host.relicensed, host.proof, host.ended, host.pull_backoff) = (false, Begun::No, Ended::No, false);
     (here.agent, here.other) = (Agent::default(), Agent::default());
-    here.ghost.armed = 0;
+    (here.ghost.armed, here.ghost.partial) = (0, 0);
     here.ghost.ready = false;
     // Power may be lost while the last write of a turn is on its way: nothing can be done about that one.
     let ours = phase.is_some_and(|(phase, uid)| {
@@ -196,7 +196,7 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
         push(Some(node), event, after, None);
     };
     if here.host.pull != 0 {
-        happens(Event::Pulled, &|s| pulled(s, node, true));
+        happens(Event::Pulled, &|s| pulled(s, node));
     }
     if here.host.down {
         happens(Event::Boots, &|s| boot(s, node, true, true));
@@ -236,11 +236,19 @@ pub fn later(here: &Node) -> Option<Reboot> {
 }
 
 /// A pull ends well.
-pub fn pulled(state: &mut State, node: usize, locked: bool) {
+pub fn pulled(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.host.ended = Ended::Well(here.host.pull);
-    (here.host.staged, here.host.locked, here.host.pull) = (here.host.pull, locked, 0);
-    here.ghost.armed = 0;
+    (here.host.staged, here.host.locked, here.host.pull) = (here.host.pull, true, 0);
+    (here.ghost.armed, here.ghost.partial) = (0, 0);
+}
+
+/// A pull fails after it has staged its image.
+fn pulled_in_part(state: &mut State, node: usize) {
+    let here = &mut state.nodes[node];
+    here.host.ended = Ended::Badly(here.host.pull);
+    (here.host.staged, here.host.locked, here.host.pull) = (here.host.pull, false, 0);
+    (here.ghost.armed, here.ghost.partial) = (0, here.host.staged);
 }
 
 fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
@@ -253,7 +261,7 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
         }
     };
     if host.pull != 0 {
-        fault(Fault::Pull, Event::PulledUnlocked, &|s| pulled(s, node, false));
+        fault(Fault::Pull, Event::PulledInPart, &|s| pulled_in_part(s, node));
         fault(Fault::Pull, Event::PullFailed, &|s| {
             let host = &mut s.nodes[node].host;
             (host.ended, host.pull) = (Ended::Badly(host.pull), 0);
@@ -300,7 +308,8 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     if host.staged != 0 && !host.down {
         fault(Fault::Rival, Event::RivalRemoves, &|s| {
             let here = &mut s.nodes[node];
-            (here.host.staged, here.host.locked, here.ghost.armed) = (0, false, 0);
+            (here.host.staged, here.host.locked) = (0, false);
+            (here.ghost.armed, here.ghost.partial) = (0, 0);
         });
     }
 }

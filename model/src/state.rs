@@ -250,6 +250,8 @@ pub struct Host {
     pub not_applied: (Image, u8),
     /// Image that Berth staged last.
     pub ours: Image,
+    /// Image whose last pull failed or was stopped, as the agent remembers.
+    pub incomplete: Image,
     /// The image of the last turn that ended badly.
     pub turn: Image,
     /// True while its backoff runs.
@@ -371,6 +373,8 @@ pub struct Ghost {
     pub armed: u8,
     /// True if it was rebooted under a berth and not proven since.
     pub unproven: bool,
+    /// The staged image, when its pull failed after it was staged: it lacks something.
+    pub partial: Image,
     /// The kubelet said Ready under this boot.
     pub ready: bool,
     /// True if its berth was closed over its head while it was excluded.

@@ -827,13 +827,17 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
             cluster.pool("workers", &v2.reference, rollout).await?;
             until_phase(cluster, "node7", "Staging").await.ok();
             cluster.host(7).restart_bus().await?;
-            // Those whose trouble passes end updated.
+            // Those whose trouble passes end updated; node6 only once it has pulled again what came without its bound image.
             let mended: Vec<_> = [4, 6, 7, 8].map(|n| cluster.host(n)).into();
             cluster
                 .until("nodes 4, 6, 7 and 8 run 2.0.0", LONG, || async {
                     Ok(mended.iter().all(|h| h.facts().booted == digest))
                 })
                 .await?;
+            ensure!(
+                pulls(cluster, "node6") == 2,
+                "what a failed pull has staged is not booted, but pulled again"
+            );
             let status = async |n: usize| {
                 let object = cluster.bootc_nodes().get(&format!("node{n}")).await?;
                 anyhow::Ok(object.status.unwrap_or_default())

@@ -296,6 +296,9 @@ pub struct Past {
     pub failed_digests: Vec<Digest>,
     /// The digest that Berth pulled or staged here last; `None` once it was seen to be gone, on a node that no pool has.
     pub staged_by_us: Option<Digest>,
+    /// The digest whose last pull failed or was stopped. Its image may be staged all the same, without the images that
+    /// are bound to it: bootc pulls those last.
+    pub incomplete: Option<Digest>,
     /// A digest that was committed and not booted, and how often.
     pub not_applied: Option<(Digest, u32)>,
     /// The target of this turn, once it was seen to run unproven: should something else run later, it has failed.
@@ -332,6 +335,11 @@ impl Past {
     pub fn pull_backoff(&self, digest: &Digest, now: Timestamp) -> Option<Duration> {
         let failure = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest))?;
         remaining(failure.next_try_time.0, now)
+    }
+
+    /// Says whether a staged image with this digest has all that belongs to it, as far as is known.
+    pub fn is_complete(&self, digest: &Digest) -> bool {
+        self.incomplete.as_ref() != Some(digest)
     }
 
     /// Time left until the node is ready for another turn for this digest.

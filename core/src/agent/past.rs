@@ -38,7 +38,13 @@ fn after(now: Timestamp, wait: Duration, jitter: f64) -> Time {
 }
 
 impl Past {
-    /// A pull or another host step failed. `retry` says whether trying again can help at all.
+    /// A pull of this digest is about to be started: what is staged by it will have all that belongs to it.
+    pub fn pull_begins(&mut self, digest: &Digest) {
+        self.staged_by_us = Some(digest.clone());
+        self.incomplete = None;
+    }
+
+    /// A pull failed or was stopped. `retry` says whether trying again can help at all.
     pub fn host_failed(
         &mut self,
         reason: &str,
@@ -204,6 +210,7 @@ impl Past {
 
     /// The digest runs here, proven: it has not failed, whatever was thought before.
     pub fn proven(&mut self, digest: &Digest) {
+        self.incomplete = self.incomplete.take().filter(|d| d != digest);
         self.succeeded(digest);
         self.failed_digests.retain(|d| d != digest);
         self.not_applied = self.not_applied.take().filter(|(d, _)| d != digest);
@@ -218,9 +225,9 @@ impl Past {
         }
     }
 
-    /// The digest is staged or runs: earlier failures to get there are over.
+    /// The digest is staged or runs: earlier failures to get there are over, unless what is staged is not complete.
     pub fn succeeded(&mut self, digest: &Digest) {
-        if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() == Some(digest)) {
+        if self.is_complete(digest) && self.failure.as_ref().is_some_and(|f| f.digest.as_ref() == Some(digest)) {
             self.failure = None;
         }
     }

@@ -127,6 +127,7 @@ fn staged(facts: &Facts) -> bool {
         .os
         .staged()
         .is_some_and(|s| s.locked && s.digest.is_some() && s.digest.as_ref() == desired)
+        && desired.is_some_and(|digest| facts.past.is_complete(digest))
 }
 
 type Verdicts = Vec<(&'static str, Verdict)>;

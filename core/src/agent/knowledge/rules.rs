@@ -111,6 +111,7 @@ impl Knowledge {
 
     fn pull_failed(&mut self, digest: &Digest, failure: &HostFailure, now: &Now) {
         let HostFailure { reason, message, retry } = failure;
+        self.past.incomplete = Some(digest.clone());
         self.past
             .host_failed(reason, message, digest, *retry, now.wall, now.chance);
     }
@@ -182,10 +183,13 @@ impl Knowledge {
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
             Step::StartPull(image) => {
-                self.past.staged_by_us = Some(image.digest.clone());
+                self.past.pull_begins(&image.digest);
                 self.forget_os();
             }
-            Step::CancelPull(_) => self.forget_os(),
+            Step::CancelPull(digest) => {
+                self.past.incomplete = Some(digest.clone());
+                self.forget_os();
+            }
             Step::Lock | Step::Unlock | Step::Unstage => {
                 self.forget_os();
                 // The Node is read again before anything is decided on what the host now is.

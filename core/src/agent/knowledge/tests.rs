@@ -90,6 +90,24 @@ fn done(knowledge: &mut Knowledge, step: &Step, ending: Ending, seconds: u64) {
     knowledge.after(Event::Ends(step, ending), &at(seconds));
 }
 
+/// Publishes this image to the node.
+fn ask_for(knowledge: &mut Knowledge, image: DesiredImage) {
+    let desired = Desired::of(Some(&berth_api::node::BootcNode {
+        spec: berth_api::node::BootcNodeSpec {
+            pool_name: "p".into(),
+            image: Some(image),
+            ..Default::default()
+        },
+        ..Default::default()
+    }));
+    let event = Event::Published {
+        desired,
+        uid: Some("u1".into()),
+        status: None,
+    };
+    knowledge.after(event, &at(1));
+}
+
 fn image() -> DesiredImage {
     DesiredImage {
         reference: String::new(),
@@ -261,23 +279,46 @@ fn what_berth_staged_is_forgotten_once_it_is_gone_from_a_node_of_no_pool() {
 }
 
 #[test]
+fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
+    let failed = || {
+        let failure = HostFailure {
+            reason: "PullFailed",
+            message: "pulling bound images: no route".to_owned(),
+            retry: true,
+        };
+        let digest = digest(2);
+        PullReading::Failed { digest, failure }
+    };
+    let look = || {
+        Event::Looked(Look {
+            os: os(Some(deployment(2, true))),
+            rivals: vec![],
+            finalization_failed: false,
+        })
+    };
+    let mut knowledge = knowing(&offered());
+    ask_for(&mut knowledge, image());
+    knowledge.after(Event::Pull(failed()), &at(1));
+    assert!(!knowledge.past.is_complete(&digest(2)));
+    knowledge.after(look(), &at(2));
+    assert!(
+        knowledge.past.failure.is_some(),
+        "staged and locked, and still a failure"
+    );
+    done(&mut knowledge, &Step::StartPull(image()), Ending::Done, 10);
+    assert!(knowledge.past.is_complete(&digest(2)));
+    knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(11));
+    knowledge.after(look(), &at(11));
+    assert_eq!(knowledge.past.failure, None);
+    done(&mut knowledge, &Step::CancelPull(digest(2)), Ending::Done, 12);
+    assert!(!knowledge.past.is_complete(&digest(2)));
+}
+
+#[test]
 fn an_image_that_is_not_staged_after_its_pull_has_failed() {
     for (staged, fails) in [(Some(2), false), (Some(3), true), (None, true)] {
         let mut knowledge = knowing(&offered());
-        let member = Desired::of(Some(&berth_api::node::BootcNode {
-            spec: berth_api::node::BootcNodeSpec {
-                pool_name: "p".into(),
-                image: Some(image()),
-                ..Default::default()
-            },
-            ..Default::default()
-        }));
-        let event = Event::Published {
-            desired: member,
-            uid: Some("u1".into()),
-            status: None,
-        };
-        knowledge.after(event, &at(1));
+        ask_for(&mut knowledge, image());
         knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(1));
         assert_eq!(knowledge.os, Os::Unknown);
         let look = Look {

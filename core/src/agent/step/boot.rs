@@ -234,7 +234,7 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
 /// The next step towards the image being staged; `None` once it is.
 fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step> {
     match facts.host.os.staged() {
-        Some(staged) if staged.digest.as_ref() == Some(&image.digest) => None,
+        Some(staged) if staged.digest.as_ref() == Some(&image.digest) && facts.past.is_complete(&image.digest) => None,
         Some(_) => Some(Step::Unstage),
         None => Some(match stage(facts, member, image) {
             // Meanwhile the Node may become Ready.
@@ -262,7 +262,7 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
         .host
         .os
         .staged()
-        .filter(|s| s.digest.as_ref() == Some(&image.digest));
+        .filter(|s| s.digest.as_ref() == Some(&image.digest) && facts.past.is_complete(&image.digest));
     let ahead = match (held_up(facts), staged) {
         (Some(why), _) => Ahead::Inhibited(why),
         (None, Some(_)) => way::ahead(facts, berth, holding, node),

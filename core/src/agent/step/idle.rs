@@ -62,7 +62,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         };
     }
     if let Some(staged) = &deployments.staged {
-        if staged.digest.as_ref() != Some(desired) || has_failed(facts, desired) {
+        if staged.digest.as_ref() != Some(desired) || has_failed(facts, desired) || !facts.past.is_complete(desired) {
             return Step::Unstage;
         }
         if Bug::SkipBerth.is_awake() {

@@ -50,6 +50,10 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
         return Some((Outcome::Withdrawn, format!("{} failed on this node", holding.target)));
     }
     match facts.host.os.staged() {
+        Some(_) if !facts.past.is_complete(&holding.target) => {
+            let why = format!("the pull of {} failed: what is staged may lack images", holding.target);
+            return Some((Outcome::NotStaged, why));
+        }
         Some(staged) if staged.digest.as_ref() == Some(&holding.target) => {}
         Some(staged) => {
             let what = staged
@@ -86,7 +90,7 @@ pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFac
         .host
         .os
         .staged()
-        .filter(|s| s.digest.as_ref() == Some(&holding.target));
+        .filter(|s| s.digest.as_ref() == Some(&holding.target) && facts.past.is_complete(&holding.target));
     if let Some(staged) = target
         && facts.host.reboot == Reboot::NotAsked
         && unwanted(facts, holding, node).is_none()

@@ -5,6 +5,7 @@
 //! What this program adds is bootc's command line, JSON, messages, exit codes, locking and progress protocol, as
 //! bootc 1.16.9 has them. It never runs outside of tests.
 
+mod bound;
 mod cli;
 mod host;
 mod image;

@@ -108,15 +108,18 @@ impl Sysroot {
         parse(&self.admin(&["status", "--skip-signatures"])?)
     }
 
-    /// The text of a deployment's origin file.
-    pub(crate) fn origin(&self, deployment: &Deployment) -> Result<String> {
-        let name = format!("{}.{}.origin", deployment.checksum, deployment.serial);
-        let path = self
-            .path
+    /// The directory with the files of a deployment.
+    pub(crate) fn root_of(&self, deployment: &Deployment) -> PathBuf {
+        self.path
             .join("ostree/deploy")
             .join(&deployment.stateroot)
             .join("deploy")
-            .join(name);
+            .join(format!("{}.{}", deployment.checksum, deployment.serial))
+    }
+
+    /// The text of a deployment's origin file.
+    pub(crate) fn origin(&self, deployment: &Deployment) -> Result<String> {
+        let path = self.root_of(deployment).with_added_extension("origin");
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     }
 

@@ -11,7 +11,7 @@ use crate::progress::{Progress, Task, subtask};
 use crate::pull::{self, Pulled};
 use crate::status;
 use crate::sysroot::Sysroot;
-use crate::{install, origin};
+use crate::{bound, install, origin};
 
 /// File that tells the operating system that somebody wants a reboot.
 const REBOOT_REQUIRED: &str = "/run/reboot-required";
@@ -222,6 +222,8 @@ fn stage(
     args.push(&pulled.commit);
     sysroot.admin(&args).context("Deploying")?;
     progress.steps(&task, 1, &parts(2));
+    // What was staged stays staged when this fails, as with bootc up to 1.16.9.
+    bound::pull(sysroot).context("Pulling bound images")?;
     progress.steps(&task, 2, &parts(3));
     pull::forget_unused(sysroot, &status::images(sysroot)?).context("Cleanup")?;
     mark_reboot_required(&format!("bootc: Reboot required for image: {}", pulled.image.digest))?;

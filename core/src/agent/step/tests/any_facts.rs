@@ -79,12 +79,15 @@ fn any_past() -> impl Strategy<Value = Past> {
     let tried = prop::option::weighted(0.3, 2u8..4);
     let unproven = prop::option::weighted(0.3, prop_oneof![Just("b1"), Just("b2")]);
     let ours = prop::option::of(2u8..4);
-    (failed, tried, unproven, 0u32..4, ours).prop_map(|(failed, tried, unproven, times, ours)| Past {
+    let incomplete = prop::option::weighted(0.2, 2u8..4);
+    let staged = (ours, incomplete);
+    (failed, tried, unproven, 0u32..4, staged).prop_map(|(failed, tried, unproven, times, (ours, incomplete))| Past {
         failed_digests: failed.into_iter().map(digest).collect(),
         tried: tried.map(digest),
         unproven_boot: unproven.map(BootId::from),
         not_applied: Some((digest(2), times)),
         staged_by_us: ours.map(digest),
+        incomplete: incomplete.map(digest),
         ..Past::default()
     })
 }
@@ -208,6 +211,7 @@ proptest! {
             let staged = facts.host.os.staged().unwrap();
             prop_assert_eq!(staged.digest.as_ref(), Some(&held.target));
             prop_assert_eq!(staged.locked, next == Step::Unlock);
+            prop_assert!(facts.past.is_complete(&held.target));
             prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
             prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts));
             prop_assert!(facts.fenced, "what may take the licence back has lost");
@@ -236,7 +240,7 @@ proptest! {
         prop_assert_eq!(&node.uid, &held.uid);
         if facts.host.os.booted() != Some(digest) {
             let staged = facts.host.os.staged().unwrap();
-            prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest));
+            prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest) && facts.past.is_complete(digest));
             prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
             prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
             prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
