@@ -6,7 +6,7 @@ use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_core::agent::facts::{Desired, PullFacts};
 use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
 
-use crate::host::{PullState, failure};
+use crate::host::{Failure, PullState, failure};
 use crate::run::Agent;
 use crate::watches::Seen;
 
@@ -109,11 +109,11 @@ impl Agent {
                 PullReading::Succeeded(pull.digest)
             }
             PullState::Failed { message } => {
-                let reason = failure::classify(&message).reason;
+                let Failure { reason, is_final, .. } = failure::classify(&message);
                 tracing::warn!(digest = %pull.digest, reason = reason.as_str(), message, "pull failed");
                 let failure = HostFailure {
                     reason: reason.as_str(),
-                    retry: reason.may_pass(),
+                    retry: !is_final,
                     message,
                 };
                 PullReading::Failed {
