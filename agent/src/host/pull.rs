@@ -7,13 +7,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use berth_api::image_ref::{ImageRef, ImageRefError};
 use berth_api::node::{DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::bus::{Bus, BusError, Changes, PULL_UNIT_PREFIX};
-use super::failure;
+use super::failure::{self, Failure, Reason};
 use super::progress::ProgressReader;
 use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, Defeat, EXIT_EXEC, Spec, State};
@@ -166,6 +167,7 @@ impl Pulls {
         image: &DesiredImage,
         signed: bool,
     ) -> Result<(), HostError> {
+        let target = target(image)?;
         if let Some(pull) = self.find(bus, boot_id, Some(&image.digest)).await? {
             match (pull.state, pull.digest == image.digest) {
                 (PullState::Running, true) => return Ok(()),
@@ -184,11 +186,11 @@ impl Pulls {
         };
         self.write(&record)?;
         let progress = self.read_progress(&image.digest);
-        let started = match units::start(bus, &spec(image, signed, progress)).await {
+        let started = match units::start(bus, &spec(&image.digest, &target, signed, progress)).await {
             // systemd before 253 knows no `OpenFile`.
             Err(error) if progress && is_unknown_property(&error) => {
                 self.stop_reading();
-                units::start(bus, &spec(image, signed, false)).await
+                units::start(bus, &spec(&image.digest, &target, signed, false)).await
             }
             started => started,
         };
@@ -270,7 +272,23 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-fn spec(image: &DesiredImage, signed: bool, progress: bool) -> Spec {
+/// The reference that bootc gets: what was published, if it is a whole reference of the published digest.
+fn target(image: &DesiredImage) -> Result<String, HostError> {
+    let refused = |why: String| HostError::Tool(Failure::new(Reason::InvalidReference, &why));
+    let reference: ImageRef = image
+        .reference
+        .parse()
+        .map_err(|error: ImageRefError| refused(format!("spec.image.ref: {error}")))?;
+    if reference.digest() != Some(&image.digest) {
+        return Err(refused(format!(
+            "spec.image.ref {reference} is not of spec.image.digest {}; publish both anew",
+            image.digest
+        )));
+    }
+    Ok(reference.to_string())
+}
+
+fn spec(digest: &Digest, target: &str, signed: bool, progress: bool) -> Spec {
     let mut command = vec!["/usr/bin/bootc", "switch"];
     if signed {
         command.push("--enforce-container-sigpolicy");
@@ -278,17 +296,17 @@ fn spec(image: &DesiredImage, signed: bool, progress: bool) -> Spec {
     if progress {
         command.extend(["--progress-fd", "3"]);
     }
-    command.push(&image.reference);
+    command.extend(["--", target]);
     let owned = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     Spec {
-        name: unit_name(&image.digest),
+        name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
         command: owned(&command),
         then: Some(owned(&["/usr/bin/ostree", "admin", "lock-finalization"])),
         deadline: DEADLINE,
         stdout: None,
         stderr: Some(format!("{RUN_DIR}/pull.err")),
-        fd3: progress.then(|| fifo_name(&image.digest)),
+        fd3: progress.then(|| fifo_name(digest)),
         background: true,
     }
 }
@@ -317,7 +335,6 @@ fn explain(defeat: &Defeat, words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::failure::Reason;
 
     fn image() -> DesiredImage {
         let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48)).parse().unwrap();
@@ -332,14 +349,37 @@ mod tests {
     #[test]
     fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
         let image = image();
-        let plain = spec(&image, false, false);
+        let target = target(&image).unwrap();
+        let plain = spec(&image.digest, &target, false, false);
         assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
-        assert_eq!(plain.command, ["/usr/bin/bootc", "switch", &image.reference]);
+        assert_eq!(plain.command, ["/usr/bin/bootc", "switch", "--", &image.reference]);
         assert_eq!(plain.fd3, None);
-        let full = spec(&image, true, true);
+        let full = spec(&image.digest, &target, true, true);
         assert_eq!(full.fd3.as_deref(), Some("/run/berth/pull-0123456789abcdef.fifo"));
         let flags = ["--enforce-container-sigpolicy", "--progress-fd", "3"];
         assert_eq!(full.command[2..5], flags);
+    }
+
+    #[test]
+    fn only_a_whole_reference_of_the_published_digest_reaches_bootc() {
+        let good = image();
+        assert_eq!(target(&good).unwrap(), good.reference);
+        let other = format!("registry.example/os@sha256:{}", "9".repeat(64));
+        for reference in [
+            "",
+            "--transport=oci",
+            "registry.example/os:1",
+            "os@sha256:12",
+            other.as_str(),
+        ] {
+            let image = DesiredImage {
+                reference: reference.to_owned(),
+                ..image()
+            };
+            let error = target(&image).unwrap_err();
+            assert_eq!(error.reason(), "InvalidReference", "{reference}");
+            assert!(error.to_string().contains("spec.image"), "{error}");
+        }
     }
 
     #[test]

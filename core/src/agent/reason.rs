@@ -17,6 +17,8 @@ pub enum Reason {
     NotBootable,
     /// The image is for other machines.
     WrongArchitecture,
+    /// The reference that was published is none, or is not of the digest that was published with it.
+    InvalidReference,
     /// There is no bootc on the host.
     BootcMissing,
     /// The host's bootc is older than the oldest supported one.
@@ -61,6 +63,7 @@ impl Reason {
         Self::DiskFull,
         Self::NotBootable,
         Self::WrongArchitecture,
+        Self::InvalidReference,
         Self::BootcMissing,
         Self::BootcTooOld,
         Self::BootcFailed,
@@ -89,6 +92,7 @@ impl Reason {
             Self::DiskFull => "DiskFull",
             Self::NotBootable => "NotBootable",
             Self::WrongArchitecture => "WrongArchitecture",
+            Self::InvalidReference => "InvalidReference",
             Self::BootcMissing => "BootcMissing",
             Self::BootcTooOld => "BootcTooOld",
             Self::BootcFailed => "BootcFailed",
@@ -106,11 +110,6 @@ impl Reason {
             Self::HostToolTimedOut => "HostToolTimedOut",
             Self::HostToolFailed => "HostToolFailed",
         }
-    }
-
-    /// Whether the same image may succeed on the same host at a later try.
-    pub const fn may_pass(self) -> bool {
-        !matches!(self, Self::NotBootable | Self::WrongArchitecture)
     }
 }
 

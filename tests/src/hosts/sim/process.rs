@@ -361,7 +361,7 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
         match *argument {
             "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
             "--download-only" if settings.bootc_numbers() > (1, 16, 9) => switch.download_only = true,
-            "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}
+            "--" | "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}
             target if !target.starts_with('-') && switch.target.is_empty() => switch.target = target.to_owned(),
             other => return Err(other),
         }
