@@ -317,6 +317,7 @@ fn os(status: BootcStatus) -> Os {
             booted: host.booted,
             staged: host.staged,
             rollback: host.rollback,
+            rollback_queued: host.rollback_queued,
         })),
     }
 }

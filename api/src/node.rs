@@ -143,6 +143,10 @@ pub struct BootcNodeStatus {
     /// The deployment that a rollback would boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Deployment>,
+    /// True when the next boot takes that one: somebody has queued a rollback, or it was finalized and not booted. The
+    /// node is then neither rebooted by Berth nor called updated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rollback_queued: bool,
     /// State of the node in one word, for people. Derived from the rest; no decision reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,

@@ -205,6 +205,7 @@ fn os(seen: Option<Os>) -> HostOs {
             booted: deployment(os.booted, false),
             staged: (os.staged != 0).then(|| deployment(os.staged, os.locked)),
             rollback: None,
+            rollback_queued: false,
         }))
     })
 }

@@ -198,6 +198,8 @@ pub struct Deployments {
     pub staged: Option<Deployment>,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
+    /// The next boot takes that one: somebody has queued a rollback, or it was finalized and not booted.
+    pub rollback_queued: bool,
 }
 
 impl Os {
@@ -212,6 +214,11 @@ impl Os {
     /// Digest of what runs.
     pub fn booted(&self) -> Option<&Digest> {
         self.deployments()?.booted.digest.as_ref()
+    }
+
+    /// Says whether it is known that the next boot takes another deployment than the one that runs.
+    pub fn is_rollback_queued(&self) -> bool {
+        self.deployments().is_some_and(|d| d.rollback_queued)
     }
 
     /// The staged deployment.

@@ -9,7 +9,9 @@ use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::facts::{Deployments, Desired, Facts, Os};
-use crate::agent::step::{Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue};
+use crate::agent::step::{
+    Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
+};
 
 /// Input of a report beside the facts.
 #[derive(Debug, Clone)]
@@ -61,6 +63,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
             _ => vec![],
         },
         retry_token: facts.past.retry_token.clone(),
+        rollback_queued: facts.host.os.is_rollback_queued(),
         drain_seconds: facts.past.times.drain_seconds,
         reboot_seconds: facts.past.times.reboot_seconds,
         clock_synchronized: facts.host.clock_synchronized,
@@ -99,7 +102,9 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(WaitReason::NothingAsked | WaitReason::BerthsUnknown | WaitReason::OtherNode, _) => Phase::Idle,
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
-        Step::Wait(WaitReason::HostUnusable | WaitReason::FailedDigest, _) => Phase::Degraded,
+        Step::Wait(WaitReason::HostUnusable | WaitReason::FailedDigest | WaitReason::RollbackQueued, _) => {
+            Phase::Degraded
+        }
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(_) | Step::Lock => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
             Phase::Waiting
@@ -161,6 +166,9 @@ fn update_conditions(
     let runs = facts.host.os.booted() == Some(desired);
     let updated = match (runs, phase) {
         (true, Phase::Updated) => Verdict::yes("Updated", format!("runs {desired}")),
+        (true, _) if facts.host.os.is_rollback_queued() => {
+            Verdict::no("RollbackQueued", rollback_queued(facts).unwrap_or_default())
+        }
         (true, _) => Verdict::no("Proving", format!("runs {desired}, not given back yet")),
         (false, _) => match waiting_for(facts, holding, step) {
             Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
@@ -354,6 +362,9 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             trouble.reason,
             format!("{} (tried {attempts} times or more)", trouble.message),
         );
+    }
+    if let Some(message) = rollback_queued(facts) {
+        return Verdict::yes("RollbackQueued", message);
     }
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)

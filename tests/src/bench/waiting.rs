@@ -129,6 +129,7 @@ impl Waiting {
             booted: serde_json::from_value::<Deployment>(before)?,
             staged: Some(serde_json::from_value::<Deployment>(locked)?),
             rollback: None,
+            rollback_queued: false,
         }));
         Ok(())
     }

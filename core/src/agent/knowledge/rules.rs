@@ -19,6 +19,7 @@
 //! | reboot asked for, refused | anew | | | asked, blocked | |
 //! | three failed unlocks; a commit taken back | | anew | | blocked | |
 //! | rest, in a turn | | anew | | | |
+//! | rest while a rollback is queued | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
 //! | sign of life | unknown; in a turn anew | anew | | | |
 //! | 30 s with a host that cannot be used | anew | | | | |
@@ -335,7 +336,7 @@ impl Knowledge {
             WaitReason::ForeignBerth | WaitReason::OtherNode | WaitReason::Excluded => {
                 self.cluster_node = ClusterNode::Unread;
             }
-            WaitReason::Rebooting | WaitReason::NoBerth => self.fresh = false,
+            WaitReason::Rebooting | WaitReason::NoBerth | WaitReason::RollbackQueued => self.fresh = false,
             // It may take days. What was drained before that says nothing of the pods that are there afterwards; and a
             // drain that has yet to begin is not overdue.
             WaitReason::Revoked | WaitReason::WindowClosed | WaitReason::Inhibited => {

@@ -35,6 +35,7 @@ fn os(staged: Option<Deployment>) -> Os {
         booted: deployment(1, false),
         staged,
         rollback: None,
+        rollback_queued: false,
     }))
 }
 

@@ -13,7 +13,9 @@ use berth_api::seeded::Bug;
 
 use super::idle::stage;
 use super::way::{self, Ahead, await_reboot, inhibited, is_inhibited};
-use super::{LOOK_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason, settle};
+use super::{
+    LOOK_AGAIN, LOOK_HOST_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason, settle,
+};
 use crate::agent::facts::{Desired, Facts, Member, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
@@ -94,6 +96,10 @@ fn see(facts: &Facts) -> Option<Step> {
 fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
     let booted = facts.host.os.booted();
     let proof = if booted == Some(&holding.target) {
+        if facts.host.os.is_rollback_queued() {
+            // The next boot leads away from it.
+            return Proof::NotYet(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
+        }
         Proof::Target
     } else if booted.is_some() && booted == holding.from.as_ref() {
         Proof::From

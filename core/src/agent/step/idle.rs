@@ -8,7 +8,7 @@ use berth_api::digest::Digest;
 use berth_api::node::{DesiredImage, Staging};
 use berth_api::seeded::Bug;
 
-use super::{LOOK_SELDOM, Step, WaitReason, closed_window, is_inhibited, settle};
+use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, is_inhibited, settle};
 use crate::agent::facts::{Facts, Member, Os};
 
 /// No pool has the node, as far as is known now: nothing is done but to keep locked what Berth itself staged (I3, I12).
@@ -58,6 +58,8 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         // I3: what is staged is not desired, since what is desired runs.
         return match deployments.staged {
             Some(_) => Step::Unstage,
+            None if deployments.rollback_queued && !facts.host.fresh => Step::LookAtHost,
+            None if deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN)),
             None => Step::Wait(WaitReason::Updated, None),
         };
     }
@@ -106,6 +108,12 @@ fn is_for(offer: &Offer, desired: &Digest) -> bool {
 fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
         return Step::Wait(WaitReason::BackingOff, Some(left));
+    }
+    if facts.host.os.is_rollback_queued() {
+        return match facts.host.fresh {
+            true => Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)),
+            false => Step::LookAtHost,
+        };
     }
     if is_inhibited(facts) {
         return Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM));

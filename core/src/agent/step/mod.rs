@@ -19,7 +19,7 @@ use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
 
 pub(crate) use self::way::{blockers, closed_window, overdue};
-pub use self::way::{inhibited, is_inhibited};
+pub use self::way::{inhibited, is_inhibited, rollback_queued};
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past};
 
 /// Time within which a requested reboot must begin; after that it counts as blocked.
@@ -30,6 +30,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub const REBOOT_AGAIN: Duration = Duration::from_secs(60);
 /// Time between two looks at something that only others can change, while nothing announces it.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
+/// Time between two looks at the host's deployments, while only others can change them.
+const LOOK_HOST_AGAIN: Duration = Duration::from_secs(30);
 /// Time between two looks at a Node that is not Ready yet, soon after a boot.
 const READY_AGAIN: Duration = Duration::from_millis(100);
 
@@ -134,6 +136,8 @@ pub enum WaitReason {
     OtherNode,
     /// The node runs what it should.
     Updated,
+    /// The node runs what it should, and its next boot would take another deployment.
+    RollbackQueued,
     /// The image is not resolved.
     Unresolved,
     /// The host cannot be updated.

@@ -113,13 +113,33 @@ pub(crate) fn blockers(facts: &Facts) -> String {
     format!("after {}s still there: {}", timeout.as_secs(), who.join("; "))
 }
 
-/// A reboot would be refused, or would come in the way of one that somebody else has planned.
+/// A reboot would be refused, or would come in the way of one that somebody else has planned, or would not boot what is
+/// staged alone.
 pub fn is_inhibited(facts: &Facts) -> bool {
-    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled
+    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || facts.host.os.is_rollback_queued()
+}
+
+/// Deployment that the next boot takes in place of the one that runs, for people; `None` when there is none.
+pub fn rollback_queued(facts: &Facts) -> Option<String> {
+    let rollback = facts
+        .host
+        .os
+        .deployments()
+        .filter(|d| d.rollback_queued)?
+        .rollback
+        .as_ref();
+    let what = rollback.and_then(|d| d.digest.as_ref());
+    let what = what.map_or_else(|| "another deployment".to_owned(), ToString::to_string);
+    Some(format!(
+        "the next boot takes {what} in place of what runs: run `bootc rollback` on the host to take that back, or reboot it"
+    ))
 }
 
 /// Inhibitors, for people.
 pub fn inhibited(facts: &Facts) -> String {
+    if let Some(why) = rollback_queued(facts) {
+        return why;
+    }
     let mut who = facts.host.inhibitors.clone();
     if facts.host.shutdown_scheduled {
         who.push("a shutdown that is scheduled for later".to_owned());

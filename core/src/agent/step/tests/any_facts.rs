@@ -9,11 +9,13 @@ fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
 }
 
 fn any_os() -> impl Strategy<Value = Os> {
-    let known = (1u8..4, any_deployment()).prop_map(|(booted, staged)| {
+    let queued = prop::bool::weighted(0.1);
+    let known = (1u8..4, any_deployment(), queued).prop_map(|(booted, staged, rollback_queued)| {
         Os::Bootc(Box::new(Deployments {
             booted: deployment(booted, false),
             staged,
             rollback: None,
+            rollback_queued,
         }))
     });
     prop_oneof![
@@ -163,6 +165,10 @@ fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
             .is_some_and(|d| d.booted.digest != held.from)
 }
 
+fn is_rollback_queued(facts: &Facts) -> bool {
+    facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
+}
+
 /// Says whether the running image is known, and the Node is Ready under it.
 fn is_proven(facts: &Facts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
@@ -213,7 +219,7 @@ proptest! {
             prop_assert_eq!(staged.locked, next == Step::Unlock);
             prop_assert!(facts.past.is_complete(&held.target));
             prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
-            prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts));
+            prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts) && !is_rollback_queued(&facts));
             prop_assert!(facts.fenced, "what may take the licence back has lost");
             let node = facts.cluster_node.get().unwrap();
             prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done, "a licence may be old");
@@ -243,6 +249,7 @@ proptest! {
             prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest) && facts.past.is_complete(digest));
             prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
             prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
+            prop_assert!(!is_rollback_queued(&facts));
             prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
         }
         match next {
@@ -318,6 +325,8 @@ proptest! {
         }
         if let Step::Release(_, outcome, _) = next {
             prop_assert_eq!(outcome == Outcome::Updated, is_proven(&facts, held) && facts.host.os.booted() == Some(&held.target));
+            let kept = outcome != Outcome::Updated || is_excluded(&facts) || !is_rollback_queued(&facts);
+            prop_assert!(kept, "the next boot leads away from what is called updated");
             prop_assert!(outcome != Outcome::Failed || (unproven && held.phase == HoldPhase::Committed));
         }
     }

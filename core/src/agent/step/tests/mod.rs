@@ -70,6 +70,7 @@ fn facts() -> Facts {
         booted: deployment(1, false),
         staged: Some(deployment(2, true)),
         rollback: None,
+        rollback_queued: false,
     };
     Facts {
         node: NodeName::from("n1"),
@@ -128,6 +129,7 @@ fn os(facts: &mut Facts, booted: u8, staged: Option<Deployment>) {
         booted: deployment(booted, false),
         staged,
         rollback: None,
+        rollback_queued: false,
     }));
 }
 

@@ -50,6 +50,24 @@ fn what_keeps_a_stuck_holder_from_going_on_is_told() {
 }
 
 #[test]
+fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
+    let mut facts = facts();
+    facts.host.os = Os::Bootc(Box::new(Deployments {
+        booted: deployment(2, false),
+        staged: None,
+        rollback: Some(deployment(1, false)),
+        rollback_queued: true,
+    }));
+    assert!(status(&facts).rollback_queued);
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True RollbackQueued the next boot takes sha256:0101"),
+        "{degraded}"
+    );
+    assert!(told(&facts, types::UPDATED).starts_with("False RollbackQueued"));
+}
+
+#[test]
 fn the_phase_tells_a_boot_to_be_proven_from_one_to_be_left() {
     let phase = |facts: &Facts| status(facts).phase.unwrap();
     assert_eq!(phase(&with(&taken())), Phase::Draining);

@@ -386,6 +386,38 @@ fn a_node_that_runs_the_content_is_left_alone() {
     assert_eq!(step(&f), Step::Wait(WaitReason::Updated, None));
 }
 
+/// Somebody queued a rollback, or an image was finalized and not booted.
+#[test]
+fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated() {
+    let queued = |mut facts: Facts| {
+        if let Os::Bootc(deployments) = &mut facts.host.os {
+            deployments.rollback_queued = true;
+        }
+        facts
+    };
+    let mut updated = facts();
+    os(&mut updated, 2, None);
+    let mut updated = queued(updated);
+    let waits = Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
+    assert_eq!(step(&updated), waits);
+    updated.host.fresh = false;
+    assert_eq!(step(&updated), Step::LookAtHost);
+    let mut offer = queued(facts());
+    offer.berths = Some(vec![offered(2, "u1")]);
+    assert_eq!(step(&offer), Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)));
+    offer.host.fresh = false;
+    assert_eq!(step(&offer), Step::LookAtHost);
+    let mut turn = queued(with(&taken()));
+    turn.drain.done = true;
+    match step(&turn) {
+        Step::Release(_, Outcome::RebootBlocked, why) => assert!(why.contains("bootc rollback"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    turn.berths = Some(vec![committed()]);
+    assert_eq!(step(&turn), Step::Uncommit(committed()));
+    assert_eq!(step(&queued(rebooted(&committed(), 2))), waits, "not proven");
+}
+
 #[test]
 fn a_node_that_leaves_is_undone_and_keeps_what_others_staged() {
     let mut f = facts();
