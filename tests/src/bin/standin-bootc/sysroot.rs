@@ -119,7 +119,10 @@ impl Sysroot {
 
     /// The text of a deployment's origin file.
     pub(crate) fn origin(&self, deployment: &Deployment) -> Result<String> {
-        let path = self.root_of(deployment).with_added_extension("origin");
+        // The deployment's name ends in `.0`, which is no extension to replace.
+        let mut path = self.root_of(deployment).into_os_string();
+        path.push(".origin");
+        let path = PathBuf::from(path);
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     }
 
