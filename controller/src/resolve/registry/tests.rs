@@ -70,11 +70,11 @@ async fn answer(mut stream: TcpStream, pages: Arc<BTreeMap<String, Page>>, sent:
     let head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n{}\r\n", page.status, page.header);
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(&page.body).await.unwrap();
-    while page.endless {
-        match stream.write(&[b' '; 1 << 16]).await {
-            Ok(more) => drop(sent.fetch_add(more, Ordering::Relaxed)),
-            Err(_) => return,
-        }
+    if !page.endless {
+        return;
+    }
+    while let Ok(more) = stream.write(&[b' '; 1 << 16]).await {
+        sent.fetch_add(more, Ordering::Relaxed);
     }
 }
 
