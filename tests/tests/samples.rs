@@ -18,9 +18,16 @@ use serde_json::Value;
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 const ETCD: &str = "node-role.kubernetes.io/etcd";
 
-/// Labels that installers put on nodes, beside those of the kubelet, and the sample pool that such a node belongs to.
-/// Read in the sources of kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine Config Operator.
-const NODES: [(&str, &[(&str, &str)], Option<&str>); 10] = [
+/// A kind of node: its labels beside those of the kubelet, and the sample pool that it belongs to.
+type Kind = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    Option<&'static str>,
+);
+
+/// Labels that installers put on nodes, read in the sources of kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine
+/// Config Operator.
+const NODES: [Kind; 10] = [
     ("kubeadm's worker", &[], Some("workers")),
     (
         "kubeadm's control plane node",
