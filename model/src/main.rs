@@ -131,14 +131,14 @@ fn tell(found: &Found) {
 
 fn show(world: &World, outcome: &Outcome) {
     println!(
-        "{:<10} {:>9} states  depth {:>3}  {:>5.1} s  {} moves, fair within {} rounds{}",
+        "{:<10} depth {:>3}  {:>5.1} s  {} moves, fair within {} rounds{}  {} states",
         world.name,
-        outcome.states,
         outcome.depth,
         outcome.took.as_secs_f64(),
         outcome.moves,
         outcome.rounds,
         if outcome.complete { "" } else { "  CUT OFF" },
+        outcome.states,
     );
     if let Some(found) = &outcome.found {
         println!("  BROKEN: {} after {} moves", found.broken.0, found.history.len());
