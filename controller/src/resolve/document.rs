@@ -74,10 +74,11 @@ pub(super) fn manifest(bytes: &[u8]) -> Result<Document, ResolveError> {
     })
 }
 
-/// The Linux images of an index, the first for each architecture. Other entries of builders, such as attestations with
-/// the platform `unknown`, are left out.
+/// The Linux images of an index, the first for each architecture that all machines of that architecture run. Other entries
+/// of builders, such as attestations with the platform `unknown`, are left out.
 fn platforms(entries: Vec<ImageIndexEntry>) -> Result<Vec<PlatformDigest>, ResolveError> {
     let mut platforms: Vec<PlatformDigest> = vec![];
+    let mut special = vec![];
     for entry in entries {
         let Some(platform) = entry.platform.filter(|p| p.os.to_string() == "linux") else {
             continue;
@@ -87,18 +88,55 @@ fn platforms(entries: Vec<ImageIndexEntry>) -> Result<Vec<PlatformDigest>, Resol
         if known || !is_architecture(&architecture) || platforms.len() >= MAX_PLATFORMS {
             continue;
         }
+        if !is_baseline(&architecture, platform.variant.as_deref()) {
+            special.push((architecture, platform.variant.unwrap_or_default()));
+            continue;
+        }
         platforms.push(PlatformDigest {
             architecture,
             digest: digest(&entry.digest)?,
         });
     }
-    if platforms.is_empty() {
-        return Err(ResolveError::new(
+    special.retain(|(architecture, _)| platforms.iter().all(|p| p.architecture != *architecture));
+    let special: Vec<_> = special
+        .iter()
+        .map(|(architecture, variant)| shown(architecture, variant))
+        .collect();
+    match (platforms.is_empty(), special.is_empty()) {
+        (true, true) => Err(ResolveError::new(
             ResolveReason::NoSuchPlatform,
             "the index names no image for linux",
-        ));
+        )),
+        (true, false) => Err(ResolveError::new(
+            ResolveReason::NoSuchPlatform,
+            format!(
+                "the index has images only for {}, which not every machine of that architecture runs; add one without a variant",
+                special.join(", ")
+            ),
+        )),
+        (false, some_left_out) => {
+            if !some_left_out {
+                tracing::warn!(
+                    variants = special.join(", "),
+                    "not every machine runs these images; nobody is given them"
+                );
+            }
+            Ok(platforms)
+        }
     }
-    Ok(platforms)
+}
+
+fn shown(architecture: &str, variant: &str) -> String {
+    format!("{architecture}/{variant}").chars().take(80).collect()
+}
+
+/// Says whether every machine of that architecture runs an image of that variant.
+fn is_baseline(architecture: &str, variant: Option<&str>) -> bool {
+    match (architecture, variant) {
+        (_, None | Some("")) | ("amd64", Some("v1")) | ("arm64", Some("v8")) => true,
+        // Of the others nobody ever built an index with more than one variant for hosts.
+        (architecture, Some(_)) => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
+    }
 }
 
 fn is_architecture(text: &str) -> bool {
@@ -157,6 +195,41 @@ mod tests {
             .collect();
         assert_eq!(found, [("amd64", hex('a')), ("arm64", hex('b'))]);
         assert_eq!(version.as_deref(), Some("9.4"));
+    }
+
+    #[test]
+    fn what_not_every_machine_runs_is_given_to_nobody() {
+        let found = |entries: &[(char, &str, Option<&str>)]| {
+            let entry = |(c, arch, variant): &(char, &str, Option<&str>)| {
+                let mut platform = serde_json::json!({"architecture": arch, "os": "linux"});
+                if let Some(variant) = variant {
+                    platform["variant"] = (*variant).into();
+                }
+                serde_json::json!({"mediaType": TYPE, "size": 1, "digest": hex(*c), "platform": platform})
+            };
+            let entries: Vec<_> = entries.iter().map(entry).collect();
+            let index = serde_json::json!({"schemaVersion": 2, "manifests": entries});
+            match manifest(index.to_string().as_bytes()) {
+                Ok(Document::Index { platforms, .. }) => {
+                    Ok(platforms.into_iter().map(|p| p.digest.to_string()).collect())
+                }
+                Ok(Document::Image { .. }) => panic!(),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let baseline: Result<Vec<String>, String> = Ok(vec![hex('b')]);
+        assert_eq!(found(&[('a', "amd64", Some("v3")), ('b', "amd64", None)]), baseline);
+        assert_eq!(
+            found(&[('b', "amd64", Some("v1")), ('a', "amd64", Some("v3"))]),
+            baseline
+        );
+        assert_eq!(found(&[('b', "arm64", Some("v8"))]), baseline);
+        assert_eq!(found(&[('a', "amd64", Some("v3")), ('b', "arm64", None)]), baseline);
+        let refused = found(&[('a', "amd64", Some("v3"))]).unwrap_err();
+        assert!(
+            refused.contains("NoSuchPlatform") && refused.contains("amd64/v3"),
+            "{refused}"
+        );
     }
 
     #[test]
