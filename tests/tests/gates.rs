@@ -35,7 +35,7 @@ fn options(hosts: usize) -> ClusterOptions {
 
 #[tokio::test]
 async fn gates() -> Result<()> {
-    let cluster = Cluster::start(options(25)).await?;
+    let cluster = Cluster::start(options(27)).await?;
     let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
     let pause = part("pause", 1..=3).await?;
     let window = part("window", 4..=4).await?;
@@ -46,8 +46,8 @@ async fn gates() -> Result<()> {
     let zones = part("zones", 14..=17).await?;
     let budget = part("budget", 18..=21).await?;
     let splay = part("splay", 22..=22).await?;
-    let short = part("short", 23..=23).await?;
-    let halt = part("halt", 24..=25).await?;
+    let short = part("short", 23..=25).await?;
+    let halt = part("halt", 26..=27).await?;
     together(
         &cluster,
         vec![

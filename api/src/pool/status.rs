@@ -196,7 +196,7 @@ pub enum WaveState {
     Done,
 }
 
-/// Medians of what the members measured, in seconds.
+/// Medians of what the members measured, in seconds; known once three members have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {

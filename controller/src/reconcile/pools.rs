@@ -151,6 +151,7 @@ fn status(
         resolution: resolution.verdict,
         paused: object.spec.paused(),
         gates: findings.gates.get(&pool.name),
+        reboot_timeout: object.spec.reboot_timeout(),
         retry_token: object.spec.retry_token(),
         excluded: findings
             .membership

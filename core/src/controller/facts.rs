@@ -4,7 +4,7 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures};
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, DigestFailures};
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
 use jiff::Timestamp;
@@ -112,13 +112,34 @@ impl Pool {
         status.failures.iter().map(|f| (f.digest.clone(), nodes(f))).collect()
     }
 
+    /// Time after which a reboot counts as failed.
+    fn reboot_timeout(&self) -> Duration {
+        let object = self.object.as_ref();
+        object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())
+    }
+
+    /// Expected length of a drain and a reboot of a node that measured these. One slow turn must not shut it out of its
+    /// windows for ever: what the pool needs is as much as it may need, too.
+    fn estimate_of(&self, report: &Report) -> Estimate {
+        let expected = self.estimate();
+        let capped = |own: Option<Duration>, expected: Duration| match (own, expected) {
+            (Some(own), Duration::ZERO) => own,
+            (Some(own), expected) => own.min(expected),
+            (None, expected) => expected,
+        };
+        Estimate {
+            drain: capped(report.drain, expected.drain),
+            reboot: capped(report.reboot, expected.reboot).min(self.reboot_timeout()),
+        }
+    }
+
     /// Expected length of a drain and a reboot in this pool, as far as it is known.
     pub fn estimate(&self) -> Estimate {
         let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
         let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
         Estimate {
             drain: seconds(medians.drain_seconds),
-            reboot: seconds(medians.reboot_seconds),
+            reboot: seconds(medians.reboot_seconds).min(self.reboot_timeout()),
         }
     }
 
@@ -388,7 +409,6 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
         .and_then(|s| node.labels.get(s.zone_key()))
         .cloned()
         .unwrap_or_default();
-    let expected = pool.estimate();
     Some(Member {
         name: node.name.clone(),
         uid: node.uid.clone(),
@@ -414,14 +434,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
         zone,
         control_plane: None,
         clock_synchronized: report.clock_synchronized,
-        estimate: Estimate {
-            // One slow drain must not shut the node out of its windows for ever.
-            drain: report.drain.map_or(expected.drain, |own| match expected.drain {
-                Duration::ZERO => own,
-                median => own.min(median),
-            }),
-            reboot: report.reboot.unwrap_or(expected.reboot),
-        },
+        estimate: pool.estimate_of(report),
     })
 }
 

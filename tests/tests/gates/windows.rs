@@ -280,9 +280,14 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
 }
 
 pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
-    let node = part.node(1);
-    // How long a turn takes here is measured.
-    part.host(1).settings(|s| s.reboot_time = Duration::from_secs(8));
+    let nodes = [1, 2, 3].map(|n| part.node(n));
+    let rebooting_takes = |seconds| {
+        for n in 1..=3 {
+            part.host(n).settings(|s| s.reboot_time = Duration::from_secs(seconds));
+        }
+    };
+    // How long a turn takes here is measured: three measurements tell.
+    rebooting_takes(8);
     let v2 = part.roll_to("2.0.0", json!({})).await?;
     part.until_all_run(&v2, LONG).await?;
     part.until("the reboot is measured", SOON, || async {
@@ -294,10 +299,10 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
             .is_some_and(|s| s >= 8))
     })
     .await?;
-    part.host(1).settings(|s| s.reboot_time = Duration::from_secs(1));
+    rebooting_takes(1);
     let v3 = part.roll_to("3.0.0", json!({ "paused": true })).await?;
     part.until("the next image is staged", SOON, || async {
-        Ok(part.status().await?.nodes.staged == 1)
+        Ok(part.status().await?.nodes.staged == 3)
     })
     .await?;
     // Open for eight more seconds today, and for three in a year.
@@ -316,7 +321,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
     part.rollout(rollout).await?;
     part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
         .await?;
-    part.until_waiting(&[node], "WindowTooShort", "would outlast this one", SOON)
+    part.until_waiting(&nodes, "WindowTooShort", "would outlast this one", SOON)
         .await?;
     part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON)
         .await?;
@@ -334,7 +339,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         .filter(|holder| holder.starts_with("offered:"))
         .count();
     ensure!(
-        offers == 1,
+        offers == 3,
         "nobody was offered a berth but for the first image: {:?}",
         part.ever(0)?
     );

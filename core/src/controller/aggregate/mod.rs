@@ -52,6 +52,8 @@ pub struct Facts<'a> {
     pub paused: bool,
     /// The gates of the pool.
     pub gates: Option<&'a Gates>,
+    /// `rollout.rebootTimeout`
+    pub reboot_timeout: Duration,
     /// `rollout.retryToken`
     pub retry_token: &'a str,
     /// Number of nodes that would be members and are excluded.
@@ -197,7 +199,10 @@ fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     all.into_iter().take(MAX_DIGESTS).map(one).collect()
 }
 
-/// Medians of what the members measured.
+/// Number of measurements that a median is made of at least: one slow reboot tells nothing of the next one.
+const MEASUREMENTS: usize = 3;
+
+/// Medians of what the members measured. A node that was repaired for a day has not rebooted for a day.
 fn durations(facts: &Facts<'_>) -> PhaseDurations {
     let reports = || {
         facts
@@ -207,13 +212,20 @@ fn durations(facts: &Facts<'_>) -> PhaseDurations {
     };
     PhaseDurations {
         drain_seconds: median(reports().filter_map(|r| r.drain).collect()),
-        reboot_seconds: median(reports().filter_map(|r| r.reboot).collect()),
+        reboot_seconds: median(
+            reports()
+                .filter_map(|r| r.reboot)
+                .map(|took| took.min(facts.reboot_timeout))
+                .collect(),
+        ),
     }
 }
 
 fn median(mut durations: Vec<Duration>) -> Option<u32> {
     durations.sort_unstable();
-    let middle = durations.get(durations.len() / 2)?;
+    let middle = durations
+        .get(durations.len() / 2)
+        .filter(|_| durations.len() >= MEASUREMENTS)?;
     u32::try_from(middle.as_secs()).ok()
 }
 

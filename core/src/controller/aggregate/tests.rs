@@ -120,6 +120,27 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
 }
 
 #[test]
+fn one_slow_reboot_is_no_measure_of_the_next() {
+    let measured = |minutes: &[u64]| {
+        let reboot = |m: &u64| Report {
+            reboot: Some(Duration::from_secs(m * 60)),
+            ..Report::default()
+        };
+        let names = ["n1", "n2", "n3", "n4"];
+        let members = names.iter().zip(minutes).map(|(name, m)| up(name, reboot(m)));
+        case(members.collect()).status().phase_durations.reboot_seconds
+    };
+    assert_eq!(measured(&[24 * 60]), None);
+    assert_eq!(measured(&[24 * 60, 2]), None);
+    assert_eq!(measured(&[24 * 60, 2, 3]), Some(180));
+    assert_eq!(
+        measured(&[24 * 60, 24 * 60, 3]),
+        Some(900),
+        "never longer than rebootTimeout"
+    );
+}
+
+#[test]
 fn a_lease_that_lost_its_label_is_named() {
     let mut case = case(vec![]);
     case.name_taken = Some("p-0");
@@ -156,6 +177,7 @@ impl Case {
             resolution: None,
             paused: self.paused,
             gates: None,
+            reboot_timeout: Duration::from_secs(900),
             retry_token: "",
             excluded: 0,
             deleting: false,
@@ -452,6 +474,7 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             resolution: None,
             paused: false,
             gates: None,
+            reboot_timeout: Duration::from_secs(900),
             retry_token: "",
             excluded: 0,
             deleting: false,

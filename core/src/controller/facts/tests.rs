@@ -160,3 +160,28 @@ fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
     let terms = &terms[&"a".into()];
     assert!(terms.unresolved && terms.target.is_some());
 }
+
+#[test]
+fn a_node_is_expected_to_take_no_longer_than_its_pool_or_its_timeout() {
+    let minutes = |m: u64| Duration::from_secs(m * 60);
+    let estimate = |median: Option<u32>, own: Option<u64>| {
+        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
+        status.phase_durations.reboot_seconds = median;
+        let report = Report {
+            reboot: own.map(minutes),
+            ..Report::default()
+        };
+        pool.estimate_of(&report).reboot
+    };
+    assert_eq!(estimate(None, Some(2)), minutes(2));
+    assert_eq!(estimate(None, Some(24 * 60)), minutes(15), "it was repaired");
+    assert_eq!(estimate(Some(180), Some(10)), minutes(3));
+    assert_eq!(estimate(Some(180), Some(2)), minutes(2));
+    assert_eq!(estimate(Some(180), None), minutes(3));
+    assert_eq!(
+        estimate(Some(86_400), None),
+        minutes(15),
+        "as an older controller told it"
+    );
+}
