@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::leader::{Leadership, Lost};
+use crate::store::PAGE;
 
 /// Field manager of the controller's server-side apply.
 const MANAGER: &str = "berth-controller";
@@ -153,10 +154,16 @@ impl Kube {
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let params = ListParams::default().labels(label);
-        within(DEADLINE, api.list(&params))
-            .await
-            .map(|list: ObjectList<K>| list.items)
+        let (mut params, mut items) = (ListParams::default().labels(label).limit(PAGE), vec![]);
+        loop {
+            let page: ObjectList<K> = within::<_, _, CallError>(DEADLINE, api.list(&params)).await?;
+            items.extend(page.items);
+            // All pages show the same moment.
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(items);
+            }
+        }
     }
 
     /// POST.

@@ -28,6 +28,8 @@ use serde::de::DeserializeOwned;
 use crate::news::WakeQueue;
 use crate::time;
 
+/// Objects of one answer to a list.
+pub const PAGE: u32 = 500;
 /// A watch on which nothing came for so long hangs. An API server sends a bookmark on each about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
@@ -132,7 +134,7 @@ impl Store {
     /// Starts the watches. They run until the runtime ends, and list again by themselves after errors.
     pub fn watch(client: &Client, namespace: &str) -> Self {
         let store = Self::default();
-        let config = || watcher::Config::default().page_size(50);
+        let config = || watcher::Config::default().page_size(PAGE);
         let berths = config().labels(keys::LABEL_POOL);
         store.follow(
             client,

@@ -49,8 +49,13 @@ impl Reconciler {
         berths: &Berths,
         now: Moment,
     ) -> Result<BTreeSet<NodeUid>, Lost> {
-        let mut gone = BTreeSet::new();
-        for (uid, name) in facts::missing_nodes(snapshot, &berths.occupied) {
+        let missing = facts::missing_nodes(snapshot, &berths.occupied);
+        let mut gone = std::mem::take(&mut self.memory.gone);
+        gone.retain(|uid| missing.contains_key(uid));
+        for (uid, name) in missing {
+            if gone.contains(&uid) {
+                continue;
+            }
             let key = format!("node/{name}");
             if !self.memory.backoffs.ready(&key, now) {
                 continue;
@@ -69,6 +74,7 @@ impl Reconciler {
                 gone.insert(uid);
             }
         }
+        self.memory.gone.clone_from(&gone);
         Ok(gone)
     }
 

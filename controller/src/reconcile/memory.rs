@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::PoolName;
+use berth_api::{NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::gates::Keeper;
@@ -17,6 +17,8 @@ use crate::backoff::Backoffs;
 pub(super) struct Memory {
     /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
     pub(super) in_doubt: BTreeSet<String>,
+    /// Node UIDs that something still refers to, and that a live read has shown to exist no more. A UID never comes back.
+    pub(super) gone: BTreeSet<NodeUid>,
     /// Time since when a BootcNode (by UID) has been asked to release its node.
     pub(super) asked: BTreeMap<String, Moment>,
     /// Time when a pool's status was last written.
