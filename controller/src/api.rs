@@ -132,7 +132,14 @@ impl Kube {
     /// Makes a write, with a deadline before another controller can lead.
     async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
         let left = self.leadership.check()?;
-        within(left.min(DEADLINE), request).await
+        let answer = within(left.min(DEADLINE), request).await;
+        self.beat();
+        answer
+    }
+
+    /// Notes that the passes go on.
+    pub fn beat(&self) {
+        self.leadership.beat();
     }
 
     /// GET, from storage. `None`: it does not exist.
@@ -143,7 +150,9 @@ impl Kube {
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        within(DEADLINE, api.get_opt(name)).await
+        let answer = within(DEADLINE, api.get_opt(name)).await;
+        self.beat();
+        answer
     }
 
     /// LIST by label, from storage.
@@ -157,6 +166,7 @@ impl Kube {
         let (mut params, mut items) = (ListParams::default().labels(label).limit(PAGE), vec![]);
         loop {
             let page: ObjectList<K> = within::<_, _, CallError>(DEADLINE, api.list(&params)).await?;
+            self.beat();
             items.extend(page.items);
             // All pages show the same moment.
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());

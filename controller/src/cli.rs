@@ -116,9 +116,13 @@ pub struct Cli {
     /// Address on which metrics are served for Prometheus, as /metrics: HOST:PORT, or :PORT for every address. Empty:
     /// none.
     ///
-    /// /healthz beside it answers ok while the process is alive. A controller that waits for leadership serves both.
+    /// A controller that waits for leadership serves them too.
     #[arg(long, value_name = "ADDRESS", env = "BERTH_METRICS_ADDRESS", default_value = "")]
     pub metrics_address: String,
+
+    /// Address on which /healthz answers ok while the controller works: HOST:PORT, or :PORT for every address. Empty: none.
+    #[arg(long, value_name = "ADDRESS", env = "BERTH_HEALTH_ADDRESS", default_value = "")]
+    pub health_address: String,
 
     /// Take this machine's clock for synchronised, whatever its kernel says.
     ///
@@ -203,7 +207,7 @@ mod tests {
     #[test]
     fn nothing_is_served_and_no_clock_is_trusted_unasked() {
         let cli = parse(&[]).unwrap();
-        assert!(cli.metrics_address.is_empty() && !cli.trust_clock);
+        assert!(cli.metrics_address.is_empty() && cli.health_address.is_empty() && !cli.trust_clock);
         let cli = parse(&["--metrics-address=:8080", "--trust-clock"]).unwrap();
         assert!(cli.metrics_address == ":8080" && cli.trust_clock);
     }

@@ -12,6 +12,7 @@ pub mod events;
 pub mod leader;
 pub mod metrics;
 pub mod news;
+pub mod pulse;
 pub mod readyz;
 pub mod reconcile;
 pub mod resolve;

@@ -8,7 +8,8 @@ use berth_controller::cli::Cli;
 use berth_controller::clock::Clock;
 use berth_controller::events::Events;
 use berth_controller::leader::Candidate;
-use berth_controller::metrics::{self, Metrics};
+use berth_controller::metrics::{self, Metrics, Page};
+use berth_controller::pulse::Pulse;
 use berth_controller::readyz::Readyz;
 use berth_controller::reconcile::{Outside, Reconciler};
 use berth_controller::resolve::{RegistryConfig, Resolver};
@@ -46,14 +47,23 @@ async fn config(cli: &Cli) -> anyhow::Result<Config> {
     })
 }
 
-/// Serves the metrics from now on, also while another controller leads.
-async fn serve_metrics(cli: &Cli) -> anyhow::Result<Metrics> {
-    let metrics = Metrics::default();
-    if !cli.metrics_address.is_empty() {
-        let listener = metrics::listen(&cli.metrics_address).await?;
-        tokio::spawn(metrics::serve(listener, metrics.clone()));
+/// Serves the metrics and the probe from now on, also while another controller leads.
+async fn serve(cli: &Cli, metrics: &Metrics, pulse: &Pulse) -> anyhow::Result<()> {
+    let pages = [
+        (
+            "--metrics-address",
+            &cli.metrics_address,
+            Page::Metrics(metrics.clone()),
+        ),
+        ("--health-address", &cli.health_address, Page::Health(pulse.clone())),
+    ];
+    for (option, address, page) in pages {
+        if !address.is_empty() {
+            let listener = metrics::listen(option, address).await?;
+            tokio::spawn(metrics::serve(listener, page));
+        }
     }
-    Ok(metrics)
+    Ok(())
 }
 
 fn registries(cli: &Cli) -> anyhow::Result<RegistryConfig> {
@@ -76,7 +86,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     let registries = registries(&cli)?;
     let config = config(&cli).await?;
     let client = client::client(api::settled(config.clone(), api::SILENCE))?;
-    let metrics = serve_metrics(&cli).await?;
+    let (metrics, pulse) = (Metrics::default(), Pulse::default());
+    serve(&cli, &metrics, &pulse).await?;
     let identity = identity(&cli);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -89,7 +100,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     tokio::pin!(stopped);
 
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespace = %cli.namespace, "berth-controller starts");
-    let candidate = Candidate::new(client.clone(), &cli.namespace, identity.clone(), timing);
+    let candidate = Candidate::new(client.clone(), &cli.namespace, identity.clone(), timing, pulse);
     let (leadership, lease) = tokio::select! {
         won = candidate.acquire() => won,
         signal = &mut stopped => {

@@ -21,6 +21,8 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::pulse::Pulse;
+
 /// Requests answered at once.
 const CONNECTIONS: usize = 8;
 /// Longest time that a client may take for its request, and for its answer.
@@ -176,12 +178,12 @@ impl Metrics {
     }
 }
 
-/// Listens on the address of the command line. `:PORT` is every address of this machine.
+/// Listens on the address that this option of the command line gives. `:PORT` is every address of this machine.
 ///
 /// # Errors
 /// When that is no address, or not this machine's, or taken.
-pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
-    let context = || format!("--metrics-address {address}");
+pub async fn listen(option: &str, address: &str) -> anyhow::Result<TcpListener> {
+    let context = || format!("{option} {address}");
     let Some(port) = address.strip_prefix(':') else {
         let address: SocketAddr = address.parse().with_context(context)?;
         return TcpListener::bind(address).await.with_context(context);
@@ -196,9 +198,21 @@ pub async fn listen(address: &str) -> anyhow::Result<TcpListener> {
     }
 }
 
-/// Serves `/metrics`, and `/healthz` for probes that check whether this process is alive.
-pub async fn serve(listener: TcpListener, metrics: Metrics) {
-    let registry = Arc::new(metrics.registry());
+/// Page that a server has.
+#[derive(Debug, Clone)]
+pub enum Page {
+    /// `/metrics`
+    Metrics(Metrics),
+    /// `/healthz`, for probes that check whether this process is alive.
+    Health(Pulse),
+}
+
+/// Serves one page, so that nobody who reads the one keeps others from the other.
+pub async fn serve(listener: TcpListener, page: Page) {
+    let page = Arc::new(match page {
+        Page::Metrics(metrics) => Content::Metrics(metrics.registry()),
+        Page::Health(pulse) => Content::Health(pulse),
+    });
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else {
@@ -212,9 +226,9 @@ pub async fn serve(listener: TcpListener, metrics: Metrics) {
                 continue;
             }
         };
-        let registry = registry.clone();
+        let page = page.clone();
         tokio::spawn(async move {
-            let service = service_fn(|request| std::future::ready(answer(&registry, &request)));
+            let service = service_fn(|request| std::future::ready(answer(&page, &request)));
             let mut server = http1::Builder::new();
             server
                 .timer(TokioTimer::new())
@@ -228,17 +242,27 @@ pub async fn serve(listener: TcpListener, metrics: Metrics) {
     }
 }
 
-fn answer(registry: &Registry, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, http::Error> {
+enum Content {
+    Metrics(Registry),
+    Health(Pulse),
+}
+
+fn answer(content: &Content, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, http::Error> {
     let response = Response::builder();
-    match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => {
+    match (content, request.method(), request.uri().path()) {
+        (Content::Metrics(registry), &Method::GET, "/metrics") => {
             let mut text = String::new();
             match encode(&mut text, registry) {
                 Ok(()) => response.header(header::CONTENT_TYPE, TEXT).body(Full::from(text)),
                 Err(_) => response.status(StatusCode::INTERNAL_SERVER_ERROR).body(Full::default()),
             }
         }
-        (&Method::GET, "/healthz") => response.body(Full::from("ok")),
+        (Content::Health(pulse), &Method::GET, "/healthz") => match pulse.is_lost() {
+            false => response.body(Full::from("ok")),
+            true => response
+                .status(StatusCode::SERVICE_UNAVAILABLE)
+                .body(Full::from("the passes hang")),
+        },
         _ => response.status(StatusCode::NOT_FOUND).body(Full::default()),
     }
 }
@@ -249,6 +273,13 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
+
+    async fn served(page: Page) -> SocketAddr {
+        let listener = listen("--metrics-address", "127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, page));
+        address
+    }
 
     async fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -262,10 +293,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_told_can_be_scraped_and_what_is_gone_is_not() {
-        let listener = listen("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let metrics = Metrics::default();
-        tokio::spawn(serve(listener, metrics.clone()));
+        let address = served(Page::Metrics(metrics.clone())).await;
         let page = get(address, "/metrics").await;
         assert!(
             page.contains("berth_leader 0\n") && page.contains("berth_passes_total 0\n"),
@@ -306,16 +335,33 @@ mod tests {
         let page = get(address, "/metrics").await;
         assert!(!page.contains("n7") && !page.contains("Paused"), "{page}");
         assert!(page.contains("berth_reboot_timed_out{pool=\"workers\"} 0\n"), "{page}");
-        assert!(get(address, "/healthz").await.ends_with("\r\n\r\nok"));
         assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
     }
 
     #[tokio::test]
+    async fn a_probe_is_answered_while_others_fill_the_metrics_and_told_when_the_passes_hang() {
+        let (metrics, health) = (
+            served(Page::Metrics(Metrics::default())).await,
+            served(Page::Health(Pulse::default())).await,
+        );
+        let mut silent = vec![];
+        for _ in 0..CONNECTIONS {
+            silent.push(TcpStream::connect(metrics).await.unwrap());
+        }
+        let answer = tokio::time::timeout(DEADLINE / 2, get(health, "/healthz"))
+            .await
+            .unwrap();
+        assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+        let answer = get(served(Page::Health(Pulse::lost())).await, "/healthz").await;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    }
+
+    #[tokio::test]
     async fn an_address_that_cannot_be_had_is_named() {
-        let first = listen(":0").await.unwrap();
+        let first = listen("--metrics-address", ":0").await.unwrap();
         let taken = format!(":{}", first.local_addr().unwrap().port());
         for bad in ["nonsense", ":x", "127.0.0.1", taken.as_str()] {
-            let error = listen(bad).await.unwrap_err();
+            let error = listen("--metrics-address", bad).await.unwrap_err();
             assert!(
                 format!("{error:#}").starts_with(&format!("--metrics-address {bad}: ")),
                 "{error:#}"

@@ -17,6 +17,8 @@ use berth_api::keys;
 use berth_shell::request::{NoAnswer, within};
 use tokio::task::JoinHandle;
 
+use crate::pulse::Pulse;
+
 mod election;
 
 pub use election::{Election, Move};
@@ -47,13 +49,16 @@ pub struct Leadership {
     timing: Timing,
     /// Time when the last successful renewal was sent.
     renewed: Arc<Mutex<Instant>>,
+    pulse: Pulse,
 }
 
 impl Leadership {
-    fn new(epoch: u64, timing: Timing, renewed: Instant) -> Self {
+    fn new(epoch: u64, timing: Timing, renewed: Instant, pulse: Pulse) -> Self {
+        pulse.beat();
         Self {
             epoch,
             timing,
+            pulse,
             renewed: Arc::new(Mutex::new(renewed)),
         }
     }
@@ -61,6 +66,11 @@ impl Leadership {
     /// The number of this leadership: larger than that of every one before it.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Notes that the passes go on.
+    pub fn beat(&self) {
+        self.pulse.beat();
     }
 
     fn renewed(&self) -> Instant {
@@ -95,6 +105,7 @@ pub struct Candidate {
     namespace: String,
     identity: String,
     timing: Timing,
+    pulse: Pulse,
 }
 
 impl std::fmt::Debug for Candidate {
@@ -108,12 +119,14 @@ impl std::fmt::Debug for Candidate {
 
 impl Candidate {
     /// Makes a candidate. `identity` must be this process's alone.
-    pub fn new(client: Client, namespace: &str, identity: String, timing: Timing) -> Self {
+    /// `pulse` tells whether the passes go on, once this process leads.
+    pub fn new(client: Client, namespace: &str, identity: String, timing: Timing, pulse: Pulse) -> Self {
         Self {
             client,
             namespace: namespace.to_owned(),
             identity,
             timing,
+            pulse,
         }
     }
 
@@ -169,7 +182,10 @@ impl Candidate {
         };
         let epoch = u64::try_from(transitions(&lease)).unwrap_or_default();
         tracing::info!(identity = %self.identity, epoch, "leading");
-        Ok(Some((Leadership::new(epoch, self.timing, sent), lease)))
+        Ok(Some((
+            Leadership::new(epoch, self.timing, sent, self.pulse.clone()),
+            lease,
+        )))
     }
 
     async fn highest_epoch(&self) -> Result<i32, RequestError> {
@@ -220,6 +236,9 @@ impl Candidate {
         let mut unanswered: Vec<(Timestamp, Instant)> = vec![];
         loop {
             tokio::time::sleep(self.timing.retry_period).await;
+            if leadership.pulse.is_lost() {
+                return Lost("the passes hang".to_owned());
+            }
             let (written, sent) = (microseconds(Timestamp::now()), Instant::now());
             unanswered.push((written, sent));
             if let Some(spec) = &mut lease.spec {
@@ -371,9 +390,18 @@ pub(crate) mod tests {
 
     /// A leader with this server.
     pub(crate) fn leader(client: Client, timing: Timing) -> (Candidate, Leadership, Lease) {
-        let candidate = Candidate::new(client, "ns", "me".to_owned(), timing);
+        let candidate = Candidate::new(client, "ns", "me".to_owned(), timing, Pulse::default());
         let lease = candidate.lease(None, 3);
-        (candidate, Leadership::new(3, timing, Instant::now()), lease)
+        let leadership = Leadership::new(3, timing, Instant::now(), candidate.pulse.clone());
+        (candidate, leadership, lease)
+    }
+
+    #[tokio::test]
+    async fn who_hangs_does_not_go_on_leading() {
+        let (candidate, mut leadership, lease) = leader(server(&[]), QUICK);
+        leadership.pulse = Pulse::lost();
+        let lost = tokio::time::timeout(QUICK.renew_deadline, candidate.keep(&leadership, lease)).await;
+        assert_eq!(lost.unwrap(), Lost("the passes hang".to_owned()));
     }
 
     #[tokio::test]
@@ -400,7 +428,7 @@ pub(crate) mod tests {
             retry_period: Duration::from_secs(2),
         };
         let sent = Instant::now();
-        let leadership = Leadership::new(3, timing, sent);
+        let leadership = Leadership::new(3, timing, sent, Pulse::default());
         let after = |s| leadership.check_at(sent + Duration::from_secs(s));
         assert_eq!(after(0), Ok(Duration::from_secs(15)));
         assert_eq!(after(9), Ok(Duration::from_secs(6)));

@@ -88,6 +88,7 @@ impl Reconciler {
         let mut rested = time::now();
         loop {
             self.rest(rested).await;
+            self.kube.beat();
             let Some(snapshot) = self.store.snapshot() else {
                 if !quiet {
                     tracing::info!(missing = ?self.store.missing(), "waiting for the first lists");
