@@ -73,7 +73,7 @@ pub struct Rollout {
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub reboot_timeout: Option<String>,
-    /// Least time between two reports of progress by a node that stages an image. Default 5s; 0 reports none.
+    /// Least time between two reports of progress by a node that stages an image. Default 5s; 0 reports none. Longer when more than 50 nodes may stage at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")

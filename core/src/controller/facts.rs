@@ -184,11 +184,29 @@ fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }
 
+/// Reports of progress that may reach the API server in a second, from all nodes that stage at once.
+const PROGRESS: u64 = 50;
+
+/// Shortest interval between two reports of progress of one node, when so many stage at once. It doubles, so that a few more
+/// nodes do not mean another spec for all.
+fn progress_interval(staging: usize) -> Duration {
+    let staging = u64::try_from(staging).unwrap_or(u64::MAX);
+    match staging.div_ceil(PROGRESS) {
+        0 | 1 => Duration::ZERO,
+        seconds => Duration::from_secs(seconds.checked_next_power_of_two().unwrap_or(seconds)),
+    }
+}
+
 /// Terms of each pool for its members. `resolving`: the pools whose first resolution is under way.
 pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
+    let members = |pool: &Pool| membership.members(&pool.name).len();
+    let staging = pools
+        .iter()
+        .filter_map(|pool| Some(pool.object.as_ref()?.spec.max_staging(members(pool)).min(members(pool))));
+    let least = progress_interval(staging.sum());
     let one = |pool: &Pool| {
         let spec = &pool.object.as_ref()?.spec;
-        let members = membership.members(&pool.name).len();
+        let members = members(pool);
         Some(Terms {
             target: pool.target().cloned(),
             unresolved: pool.unresolved(),
@@ -197,7 +215,10 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             drain: spec.drain(),
             retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
             reboot_timeout: spec.reboot_timeout(),
-            progress_interval: spec.progress_interval(),
+            progress_interval: match spec.progress_interval() {
+                Duration::ZERO => Duration::ZERO,
+                asked => asked.max(least),
+            },
         })
     };
     pools

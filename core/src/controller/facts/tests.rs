@@ -185,3 +185,26 @@ fn a_node_is_expected_to_take_no_longer_than_its_pool_or_its_timeout() {
         "as an older controller told it"
     );
 }
+
+#[test]
+fn the_more_nodes_stage_the_less_often_each_reports() {
+    let interval = |nodes: usize, asked: Option<&str>| {
+        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let rollout = berth_api::pool::Rollout {
+            max_staging: Some(berth_api::quantity::Quantity::Percent(50)),
+            progress_interval: asked.map(str::to_owned),
+            ..Default::default()
+        };
+        pool.object.as_mut().unwrap().spec.rollout = Some(rollout);
+        let mut membership = Membership::default();
+        (0..nodes).for_each(|n| membership.join(NodeName::new(format!("n{n}")), "a".into()));
+        terms(&[pool], &membership, &BTreeSet::new())[&"a".into()]
+            .progress_interval
+            .as_secs()
+    };
+    assert_eq!(interval(100, Some("1s")), 1);
+    assert_eq!(interval(102, Some("1s")), 2);
+    assert_eq!(interval(1000, Some("1s")), 16, "500 at once, 50 a second, doubled up");
+    assert_eq!(interval(1000, Some("60s")), 60);
+    assert_eq!(interval(1000, Some("0")), 0, "none at all");
+}
