@@ -6,7 +6,7 @@ use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_core::agent::facts::{Desired, PullFacts};
 use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
 
-use crate::host::{Failure, PullState, failure};
+use crate::host::{Failure, HostError, PullState, failure};
 use crate::run::Agent;
 use crate::watches::Seen;
 
@@ -26,11 +26,14 @@ impl Agent {
     /// Reads all that every decision needs.
     pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
         self.take_over(object);
-        let services = self.ask_services().await?;
-        // A bus that is going away answers no more questions, and none matter now.
-        let pull = match services.shutting_down {
-            true => PullReading::None,
-            false => self.look_at_pull().await?,
+        let (services, pull) = match self.ask_host().await {
+            Ok(answers) => answers,
+            Err(error) if is_silence(&error) => {
+                tracing::warn!(error = format!("{error:#}"), "the host does not answer");
+                self.learn(Event::Unreachable(format!("{error:#}")));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         };
         self.learn(Event::Services(services));
         let ended = match &pull {
@@ -64,6 +67,16 @@ impl Agent {
             );
         }
         self.remember();
+    }
+
+    async fn ask_host(&mut self) -> Result<(Services, PullReading)> {
+        let services = self.ask_services().await?;
+        // A bus that is going away answers no more questions, and none matter now.
+        let pull = match services.shutting_down {
+            true => PullReading::None,
+            false => self.look_at_pull().await?,
+        };
+        Ok((services, pull))
     }
 
     async fn ask_services(&mut self) -> Result<Services> {
@@ -148,5 +161,26 @@ impl Agent {
             .iter()
             .flatten()
             .any(|b: &Berth| b.holding().is_some())
+    }
+}
+
+/// Says whether the host's bus, or a service on it, is what gave no answer. That is a fact about the host and no reason to
+/// fall silent as well.
+fn is_silence(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(HostError::Bus(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::BusError;
+
+    #[test]
+    fn only_what_the_bus_does_not_answer_is_silence() {
+        let lost = HostError::Bus(BusError::Unreachable("no answer in time".to_owned()));
+        let asked = |error: HostError| anyhow::Error::new(error).context("cannot ask logind");
+        assert!(is_silence(&asked(lost)));
+        assert!(!is_silence(&asked(HostError::Io("no such file".to_owned()))));
+        assert!(!is_silence(&anyhow::anyhow!("boot_id is empty")));
     }
 }

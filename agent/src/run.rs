@@ -202,9 +202,10 @@ impl Agent {
         let next = step(&facts);
         self.log(&facts, &next, object.as_ref());
         self.berths.watch(needs_watch(&facts, &next));
-        // While the host goes down, what was said before stays true.
+        // While the host goes down, what was said before stays true; a host that is silent for a moment may do so too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
-        let going_down = matches!(next, Step::Wait(WaitReason::ShuttingDown, _));
+        let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_to_be_told());
+        let going_down = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
         if (resting && !going_down) || self.knowledge.trouble().is_some() {
             self.report(&facts, &next, object.as_ref()).await;
         }

@@ -59,6 +59,7 @@ impl Facts {
                 inhibitors: vec![],
                 shutting_down: false,
                 shutdown_scheduled: false,
+                unreachable: None,
                 rivals: vec![],
                 finalization_failed: false,
                 reboot: Reboot::NotAsked,
@@ -162,6 +163,8 @@ pub struct HostFacts {
     pub shutting_down: bool,
     /// True if somebody has scheduled a shutdown for later.
     pub shutdown_scheduled: bool,
+    /// Silence of the host's services, while it lasts: what else is said of the host is from before.
+    pub unreachable: Option<Unreachable>,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
     /// True if finalization of the staged deployment failed at the last shutdown.
@@ -171,6 +174,25 @@ pub struct HostFacts {
     /// Synchronisation of the host's clock; `None` when it was not asked for, or there was no answer. A clock counts as
     /// synchronised only when the host says so.
     pub clock_synchronized: Option<bool>,
+}
+
+/// Silence of the host's bus, systemd or logind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreachable {
+    /// The error's words.
+    pub why: String,
+    /// Time since the first question without an answer.
+    pub ago: Duration,
+}
+
+/// Silence that is worth telling. A host that goes down is silent as well, and so is a service that is restarted.
+const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
+
+impl Unreachable {
+    /// Says whether the silence has lasted so long that people should know.
+    pub fn is_to_be_told(&self) -> bool {
+        self.ago >= SILENCE_TOLD_AFTER
+    }
 }
 
 /// The host's deployments, as far as they are known.

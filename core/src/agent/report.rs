@@ -9,6 +9,7 @@ use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::facts::{Deployments, Desired, Facts, Os};
+use crate::agent::reason::Reason;
 use crate::agent::step::{
     Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
 };
@@ -102,9 +103,13 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(WaitReason::NothingAsked | WaitReason::BerthsUnknown | WaitReason::OtherNode, _) => Phase::Idle,
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
-        Step::Wait(WaitReason::HostUnusable | WaitReason::FailedDigest | WaitReason::RollbackQueued, _) => {
-            Phase::Degraded
-        }
+        Step::Wait(
+            WaitReason::HostUnusable
+            | WaitReason::HostUnreachable
+            | WaitReason::FailedDigest
+            | WaitReason::RollbackQueued,
+            _,
+        ) => Phase::Degraded,
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(_) | Step::Lock => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
             Phase::Waiting
@@ -352,6 +357,9 @@ fn failed_turn(facts: &Facts) -> Option<&Turn> {
 
 /// Condition that says whether a person should look, and at what.
 fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
+    if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_to_be_told()) {
+        return Verdict::yes(Reason::HostUnreachable.as_str(), silence.why.clone());
+    }
     if let Os::Unusable { reason, message } = &facts.host.os {
         return Verdict::yes(*reason, message.clone());
     }

@@ -121,6 +121,8 @@ pub enum Event<'a> {
     },
     /// The host's services have answered.
     Services(Services),
+    /// The host's bus, systemd or logind did not answer; the error's words.
+    Unreachable(String),
     /// The pull unit was looked at.
     Pull(PullReading),
     /// The deployments were read.

@@ -14,7 +14,9 @@ use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid};
 
 pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
-use crate::agent::facts::{ClusterNode, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble};
+use crate::agent::facts::{
+    ClusterNode, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble, Unreachable,
+};
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
@@ -32,6 +34,8 @@ pub struct Knowledge {
     pub published_for: Option<NodeUid>,
     /// Answers of the host's services in this pass.
     pub services: Services,
+    /// First question to them without an answer, in words, while there was none since.
+    pub unreachable: Option<(String, Moment)>,
     /// The host's deployments, as read last.
     pub os: Os,
     /// `os` was read after the last thing that may have changed it.
@@ -132,6 +136,7 @@ impl Knowledge {
             desired: Desired::Unknown,
             published_for: None,
             services: Services::under(boot_id),
+            unreachable: None,
             os: Os::Unknown,
             fresh: false,
             looked: now.clock,
@@ -165,6 +170,10 @@ impl Knowledge {
                 inhibitors: services.inhibitors,
                 shutting_down: services.shutting_down,
                 shutdown_scheduled: services.shutdown_scheduled,
+                unreachable: self.unreachable.as_ref().map(|(why, since)| Unreachable {
+                    why: why.clone(),
+                    ago: now.clock.since(*since),
+                }),
                 rivals: self.rivals.clone(),
                 finalization_failed: self.finalization_failed,
                 reboot: self.reboot(now),

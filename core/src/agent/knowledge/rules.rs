@@ -22,6 +22,7 @@
 //! | rest while a rollback is queued | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
 //! | sign of life | unknown; in a turn anew | anew | | | |
+//! | no answer of the host's services | anew | | | | |
 //! | 30 s with a host that cannot be used | anew | | | | |
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
@@ -51,6 +52,7 @@ impl Knowledge {
         match event {
             Event::Published { desired, uid, status } => self.published(desired, uid, status),
             Event::Services(services) => self.answered(services, now),
+            Event::Unreachable(why) => self.silent(why, now),
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
@@ -88,8 +90,16 @@ impl Knowledge {
         }
     }
 
+    /// Whoever does not answer may be doing anything: all of the host is looked at again afterwards.
+    fn silent(&mut self, why: String, now: &Now) {
+        let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
+        self.unreachable = Some((why, since));
+        self.fresh = false;
+    }
+
     fn answered(&mut self, services: Services, now: &Now) {
         self.services = services;
+        self.unreachable = None;
         if matches!(self.os, Os::Unusable { .. }) && self.looked_long_ago(now) {
             self.fresh = false;
         }
@@ -352,6 +362,7 @@ impl Knowledge {
             | WaitReason::Updated
             | WaitReason::Unresolved
             | WaitReason::HostUnusable
+            | WaitReason::HostUnreachable
             | WaitReason::FailedDigest
             | WaitReason::BackingOff
             | WaitReason::StagingHeld

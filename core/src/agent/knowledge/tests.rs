@@ -280,6 +280,20 @@ fn what_berth_staged_is_forgotten_once_it_is_gone_from_a_node_of_no_pool() {
 }
 
 #[test]
+fn silence_of_the_host_counts_from_its_beginning_and_ends_with_an_answer() {
+    let mut knowledge = knowing(&taken());
+    let silent = |knowledge: &mut Knowledge, seconds| {
+        knowledge.after(Event::Unreachable("no answer".to_owned()), &at(seconds));
+        knowledge.facts(&at(seconds)).host.unreachable.map(|s| s.ago.as_secs())
+    };
+    assert_eq!(silent(&mut knowledge, 10), Some(0));
+    assert_eq!(silent(&mut knowledge, 50), Some(40));
+    assert!(!knowledge.fresh, "anything may have happened meanwhile");
+    knowledge.after(Event::Services(Services::under("b1".into())), &at(60));
+    assert_eq!(knowledge.unreachable, None);
+}
+
+#[test]
 fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
     let failed = || {
         let failure = HostFailure {

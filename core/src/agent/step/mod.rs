@@ -142,6 +142,8 @@ pub enum WaitReason {
     Unresolved,
     /// The host cannot be updated.
     HostUnusable,
+    /// The host's bus, systemd or logind does not answer.
+    HostUnreachable,
     /// The digest failed here before.
     FailedDigest,
     /// Something failed; its backoff runs.
@@ -174,6 +176,15 @@ pub enum WaitReason {
 pub fn step(facts: &Facts) -> Step {
     if facts.host.shutting_down {
         return Step::Wait(WaitReason::ShuttingDown, Some(LOOK_AGAIN));
+    }
+    if let Some(silence) = &facts.host.unreachable {
+        // Without them nothing can be done on the host, nor seen of it.
+        let again = if silence.is_to_be_told() {
+            LOOK_SELDOM
+        } else {
+            LOOK_AGAIN
+        };
+        return Step::Wait(WaitReason::HostUnreachable, Some(again));
     }
     let Some(berths) = &facts.berths else {
         return Step::Wait(WaitReason::BerthsUnknown, None);

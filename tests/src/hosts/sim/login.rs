@@ -109,6 +109,9 @@ impl Manager {
     // Like the real one it changes without a PropertiesChanged.
     #[zbus(property(emits_changed_signal = "false"))]
     async fn preparing_for_shutdown(&self) -> bool {
+        if self.login.settings.with(|s| s.logind_silent) {
+            std::future::pending::<()>().await;
+        }
         self.login.preparing.load(Ordering::SeqCst)
     }
 

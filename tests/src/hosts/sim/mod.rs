@@ -253,6 +253,12 @@ impl SimHost {
         machine.os.stage_image(image, digest);
     }
 
+    /// Somebody else runs `bootc rollback`: queues the rollback deployment for the next boot, or takes that back.
+    pub fn roll_back_behind_the_agent(&self) -> Result<()> {
+        let done = self.machine().os.deployments(|d| d.toggle_rollback());
+        done.map(drop).map_err(anyhow::Error::msg)
+    }
+
     /// SIGKILL for every agent on the host. They come back after `settings.agent_restart`.
     pub fn kill_agent(&self) {
         self.machine().agents.kill();

@@ -134,6 +134,8 @@ pub struct Settings {
     pub reboots_lost: u32,
     /// Answer about the clock: synchronised or not; `None`: the host does not say.
     pub clock_synchronized: Option<bool>,
+    /// logind takes questions and never answers them.
+    pub logind_silent: bool,
     /// Inhibitors that logind lists.
     pub inhibitors: Vec<Inhibitor>,
     /// Time after which a dead agent is started again; `None` leaves it dead.
@@ -166,6 +168,7 @@ impl Default for Settings {
             reboot: RebootFault::Works,
             reboots_lost: 0,
             clock_synchronized: Some(true),
+            logind_silent: false,
             inhibitors: Vec::new(),
             agent_restart: Some(Duration::from_millis(100)),
             kubelet: KubeletSettings::default(),

@@ -14,7 +14,7 @@ mod reports;
 mod turns;
 
 use super::*;
-use crate::agent::facts::{DrainFacts, HostFacts, Member, Past, PullFacts, Reboot};
+use crate::agent::facts::{DrainFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -84,6 +84,7 @@ fn facts() -> Facts {
             inhibitors: vec![],
             shutting_down: false,
             shutdown_scheduled: false,
+            unreachable: None,
             rivals: vec![],
             finalization_failed: false,
             reboot: Reboot::NotAsked,

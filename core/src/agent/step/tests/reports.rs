@@ -50,6 +50,29 @@ fn what_keeps_a_stuck_holder_from_going_on_is_told() {
 }
 
 #[test]
+fn a_host_that_does_not_answer_is_told_after_a_while() {
+    for (seconds, told_as) in [
+        (0, "False AsExpected"),
+        (29, "False AsExpected"),
+        (30, "True HostUnreachable"),
+    ] {
+        let mut facts = with(&taken());
+        facts.host.unreachable = Some(Unreachable {
+            why: "no reply to Get: timed out".to_owned(),
+            ago: Duration::from_secs(seconds),
+        });
+        assert!(matches!(step(&facts), Step::Wait(WaitReason::HostUnreachable, Some(_))));
+        let degraded = told(&facts, types::NODE_DEGRADED);
+        assert!(degraded.starts_with(told_as), "{seconds}: {degraded}");
+        facts.berths = Some(vec![]);
+        assert!(
+            told(&facts, types::UPDATE_PREPARED).starts_with("False"),
+            "no offer now"
+        );
+    }
+}
+
+#[test]
 fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
     let mut facts = facts();
     facts.host.os = Os::Bootc(Box::new(Deployments {

@@ -1,0 +1,187 @@
+//! Hosts that are nobody's, and hosts with troubles of their own, under real agents. The judge is the ground truth.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use berth_api::node::BootcNodeStatus;
+use berth_tests::cluster::{Cluster, ClusterOptions};
+use berth_tests::hosts::sim::SimHost;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(90);
+
+type Scenario<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// Runs one scenario on a cluster of its own, whose agents show that they live, and look after their hosts, every ten seconds.
+async fn scenario(hosts: usize, body: impl for<'a> FnOnce(&'a Cluster) -> Scenario<'a>) -> Result<()> {
+    let options = ClusterOptions {
+        hosts,
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::start(options).await?;
+    if let Err(error) = body(&cluster).await {
+        let violations = cluster.violations()?;
+        eprintln!("violations: {violations:#?}\n{}", cluster.describe().await);
+        return Err(error);
+    }
+    cluster.judge()
+}
+
+async fn label(cluster: &Cluster, node: &str, key: &str, value: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
+    cluster.nodes().patch(node, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
+    let object = cluster.bootc_nodes().get_opt(node).await?;
+    Ok(object.and_then(|o| o.status).unwrap_or_default())
+}
+
+/// Starts the agent anew, which looks at its host at once, and gives it the time for that.
+async fn look_again(host: &SimHost) {
+    host.kill_agent();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+}
+
+/// I12: what somebody stages by hand on a node that no pool has stays as it is.
+#[tokio::test]
+async fn a_node_that_no_pool_has_is_left_alone() -> Result<()> {
+    scenario(1, |cluster| {
+        Box::pin(async move {
+            let host = cluster.host(1);
+            let own = cluster.publish("9.0.0").await?;
+            let theirs = own.digest.to_string();
+            let is_untouched = |when: &str| {
+                let facts = host.facts();
+                ensure!(
+                    facts.staged.as_ref() == Some(&theirs) && !facts.locked,
+                    "{when}, what its admin staged stays staged and unlocked: {facts:?}"
+                );
+                Ok(())
+            };
+            host.stage_behind_the_agent(&own.pinned, &theirs);
+            look_again(host).await;
+            is_untouched("before any pool was made")?;
+
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
+            cluster
+                .pool_of("workers", json!({ "pool": "workers" }), &v2.reference, rollout)
+                .await?;
+            look_again(host).await;
+            is_untouched("while the pool selects other nodes")?;
+
+            label(cluster, "node1", "pool", json!("workers")).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            label(cluster, "node1", "berth.dev/exclude", json!("true")).await?;
+            cluster
+                .until("the excluded node is released", SOON, || async {
+                    Ok(cluster.bootc_nodes().get_opt("node1").await?.is_none())
+                })
+                .await?;
+            host.stage_behind_the_agent(&own.pinned, &theirs);
+            look_again(host).await;
+            is_untouched("while the node is excluded")
+        })
+    })
+    .await
+}
+
+/// Waits until `NodeDegraded` of a node is true for this reason, with these words.
+async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
+    cluster
+        .until(&format!("{node} says {reason}"), LONG, || async {
+            let status = status(cluster, node).await?;
+            let degraded = berth_api::condition::find(&status.conditions, "NodeDegraded");
+            Ok(degraded.is_some_and(|c| c.status == "True" && c.reason == reason && c.message.contains(words)))
+        })
+        .await
+}
+
+/// bootc stages first and pulls bound images afterwards: what it has staged then is not whole.
+#[tokio::test]
+async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
+    scenario(1, |cluster| {
+        Box::pin(async move {
+            let host = cluster.host(1);
+            host.settings(|s| s.staged_then_fails = 2);
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            until_degraded(cluster, "node1", "PullFailed", "bound image").await?;
+            let facts = host.facts();
+            ensure!(facts.staged.is_none(), "nothing stays staged: {facts:?}");
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+/// A rollback that somebody queued keeps the node from being rebooted, and from being called updated.
+#[tokio::test]
+async fn a_queued_rollback_is_heeded() -> Result<()> {
+    scenario(1, |cluster| {
+        Box::pin(async move {
+            let host = cluster.host(1);
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            host.roll_back_behind_the_agent()?;
+            until_degraded(cluster, "node1", "RollbackQueued", "bootc rollback").await?;
+            let v3 = cluster.publish("3.0.0").await?;
+            cluster
+                .patch_pool("workers", json!({ "image": { "ref": v3.reference } }))
+                .await?;
+            cluster
+                .until("3.0.0 is staged", SOON, || async {
+                    Ok(host.facts().staged.as_ref() == Some(&v3.digest.to_string()))
+                })
+                .await?;
+            look_again(host).await;
+            ensure!(
+                host.facts().version == "2.0.0" && cluster.held().await?.is_empty(),
+                "no turn begins while a rollback is queued"
+            );
+            // Taking the rollback back drops what is staged, which is then staged anew.
+            host.roll_back_behind_the_agent()?;
+            cluster.until_all_run(&v3, LONG).await
+        })
+    })
+    .await
+}
+
+/// A logind that hangs does not silence the agent.
+#[tokio::test]
+async fn a_silent_host_is_told() -> Result<()> {
+    scenario(1, |cluster| {
+        Box::pin(async move {
+            let host = cluster.host(1);
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            host.settings(|s| s.logind_silent = true);
+            until_degraded(cluster, "node1", "HostUnreachable", "logind").await?;
+            let before = status(cluster, "node1").await?.heartbeat_time;
+            cluster
+                .until("the agent shows that it lives", LONG, || async {
+                    Ok(status(cluster, "node1").await?.heartbeat_time != before)
+                })
+                .await?;
+            host.settings(|s| s.logind_silent = false);
+            let v3 = cluster.publish("3.0.0").await?;
+            cluster
+                .patch_pool("workers", json!({ "image": { "ref": v3.reference } }))
+                .await?;
+            cluster.until_all_run(&v3, LONG).await
+        })
+    })
+    .await
+}
