@@ -55,6 +55,7 @@ impl Facts {
                 boot_id,
                 os: Os::Unknown,
                 fresh: false,
+                disarmed: false,
                 pull: None,
                 inhibitors: vec![],
                 shutting_down: false,
@@ -155,6 +156,8 @@ pub struct HostFacts {
     pub os: Os,
     /// True if `os` was read after the last thing that may have changed it.
     pub fresh: bool,
+    /// True if this process saw that nothing was armed, and has done nothing since that could arm anything.
+    pub disarmed: bool,
     /// The pull unit, when one is loaded or its end was not yet dealt with.
     pub pull: Option<PullFacts>,
     /// Inhibitors that block a shutdown, with their reasons.

@@ -40,6 +40,8 @@ pub struct Knowledge {
     pub os: Os,
     /// `os` was read after the last thing that may have changed it.
     pub fresh: bool,
+    /// Nothing was armed when this process looked last, and it has done nothing since that could arm anything.
+    pub disarmed: bool,
     /// Moment at which the deployments were read last.
     pub looked: Moment,
     /// Other updaters that are active on the host.
@@ -139,6 +141,7 @@ impl Knowledge {
             unreachable: None,
             os: Os::Unknown,
             fresh: false,
+            disarmed: false,
             looked: now.clock,
             rivals: vec![],
             finalization_failed: false,
@@ -166,6 +169,7 @@ impl Knowledge {
                 boot_id: services.boot_id,
                 os: self.os.clone(),
                 fresh: self.fresh,
+                disarmed: self.disarmed,
                 pull: self.pull.clone(),
                 inhibitors: services.inhibitors,
                 shutting_down: services.shutting_down,

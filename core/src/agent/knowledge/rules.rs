@@ -111,8 +111,13 @@ impl Knowledge {
 
     fn pull_seen(&mut self, reading: PullReading, now: &Now) {
         self.pull = None;
-        match reading {
+        match &reading {
             PullReading::None => return,
+            // Whatever becomes of it, it may have staged something.
+            _ => self.disarmed = false,
+        }
+        match reading {
+            PullReading::None => {}
             PullReading::Running(pull) => self.pull = Some(pull),
             PullReading::Succeeded(digest) => self.pulled = Some(digest),
             PullReading::Failed { digest, failure } => self.pull_failed(&digest, &failure, now),
@@ -139,6 +144,9 @@ impl Knowledge {
         self.finalization_failed = look.finalization_failed;
         self.fresh = true;
         self.looked = now.clock;
+        if let Some(deployments) = self.os.deployments() {
+            self.disarmed = deployments.staged.as_ref().is_none_or(|s| s.locked);
+        }
         // What is decided next on the host is decided on a Node that was read after it.
         self.unread_node_in_turn();
         let Some(digest) = self.pulled.take() else { return };
@@ -191,6 +199,7 @@ impl Knowledge {
             Step::Release(_, outcome, _) => Some(discriminant(&HoldPhase::Releasing(*outcome))),
             _ => self.turn.wrote,
         };
+        self.disarmed &= !matches!(step, Step::StartPull(_) | Step::CancelPull(_) | Step::Unlock);
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
             Step::StartPull(image) => {

@@ -10,6 +10,8 @@ use crate::agent::facts::Deployments;
 use crate::agent::node::NodeFacts;
 use crate::agent::step::WaitReason;
 
+mod host;
+
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
@@ -242,108 +244,6 @@ fn a_sign_of_life_and_a_look_make_the_other_old() {
     let mut idle = knowing(&offered());
     idle.after(Event::Heartbeat, &at(1));
     assert_eq!((idle.os, idle.cluster_node), (Os::Unknown, ClusterNode::Unread));
-}
-
-#[test]
-fn a_host_that_cannot_be_used_is_looked_at_again_after_a_while() {
-    let mut knowledge = knowing(&offered());
-    knowledge.os = Os::Unusable {
-        reason: "StatusFailed",
-        message: String::new(),
-    };
-    let services = || Services::under("b1".into());
-    knowledge.after(Event::Services(services()), &at(29));
-    assert!(knowledge.fresh);
-    knowledge.after(Event::Services(services()), &at(30));
-    assert!(!knowledge.fresh);
-}
-
-#[test]
-fn what_berth_staged_is_forgotten_once_it_is_gone_from_a_node_of_no_pool() {
-    for (staged, why, kept) in [
-        (Some(2), WaitReason::NothingAsked, true),
-        (None, WaitReason::NothingAsked, false),
-        (Some(3), WaitReason::Excluded, false),
-        (None, WaitReason::Released, false),
-        (None, WaitReason::Updated, true),
-    ] {
-        let mut knowledge = knowing(&offered());
-        knowledge.past.staged_by_us = Some(digest(2));
-        knowledge.os = os(staged.map(|n| deployment(n, true)));
-        let mut unseen = knowledge.clone();
-        unseen.os = Os::Unknown;
-        for (mut knowledge, kept) in [(knowledge, kept), (unseen, true)] {
-            knowledge.after(Event::Rests(why), &at(1));
-            assert_eq!(knowledge.past.staged_by_us.is_some(), kept, "{staged:?} {why:?}");
-        }
-    }
-}
-
-#[test]
-fn silence_of_the_host_counts_from_its_beginning_and_ends_with_an_answer() {
-    let mut knowledge = knowing(&taken());
-    let silent = |knowledge: &mut Knowledge, seconds| {
-        knowledge.after(Event::Unreachable("no answer".to_owned()), &at(seconds));
-        knowledge.facts(&at(seconds)).host.unreachable.map(|s| s.ago.as_secs())
-    };
-    assert_eq!(silent(&mut knowledge, 10), Some(0));
-    assert_eq!(silent(&mut knowledge, 50), Some(40));
-    assert!(!knowledge.fresh, "anything may have happened meanwhile");
-    knowledge.after(Event::Services(Services::under("b1".into())), &at(60));
-    assert_eq!(knowledge.unreachable, None);
-}
-
-#[test]
-fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
-    let failed = || {
-        let failure = HostFailure {
-            reason: "PullFailed",
-            message: "pulling bound images: no route".to_owned(),
-            retry: true,
-        };
-        let digest = digest(2);
-        PullReading::Failed { digest, failure }
-    };
-    let look = || {
-        Event::Looked(Look {
-            os: os(Some(deployment(2, true))),
-            rivals: vec![],
-            finalization_failed: false,
-        })
-    };
-    let mut knowledge = knowing(&offered());
-    ask_for(&mut knowledge, image());
-    knowledge.after(Event::Pull(failed()), &at(1));
-    assert!(!knowledge.past.is_complete(&digest(2)));
-    knowledge.after(look(), &at(2));
-    assert!(
-        knowledge.past.failure.is_some(),
-        "staged and locked, and still a failure"
-    );
-    done(&mut knowledge, &Step::StartPull(image()), Ending::Done, 10);
-    assert!(knowledge.past.is_complete(&digest(2)));
-    knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(11));
-    knowledge.after(look(), &at(11));
-    assert_eq!(knowledge.past.failure, None);
-    done(&mut knowledge, &Step::CancelPull(digest(2)), Ending::Done, 12);
-    assert!(!knowledge.past.is_complete(&digest(2)));
-}
-
-#[test]
-fn an_image_that_is_not_staged_after_its_pull_has_failed() {
-    for (staged, fails) in [(Some(2), false), (Some(3), true), (None, true)] {
-        let mut knowledge = knowing(&offered());
-        ask_for(&mut knowledge, image());
-        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(1));
-        assert_eq!(knowledge.os, Os::Unknown);
-        let look = Look {
-            os: os(staged.map(|n| deployment(n, true))),
-            rivals: vec![],
-            finalization_failed: false,
-        };
-        knowledge.after(Event::Looked(look), &at(2));
-        assert_eq!(knowledge.past.failure.is_some(), fails, "{staged:?}");
-    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
 use super::idle::stage;
+use super::turn;
 use super::way::{self, Ahead, await_reboot, inhibited, is_inhibited};
 use super::{
     LOOK_AGAIN, LOOK_HOST_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason, settle,
@@ -306,7 +307,8 @@ pub(super) fn release(facts: &Facts, berth: &Berth, holding: &Holding, node: &No
             return Step::Wait(why, again);
         }
     }
-    if let Some(first) = settle(facts) {
+    // What this process has begun to give back unseen, it also gives back unseen, if the host goes on to be silent.
+    if let Some(first) = settle(facts).filter(|first| !turn::is_unseen(facts, first)) {
         return first;
     }
     // Also with nothing to restore: the write makes a cordon of a crashed agent, still on its way, lose.

@@ -11,7 +11,10 @@ use crate::agent::node::NodeFacts;
 /// Taken, same boot: cordon, drain, commit; or give back when there is a reason to.
 pub(super) fn work(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(first) = settle(facts) {
-        return first;
+        return match end_unseen(facts, holding, node, &first) {
+            Some((outcome, message)) => Step::Release(berth.clone(), outcome, message),
+            None => first,
+        };
     }
     if let Some((outcome, message)) = reason_to_stop(facts, holding, node) {
         return Step::Release(berth.clone(), outcome, message);
@@ -34,8 +37,29 @@ fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Reason for which an uncommitted turn should end.
-fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
+/// Reason for which an uncommitted turn ends although the host does not say what is staged: a node must not stay drained
+/// for that. Only where this process knows that it has left nothing armed (I3).
+fn end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, first: &Step) -> Option<(Outcome, String)> {
+    let unseen = is_unseen(facts, first);
+    let ends = || reason_to_end(facts, holding, node).or_else(|| drain_timeout(facts));
+    let (outcome, message) = unseen.then(ends).flatten()?;
+    Some((
+        outcome,
+        format!("{message}; the host does not say what is staged, which was not armed when last seen"),
+    ))
+}
+
+/// Says whether the host does not answer, and this process knows that it has left nothing armed.
+pub(super) fn is_unseen(facts: &Facts, first: &Step) -> bool {
+    facts.host.disarmed && matches!(first, Step::Wait(WaitReason::HostUnusable, _))
+}
+
+fn drain_timeout(facts: &Facts) -> Option<(Outcome, String)> {
+    way::gives_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
+}
+
+/// Reason for which an uncommitted turn should end, whatever is staged.
+fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));
     }
@@ -48,6 +72,15 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
     // I8
     if facts.past.failed_digests.contains(&holding.target) {
         return Some((Outcome::Withdrawn, format!("{} failed on this node", holding.target)));
+    }
+    None
+}
+
+/// Reason for which an uncommitted turn should end.
+fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
+    let end = reason_to_end(facts, holding, node);
+    if end.is_some() {
+        return end;
     }
     match facts.host.os.staged() {
         Some(_) if !facts.past.is_complete(&holding.target) => {
@@ -67,7 +100,7 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
         }
         None => return Some((Outcome::NotStaged, format!("{} is no longer staged", holding.target))),
     }
-    way::gives_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
+    drain_timeout(facts)
 }
 
 /// Committed, same boot: unlock, verify, reboot; or take the commit back. The commit may be hours old, for the agent may

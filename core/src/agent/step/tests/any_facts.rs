@@ -108,13 +108,14 @@ prop_compose! {
         os in any_os(), fresh: bool, new_boot: bool, shutting_down in prop::bool::weighted(0.1),
         inhibited in prop::bool::weighted(0.2), shutdown_scheduled in prop::bool::weighted(0.1), reboot in any_reboot(),
         clock_synchronized in prop_oneof![4 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)],
-        pulled in prop::option::weighted(0.1, 2u8..4),
+        pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool,
     ) -> HostFacts {
         let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
         HostFacts {
             // While one runs, what it stages is not known.
             os: if pull.is_some() { Os::Unknown } else { os },
             fresh: fresh && pull.is_none(),
+            disarmed,
             pull,
             boot_id: BootId::from(if new_boot { "b2" } else { "b1" }),
             shutting_down,
@@ -269,6 +270,9 @@ proptest! {
         let next = step(&facts);
         // A pull that runs locks what it stages, and is looked at when it ends.
         let disarmed = is_settled(&facts) || facts.host.pull.is_some();
+        // A turn that has not armed anything ends also while the host says nothing.
+        let unseen = facts.host.disarmed && matches!(facts.host.os, Os::Unusable { .. });
+        let disarmed = disarmed || (unseen && matches!(next, Step::Release(..) | Step::GiveBack(_)));
         if matches!(next, Step::Uncommit(_) | Step::Release(..) | Step::GiveBack(_) | Step::Take(_)) {
             prop_assert!(disarmed, "{next:?}");
         }

@@ -11,6 +11,7 @@ mod any_facts;
 mod boots;
 mod hands_off;
 mod reports;
+mod troubles;
 mod turns;
 
 use super::*;
@@ -80,6 +81,7 @@ fn facts() -> Facts {
             boot_id: BootId::from("b1"),
             os: Os::Bootc(Box::new(deployments)),
             fresh: true,
+            disarmed: false,
             pull: None,
             inhibitors: vec![],
             shutting_down: false,

@@ -350,72 +350,11 @@ fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest()
     assert_eq!(step(&failed), Step::Wait(WaitReason::FailedDigest, None));
 }
 
-/// bootc stages first, and pulls the images that are bound to it afterwards.
-#[test]
-fn what_a_failed_pull_has_staged_is_removed_and_pulled_again() {
-    let failed = |mut facts: Facts| {
-        facts.past.incomplete = Some(digest(2));
-        facts
-    };
-    let mut f = failed(facts());
-    for locked in [false, true] {
-        os(&mut f, 1, Some(deployment(2, locked)));
-        assert_eq!(step(&f), Step::Unstage, "locked: {locked}");
-    }
-    os(&mut f, 1, None);
-    assert_eq!(step(&f), Step::StartPull(image(2)), "once its backoff is over");
-    let mut turn = failed(with(&taken()));
-    turn.drain.done = true;
-    assert!(
-        matches!(step(&turn), Step::Release(_, Outcome::NotStaged, _)),
-        "{:?}",
-        step(&turn)
-    );
-    let mut going = failed(with(&committed()));
-    going.drain.done = true;
-    assert_eq!(step(&going), Step::Uncommit(committed()));
-    let mut stuck = stuck(&committed(), 2);
-    stuck.past.incomplete = Some(digest(3));
-    assert_eq!(step(&stuck), Step::Unstage);
-}
-
 #[test]
 fn a_node_that_runs_the_content_is_left_alone() {
     let mut f = facts();
     os(&mut f, 2, None);
     assert_eq!(step(&f), Step::Wait(WaitReason::Updated, None));
-}
-
-/// Somebody queued a rollback, or an image was finalized and not booted.
-#[test]
-fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated() {
-    let queued = |mut facts: Facts| {
-        if let Os::Bootc(deployments) = &mut facts.host.os {
-            deployments.rollback_queued = true;
-        }
-        facts
-    };
-    let mut updated = facts();
-    os(&mut updated, 2, None);
-    let mut updated = queued(updated);
-    let waits = Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
-    assert_eq!(step(&updated), waits);
-    updated.host.fresh = false;
-    assert_eq!(step(&updated), Step::LookAtHost);
-    let mut offer = queued(facts());
-    offer.berths = Some(vec![offered(2, "u1")]);
-    assert_eq!(step(&offer), Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)));
-    offer.host.fresh = false;
-    assert_eq!(step(&offer), Step::LookAtHost);
-    let mut turn = queued(with(&taken()));
-    turn.drain.done = true;
-    match step(&turn) {
-        Step::Release(_, Outcome::RebootBlocked, why) => assert!(why.contains("bootc rollback"), "{why}"),
-        other => panic!("{other:?}"),
-    }
-    turn.berths = Some(vec![committed()]);
-    assert_eq!(step(&turn), Step::Uncommit(committed()));
-    assert_eq!(step(&queued(rebooted(&committed(), 2))), waits, "not proven");
 }
 
 #[test]

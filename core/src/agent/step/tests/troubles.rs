@@ -1,0 +1,94 @@
+//! Hosts with troubles of their own.
+
+use super::*;
+
+/// bootc stages first, and pulls the images that are bound to it afterwards.
+#[test]
+fn what_a_failed_pull_has_staged_is_removed_and_pulled_again() {
+    let failed = |mut facts: Facts| {
+        facts.past.incomplete = Some(digest(2));
+        facts
+    };
+    let mut f = failed(facts());
+    for locked in [false, true] {
+        os(&mut f, 1, Some(deployment(2, locked)));
+        assert_eq!(step(&f), Step::Unstage, "locked: {locked}");
+    }
+    os(&mut f, 1, None);
+    assert_eq!(step(&f), Step::StartPull(image(2)), "once its backoff is over");
+    let mut turn = failed(with(&taken()));
+    turn.drain.done = true;
+    assert!(
+        matches!(step(&turn), Step::Release(_, Outcome::NotStaged, _)),
+        "{:?}",
+        step(&turn)
+    );
+    let mut going = failed(with(&committed()));
+    going.drain.done = true;
+    assert_eq!(step(&going), Step::Uncommit(committed()));
+    let mut stuck = stuck(&committed(), 2);
+    stuck.past.incomplete = Some(digest(3));
+    assert_eq!(step(&stuck), Step::Unstage);
+}
+
+/// Somebody queued a rollback, or an image was finalized and not booted.
+#[test]
+fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated() {
+    let queued = |mut facts: Facts| {
+        if let Os::Bootc(deployments) = &mut facts.host.os {
+            deployments.rollback_queued = true;
+        }
+        facts
+    };
+    let mut updated = facts();
+    os(&mut updated, 2, None);
+    let mut updated = queued(updated);
+    let waits = Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
+    assert_eq!(step(&updated), waits);
+    updated.host.fresh = false;
+    assert_eq!(step(&updated), Step::LookAtHost);
+    let mut offer = queued(facts());
+    offer.berths = Some(vec![offered(2, "u1")]);
+    assert_eq!(step(&offer), Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)));
+    offer.host.fresh = false;
+    assert_eq!(step(&offer), Step::LookAtHost);
+    let mut turn = queued(with(&taken()));
+    turn.drain.done = true;
+    match step(&turn) {
+        Step::Release(_, Outcome::RebootBlocked, why) => assert!(why.contains("bootc rollback"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    turn.berths = Some(vec![committed()]);
+    assert_eq!(step(&turn), Step::Uncommit(committed()));
+    assert_eq!(step(&queued(rebooted(&committed(), 2))), waits, "not proven");
+}
+
+/// Nobody waits with a drained node for a host that does not answer.
+#[test]
+fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
+    let unusable = || Os::Unusable {
+        reason: "StatusFailed",
+        message: "no answer".into(),
+    };
+    let silent = |berth: &Berth, disarmed| {
+        let mut facts = with(berth);
+        (facts.host.os, facts.host.disarmed) = (unusable(), disarmed);
+        facts
+    };
+    let revoked = taken().revoked(Some("Paused".into())).unwrap();
+    let waits = Step::Wait(WaitReason::HostUnusable, None);
+    match step(&silent(&revoked, true)) {
+        Step::Release(_, Outcome::Revoked, why) => assert!(why.contains("does not say what is staged"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(step(&silent(&revoked, false)), waits, "it may be armed");
+    assert_eq!(step(&silent(&taken(), true)), waits, "nobody wants the turn to end");
+    let mut late = silent(&taken(), true);
+    late.drain.elapsed = HOUR;
+    assert!(matches!(step(&late), Step::Release(_, Outcome::DrainTimeout, _)));
+    let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();
+    assert_eq!(step(&silent(&releasing, true)), Step::Restore(releasing.clone()));
+    assert_eq!(step(&silent(&releasing, false)), waits);
+    let revoked = committed().revoked(Some("Paused".into())).unwrap();
+    assert_eq!(step(&silent(&revoked, true)), waits, "a licence is kept");
+}
