@@ -245,10 +245,13 @@ impl Agent {
 
     /// Stores on the host what must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
-        if self.knowledge.past == self.written {
+        if self.knowledge.past == self.written && self.knowledge.forgetful.is_none() {
             return;
         }
-        if let Err(error) = self.save_memory() {
+        let is_new = self.knowledge.forgetful.is_none();
+        if let Err(error) = self.save_memory()
+            && is_new
+        {
             tracing::error!(
                 error = format!("{error:#}"),
                 "cannot write the agent's memory on the host; check that /var/lib/berth is writable"
@@ -258,7 +261,9 @@ impl Agent {
 
     /// The same, where nothing may go on without it.
     pub(crate) fn save_memory(&mut self) -> Result<()> {
-        self.host.save_memory(&self.knowledge.past)?;
+        let saved = self.host.save_memory(&self.knowledge.past);
+        self.learn(Event::Memory(saved.as_ref().err().map(|error| format!("{error:#}"))));
+        saved?;
         self.written = self.knowledge.past.clone();
         Ok(())
     }

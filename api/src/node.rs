@@ -166,6 +166,12 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub failed_digests: Vec<Digest>,
+    /// Reboots for a digest that did not apply it, in case the host forgets them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_applied: Option<NotApplied>,
+    /// Target of the running turn, once it was seen to run and not proven, in case the host forgets that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried: Option<Digest>,
     /// The last `spec.retryToken` that was acted on here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -296,6 +302,16 @@ pub struct Failure {
     pub attempts: u32,
     /// Time of the next try, by this node's clock.
     pub next_try_time: Time,
+}
+
+/// Reboots that did not apply a digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NotApplied {
+    /// Digest that was committed and not booted.
+    pub digest: Digest,
+    /// Number of such reboots.
+    pub attempts: u32,
 }
 
 /// A turn with a berth that did not end in an update.

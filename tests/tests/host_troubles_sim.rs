@@ -185,3 +185,37 @@ async fn a_silent_host_is_told() -> Result<()> {
     })
     .await
 }
+
+/// A disk that is full or read-only makes an agent forget what it tried: then it takes no berth, and says why.
+#[tokio::test]
+async fn a_host_without_a_memory_takes_no_berth() -> Result<()> {
+    scenario(2, |cluster| {
+        Box::pin(async move {
+            let state = |n: usize| cluster.host(n).root().join("var/lib/berth");
+            for n in [1, 2] {
+                cluster.host(n).stop_agent().await;
+                std::fs::remove_dir_all(state(n)).ok();
+            }
+            // A full one: each write fails, also the agent's own new file.
+            std::fs::create_dir_all(state(1))?;
+            std::os::unix::fs::symlink("/dev/full", state(1).join("state.tmp"))?;
+            // A read-only one, for root as well.
+            std::os::unix::fs::symlink("/proc/sys/kernel", state(2))?;
+            for n in [1, 2] {
+                cluster.host(n).start_agent();
+            }
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            until_degraded(cluster, "node1", "MemoryUnwritable", "No space left").await?;
+            until_degraded(cluster, "node2", "MemoryUnwritable", "/var/lib/berth").await?;
+            look_again(cluster.host(1)).await;
+            let running = cluster.fleet.running(&v2.digest.to_string());
+            ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
+            std::fs::remove_file(state(1).join("state.tmp"))?;
+            std::fs::remove_file(state(2))?;
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}

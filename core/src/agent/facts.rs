@@ -61,6 +61,7 @@ impl Facts {
                 shutting_down: false,
                 shutdown_scheduled: false,
                 unreachable: None,
+                forgetful: None,
                 rivals: vec![],
                 finalization_failed: false,
                 reboot: Reboot::NotAsked,
@@ -168,6 +169,8 @@ pub struct HostFacts {
     pub shutdown_scheduled: bool,
     /// Silence of the host's services, while it lasts: what else is said of the host is from before.
     pub unreachable: Option<Unreachable>,
+    /// Reason for which the agent's memory could not be written to the host, while that is so.
+    pub forgetful: Option<String>,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
     /// True if finalization of the staged deployment failed at the last shutdown.

@@ -203,6 +203,9 @@ impl Past {
         self.retry_token = status.retry_token.clone();
         self.failure = self.failure.take().or_else(|| status.failure.clone());
         self.last_turn = self.last_turn.take().or_else(|| status.last_turn.clone());
+        let not_applied = status.not_applied.as_ref().map(|n| (n.digest.clone(), n.attempts));
+        self.not_applied = self.not_applied.take().or(not_applied);
+        self.tried = self.tried.take().or_else(|| status.tried.clone());
         for digest in &status.failed_digests {
             self.digest_failed(digest);
         }
@@ -246,6 +249,8 @@ impl Past {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::node::NotApplied;
+
     use super::*;
 
     fn digest(n: u8) -> Digest {
@@ -386,6 +391,11 @@ mod tests {
         let status = |token: Option<&str>| BootcNodeStatus {
             failed_digests: vec![digest(1)],
             retry_token: token.map(str::to_owned),
+            not_applied: Some(NotApplied {
+                digest: digest(1),
+                attempts: 2,
+            }),
+            tried: Some(digest(1)),
             reboot_seconds: Some(40),
             ..BootcNodeStatus::default()
         };
@@ -401,6 +411,9 @@ mod tests {
             };
             past.adopt(&status(object));
             assert_eq!(!past.failed_digests.is_empty(), adopted, "{host:?} {object:?}");
+            // A host that has lost its memory does not begin to count anew.
+            assert_eq!(past.times_not_applied(&digest(1)), if adopted { 2 } else { 0 });
+            assert_eq!(past.tried.is_some(), adopted);
             assert_eq!(past.retry_token.as_deref(), host.or(object));
             assert_eq!(past.times.reboot_seconds, Some(40));
         }

@@ -47,6 +47,8 @@ pub enum Reason {
     HostUnreachable,
     /// logind refused to reboot.
     RebootRefused,
+    /// The agent's memory on the host cannot be written.
+    MemoryUnwritable,
     /// A host tool did not end within its deadline.
     HostToolTimedOut,
     /// A host tool failed.
@@ -78,6 +80,7 @@ impl Reason {
         Self::FinalizationFailed,
         Self::HostUnreachable,
         Self::RebootRefused,
+        Self::MemoryUnwritable,
         Self::HostToolTimedOut,
         Self::HostToolFailed,
     ];
@@ -107,6 +110,7 @@ impl Reason {
             Self::FinalizationFailed => "FinalizationFailed",
             Self::HostUnreachable => "HostUnreachable",
             Self::RebootRefused => "RebootRefused",
+            Self::MemoryUnwritable => "MemoryUnwritable",
             Self::HostToolTimedOut => "HostToolTimedOut",
             Self::HostToolFailed => "HostToolFailed",
         }

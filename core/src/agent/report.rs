@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, Verdict, node as types};
-use berth_api::node::{BootcNodeStatus, Phase, Turn};
+use berth_api::node::{BootcNodeStatus, NotApplied, Phase, Turn};
 use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -63,6 +63,11 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
             Phase::Draining | Phase::Proving => facts.drain.blockers.clone(),
             _ => vec![],
         },
+        not_applied: facts.past.not_applied.as_ref().map(|(digest, attempts)| NotApplied {
+            digest: digest.clone(),
+            attempts: *attempts,
+        }),
+        tried: facts.past.tried.clone(),
         retry_token: facts.past.retry_token.clone(),
         rollback_queued: facts.host.os.is_rollback_queued(),
         drain_seconds: facts.past.times.drain_seconds,
@@ -106,6 +111,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(
             WaitReason::HostUnusable
             | WaitReason::HostUnreachable
+            | WaitReason::Forgetful
             | WaitReason::FailedDigest
             | WaitReason::RollbackQueued,
             _,
@@ -362,6 +368,10 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     }
     if let Os::Unusable { reason, message } = &facts.host.os {
         return Verdict::yes(*reason, message.clone());
+    }
+    if let Some(why) = &facts.host.forgetful {
+        let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
+        return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
     }
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.

@@ -123,6 +123,8 @@ pub enum Event<'a> {
     Services(Services),
     /// The host's bus, systemd or logind did not answer; the error's words.
     Unreachable(String),
+    /// The memory was written to the host, or could not be, for this reason.
+    Memory(Option<String>),
     /// The pull unit was looked at.
     Pull(PullReading),
     /// The deployments were read.

@@ -36,6 +36,8 @@ pub struct Knowledge {
     pub services: Services,
     /// First question to them without an answer, in words, while there was none since.
     pub unreachable: Option<(String, Moment)>,
+    /// Reason for which the memory could not be written to the host, while that is so.
+    pub forgetful: Option<String>,
     /// The host's deployments, as read last.
     pub os: Os,
     /// `os` was read after the last thing that may have changed it.
@@ -139,6 +141,7 @@ impl Knowledge {
             published_for: None,
             services: Services::under(boot_id),
             unreachable: None,
+            forgetful: None,
             os: Os::Unknown,
             fresh: false,
             disarmed: false,
@@ -178,6 +181,7 @@ impl Knowledge {
                     why: why.clone(),
                     ago: now.clock.since(*since),
                 }),
+                forgetful: self.forgetful.clone(),
                 rivals: self.rivals.clone(),
                 finalization_failed: self.finalization_failed,
                 reboot: self.reboot(now),

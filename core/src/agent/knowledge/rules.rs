@@ -53,6 +53,7 @@ impl Knowledge {
             Event::Published { desired, uid, status } => self.published(desired, uid, status),
             Event::Services(services) => self.answered(services, now),
             Event::Unreachable(why) => self.silent(why, now),
+            Event::Memory(failure) => self.forgetful = failure,
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
@@ -372,6 +373,7 @@ impl Knowledge {
             | WaitReason::Unresolved
             | WaitReason::HostUnusable
             | WaitReason::HostUnreachable
+            | WaitReason::Forgetful
             | WaitReason::FailedDigest
             | WaitReason::BackingOff
             | WaitReason::StagingHeld

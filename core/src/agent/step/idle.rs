@@ -109,6 +109,10 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
         return Step::Wait(WaitReason::BackingOff, Some(left));
     }
+    if facts.host.forgetful.is_some() {
+        // I8: a host that forgets what it tried reboots for ever.
+        return Step::Wait(WaitReason::Forgetful, Some(LOOK_SELDOM));
+    }
     if facts.host.os.is_rollback_queued() {
         return match facts.host.fresh {
             true => Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)),

@@ -144,6 +144,8 @@ pub enum WaitReason {
     HostUnusable,
     /// The host's bus, systemd or logind does not answer.
     HostUnreachable,
+    /// The agent's memory on the host cannot be written.
+    Forgetful,
     /// The digest failed here before.
     FailedDigest,
     /// Something failed; its backoff runs.

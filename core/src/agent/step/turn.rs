@@ -66,6 +66,9 @@ fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(
     if let Some(why) = unwanted(facts, holding, node) {
         return Some((Outcome::Withdrawn, why));
     }
+    if let Some(why) = &facts.host.forgetful {
+        return Some((Outcome::RebootBlocked, why.clone()));
+    }
     if let Reboot::Blocked { why, .. } = &facts.host.reboot {
         return Some((Outcome::RebootBlocked, why.clone()));
     }

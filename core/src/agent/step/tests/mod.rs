@@ -87,6 +87,7 @@ fn facts() -> Facts {
             shutting_down: false,
             shutdown_scheduled: false,
             unreachable: None,
+            forgetful: None,
             rivals: vec![],
             finalization_failed: false,
             reboot: Reboot::NotAsked,

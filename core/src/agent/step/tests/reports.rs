@@ -73,6 +73,23 @@ fn a_host_that_does_not_answer_is_told_after_a_while() {
 }
 
 #[test]
+fn a_memory_that_cannot_be_written_is_told_and_no_offer_is_asked_for() {
+    let mut facts = facts();
+    facts.host.forgetful = Some("cannot write /var/lib/berth/state.json: disk full".into());
+    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False"));
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True MemoryUnwritable cannot write /var/lib/berth"),
+        "{degraded}"
+    );
+    facts.past.not_applied = Some((digest(2), 2));
+    facts.past.tried = Some(digest(2));
+    let status = status(&facts);
+    assert_eq!(status.not_applied.map(|n| n.attempts), Some(2));
+    assert_eq!(status.tried, Some(digest(2)));
+}
+
+#[test]
 fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
     let mut facts = facts();
     facts.host.os = Os::Bootc(Box::new(Deployments {

@@ -63,6 +63,22 @@ fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated()
     assert_eq!(step(&queued(rebooted(&committed(), 2))), waits, "not proven");
 }
 
+/// A host that forgets what it tried would reboot for ever.
+#[test]
+fn without_a_memory_nothing_is_taken_and_a_turn_ends() {
+    let forgetful = |mut facts: Facts| {
+        facts.host.forgetful = Some("cannot write /var/lib/berth/state.json: disk full".into());
+        facts
+    };
+    let mut offer = forgetful(facts());
+    offer.berths = Some(vec![offered(2, "u1")]);
+    assert_eq!(step(&offer), Step::Wait(WaitReason::Forgetful, Some(LOOK_SELDOM)));
+    match step(&forgetful(with(&taken()))) {
+        Step::Release(_, Outcome::RebootBlocked, why) => assert!(why.contains("disk full"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Nobody waits with a drained node for a host that does not answer.
 #[test]
 fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
