@@ -167,7 +167,12 @@ impl Agent {
         }
         loop {
             still_alive();
-            let pause = match self.pass().await {
+            // A pass may hang on a host that does not answer. It may be ended anywhere, as by a kill.
+            let passed = tokio::select! {
+                () = &mut stop => return Ok(()),
+                passed = self.pass() => passed,
+            };
+            let pause = match passed {
                 Ok(pause) => {
                     self.in_vain = 0;
                     pause

@@ -99,8 +99,21 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     assert!(!world.sim.facts().locked);
     host.lock().await?;
     assert!(world.sim.facts().locked);
-    host.unstage().await?;
+    // Somebody else stages another image between the look and the removal.
+    world
+        .sim
+        .stage_behind_the_agent("registry.test/other:1", &world.v3.to_string());
+    let error = host.unstage(&staged).await.err().context("removed something else")?;
+    assert!(error.to_string().contains("in place of"), "{error}");
+    let other = status(&host).await?.staged.context("nothing staged")?;
+    host.unstage(&other).await?;
     assert!(status(&host).await?.staged.is_none());
+    host.unstage(&other).await?;
+    assert_eq!(
+        status(&host).await?.booted.digest.as_ref(),
+        Some(&world.v1),
+        "what is gone is not removed again"
+    );
     let error = host.unlock().await.err().context("unlocked nothing")?;
     assert!(error.to_string().contains("No staged deployment"), "{error}");
     Ok(())

@@ -9,6 +9,8 @@ use berth_api::node::BootcNodeStatus;
 use berth_tests::cluster::{Cluster, ClusterOptions};
 use berth_tests::hosts::sim::SimHost;
 use kube::api::{Patch, PatchParams};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -169,6 +171,15 @@ async fn a_silent_host_is_told() -> Result<()> {
             cluster.until_all_run(&v2, LONG).await?;
             host.settings(|s| s.logind_silent = true);
             until_degraded(cluster, "node1", "HostUnreachable", "logind").await?;
+            // Asked to end in the middle of a pass, it does not wait for the answer that never comes.
+            let agents = host.agent_pids();
+            for pid in &agents {
+                kill(Pid::from_raw(i32::try_from(*pid)?), Signal::SIGTERM)?;
+            }
+            let ended = async || Ok(host.agent_pids().iter().all(|pid| !agents.contains(pid)));
+            cluster
+                .until("the agent has ended", Duration::from_secs(3), ended)
+                .await?;
             let before = status(cluster, "node1").await?.heartbeat_time;
             cluster
                 .until("the agent shows that it lives", LONG, || async {

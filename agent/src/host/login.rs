@@ -62,10 +62,17 @@ fn is_real(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }
 
+/// Flag of `RebootWithFlags`: logind asks the inhibitors also when root wants the reboot, as the agent does. Between the
+/// agent's own look at them and its request another may come.
+const CHECK_INHIBITORS: u64 = 1;
+
 pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {
-    let asked: Result<(), BusError> = bus.call_once(LOGIND, "RebootWithFlags", &0u64).await;
+    let asked: Result<(), BusError> = bus.call_once(LOGIND, "RebootWithFlags", &CHECK_INHIBITORS).await;
     let asked = match asked {
-        Err(error) if error.is(".UnknownMethod") => bus.call_once(LOGIND, "Reboot", &false).await,
+        // systemd before 247 lacks the method, or the flag.
+        Err(error) if error.is(".UnknownMethod") || error.is(".InvalidArgs") => {
+            bus.call_once(LOGIND, "Reboot", &false).await
+        }
         asked => asked,
     };
     match asked {

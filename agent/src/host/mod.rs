@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use berth_api::node::{DesiredImage, Progress};
+use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use berth_core::agent::facts::Past;
 use tokio::sync::watch;
@@ -307,12 +307,24 @@ impl Host {
             .await
     }
 
-    /// Removes the staged deployment. The caller has just seen in `status` that there is one; otherwise deployment 0
-    /// would be another one.
+    /// Removes this staged deployment. Looks first whether it is still the one that is staged: ostree only takes a number,
+    /// and without a staged deployment number 0 would be another one.
     ///
     /// # Errors
-    /// When the tool failed.
-    pub async fn unstage(&self) -> Result<(), HostError> {
+    /// When something else is staged, or the tool failed.
+    pub async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
+        let BootcStatus::Host(host) = self.status().await? else {
+            let why = "the host is no bootc host any more: nothing is removed";
+            return Err(HostError::Tool(Failure::new(Reason::NotBootcHost, why)));
+        };
+        let Some(staged) = host.staged else { return Ok(()) };
+        if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) {
+            let why = format!(
+                "{} is staged in place of {}: it is not removed",
+                staged.image, meant.image
+            );
+            return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)));
+        }
         self.change("unstage", &["/usr/bin/ostree", "admin", "undeploy", "0"])
             .await
     }

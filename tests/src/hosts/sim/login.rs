@@ -12,6 +12,8 @@ use super::settings::{RebootFault, SharedSettings};
 
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
+/// `RebootWithFlags`: the bit without which root passes every inhibitor by.
+const CHECK_INHIBITORS: u64 = 1;
 /// `RebootWithFlags`: the bits that ask for something else than an ordinary reboot.
 const KEXEC: u64 = 2;
 const SOFT_REBOOT: u64 = 4;
@@ -60,7 +62,7 @@ impl Login {
         if let RebootFault::Refused { name, message } = settings.reboot {
             return Err(NamedError::new(&name, message));
         }
-        if settings.inhibitors.iter().any(|i| i.blocks_shutdown()) {
+        if flags & CHECK_INHIBITORS != 0 && settings.inhibitors.iter().any(|i| i.blocks_shutdown()) {
             let text = "Operation denied due to active block inhibitor";
             return Err(NamedError::new("org.freedesktop.login1.BlockedByInhibitorLock", text));
         }
