@@ -117,7 +117,9 @@ fn status_text(status: Option<bool>) -> &'static str {
 
 /// Makes one bounded line, fit for a condition, of a text from a host tool or a registry.
 pub fn one_line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Colours and the like of a tool that takes its log for a terminal.
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
         None => line,
@@ -184,6 +186,7 @@ mod tests {
     #[test]
     fn messages_are_one_bounded_line() {
         assert_eq!(one_line("error: a\n  b\n"), "error: a b");
+        assert_eq!(one_line("\u{7}a\0b\u{1b}[0m\u{9f}"), "a b [0m");
         assert!(one_line(&"ü ".repeat(5000)).chars().count() <= MAX_MESSAGE + 1);
     }
 }
