@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use berth_shell::request::{NoAnswer, within};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use kube::{Client, Config};
 
@@ -89,7 +89,9 @@ pub async fn agent_client(
                 .with_context(|| format!("cannot use the kubeconfig {}", path.display()))?
         }
         None => {
-            let server = kubelet_config(&HostRoot::new(host_root), kubelet_kubeconfig).await?;
+            // Only the server's address and its CA are asked for: the agent starts, and can tell what else is wrong.
+            let root = HostRoot::new(host_root);
+            let server = kubelet_config(&root, kubelet_kubeconfig, Wanted::Server).await?;
             service_account(server.config, Path::new(SERVICE_ACCOUNT))?
         }
     };
@@ -145,8 +147,17 @@ struct KubeletConfig {
     files: Vec<PathBuf>,
 }
 
+/// Parts of the kubelet's kubeconfig that are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The server alone.
+    Server,
+    /// The server, and the kubelet's credentials.
+    Credentials,
+}
+
 /// Reads the kubelet's kubeconfig, whose paths are those of the host.
-async fn kubelet_config(root: &HostRoot, path: &Path) -> anyhow::Result<KubeletConfig> {
+async fn kubelet_config(root: &HostRoot, path: &Path, wanted: Wanted) -> anyhow::Result<KubeletConfig> {
     let mut files = vec![path.to_path_buf()];
     let path = locate(root, path).with_context(|| format!("cannot find {}", path.display()))?;
     let named = || format!("the kubelet's kubeconfig {}", path.display());
@@ -162,9 +173,13 @@ async fn kubelet_config(root: &HostRoot, path: &Path) -> anyhow::Result<KubeletC
         place(&mut cluster.certificate_authority)?;
     }
     for user in file.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
+        if wanted == Wanted::Server {
+            *user = AuthInfo::default();
+            continue;
+        }
         if user.exec.is_some() || user.auth_provider.is_some() {
             bail!(
-                "{} gets its credentials from a program, which the agent cannot run; it needs a client certificate or a token file",
+                "{} gets its credentials from a program (as on EKS), which the agent cannot run; give this node's user a client certificate or a token file in another kubeconfig, and start the agent with --kubelet-kubeconfig naming that",
                 named()
             );
         }
@@ -238,7 +253,7 @@ impl KubeletClient {
     }
 
     async fn make(&self) -> anyhow::Result<Made> {
-        let KubeletConfig { config, files } = kubelet_config(&self.root, &self.path).await?;
+        let KubeletConfig { config, files } = kubelet_config(&self.root, &self.path, Wanted::Credentials).await?;
         Ok(Made {
             prints: prints(&self.root, &files),
             client: build(config)?,
@@ -287,15 +302,21 @@ current-context: x
         let scratch = scratch("paths");
         let root = HostRoot::new(&scratch);
         let path = &root.path("/etc/kubernetes/kubelet.conf");
-        let config = kubelet_config(&root, path).await.unwrap().config;
+        let config = kubelet_config(&root, path, Wanted::Credentials).await.unwrap().config;
         assert_eq!(config.cluster_url.to_string(), "http://127.0.0.1:1/");
         let token = scratch.join("var/lib/kubelet/token-1");
         assert_eq!(config.auth_info.token_file.as_deref(), token.to_str());
 
         let with_program = KUBECONFIG.replace("tokenFile: /var/lib/kubelet/current", "exec: {command: aws}");
         fs::write(scratch.join("etc/kubernetes/kubelet.conf"), with_program).unwrap();
-        let refused = kubelet_config(&root, path).await.err().unwrap();
-        assert!(refused.to_string().contains("from a program"), "{refused:#}");
+        let refused = kubelet_config(&root, path, Wanted::Credentials).await.err().unwrap();
+        assert!(refused.to_string().contains("--kubelet-kubeconfig"), "{refused:#}");
+        let server = kubelet_config(&root, path, Wanted::Server).await.unwrap().config;
+        assert_eq!(
+            server.cluster_url.to_string(),
+            "http://127.0.0.1:1/",
+            "the agent can start and say so"
+        );
         fs::remove_dir_all(&scratch).unwrap();
     }
 
