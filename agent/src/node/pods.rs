@@ -272,7 +272,6 @@ impl Pod {
         let unmanaged = !settings.force && self.controller().is_none();
         let empty_dir = !settings.delete_empty_dir_data && self.has_empty_dir();
         match (unmanaged, empty_dir) {
-            _ if settings.forced => None,
             (true, true) => Some(Obstacle::UnmanagedEmptyDir),
             (true, false) => Some(Obstacle::Unmanaged),
             (false, true) => Some(Obstacle::EmptyDir),
@@ -371,7 +370,16 @@ mod tests {
                 [Class::Moves, Class::Moves, blocked(Unmanaged), blocked(Unmanaged)],
             ),
             ((true, true, false), [Class::Moves; 4]),
-            ((false, false, true), [Class::Moves; 4]),
+            // Force overrules budgets alone.
+            (
+                (false, false, true),
+                [
+                    Class::Moves,
+                    blocked(EmptyDir),
+                    blocked(Unmanaged),
+                    blocked(UnmanagedEmptyDir),
+                ],
+            ),
         ] {
             let settings = Settings {
                 force,

@@ -19,8 +19,11 @@ pub struct Settings {
     pub pod_selector: Option<Selector>,
     /// Delete pods instead of evicting them: budgets are not asked.
     pub disable_eviction: bool,
-    /// True when the drain has taken longer than it may: all pods that are left are deleted, whatever their obstacles
-    /// and budgets. Each pod still gets its grace period.
+    /// Pods are moved also while others have an obstacle: the node is to be emptied as far as that goes, since the pool
+    /// says Force.
+    pub despite_obstacles: bool,
+    /// True when the drain has taken longer than it may: pods that only their budgets keep are deleted. Each pod still gets
+    /// its grace period, and obstacles stay what they are.
     pub forced: bool,
 }
 
@@ -37,6 +40,7 @@ impl Settings {
             force: drain.force.unwrap_or(false),
             pod_selector: pod_selector.context("drain.podSelector of the node's pool makes no sense")?,
             disable_eviction: drain.disable_eviction.unwrap_or(false),
+            despite_obstacles: drain.on_timeout() == OnTimeout::Force,
             forced: drain.on_timeout() == OnTimeout::Force && elapsed >= drain.timeout(),
         })
     }
@@ -77,6 +81,7 @@ mod tests {
         ] {
             let settings = settings(json!({"timeout": "60s", "onTimeout": on_timeout}), seconds).unwrap();
             assert_eq!(settings.forced, forced, "{on_timeout} after {seconds} s");
+            assert_eq!(settings.despite_obstacles, on_timeout == "Force");
         }
     }
 

@@ -54,7 +54,8 @@ pub enum OnTimeout {
     Release,
     /// The node goes on draining for as long as that takes. It stays cordoned, and reports it.
     Hold,
-    /// The remaining pods are deleted without asking their budgets, and named.
+    /// Pods without an obstacle are evicted from the first second, also beside pods that have one. At the timeout those that
+    /// only their budgets keep are deleted, and named. What `force` and `deleteEmptyDirData` are for stays with them.
     Force,
 }
 

@@ -3,7 +3,8 @@
 //! The engine works in passes. Each pass lists the pods anew, asks those that are due to leave, and answers with the
 //! pods that are left and the time of the next look. It keeps nothing that another process could not find out again,
 //! except since when a pod has been in the way. While a pod with an obstacle is there, nothing is moved at all: the
-//! drain could not end, and the other pods would have been disturbed for nothing.
+//! drain could not end, and the other pods would have been disturbed for nothing. Where the pool says Force, the others are
+//! moved all the same, and have had the whole time of the drain before their budgets are overruled.
 //!
 //! Asking a pod to leave is behind [`Mover`]; everything else is the same for any implementation of it.
 
@@ -192,7 +193,9 @@ impl Drain {
             }
         }
         if given.settings.forced && !self.forced {
-            tracing::warn!("the drain took too long: the pods that are left are deleted, without asking their budgets");
+            tracing::warn!(
+                "the drain took too long: pods that only budgets keep are deleted; those with an obstacle stay, and block it"
+            );
         }
         self.forced = given.settings.forced;
         let entry = |pod: &Pod, class: Class| {
@@ -201,7 +204,8 @@ impl Drain {
                 .filter(|entry| entry.left_behind(pod, class, given).is_none())
         };
         let blocks = |(pod, class): &(&Pod, Class)| matches!(class, Class::Blocked(_)) && entry(pod, *class).is_some();
-        if self.held_back(now).is_some() || classes.iter().any(blocks) {
+        let blocked = !given.settings.despite_obstacles && classes.iter().any(blocks);
+        if self.held_back(now).is_some() || blocked {
             return vec![];
         }
         let is_due = |pod: &Pod, class: Class| {
@@ -279,7 +283,7 @@ impl Drain {
         let progress = match left.is_empty() {
             true => DrainProgress::Done { left_behind },
             false => DrainProgress::Waiting {
-                next: self.next(&left, given.now),
+                next: self.next(&left, given),
                 blockers: blockers(left),
             },
         };
@@ -295,8 +299,13 @@ impl Drain {
     }
 
     /// Time until the next look.
-    fn next(&self, left: &[(&Pod, &Entry, Class)], now: Timestamp) -> Duration {
-        let only_people_can_help = left.iter().any(|(_, _, class)| matches!(class, Class::Blocked(_)));
+    fn next(&self, left: &[(&Pod, &Entry, Class)], given: &Given<'_>) -> Duration {
+        let now = given.now;
+        let blocked = |(_, _, class): &(&Pod, &Entry, Class)| matches!(class, Class::Blocked(_));
+        let only_people_can_help = match given.settings.despite_obstacles {
+            true => left.iter().all(blocked),
+            false => left.iter().any(blocked),
+        };
         let quiet = LOOK.0.saturating_mul(1 << self.quiet.min(8)).min(LOOK.1);
         let asked = left.iter().filter(|(_, _, class)| *class != Class::Terminating);
         let tries = asked.map(|(_, entry, _)| wait(now, entry.next_try, RETRY_WITHIN).unwrap_or_default());

@@ -40,19 +40,22 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
 }
 
-const fn settings(forced: bool) -> Settings {
+const fn settings(despite_obstacles: bool, forced: bool) -> Settings {
     Settings {
         grace_period: None,
         delete_empty_dir_data: false,
         force: false,
         pod_selector: None,
         disable_eviction: false,
+        despite_obstacles,
         forced,
     }
 }
 
-static PLAIN: Settings = settings(false);
-static FORCED: Settings = settings(true);
+static PLAIN: Settings = settings(false, false);
+static FORCED: Settings = settings(true, true);
+/// Settings of a pool that says Force, before the timeout.
+static FORCING: Settings = settings(true, false);
 
 fn given(now: Timestamp) -> Given<'static> {
     Given {
@@ -288,29 +291,41 @@ fn a_drain_ends_although_pods_that_tolerate_the_cordon_come_again() {
 }
 
 #[test]
-fn force_asks_at_once_and_says_so() {
+fn force_asks_at_once_overrules_budgets_alone_and_says_so() {
     let pods = [pod("a", false, "ReplicaSet"), pod("z", false, "")];
+    assert!(
+        Drain::default().sort(&pods, &given(at(0))).is_empty(),
+        "a drain that cannot end disturbs nobody"
+    );
     let mut drain = Drain::default();
-    assert!(drain.sort(&pods, &given(at(0))).is_empty());
-    drain.note(&pods[0], Answer::Budget("a budget".to_owned()), &given(at(0)));
+    let forcing = Given {
+        settings: &FORCING,
+        ..given(at(0))
+    };
+    assert_eq!(
+        names(&drain.sort(&pods, &forcing)),
+        ["a"],
+        "from the first second, beside an obstacle"
+    );
+    drain.note(&pods[0], Answer::Budget("a budget".to_owned()), &forcing);
+    assert!(waiting(drain.progress(&pods, &forcing)).1 < LOOK_BLOCKED);
     let forced = |second| Given {
         settings: &FORCED,
         ..given(at(second))
     };
     assert_eq!(
         names(&drain.sort(&pods, &forced(0))),
-        ["a", "z"],
-        "neither the budget's pause nor an obstacle counts"
+        ["a"],
+        "the budget's pause does not count, the obstacle does"
     );
-    for pod in &pods {
-        drain.note(pod, Answer::Accepted, &forced(0));
-    }
+    drain.note(&pods[0], Answer::Accepted, &forced(0));
     waiting(drain.progress(&pods, &forced(0)));
-    let ending = [pod("a", true, "ReplicaSet"), pod("z", true, "")];
+    let ending = [pod("a", true, "ReplicaSet"), pod("z", false, "")];
     assert!(drain.sort(&ending, &forced(1)).is_empty());
     let (blockers, _) = waiting(drain.progress(&ending, &forced(1)));
+    let says = |name: &str, words: &str| blockers.iter().any(|b| b.pod == name && b.reason.contains(words));
     assert!(
-        blockers.len() == 2 && blockers.iter().all(|b| b.reason.contains("by force")),
+        blockers.len() == 2 && says("d/a", "by force") && says("d/z", "drain.force"),
         "{blockers:?}"
     );
 }
@@ -368,14 +383,21 @@ fn any_answer() -> impl Strategy<Value = Answer> {
 
 fn any_settings() -> impl Strategy<Value = Settings> {
     let selector = proptest::option::of(Just(Selector::from_iter([("tier", "web")])));
-    (any::<[bool; 4]>(), any::<Option<u32>>(), selector).prop_map(|(flags, grace_period, pod_selector)| {
-        let [delete_empty_dir_data, force, disable_eviction, forced] = flags;
+    (any::<[bool; 5]>(), any::<Option<u32>>(), selector).prop_map(|(flags, grace_period, pod_selector)| {
+        let [
+            delete_empty_dir_data,
+            force,
+            disable_eviction,
+            despite_obstacles,
+            forced,
+        ] = flags;
         Settings {
             grace_period,
             delete_empty_dir_data,
             force,
             pod_selector,
             disable_eviction,
+            despite_obstacles,
             forced,
         }
     })
@@ -494,7 +516,8 @@ proptest! {
                 prop_assert!(matches!(class(pod), Class::Moves | Class::Finished), "asked {pod:?}");
             }
             let blocked = pods.iter().any(|pod| matches!(class(pod), Class::Blocked(_)));
-            prop_assert!(!blocked || asked.is_empty(), "somebody was disturbed for nothing: {asked:?}");
+            let goes_on = settings.despite_obstacles;
+            prop_assert!(!blocked || goes_on || asked.is_empty(), "somebody was disturbed for nothing: {asked:?}");
             match progress {
                 DrainProgress::Done { left_behind } => {
                     let moved = asked.iter().any(|(_, answer)| matches!(answer, Answer::Accepted | Answer::Gone));
