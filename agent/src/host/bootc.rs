@@ -3,6 +3,8 @@
 //! bootc promises the shape of its status JSON; fields come with releases and may be absent or null. Nothing here
 //! does I/O.
 
+use std::time::Duration;
+
 use berth_api::Digest;
 use berth_api::node::Deployment;
 use jiff::Timestamp;
@@ -12,6 +14,34 @@ use serde::Deserialize;
 /// The oldest supported bootc: it knows `downloadOnly` and `--from-downloaded`, and keeps its standard output
 /// free of anything but the JSON.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
+
+/// Time for which a bad answer about bootc's version counts.
+const VERSION_RETRY: Duration = Duration::from_secs(30);
+/// Time for which a host counts as one without bootc. Each question is a unit that fails, and in the host's journal.
+const MISSING_RETRY: Duration = Duration::from_secs(3600);
+/// The bootc on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootcVersion {
+    /// No bootc was found.
+    Missing,
+    /// Older than the oldest supported one.
+    TooOld(String),
+    /// A supported one.
+    Version(String),
+    /// The version could not be found out, for this reason.
+    Failed(String),
+}
+
+impl BootcVersion {
+    /// Says whether an answer of this age still counts.
+    pub(super) fn is_believed(&self, age: Duration) -> bool {
+        match self {
+            Self::Version(_) => true,
+            Self::Missing => age < MISSING_RETRY,
+            Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
+        }
+    }
+}
 
 /// Answer of `bootc status`.
 #[derive(Debug, Clone, PartialEq)]
@@ -330,6 +360,20 @@ mod tests {
         assert!(matches!(parse("{}"), Err(StatusError::Foreign { .. })));
         assert!(matches!(parse("Staged image:"), Err(StatusError::Malformed(_))));
         assert!(matches!(parse(""), Err(StatusError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_host_without_bootc_is_seldom_asked_for_it() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        for (version, believed) in [
+            (BootcVersion::Version("1.16.9".into()), [true, true, true]),
+            (BootcVersion::Missing, [true, true, false]),
+            (BootcVersion::TooOld("1.1".into()), [true, false, false]),
+            (BootcVersion::Failed("no answer".into()), [true, false, false]),
+        ] {
+            let found = [0, 59, 60].map(|age| version.is_believed(minutes(age)));
+            assert_eq!(found, believed, "{version:?}");
+        }
     }
 
     #[test]

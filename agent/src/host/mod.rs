@@ -27,7 +27,7 @@ mod pull;
 pub mod root;
 mod units;
 
-pub use bootc::{BootcStatus, HostStatus};
+pub use bootc::{BootcStatus, BootcVersion, HostStatus};
 pub use bus::BusError;
 pub use failure::{Failure, Reason};
 pub use lock::HostLock;
@@ -43,10 +43,6 @@ use units::{Defeat, EXIT_EXEC, Spec};
 
 /// A host tool that takes longer than this hangs.
 const TOOL_DEADLINE: Duration = Duration::from_secs(60);
-/// Time for which a bad answer about bootc's version counts.
-const VERSION_RETRY: Duration = Duration::from_secs(30);
-/// Time for which a host counts as one without bootc. Each question is a unit that fails, and in the host's journal.
-const MISSING_RETRY: Duration = Duration::from_secs(3600);
 /// The short units of this agent and of one before it.
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
@@ -101,30 +97,6 @@ impl HostError {
             Self::Bus(_) => Reason::HostUnreachable.as_str(),
             Self::RebootRefused(_) => Reason::RebootRefused.as_str(),
             Self::Io(_) => Reason::HostToolFailed.as_str(),
-        }
-    }
-}
-
-/// The bootc on the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BootcVersion {
-    /// No bootc was found.
-    Missing,
-    /// Older than the oldest supported one.
-    TooOld(String),
-    /// A supported one.
-    Version(String),
-    /// The version could not be found out, for this reason.
-    Failed(String),
-}
-
-impl BootcVersion {
-    /// Says whether an answer of this age still counts.
-    fn is_believed(&self, age: Duration) -> bool {
-        match self {
-            Self::Version(_) => true,
-            Self::Missing => age < MISSING_RETRY,
-            Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
         }
     }
 }
@@ -363,6 +335,7 @@ impl Host {
             description: "Berth: ask or change the host's deployments",
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             then: None,
+            finally: None,
             deadline: TOOL_DEADLINE,
             stdout: Some(stdout.clone()),
             stderr: Some(stderr.clone()),
@@ -484,20 +457,6 @@ fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_without_bootc_is_seldom_asked_for_it() {
-        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-        for (version, believed) in [
-            (BootcVersion::Version("1.16.9".into()), [true, true, true]),
-            (BootcVersion::Missing, [true, true, false]),
-            (BootcVersion::TooOld("1.1".into()), [true, false, false]),
-            (BootcVersion::Failed("no answer".into()), [true, false, false]),
-        ] {
-            let found = [0, 59, 60].map(|age| version.is_believed(minutes(age)));
-            assert_eq!(found, believed, "{version:?}");
-        }
-    }
 
     #[test]
     fn a_failed_tool_is_told_in_its_own_words() {

@@ -5,6 +5,7 @@
 //! forgotten on purpose, so that a crash between the end and the report loses nothing.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_api::image_ref::{ImageRef, ImageRefError};
@@ -24,6 +25,10 @@ use super::{HostError, files};
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// A pull that is stopped has this long to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(100);
+/// Locks what is staged.
+const LOCK: &[&str] = &["/usr/bin/ostree", "admin", "lock-finalization"];
+/// Words of a bootc that does not know the flag for progress, which is a hidden one.
+const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
 /// Bytes at the end of the error output that are looked at.
 const STDERR_TAIL: u64 = 16 << 10;
 
@@ -68,6 +73,8 @@ pub(super) struct Pulls {
     root: HostRoot,
     changes: Changes,
     reader: std::sync::Mutex<Option<ProgressReader>>,
+    /// The host's bootc has refused the flag for progress: pulls go without it from now on.
+    without_progress: AtomicBool,
 }
 
 fn unit_name(digest: &Digest) -> String {
@@ -84,6 +91,7 @@ impl Pulls {
             root,
             changes,
             reader: std::sync::Mutex::new(None),
+            without_progress: AtomicBool::new(false),
         }
     }
 
@@ -129,6 +137,9 @@ impl Pulls {
             }
             State::Failed => {
                 let words = files::tail(&self.root.path(RUN_DIR).join("pull.err"), STDERR_TAIL);
+                if words.contains(NO_PROGRESS) {
+                    self.without_progress.store(true, Ordering::Relaxed);
+                }
                 PullState::Failed {
                     message: explain(&units::defeat(bus, &unit).await?, &words),
                 }
@@ -185,7 +196,7 @@ impl Pulls {
             started: false,
         };
         self.write(&record)?;
-        let progress = self.read_progress(&image.digest);
+        let progress = !self.without_progress.load(Ordering::Relaxed) && self.read_progress(&image.digest);
         let started = match units::start(bus, &spec(&image.digest, &target, signed, progress)).await {
             // systemd before 253 knows no `OpenFile`.
             Err(error) if progress && is_unknown_property(&error) => {
@@ -302,7 +313,9 @@ fn spec(digest: &Digest, target: &str, signed: bool, progress: bool) -> Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
         command: owned(&command),
-        then: Some(owned(&["/usr/bin/ostree", "admin", "lock-finalization"])),
+        then: Some(owned(LOCK)),
+        // A pull that fails may have staged its image all the same: it must not be armed until the agent has removed it.
+        finally: Some(owned(LOCK)),
         deadline: DEADLINE,
         stdout: None,
         stderr: Some(format!("{RUN_DIR}/pull.err")),

@@ -359,6 +359,7 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match *argument {
+            "--progress-fd" if settings.no_progress_fd => return Err("--progress-fd"),
             "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
             "--download-only" if settings.bootc_numbers() > (1, 16, 9) => switch.download_only = true,
             "--" | "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}

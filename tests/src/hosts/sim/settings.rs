@@ -118,6 +118,8 @@ pub struct Settings {
     pub bootc_missing: bool,
     /// The version that bootc says. Older than 1.12: no locking; newer than 1.16.9: `switch --download-only`.
     pub bootc_version: String,
+    /// bootc does not know the hidden flag `--progress-fd`.
+    pub no_progress_fd: bool,
     /// The host was not installed as a bootc host.
     pub not_bootc: bool,
     /// Packages are layered on the booted image.
@@ -160,6 +162,7 @@ impl Default for Settings {
             finalization_failures: 0,
             bootc_missing: false,
             bootc_version: "1.16.9".to_owned(),
+            no_progress_fd: false,
             not_bootc: false,
             layered: false,
             never_ready: BTreeSet::new(),
