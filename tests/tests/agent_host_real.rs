@@ -91,7 +91,8 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     passed("staged");
 
     let host = agent(&real).await?;
-    host.unstage().await?;
+    let staged = status(&host).await?.staged.context("nothing staged")?;
+    host.unstage(&staged).await?;
     assert!(status(&host).await?.staged.is_none());
     host.start_pull(&image).await?;
     assert_eq!(pull_ends(&host).await?.0, Some(PullState::Succeeded));
