@@ -12,7 +12,7 @@ use berth_api::text::names;
 use berth_api::waves::is_control_plane;
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use berth_core::controller::facts::Pool;
-use berth_core::controller::plan::{BlockReason, Forecast, Plan, PoolFacts, Turn, forecast, plan};
+use berth_core::controller::plan::{BlockReason, Forecast, GateReason, Plan, PoolFacts, Turn, forecast, plan};
 use berth_core::controller::quorum::Meanwhile;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -266,9 +266,11 @@ impl<'a> Outlook<'a> {
             blocks.push(format!("{image} is not resolved to a digest yet{why}"));
         }
         blocks.extend(self.facts.gate.as_ref().map(|gate| match gate.reason {
-            "Paused" => "paused: images are staged, but nothing reboots until rollout.paused is false".to_owned(),
-            "FleetPaused" => format!("paused: {}", gate.message),
-            reason => format!("no window is open: {reason}: {}", clean(&gate.message)),
+            GateReason::Paused => {
+                "paused: images are staged, but nothing reboots until rollout.paused is false".to_owned()
+            }
+            GateReason::FleetPaused => format!("paused: {}", gate.message),
+            reason => format!("no window is open: {}: {}", reason.as_str(), clean(&gate.message)),
         }));
         let halt = self.plan.halt.as_ref().filter(|_| self.target.is_some());
         blocks.extend(halt.map(|halt| format!("halted: {}", clean(&halt.message))));

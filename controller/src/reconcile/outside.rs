@@ -130,7 +130,7 @@ fn numbers(findings: &Findings, pool: &Pool) -> Option<PoolNumbers> {
         nodes: node_states(&status.nodes),
         berths: berth_states(&status.berths),
         halted: is_halted(status),
-        gate: gate.map(|gate| gate.reason.to_owned()),
+        gate: gate.map(|gate| gate.reason.as_str().to_owned()),
         timed_out: lost.map(|holding| holding.node.to_string()).collect(),
     })
 }

@@ -10,7 +10,7 @@ use berth_api::windows::{Opening, Schedule, Why, WindowSpec};
 use berth_api::{PoolName, duration};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::controller::plan::Gate;
+use crate::controller::plan::{Gate, GateReason};
 
 /// Input of the gates of one pool.
 #[derive(Debug, Clone, Copy)]
@@ -113,11 +113,11 @@ fn pause(inputs: Inputs<'_>) -> Option<Gate> {
         })
     };
     if inputs.spec.paused() {
-        return gate("Paused", "rollout.paused is true: no node is offered a berth");
+        return gate(GateReason::Paused, "rollout.paused is true: no node is offered a berth");
     }
     if inputs.fleet_paused {
         return gate(
-            "FleetPaused",
+            GateReason::FleetPaused,
             "spec.paused of BootcFleet cluster is true: no node of any pool is offered a berth",
         );
     }
@@ -131,14 +131,14 @@ fn window(inputs: Inputs<'_>) -> Gates {
         changes: None,
         window: Verdict::yes(reason, message),
     };
-    let closed = |reason, message: String, changes| Gates {
+    let closed = |reason: GateReason, message: String, changes| Gates {
         gate: Some(Gate {
             reason,
             message: message.clone(),
         }),
         closes: None,
         changes,
-        window: Verdict::no(reason, message),
+        window: Verdict::no(reason.as_str(), message),
     };
     let rollout = inputs.spec.rollout();
     if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
@@ -146,12 +146,12 @@ fn window(inputs: Inputs<'_>) -> Gates {
     }
     let schedule = match schedule(inputs.spec) {
         Ok(schedule) => schedule,
-        Err(error) => return closed("InvalidWindow", error, None),
+        Err(error) => return closed(GateReason::InvalidWindow, error, None),
     };
     if !inputs.clock_synchronized {
         let message = "the controller's clock is not synchronised, so no window can be judged; synchronise the clock of \
                        its machine, or start it with --trust-clock if something else keeps that clock";
-        return closed("ClockNotSynchronized", message.to_owned(), None);
+        return closed(GateReason::ClockNotSynchronized, message.to_owned(), None);
     }
     let salt = inputs.pool.as_str();
     match schedule.at(inputs.now, salt) {
@@ -176,11 +176,11 @@ fn window(inputs: Inputs<'_>) -> Gates {
                     words(longest),
                     words(inputs.needed)
                 );
-                return closed("WindowTooShort", message, next);
+                return closed(GateReason::WindowTooShort, message, next);
             }
             let reason = match why {
-                Why::Outside => "OutsideWindows",
-                Why::Excluded => "Excluded",
+                Why::Outside => GateReason::OutsideWindows,
+                Why::Excluded => GateReason::Excluded,
             };
             closed(reason, format!("{what}; {next_words}"), next)
         }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn reason(gates: &Gates) -> &str {
-        gates.gate.as_ref().map_or("", |g| g.reason)
+        gates.gate.as_ref().map_or("", |g| g.reason.as_str())
     }
 
     #[test]

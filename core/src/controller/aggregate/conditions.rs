@@ -7,7 +7,7 @@ use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
 use super::{Doing, Facts, Kind, trouble};
-use crate::controller::plan::BlockReason;
+use crate::controller::plan::{BlockReason, GateReason};
 use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
@@ -95,7 +95,7 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
         );
     }
     if let Some(gate) = &facts.plan.gate {
-        return Verdict::no(gate.reason, gate.message.clone());
+        return Verdict::no(gate.reason.as_str(), gate.message.clone());
     }
     if !is_current(facts, target) {
         let message = format!(
@@ -189,7 +189,12 @@ fn paused(facts: &Facts<'_>) -> Verdict {
     if facts.paused {
         let message = "no berth is offered, and nodes that have not committed give theirs back";
         Verdict::yes("PausedByAdmin", message)
-    } else if facts.plan.gate.as_ref().is_some_and(|g| g.reason == "FleetPaused") {
+    } else if facts
+        .plan
+        .gate
+        .as_ref()
+        .is_some_and(|g| g.reason == GateReason::FleetPaused)
+    {
         Verdict::yes("PausedByFleet", "BootcFleet cluster is paused, and every pool with it")
     } else {
         Verdict::no("NotPaused", "")

@@ -7,7 +7,7 @@ use berth_api::pool::{BerthCounts, PlatformDigest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
-use crate::controller::plan::{BlockReason, Gate, How, Use};
+use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::controller::view::{BadTurn, HostContent, Report};
 
 fn digest(n: u8) -> Digest {
@@ -301,7 +301,7 @@ fn who_waits_is_told_for_what() {
     );
     case.paused = true;
     case.plan.gate = Some(Gate {
-        reason: "Paused",
+        reason: GateReason::Paused,
         message: "because".into(),
     });
     assert_eq!(case.says("Progressing"), "False Paused because");

@@ -6,7 +6,7 @@ use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName};
 
-use super::{Gate, PoolFacts};
+use super::{Gate, GateReason, PoolFacts};
 use crate::text::few;
 
 /// Number of nodes that are named for each digest; the schema allows no more. No pool may have a larger `maxFailures`.
@@ -87,7 +87,7 @@ pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
         facts.max_failures
     );
     Some(Gate {
-        reason: "RolloutHalted",
+        reason: GateReason::RolloutHalted,
         message,
     })
 }

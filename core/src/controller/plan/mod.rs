@@ -79,10 +79,47 @@ pub struct PoolFacts {
 /// Something that keeps all berths of a pool closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
-    /// CamelCase reason, such as `Paused`; also what a holder is revoked with.
-    pub reason: &'static str,
+    /// Reason; also what a holder is revoked with.
+    pub reason: GateReason,
     /// One line for people.
     pub message: String,
+}
+
+/// Reason for which all berths of a pool are closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateReason {
+    /// The pool is paused.
+    Paused,
+    /// The fleet is paused.
+    FleetPaused,
+    /// A window of the pool cannot be read.
+    InvalidWindow,
+    /// The controller's clock is not synchronised.
+    ClockNotSynchronized,
+    /// No window is long enough for a drain and a reboot.
+    WindowTooShort,
+    /// No window is open.
+    OutsideWindows,
+    /// An exclusion is in force.
+    Excluded,
+    /// The image failed on too many nodes.
+    RolloutHalted,
+}
+
+impl GateReason {
+    /// CamelCase word of a condition.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Paused => "Paused",
+            Self::FleetPaused => "FleetPaused",
+            Self::InvalidWindow => "InvalidWindow",
+            Self::ClockNotSynchronized => "ClockNotSynchronized",
+            Self::WindowTooShort => "WindowTooShort",
+            Self::OutsideWindows => "OutsideWindows",
+            Self::Excluded => "Excluded",
+            Self::RolloutHalted => "RolloutHalted",
+        }
+    }
 }
 
 /// A berth's Lease as it was read.

@@ -95,7 +95,7 @@ prop_compose! {
             epoch: 7,
             capacity,
             published,
-            gate: if gated { gate("Paused") } else { None },
+            gate: if gated { gate(GateReason::Paused) } else { None },
             closes: None,
             waves: vec![wave("canary", 5, soaked), wave(REST, 0, 0)],
             failures: recorded.map(|i| (digest(2), [NodeName::from(NODES[i])].into())).into_iter().collect(),

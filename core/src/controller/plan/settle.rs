@@ -165,7 +165,7 @@ impl<'a> Desk<'a> {
     /// Reason for which an open offer is to be withdrawn.
     fn withdrawal(&self, offer: &Offer) -> Option<&'static str> {
         if let Some(gate) = self.gate {
-            return Some(gate.reason);
+            return Some(gate.reason.as_str());
         }
         let member = self.member(&offer.node, &offer.uid);
         let gated = member.and_then(|m| candidates::closed_for(self.progress, m));
@@ -189,7 +189,7 @@ impl<'a> Desk<'a> {
             true => candidates::closed_for(self.progress, m),
             false => candidates::stays(m),
         };
-        let gate = || self.gate.map(|g| g.reason).or_else(|| member.and_then(own));
+        let gate = || self.gate.map(|g| g.reason.as_str()).or_else(|| member.and_then(own));
         let reason = match member {
             None if uncommitted => Some("LeftPool"),
             Some(_) if uncommitted && facts.unresolved => Some("TargetChanged"),

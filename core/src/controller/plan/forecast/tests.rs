@@ -2,8 +2,8 @@ use berth_api::BootId;
 use berth_api::berth::ClosedReason;
 use proptest::prelude::*;
 
-use super::super::Gate;
 use super::super::tests::{at, closed, digest, facts, member, offered, seen, taken, uid, wave};
+use super::super::{Gate, GateReason};
 use super::*;
 
 /// Members of no zone, each fit for an offer.
@@ -33,7 +33,7 @@ fn what_opens_ends_or_is_done_before_a_turn_changes_no_order() {
     let mut facts = pool(1, &["n2", "n1", "n3"]);
     facts.waves = vec![wave("canary", 3600, 0), wave("rest", 0, 0)];
     facts.gate = Some(Gate {
-        reason: "Paused",
+        reason: GateReason::Paused,
         message: String::new(),
     });
     facts.closes = Some(at(51));

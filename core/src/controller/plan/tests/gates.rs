@@ -172,7 +172,7 @@ fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
     f.failures = [(digest(2), ["n1".into(), "gone".into()].into())].into();
     assert_eq!(
         now(&f).gate.unwrap().reason,
-        "RolloutHalted",
+        GateReason::RolloutHalted,
         "also when a failed node is gone"
     );
     for m in &mut f.members {
@@ -248,7 +248,7 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
     assert_eq!(words(&now(&f)), ["p-0 Window n2"], "the next window, or a longer one");
     f.closes = None;
     assert_eq!(words(&now(&f)), ["p-0 Window n2"]);
-    f.gate = gate("OutsideWindows");
+    f.gate = gate(GateReason::OutsideWindows);
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"OutsideWindows\") n2"]);
     f.gate = None;
     f.closes = Some(at(50 + 100));

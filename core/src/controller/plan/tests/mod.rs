@@ -65,7 +65,7 @@ pub(crate) fn wave(name: &str, soak: u64, soaked: u64) -> Wave {
     }
 }
 
-pub(crate) fn gate(reason: &'static str) -> Option<Gate> {
+pub(crate) fn gate(reason: GateReason) -> Option<Gate> {
     Some(Gate {
         reason,
         message: String::new(),
@@ -348,7 +348,7 @@ fn an_offer_lapses_and_the_next_node_has_its_turn() {
 fn offers_are_withdrawn_when_their_reason_is_gone() {
     type Change = fn(&mut PoolFacts);
     let changes: [(&str, Change); 9] = [
-        ("paused", |f| f.gate = gate("Paused")),
+        ("paused", |f| f.gate = gate(GateReason::Paused)),
         ("wave", |f| {
             f.members[0].wave = 1;
             f.members.push(Member {
@@ -381,7 +381,7 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
 fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
     let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(closed(2))];
     let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
-    f.gate = gate("Paused");
+    f.gate = gate(GateReason::Paused);
     let plan = now(&f);
     // A committed holder goes on; it may only not go on to another image.
     assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1", "p-1 Revoke(\"Paused\") n2"]);
