@@ -269,7 +269,7 @@ impl<'a> Outlook<'a> {
             GateReason::Paused => {
                 "paused: images are staged, but nothing reboots until rollout.paused is false".to_owned()
             }
-            GateReason::FleetPaused => format!("paused: {}", gate.message),
+            GateReason::FleetPaused | GateReason::FleetUnreadable => format!("paused: {}", gate.message),
             reason => format!("no window is open: {}: {}", reason.as_str(), clean(&gate.message)),
         }));
         let halt = self.plan.halt.as_ref().filter(|_| self.target.is_some());

@@ -57,7 +57,7 @@ impl World {
             gates: pools
                 .iter()
                 .filter_map(|pool| {
-                    let inputs = pool.gate_inputs(seen.fleet_paused(), is_clock_synchronized(pool), now)?;
+                    let inputs = pool.gate_inputs(seen.fleet_gate(), is_clock_synchronized(pool), now)?;
                     Some((pool.name.clone(), gates(inputs)))
                 })
                 .collect(),

@@ -61,7 +61,6 @@ impl<V> Default for Table<V> {
 impl<V: View> Table<V> {
     fn entry(&self, name: &str, version: String, view: V, now: Moment) -> Entry<V> {
         let old = self.current.get(name);
-        let view = view.after(old.map(|old| old.view.as_ref()));
         let heard = match old {
             Some(old) if !view.spoken(&old.view) => old.heard,
             _ => now,

@@ -11,7 +11,7 @@ use berth_api::{NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Shared};
-use berth_core::controller::gates::{self, Gates};
+use berth_core::controller::gates::{self, FleetGate, Gates};
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
 use berth_core::controller::publish::{self, HostWrite};
@@ -317,7 +317,7 @@ impl<'a> Pass<'a> {
             let inputs = gates::Inputs {
                 pool: &pool.name,
                 spec,
-                fleet_paused: self.view.fleet.paused,
+                fleet: self.view.fleet.paused.then_some(FleetGate::Paused),
                 clock_synchronized: !self.view.fleet.clock_lost,
                 needed: Duration::ZERO,
                 now: rich::NOW + outside,

@@ -38,8 +38,8 @@ impl Reconciler {
         let clock_synchronized = self.is_clock_synchronized(seen);
         let mut all = BTreeMap::new();
         for pool in &seen.pools {
-            let fleet_paused = seen.snapshot.fleet_paused();
-            let Some(inputs) = pool.gate_inputs(fleet_paused, clock_synchronized, seen.wall) else {
+            let fleet = seen.snapshot.fleet_gate();
+            let Some(inputs) = pool.gate_inputs(fleet, clock_synchronized, seen.wall) else {
                 continue;
             };
             let gates = self.memory.gates.gates(inputs);
@@ -135,7 +135,7 @@ impl Reconciler {
         let mut changed = BTreeSet::new();
         let fleet = self.outcome("fleet/read", fleet)?;
         let paused = fleet.map(|fleet| fleet.is_some_and(|fleet| fleet.spec.paused));
-        if paused != Some(seen.snapshot.fleet_paused()) {
+        if paused != Some(seen.snapshot.fleet_gate().is_some()) {
             changed.extend(offering.iter().map(|pool| pool.name.clone()));
         }
         for (pool, read) in offering.into_iter().zip(pools) {

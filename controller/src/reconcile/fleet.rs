@@ -19,8 +19,7 @@ impl Reconciler {
         let object = match &fleet.view.object {
             Ok(object) => object,
             Err(error) => {
-                let paused = fleet.view.paused;
-                tracing::warn!(%error, paused, "BootcFleet cannot be read; it is taken to be as it was");
+                tracing::warn!(%error, "BootcFleet cannot be read; no berth of any pool is offered until it can");
                 return Ok(());
             }
         };

@@ -86,7 +86,7 @@ impl Reconciler {
             confirmed_gone: &seen.confirmed_gone,
             heard: &seen.heard,
             leaves: &self.memory.leaves,
-            fleet_paused: seen.snapshot.fleet_paused(),
+            fleet_paused: seen.snapshot.fleet_gate().is_some(),
         })
     }
 }

@@ -10,7 +10,7 @@ use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
 use jiff::Timestamp;
 
 use crate::Moment;
-use crate::controller::gates::{Gates, Inputs};
+use crate::controller::gates::{FleetGate, Gates, Inputs};
 use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
 use crate::controller::publish::{Terms, desired_digest, is_stale, made_for};
@@ -144,12 +144,17 @@ impl Pool {
     }
 
     /// Inputs of the pool's gates; `None` for a pool that is gone.
-    pub fn gate_inputs(&self, fleet_paused: bool, clock_synchronized: bool, now: Timestamp) -> Option<Inputs<'_>> {
+    pub fn gate_inputs(
+        &self,
+        fleet: Option<FleetGate>,
+        clock_synchronized: bool,
+        now: Timestamp,
+    ) -> Option<Inputs<'_>> {
         let expected = self.estimate();
         Some(Inputs {
             pool: &self.name,
             spec: &self.object.as_ref()?.spec,
-            fleet_paused,
+            fleet,
             clock_synchronized,
             needed: expected.drain.saturating_add(expected.reboot),
             now,

@@ -19,14 +19,23 @@ pub struct Inputs<'a> {
     pub pool: &'a PoolName,
     /// Spec of the pool.
     pub spec: &'a BootcNodePoolSpec,
-    /// The BootcFleet is paused.
-    pub fleet_paused: bool,
+    /// What the BootcFleet closes all pools for.
+    pub fleet: Option<FleetGate>,
     /// The clock of this machine is synchronised.
     pub clock_synchronized: bool,
     /// Expected length of a drain and a reboot in this pool, as measured.
     pub needed: Duration,
     /// Time by this machine's clock.
     pub now: Timestamp,
+}
+
+/// What a BootcFleet closes the gates of all pools for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FleetGate {
+    /// It is paused.
+    Paused,
+    /// It cannot be read, so that nobody knows whether it is paused.
+    Unreadable,
 }
 
 /// State of the gates.
@@ -50,7 +59,7 @@ pub struct Keeper(BTreeMap<PoolName, Judged>);
 #[derive(Debug)]
 struct Judged {
     rollout: Rollout,
-    fleet_paused: bool,
+    fleet: Option<FleetGate>,
     clock_synchronized: bool,
     needed: Duration,
     at: Timestamp,
@@ -63,7 +72,7 @@ impl Keeper {
         let rollout = inputs.spec.rollout();
         let same = |judged: &&Judged| {
             judged.rollout == rollout
-                && judged.fleet_paused == inputs.fleet_paused
+                && judged.fleet == inputs.fleet
                 && judged.clock_synchronized == inputs.clock_synchronized
                 && judged.needed == inputs.needed
                 && judged.at <= inputs.now
@@ -73,7 +82,7 @@ impl Keeper {
             return judged.gates.clone();
         }
         let Inputs {
-            fleet_paused,
+            fleet,
             clock_synchronized,
             needed,
             now,
@@ -82,7 +91,7 @@ impl Keeper {
         let gates = gates(inputs);
         let judged = Judged {
             rollout,
-            fleet_paused,
+            fleet,
             clock_synchronized,
             needed,
             at: now,
@@ -115,13 +124,16 @@ fn pause(inputs: Inputs<'_>) -> Option<Gate> {
     if inputs.spec.paused() {
         return gate(GateReason::Paused, "rollout.paused is true: no node is offered a berth");
     }
-    if inputs.fleet_paused {
-        return gate(
+    match inputs.fleet? {
+        FleetGate::Paused => gate(
             GateReason::FleetPaused,
             "spec.paused of BootcFleet cluster is true: no node of any pool is offered a berth",
-        );
+        ),
+        FleetGate::Unreadable => gate(
+            GateReason::FleetUnreadable,
+            "BootcFleet cluster cannot be read, and may be paused: no node of any pool is offered a berth; repair or delete it",
+        ),
     }
-    None
 }
 
 fn window(inputs: Inputs<'_>) -> Gates {
@@ -245,7 +257,7 @@ mod tests {
         let mut inputs = Inputs {
             pool: &pool,
             spec: &spec,
-            fleet_paused: false,
+            fleet: None,
             clock_synchronized: true,
             needed: Duration::from_secs(600),
             now: at(now),
@@ -329,7 +341,7 @@ mod tests {
             let gates = keeper.gates(Inputs {
                 pool: &pool,
                 spec: &spec,
-                fleet_paused: false,
+                fleet: None,
                 clock_synchronized: true,
                 needed,
                 now,
@@ -361,10 +373,16 @@ mod tests {
     #[test]
     fn a_pause_comes_first() {
         let mut rollout = friday("0 0 31 2 *", "8h");
-        let fleet = look(rollout.clone(), "2026-11-20T22:00:00Z", |i| i.fleet_paused = true);
+        let fleet = look(rollout.clone(), "2026-11-20T22:00:00Z", |i| {
+            i.fleet = Some(FleetGate::Paused)
+        });
         assert_eq!(reason(&fleet), "FleetPaused");
+        let broken = look(rollout.clone(), "2026-11-20T22:00:00Z", |i| {
+            i.fleet = Some(FleetGate::Unreadable)
+        });
+        assert_eq!(reason(&broken), "FleetUnreadable");
         rollout.paused = true;
-        let both = look(rollout, "2026-11-20T22:00:00Z", |i| i.fleet_paused = true);
+        let both = look(rollout, "2026-11-20T22:00:00Z", |i| i.fleet = Some(FleetGate::Paused));
         assert_eq!(
             (reason(&both), both.window.reason.as_ref()),
             ("Paused", "InvalidWindow")

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::Moment;
+use crate::controller::gates::FleetGate;
 use crate::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
 /// One object as it is known.
@@ -46,8 +47,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Says whether all pools are paused at once.
-    pub fn fleet_paused(&self) -> bool {
-        self.fleet.as_ref().is_some_and(|fleet| fleet.view.paused)
+    /// What the BootcFleet closes all pools for.
+    pub fn fleet_gate(&self) -> Option<FleetGate> {
+        match &self.fleet.as_ref()?.view.object {
+            Ok(fleet) => fleet.spec.paused.then_some(FleetGate::Paused),
+            Err(_) => Some(FleetGate::Unreadable),
+        }
     }
 }

@@ -40,15 +40,6 @@ pub trait View {
     fn spoken(&self, other: &Self) -> bool {
         self.differs(other)
     }
-
-    /// Keeps of what was known before what this one does not say.
-    #[must_use]
-    fn after(self, _before: Option<&Self>) -> Self
-    where
-        Self: Sized,
-    {
-        self
-    }
 }
 
 /// A Node.
@@ -191,8 +182,6 @@ pub struct PoolView {
 /// The BootcFleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetView {
-    /// Every pool is paused. While the object cannot be read: what it last said.
-    pub paused: bool,
     /// The object, pruned, or why it cannot be read.
     pub object: Result<BootcFleet, String>,
 }
@@ -285,15 +274,6 @@ impl View for FleetView {
             (a, b) => a != b,
         }
     }
-
-    /// Somebody who breaks the object has not said that everything shall go on.
-    fn after(self, before: Option<&Self>) -> Self {
-        let paused = match &self.object {
-            Ok(object) => object.spec.paused,
-            Err(_) => before.is_some_and(|before| before.paused),
-        };
-        Self { paused, ..self }
-    }
 }
 
 impl FleetView {
@@ -303,13 +283,9 @@ impl FleetView {
             Ok(mut fleet) => {
                 fleet.metadata.managed_fields = None;
                 fleet.metadata.annotations = None;
-                Self {
-                    paused: fleet.spec.paused,
-                    object: Ok(fleet),
-                }
+                Self { object: Ok(fleet) }
             }
             Err(invalid) => Self {
-                paused: false,
                 object: Err(condition::one_line(&invalid.error)),
             },
         }
@@ -499,20 +475,6 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
     use super::*;
-
-    #[test]
-    fn a_fleet_that_cannot_be_read_stays_as_it_was() {
-        let fleet = |spec: serde_json::Value| {
-            let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
-            FleetView::of(serde_json::from_value(object).unwrap())
-        };
-        let paused = fleet(serde_json::json!({"paused": true})).after(None);
-        assert!(paused.paused);
-        let broken = fleet(serde_json::json!({"paused": "perhaps"}));
-        assert!(broken.object.is_err() && broken.clone().after(Some(&paused)).paused);
-        assert!(!broken.after(None).paused);
-        assert!(!fleet(serde_json::json!({})).after(Some(&paused)).paused);
-    }
 
     #[test]
     fn only_the_holder_speaks_for_itself_on_its_berth() {

@@ -8,6 +8,7 @@ use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target}
 use super::*;
 use crate::controller::belonging::Belonging;
 use crate::controller::snapshot::Entry;
+use crate::controller::view::FleetView;
 
 fn entry<V>(view: V) -> Entry<V> {
     Entry {
@@ -207,4 +208,24 @@ fn the_more_nodes_stage_the_less_often_each_reports() {
     assert_eq!(interval(1000, Some("1s")), 16, "500 at once, 50 a second, doubled up");
     assert_eq!(interval(1000, Some("60s")), 60);
     assert_eq!(interval(1000, Some("0")), 0, "none at all");
+}
+
+#[test]
+fn a_fleet_that_cannot_be_read_is_a_closed_gate() {
+    let gate = |spec: serde_json::Value| {
+        let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
+        let fleet = FleetView::of(serde_json::from_value(object).unwrap());
+        let snapshot = Snapshot {
+            fleet: Some(entry(fleet)),
+            ..Snapshot::default()
+        };
+        snapshot.fleet_gate()
+    };
+    assert_eq!(Snapshot::default().fleet_gate(), None);
+    assert_eq!(gate(serde_json::json!({})), None);
+    assert_eq!(gate(serde_json::json!({"paused": true})), Some(FleetGate::Paused));
+    assert_eq!(
+        gate(serde_json::json!({"paused": "perhaps"})),
+        Some(FleetGate::Unreadable)
+    );
 }

@@ -92,6 +92,8 @@ pub enum GateReason {
     Paused,
     /// The fleet is paused.
     FleetPaused,
+    /// The fleet cannot be read, and may be paused.
+    FleetUnreadable,
     /// A window of the pool cannot be read.
     InvalidWindow,
     /// The controller's clock is not synchronised.
@@ -112,6 +114,7 @@ impl GateReason {
         match self {
             Self::Paused => "Paused",
             Self::FleetPaused => "FleetPaused",
+            Self::FleetUnreadable => "FleetUnreadable",
             Self::InvalidWindow => "InvalidWindow",
             Self::ClockNotSynchronized => "ClockNotSynchronized",
             Self::WindowTooShort => "WindowTooShort",
