@@ -78,12 +78,13 @@ need_go() {
 
 # cargo-deny, built once into the cache.
 need_deny() {
-    local tools=$cache/tools
+    local tools=$cache/tools quiet=true
     PATH=$tools/bin:$PATH
     command -v cargo-deny >/dev/null && return 0
     printf 'building cargo-deny into %s (some minutes, once)\n' "$tools"
     mkdir -p "$tools"
-    CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --version "^0.20" --root "$tools" cargo-deny
+    [ ! -t 2 ] || quiet=false
+    CARGO_TERM_QUIET=$quiet CARGO_TARGET_DIR=$tools/build cargo install --locked --version "^0.20" --root "$tools" cargo-deny || return 1
     rm -rf "$tools/build"
 }
 
