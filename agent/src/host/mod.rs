@@ -335,7 +335,6 @@ impl Host {
             description: "Berth: ask or change the host's deployments",
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             then: None,
-            finally: None,
             deadline: TOOL_DEADLINE,
             stdout: Some(stdout.clone()),
             stderr: Some(stderr.clone()),

@@ -25,8 +25,6 @@ use super::{HostError, files};
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// A pull that is stopped has this long to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(100);
-/// Locks what is staged.
-const LOCK: &[&str] = &["/usr/bin/ostree", "admin", "lock-finalization"];
 /// Words of a bootc that does not know the flag for progress, which is a hidden one.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
 /// Bytes at the end of the error output that are looked at.
@@ -313,9 +311,7 @@ fn spec(digest: &Digest, target: &str, signed: bool, progress: bool) -> Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
         command: owned(&command),
-        then: Some(owned(LOCK)),
-        // A pull that fails may have staged its image all the same: it must not be armed until the agent has removed it.
-        finally: Some(owned(LOCK)),
+        then: Some(owned(&["/usr/bin/ostree", "admin", "lock-finalization"])),
         deadline: DEADLINE,
         stdout: None,
         stderr: Some(format!("{RUN_DIR}/pull.err")),

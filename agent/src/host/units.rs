@@ -43,8 +43,6 @@ pub(super) struct Spec {
     pub(super) description: &'static str,
     pub(super) command: Vec<String>,
     pub(super) then: Option<Vec<String>>,
-    /// Runs last, however the unit ended. Its own failure does not count.
-    pub(super) finally: Option<Vec<String>>,
     pub(super) deadline: Duration,
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
@@ -79,9 +77,9 @@ pub(super) struct Defeat {
 /// The exit status by which systemd says that it could not execute the program.
 pub(super) const EXIT_EXEC: i32 = 203;
 
-fn exec(command: &[String], may_fail: bool) -> Vec<(String, Vec<String>, bool)> {
+fn exec(command: &[String]) -> Vec<(String, Vec<String>, bool)> {
     let program = command.first().cloned().unwrap_or_default();
-    vec![(program, command.to_vec(), may_fail)]
+    vec![(program, command.to_vec(), false)]
 }
 
 fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
@@ -89,14 +87,11 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     let mut properties = vec![
         ("Description", Variant::new(spec.description)),
         ("Type", Variant::new("oneshot")),
-        ("ExecStart", Variant::new(exec(&spec.command, false))),
+        ("ExecStart", Variant::new(exec(&spec.command))),
         ("TimeoutStartUSec", Variant::new(microseconds)),
     ];
     if let Some(then) = &spec.then {
-        properties.push(("ExecStartPost", Variant::new(exec(then, false))));
-    }
-    if let Some(finally) = &spec.finally {
-        properties.push(("ExecStopPost", Variant::new(exec(finally, true))));
+        properties.push(("ExecStartPost", Variant::new(exec(then))));
     }
     if let Some(path) = &spec.stdout {
         properties.push(("StandardOutputFileToTruncate", Variant::new(path.clone())));
@@ -260,7 +255,6 @@ mod tests {
             description: "x",
             command: vec!["/usr/bin/bootc".to_owned(), "status".to_owned()],
             then: None,
-            finally: None,
             deadline: Duration::from_secs(60),
             stdout: None,
             stderr: None,
@@ -271,7 +265,6 @@ mod tests {
         assert_eq!(names(&spec), ["Description", "Type", "ExecStart", "TimeoutStartUSec"]);
         spec.fd3 = Some("/run/berth/x.fifo".to_owned());
         spec.background = true;
-        spec.finally = Some(vec!["/usr/bin/true".to_owned()]);
         let found = properties(&spec);
         let signature = |name: &str| {
             let value = found.iter().find(|(n, _)| *n == name).map(|(_, v)| v);
@@ -279,7 +272,6 @@ mod tests {
         };
         for (name, expected) in [
             ("ExecStart", "a(sasb)"),
-            ("ExecStopPost", "a(sasb)"),
             ("TimeoutStartUSec", "t"),
             ("OpenFile", "a(sst)"),
             ("IOWeight", "t"),

@@ -21,8 +21,6 @@ pub(super) struct Transient {
     pub(super) description: String,
     pub(super) start: Vec<Exec>,
     pub(super) post: Vec<Exec>,
-    /// Run last, however the unit ended.
-    pub(super) stop: Vec<Exec>,
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
     /// Path, descriptor name, flags.
@@ -81,7 +79,6 @@ impl Transient {
             "Description" => self.description = get(name, "s", value)?,
             "Type" => self.oneshot = get::<String>(name, "s", value)? == "oneshot",
             "ExecStart" => self.start.extend(commands(name, value)?),
-            "ExecStopPost" => self.stop.extend(commands(name, value)?),
             "ExecStartPost" => self.post.extend(commands(name, value)?),
             "StandardOutputFileToTruncate" => self.stdout = Some(path(name, value)?),
             "StandardErrorFileToTruncate" => self.stderr = Some(path(name, value)?),

@@ -328,21 +328,14 @@ impl Units {
             return Outcome::exited(EXIT_STDERR);
         };
         let mut io = Stdio { out, err, fd3 };
-        let outcome = self.start_and_post(name, spec, &mut io).await;
-        // What these come to is not told by the harness's units: all that are used may fail.
-        self.commands(&spec.stop, &mut io).await;
-        outcome
-    }
-
-    async fn start_and_post(&self, name: &str, spec: &Transient, io: &mut Stdio) -> Outcome {
-        let status = self.commands(&spec.start, io).await;
+        let status = self.commands(&spec.start, &mut io).await;
         if status != 0 || spec.post.is_empty() {
             return Outcome::exited(status);
         }
         if let Some(unit) = self.state().units.get_mut(name) {
             (unit.sub, unit.main_code) = ("start-post", EXITED);
         }
-        let post = self.commands(&spec.post, io).await;
+        let post = self.commands(&spec.post, &mut io).await;
         // The main process went well, so its status stays 0 although the unit fails.
         Outcome {
             status: 0,
