@@ -9,7 +9,6 @@ pub mod cli;
 pub mod clients;
 pub mod gather;
 pub mod host;
-pub mod jitter;
 pub mod node;
 pub mod run;
 pub mod status;

@@ -12,6 +12,7 @@ use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::report::{Subject, phase, report};
 use berth_core::agent::step::{Step, WaitReason, step};
 use berth_core::{Moment, Now};
+use berth_shell::retry;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
@@ -21,7 +22,6 @@ use tokio::time::timeout;
 use crate::clients::KubeletClient;
 use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
-use crate::jitter::Jitter;
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
 use crate::status::StatusWriter;
@@ -105,20 +105,19 @@ impl Heartbeat {
     }
 }
 
-/// Clock and random source of this process.
+/// Clock of this process.
 #[derive(Debug)]
 pub(crate) struct Clock {
     began: Instant,
-    jitter: Jitter,
 }
 
 impl Clock {
     /// The present.
-    pub(crate) fn now(&mut self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         Now {
             wall: Timestamp::now(),
             clock: Moment::after(self.began.elapsed()),
-            chance: self.jitter.fraction(),
+            chance: fastrand::f64(),
         }
     }
 }
@@ -129,10 +128,7 @@ impl Agent {
     /// # Errors
     /// When the boot ID cannot be read.
     pub fn new(setup: Setup) -> Result<Self> {
-        let mut clock = Clock {
-            began: Instant::now(),
-            jitter: Jitter::new(&setup.node),
-        };
+        let clock = Clock { began: Instant::now() };
         let past = setup.host.memory();
         let boot_id = setup.host.boot_id()?;
         Ok(Self {
@@ -309,8 +305,7 @@ impl Agent {
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
         self.in_vain = self.in_vain.saturating_add(1);
         let attempts = self.knowledge.trouble().map_or(1, |t| t.attempts).max(self.in_vain);
-        let base = Duration::from_millis(100).saturating_mul(1 << attempts.min(8));
-        let wait = base.mul_f64(0.5 + self.clock.jitter.fraction()).min(LONGEST_WAIT);
+        let wait = retry::delay(attempts, Duration::from_millis(150), LONGEST_WAIT / 2);
         tracing::warn!(
             error = format!("{error:#}"),
             attempts,

@@ -9,18 +9,18 @@ use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::BootcNode;
 use berth_api::seeded::Bug;
+use berth_shell::retry;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, PostParams};
 use kube::core::DeserializeGuard;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::{self, Event, ExponentialBackoff};
 use kube::runtime::{WatchStreamExt, watcher::watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::clients::with_deadline;
-use crate::jitter::reconnect;
 
 /// State of this node's BootcNode, as far as it is known.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +34,12 @@ pub enum Seen {
     Unreadable(String),
     /// The object as last seen.
     Is(Box<BootcNode>),
+}
+
+/// Wait before a broken watch is tried again: longer each time, but never so long that an offer lapses between the API
+/// server's return and the agent's. Spread widely, since all agents lose their watches together.
+fn reconnect() -> ExponentialBackoff {
+    retry::delays(Duration::from_millis(250), Duration::from_secs(6)).into()
 }
 
 /// Watches this node's BootcNode for as long as the receiver lives.
@@ -234,4 +240,22 @@ fn feed(api: Api<Lease>, selector: &str) -> Feed {
         }
     });
     Feed { receiver, task }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::utils::Backoff;
+
+    use super::*;
+
+    #[test]
+    fn a_broken_watch_waits_longer_each_time_but_never_long() {
+        let mut waits = reconnect();
+        for most in [0.5, 1.0, 2.0, 4.0, 8.0, 12.0, 12.0, 12.0] {
+            let wait = waits.next().unwrap().as_secs_f64();
+            assert!(wait >= most / 2.0 && wait <= most, "{wait} of {most}");
+        }
+        waits.reset();
+        assert!(waits.next().unwrap() <= Duration::from_millis(500));
+    }
 }
