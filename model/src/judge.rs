@@ -285,13 +285,15 @@ pub fn sight(view: &View, pool: u8) -> Sight {
     let terms = &view.pools[usize::from(pool)];
     let members = || (0..).zip(&view.nodes).filter(|(_, n)| is_member(n, pool));
     let down = members().filter(|(_, n)| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No);
-    let mut canaries = members().filter(|(_, n)| n.labels.canary);
+    // A wave of the spec has no control plane nodes unless it says so.
+    let is_canary = |n: &SeenNode| n.labels.canary && !n.labels.server;
+    let mut canaries = members().filter(|(_, n)| is_canary(n));
     Sight {
         // A node that is not Ready may be what the canaries wait for.
         waits: match canaries.all(|(_, n)| is_proven(n, terms.target)) {
             true => Set::default(),
             false => members()
-                .filter(|(_, n)| !n.labels.canary && n.object.ready)
+                .filter(|(_, n)| !is_canary(n) && n.object.ready)
                 .map(|(number, _)| number)
                 .collect(),
         },
@@ -351,7 +353,7 @@ fn opened(
     if sight.closed {
         return Some(GATE);
     }
-    if sight.waits.has(node.0) {
+    if world.waves && sight.waits.has(node.0) {
         return Some(WAVE);
     }
     let of_pool = slots
