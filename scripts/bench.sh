@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
     need_rust
     if [ -n "$(unbuilt etcd registry kube-apiserver kube-controller-manager kube-scheduler)" ]; then
         need go=golang-go
-        need_go
+        need_go || exit 1
     fi
 } >&2
 exec cargo run --quiet -p berth-tests --bin berth-bench

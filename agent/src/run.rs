@@ -357,15 +357,13 @@ fn needs_watch(facts: &Facts, next: &Step) -> bool {
     let waiting = matches!(
         next,
         Step::Wait(
-            WaitReason::NoBerth
-                | WaitReason::Inhibited
-                | WaitReason::ForeignBerth
-                | WaitReason::Excluded
-                | WaitReason::BackingOff,
+            WaitReason::NoBerth | WaitReason::Inhibited | WaitReason::ForeignBerth | WaitReason::BackingOff,
             _
         ) | Step::Take(_)
     );
-    holding || waiting || (matches!(next, Step::ReadNode) && facts.host.os.staged().is_some())
+    // A look in between must not end the watch: the first list of the next one would wake the loop, for the next look.
+    let looking = matches!(next, Step::ReadNode | Step::LookAtHost) && facts.host.os.staged().is_some();
+    holding || waiting || looking
 }
 
 fn why(step: &Step) -> Option<WaitReason> {

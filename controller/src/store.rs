@@ -30,8 +30,13 @@ use crate::time;
 
 /// Objects of one answer to a list.
 pub const PAGE: u32 = 500;
-/// A watch on which nothing came for so long hangs. An API server sends a bookmark on each about once a minute.
+/// Time after which a watch is asked for anew, in seconds; it goes on from where it was. Bookmarks alone would not show that
+/// a quiet watch lives: an API server sends them only for what its etcd has told it of, which may be every ten minutes.
+const WATCH_FOR: u32 = 60;
+/// A watch on which nothing came for so long hangs.
 const SILENCE: Duration = Duration::from_secs(90);
+/// Time for what was missed to come in, once a watch that was cut off or silent goes on.
+const CATCHES_UP: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Table<V> {
@@ -44,6 +49,8 @@ struct Table<V> {
     synced: bool,
     /// Time when the API server last sent anything on it.
     heard: Moment,
+    /// Time when it last went on after it was cut off or silent.
+    resumed: Option<Moment>,
 }
 
 impl<V> Default for Table<V> {
@@ -54,6 +61,7 @@ impl<V> Default for Table<V> {
             ready: false,
             synced: false,
             heard: Moment::default(),
+            resumed: None,
         }
     }
 }
@@ -73,15 +81,26 @@ impl<V: View> Table<V> {
     }
 
     /// The API server has sent something on the watch, be it only a bookmark. `starts`: its answer to a new watch, which
-    /// goes on from where the last one ended.
-    fn hear(&mut self, starts: bool, now: Moment) {
+    /// goes on from where the last one ended. Answers whether it goes on after it was cut off or silent.
+    fn hear(&mut self, starts: bool, now: Moment) -> bool {
+        let was_lost = self.ready && self.is_lost(now);
         self.heard = now;
         self.synced |= starts && self.ready && self.listed.is_none();
+        let goes_on = was_lost && !self.is_lost(now);
+        if goes_on {
+            self.resumed = Some(now);
+        }
+        goes_on
     }
 
-    /// Says whether what the table has is known to be true no longer.
-    fn is_stale(&self, now: Moment) -> bool {
+    /// Says whether the watch is being set up again, or silent.
+    fn is_lost(&self, now: Moment) -> bool {
         !self.synced || now.since(self.heard) >= SILENCE
+    }
+
+    /// Says whether what the table has may have been overtaken.
+    fn is_stale(&self, now: Moment) -> bool {
+        self.is_lost(now) || self.resumed.is_some_and(|at| now.since(at) < CATCHES_UP)
     }
 
     /// Takes one event in. If a plan could now look different, returns how soon that has to be looked at.
@@ -99,7 +118,7 @@ impl<V: View> Table<V> {
             }
             Event::InitDone => {
                 self.current = Arc::new(self.listed.take().unwrap_or_default());
-                (self.ready, self.synced, self.heard) = (true, true, now);
+                (self.ready, self.synced, self.heard, self.resumed) = (true, true, now, None);
                 Some(News::Soon)
             }
             Event::Apply((name, version, view)) => {
@@ -122,6 +141,23 @@ struct Tables {
     fleets: Table<FleetView>,
 }
 
+impl Tables {
+    /// The kinds of which what is known may have been overtaken.
+    fn stale(&self, now: Moment) -> Vec<&'static str> {
+        let kinds = [
+            ("BootcNodePools", self.pools.is_stale(now)),
+            ("BootcNodes", self.hosts.is_stale(now)),
+            ("Nodes", self.nodes.is_stale(now)),
+            ("Leases", self.leases.is_stale(now)),
+            ("BootcFleets", self.fleets.is_stale(now)),
+        ];
+        kinds
+            .into_iter()
+            .filter_map(|(kind, stale)| stale.then_some(kind))
+            .collect()
+    }
+}
+
 /// The watched objects. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Store {
@@ -133,7 +169,7 @@ impl Store {
     /// Starts the watches. They run until the runtime ends, and list again by themselves after errors.
     pub fn watch(client: &Client, namespace: &str) -> Self {
         let store = Self::default();
-        let config = || watcher::Config::default().page_size(PAGE);
+        let config = || watcher::Config::default().page_size(PAGE).timeout(WATCH_FOR);
         let berths = config().labels(keys::LABEL_POOL);
         store.follow(
             client,
@@ -249,16 +285,14 @@ impl Store {
     }
 
     fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {
-        let was_stale = {
-            let mut tables = self.lock();
-            let (table, now) = (table(&mut tables), time::now());
-            let was_stale = table.ready && table.is_stale(now);
-            table.hear(starts, now);
-            was_stale && !table.is_stale(now)
-        };
-        if was_stale {
+        let goes_on = table(&mut self.lock()).hear(starts, time::now());
+        if goes_on {
             // What waited for that waits no longer.
-            self.wake();
+            let store = self.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(CATCHES_UP).await;
+                store.wake();
+            });
         }
     }
 
@@ -292,37 +326,29 @@ impl Store {
         .collect()
     }
 
-    /// The kinds of which what is known may have been overtaken: their watch is being set up again, or is silent.
+    /// The kinds of which what is known may have been overtaken: their watch is being set up again, is silent, or went on
+    /// a moment ago.
     pub fn stale(&self) -> Vec<&'static str> {
-        let (tables, now) = (self.lock(), time::now());
-        let kinds = [
-            ("BootcNodePools", tables.pools.is_stale(now)),
-            ("BootcNodes", tables.hosts.is_stale(now)),
-            ("Nodes", tables.nodes.is_stale(now)),
-            ("Leases", tables.leases.is_stale(now)),
-            ("BootcFleets", tables.fleets.is_stale(now)),
-        ];
-        kinds
-            .into_iter()
-            .filter_map(|(kind, stale)| stale.then_some(kind))
-            .collect()
+        self.lock().stale(time::now())
     }
 
-    /// Takes a snapshot, once every watch has listed its objects. All changes then count as looked at.
-    pub fn snapshot(&self) -> Option<Snapshot> {
+    /// Takes a snapshot, once every watch has listed its objects, with the kinds in it that may have been overtaken. All
+    /// changes then count as looked at.
+    pub fn snapshot(&self) -> Option<(Snapshot, Vec<&'static str>)> {
         // First, so that what changes meanwhile is looked at again.
         self.news.clear();
         if !self.missing().is_empty() {
             return None;
         }
         let tables = self.lock();
-        Some(Snapshot {
+        let snapshot = Snapshot {
             pools: tables.pools.current.clone(),
             hosts: tables.hosts.current.clone(),
             nodes: tables.nodes.current.clone(),
             leases: tables.leases.current.clone(),
             fleet: tables.fleets.current.get(fleet::NAME).cloned(),
-        })
+        };
+        Some((snapshot, tables.stale(time::now())))
     }
 }
 
@@ -387,10 +413,17 @@ mod tests {
         table.synced = false;
         table.hear(false, at(61));
         assert!(table.is_stale(at(61)), "the end of a watch that failed");
-        table.hear(true, at(62));
-        assert!(!table.is_stale(at(62)), "it goes on");
-        table.take(Event::Init, at(63));
-        assert!(table.is_stale(at(63)));
+        assert!(table.hear(true, at(62)), "it goes on");
+        assert!(!table.hear(false, at(64)), "what was missed comes in");
+        assert!(table.is_stale(at(64)) && !table.is_stale(at(65)));
+        assert!(table.hear(false, at(200)), "it was silent");
+        assert!(table.is_stale(at(202)) && !table.is_stale(at(203)));
+        assert!(
+            !table.hear(true, at(210)) && !table.is_stale(at(210)),
+            "asked for anew in time"
+        );
+        table.take(Event::Init, at(211));
+        assert!(table.is_stale(at(211)));
     }
 
     #[tokio::test]

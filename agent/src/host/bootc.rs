@@ -17,8 +17,12 @@ pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
 /// Time for which a bad answer about bootc's version counts.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
-/// Time for which a host counts as one without bootc. Each question is a unit that fails, and in the host's journal.
+/// Time for which a host counts as one without bootc, once it has said so often. Each question is a unit that fails, and in
+/// the host's journal.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
+/// Answers in a row after which that is so: a program that cannot be started once may be a host that is just booting.
+const MISSING_TIMES: u32 = 5;
+
 /// The bootc on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootcVersion {
@@ -33,12 +37,12 @@ pub enum BootcVersion {
 }
 
 impl BootcVersion {
-    /// Says whether an answer of this age still counts.
-    pub(super) fn is_believed(&self, age: Duration) -> bool {
+    /// Says whether an answer of this age, the same so many times in a row, still counts.
+    pub(super) fn is_believed(&self, age: Duration, times: u32) -> bool {
         match self {
             Self::Version(_) => true,
-            Self::Missing => age < MISSING_RETRY,
-            Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
+            Self::Missing if times >= MISSING_TIMES => age < MISSING_RETRY,
+            Self::Missing | Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
         }
     }
 }
@@ -371,9 +375,10 @@ mod tests {
             (BootcVersion::TooOld("1.1".into()), [true, false, false]),
             (BootcVersion::Failed("no answer".into()), [true, false, false]),
         ] {
-            let found = [0, 59, 60].map(|age| version.is_believed(minutes(age)));
+            let found = [0, 59, 60].map(|age| version.is_believed(minutes(age), 5));
             assert_eq!(found, believed, "{version:?}");
         }
+        assert!(!BootcVersion::Missing.is_believed(minutes(1), 4), "it may be booting");
     }
 
     #[test]

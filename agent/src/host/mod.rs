@@ -110,7 +110,7 @@ pub struct Host {
     memory: MemoryFile,
     changes: Changes,
     /// The last answer about bootc's version, and when it was given.
-    version: Mutex<Option<(BootcVersion, Instant)>>,
+    version: Mutex<Option<(BootcVersion, Instant, u32)>>,
     /// The booted image was pulled under an enforced signature policy, when last seen.
     signed: AtomicBool,
     claim: Mutex<Option<HostLock>>,
@@ -185,10 +185,10 @@ impl Host {
     /// The version of the host's bootc. A good answer is kept for the life of the agent, a bad one for a while.
     pub async fn bootc_version(&self) -> BootcVersion {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        if let Some((version, at)) = kept
-            && version.is_believed(at.elapsed())
+        if let Some((version, at, times)) = &kept
+            && version.is_believed(at.elapsed(), *times)
         {
-            return version;
+            return version.clone();
         }
         let version = match self.tool("version", &["/usr/bin/bootc", "--version"]).await {
             Ok(text) => match bootc::parse_version(&text) {
@@ -202,7 +202,11 @@ impl Host {
             Err(HostError::Tool(failure)) if failure.reason == Reason::BootcMissing => BootcVersion::Missing,
             Err(error) => BootcVersion::Failed(error.to_string()),
         };
-        *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some((version.clone(), Instant::now()));
+        let times = kept
+            .filter(|(before, ..)| *before == version)
+            .map_or(0, |(_, _, times)| times);
+        let kept = (version.clone(), Instant::now(), times.saturating_add(1));
+        *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
         version
     }
 

@@ -98,9 +98,10 @@ impl Reconciler {
         Ok(Planned { plans, berths })
     }
 
-    /// All pools, when a watch is being set up again or is silent.
+    /// All pools, when a watch is being set up again or is silent, or was so when the snapshot was taken.
     pub(super) fn outdated(&self, seen: &Seen) -> BTreeSet<PoolName> {
-        let stale = self.store.stale();
+        let mut stale = self.store.stale();
+        stale.extend(&seen.stale);
         if stale.is_empty() {
             return BTreeSet::new();
         }

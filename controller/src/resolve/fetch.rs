@@ -61,7 +61,9 @@ async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ResolveErr
 
 /// Describes an answer that is no success, in the registry's own words where it has any.
 pub(super) async fn refusal(response: Response) -> ResolveError {
-    let (status, url) = (response.status(), response.url().clone());
+    let (status, mut url) = (response.status(), response.url().clone());
+    // The address of a blob's store may be signed.
+    url.set_query(None);
     let body = body(response, MAX_ERROR).await.unwrap_or_default();
     let errors = serde_json::from_slice::<Envelope>(&body).map_or(vec![], |envelope| envelope.errors);
     let reason = match errors.first().map(|e| e.code.as_str()) {

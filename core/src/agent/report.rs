@@ -29,6 +29,9 @@ pub struct Subject<'a> {
 
 /// The status that the BootcNode should have now, given the one that it has.
 pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+    if matches!(subject.step, Step::Wait(WaitReason::HostUnreachable, _)) {
+        return report_silence(facts, subject, before);
+    }
     let holding = holding(facts);
     let phase = phase(facts, subject.step);
     let phase_start_time = match before.phase == Some(phase) && before.phase_start_time.is_some() {
@@ -77,6 +80,34 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
     };
     for (type_, verdict) in conditions(facts, holding, phase, subject.step, &before.conditions) {
         condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
+    }
+    status
+}
+
+/// The status of a node whose host does not answer: what was known, with the signs of life; after a while with the reason,
+/// and no longer ready for an offer.
+fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+    let mut status = BootcNodeStatus {
+        heartbeat_time: Some(subject.heartbeat.clone()),
+        ..before.clone()
+    };
+    if facts.host.unreachable.as_ref().is_some_and(|s| s.is_to_be_told()) {
+        let phase = phase(facts, subject.step);
+        if before.phase != Some(phase) {
+            (status.phase, status.phase_start_time) = (Some(phase), Some(Time::from(facts.now)));
+        }
+        let mut set = |type_, verdict| {
+            condition::set(
+                &mut status.conditions,
+                type_,
+                verdict,
+                before.observed_generation,
+                facts.now,
+            );
+        };
+        set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
+        let no_offer = Verdict::no(Reason::HostUnreachable.as_str(), "the host does not answer");
+        set(types::UPDATE_PREPARED, no_offer);
     }
     status
 }
@@ -177,6 +208,9 @@ fn update_conditions(
     let runs = facts.host.os.booted() == Some(desired);
     let updated = match (runs, phase) {
         (true, Phase::Updated) => Verdict::yes("Updated", format!("runs {desired}")),
+        (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => {
+            Verdict::yes("Updated", format!("runs {desired}, and is excluded"))
+        }
         (true, _) if facts.host.os.is_rollback_queued() => {
             Verdict::no("RollbackQueued", rollback_queued(facts).unwrap_or_default())
         }

@@ -118,8 +118,14 @@ impl Pool {
         object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())
     }
 
+    /// Longest time for which pods are waited with, unless they are to be waited with for ever.
+    fn drain_timeout(&self) -> Duration {
+        let object = self.object.as_ref();
+        object.map_or(Duration::MAX, |object| object.spec.drain().timeout())
+    }
+
     /// Expected length of a drain and a reboot of a node that measured these. One slow turn must not shut it out of its
-    /// windows for ever: what the pool needs is as much as it may need, too.
+    /// windows for ever: it may need what the pool needs, and no more than the pool's timeouts.
     fn estimate_of(&self, report: &Report) -> Estimate {
         let expected = self.estimate();
         let capped = |own: Option<Duration>, expected: Duration| match (own, expected) {
@@ -128,7 +134,7 @@ impl Pool {
             (None, expected) => expected,
         };
         Estimate {
-            drain: capped(report.drain, expected.drain),
+            drain: capped(report.drain, expected.drain).min(self.drain_timeout().max(expected.drain)),
             reboot: capped(report.reboot, expected.reboot).min(self.reboot_timeout()),
         }
     }

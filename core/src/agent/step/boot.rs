@@ -147,6 +147,12 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
             format!("{target} ran unproven, and the host went back to what it ran before"),
         );
     }
+    // I8: finalized, and the boot loader has fallen back from it.
+    let queued = facts.host.os.deployments().filter(|d| d.rollback_queued);
+    if queued.is_some_and(|d| d.rollback.as_ref().and_then(|r| r.digest.as_ref()) == Some(target)) {
+        let message = format!("{target} was finalized, and what ran before was booted in its place");
+        return (Outcome::Failed, message);
+    }
     let message = match facts.host.finalization_failed {
         true => "ostree-finalize-staged.service failed at shutdown",
         false => "the host rebooted into what it ran before",

@@ -8,6 +8,7 @@ use berth_api::digest::Digest;
 use berth_api::node::{DesiredImage, Staging};
 use berth_api::seeded::Bug;
 
+use super::way::is_rollback_in_the_way;
 use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, is_inhibited, settle};
 use crate::agent::facts::{Facts, Member, Os};
 
@@ -113,7 +114,7 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
         // I8: a host that forgets what it tried reboots for ever.
         return Step::Wait(WaitReason::Forgetful, Some(LOOK_SELDOM));
     }
-    if facts.host.os.is_rollback_queued() {
+    if is_rollback_in_the_way(facts) {
         return match facts.host.fresh {
             true => Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)),
             false => Step::LookAtHost,

@@ -41,7 +41,8 @@ fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String
 /// for that. Only where this process knows that it has left nothing armed (I3).
 fn end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, first: &Step) -> Option<(Outcome, String)> {
     let unseen = is_unseen(facts, first);
-    let ends = || reason_to_end(facts, holding, node).or_else(|| drain_timeout(facts));
+    let timeout = || drain_timeout(facts).or_else(|| drained_in_vain(facts));
+    let ends = || reason_to_end(facts, holding, node).or_else(timeout);
     let (outcome, message) = unseen.then(ends).flatten()?;
     Some((
         outcome,
@@ -56,6 +57,15 @@ pub(super) fn is_unseen(facts: &Facts, first: &Step) -> bool {
 
 fn drain_timeout(facts: &Facts) -> Option<(Outcome, String)> {
     way::gives_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
+}
+
+/// The node is drained, has been so for as long as pods are waited with, and cannot go on.
+fn drained_in_vain(facts: &Facts) -> Option<(Outcome, String)> {
+    let so_far = facts.drain.elapsed;
+    // Nothing says since when a node is drained that had nothing to drain.
+    let long = so_far.is_zero() || so_far >= way::drain_limit(facts);
+    let message = || "the node is drained, and its reboot cannot be prepared".to_owned();
+    (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message()))
 }
 
 /// Reason for which an uncommitted turn should end, whatever is staged.

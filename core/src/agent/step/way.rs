@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use berth_api::berth::{Berth, Holding};
+use berth_api::digest::Digest;
 use berth_api::node::Deployment;
 use berth_api::pool::{Drain, OnTimeout};
 use jiff::Timestamp;
@@ -84,6 +85,11 @@ pub(crate) fn is_drained(facts: &Facts) -> bool {
     facts.drain.done || settings(facts).is_some_and(|drain| !drain.is_enabled())
 }
 
+/// Longest time for which the pool has pods waited with.
+pub(super) fn drain_limit(facts: &Facts) -> Duration {
+    settings(facts).map_or(Duration::ZERO, Drain::timeout)
+}
+
 /// Word of the pool on a drain that takes too long, when this one does.
 pub(crate) fn overdue(facts: &Facts) -> Option<OnTimeout> {
     let settings = settings(facts)?;
@@ -93,10 +99,9 @@ pub(crate) fn overdue(facts: &Facts) -> Option<OnTimeout> {
 /// The drain has taken so long that the turn ends. Force gets the same time again: what cannot even be deleted must
 /// not keep the berth from the others for ever.
 pub(super) fn gives_up(facts: &Facts) -> bool {
-    let timeout = settings(facts).map_or(Duration::ZERO, Drain::timeout);
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
-        Some(OnTimeout::Force) => facts.drain.elapsed >= timeout.saturating_mul(2),
+        Some(OnTimeout::Force) => facts.drain.elapsed >= drain_limit(facts).saturating_mul(2),
         Some(OnTimeout::Hold) | None => false,
     }
 }
@@ -109,14 +114,25 @@ pub(crate) fn blockers(facts: &Facts) -> String {
         .iter()
         .map(|b| format!("{}: {}", b.pod, b.reason))
         .collect();
-    let timeout = settings(facts).map_or(Duration::ZERO, Drain::timeout);
-    format!("after {}s still there: {}", timeout.as_secs(), who.join("; "))
+    format!(
+        "after {}s still there: {}",
+        drain_limit(facts).as_secs(),
+        who.join("; ")
+    )
 }
 
 /// A reboot would be refused, or would come in the way of one that somebody else has planned, or would not boot what is
 /// staged alone.
 pub fn is_inhibited(facts: &Facts) -> bool {
-    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || facts.host.os.is_rollback_queued()
+    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_rollback_in_the_way(facts)
+}
+
+/// Says whether the next boot would take a deployment in place of the one that runs, and somebody may want that. An image
+/// that failed here is what no one wants: the next one that is finalized takes its place.
+pub(super) fn is_rollback_in_the_way(facts: &Facts) -> bool {
+    let queued = facts.host.os.deployments().filter(|d| d.rollback_queued);
+    let failed = |digest: &Digest| facts.past.failed_digests.contains(digest);
+    queued.is_some_and(|d| !d.rollback.as_ref().and_then(|r| r.digest.as_ref()).is_some_and(failed))
 }
 
 /// Deployment that the next boot takes in place of the one that runs, for people; `None` when there is none.

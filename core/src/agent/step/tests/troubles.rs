@@ -63,6 +63,32 @@ fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated()
     assert_eq!(step(&queued(rebooted(&committed(), 2))), waits, "not proven");
 }
 
+/// The image failed at once, lest the rollout goes on to the next node; and it stands in the way of no better one.
+#[test]
+fn an_image_that_the_boot_loader_fell_back_from_has_failed() {
+    let fallen_back = |mut facts: Facts| {
+        if let Os::Bootc(deployments) = &mut facts.host.os {
+            (deployments.rollback_queued, deployments.rollback) = (true, Some(deployment(2, false)));
+        }
+        facts
+    };
+    match step(&fallen_back(rebooted(&committed(), 1))) {
+        Step::Release(_, Outcome::Failed, why) => assert!(why.contains("was finalized"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let mut better = facts();
+    os(&mut better, 1, Some(deployment(3, true)));
+    let mut better = fallen_back(better);
+    better.desired = Desired::Member(Box::new(member(3)));
+    better.berths = Some(vec![offered(3, "u1")]);
+    assert!(
+        matches!(step(&better), Step::Wait(WaitReason::Inhibited, _)),
+        "somebody may want it"
+    );
+    better.past.failed_digests = vec![digest(2)];
+    assert!(matches!(step(&better), Step::Take(_)), "{:?}", step(&better));
+}
+
 /// A host that forgets what it tried would reboot for ever.
 #[test]
 fn without_a_memory_nothing_is_taken_and_a_turn_ends() {
@@ -102,6 +128,16 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
     let mut late = silent(&taken(), true);
     late.drain.elapsed = HOUR;
     assert!(matches!(step(&late), Step::Release(_, Outcome::DrainTimeout, _)));
+    let mut drained = silent(&taken(), true);
+    for (elapsed, ends) in [(Duration::ZERO, true), (Duration::from_secs(60), false), (HOUR, true)] {
+        (drained.drain.done, drained.drain.elapsed) = (true, elapsed);
+        let next = step(&drained);
+        assert_eq!(
+            matches!(next, Step::Release(_, Outcome::RebootBlocked, _)),
+            ends,
+            "{next:?}"
+        );
+    }
     let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();
     assert_eq!(step(&silent(&releasing, true)), Step::Restore(releasing.clone()));
     assert_eq!(step(&silent(&releasing, false)), waits);
