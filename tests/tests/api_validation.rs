@@ -504,7 +504,8 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
         results.push(server.accepts(NODES, &object("BootcNode", "n1", spec)).await);
     }
     for sample in samples().unwrap() {
-        results.push(server.accepts(POOLS, &sample).await);
+        let plural = if sample["kind"] == "BootcFleet" { FLEETS } else { POOLS };
+        results.push(server.accepts(plural, &sample).await);
     }
 
     let failures: Vec<String> = results.into_iter().filter_map(Result::err).collect();
