@@ -69,12 +69,12 @@ check() {
 }
 
 # Every file in tests/tests is a step, so that none is forgotten. Those with real hosts share the machine's bridges
-# and disks: one test at a time.
+# and disks: one test at a time. The others mostly wait for each other's servers and hosts: more than there are cores.
 scenario() {
     local name=$1
     case $name in
         *real*) step "scenarios: $name" cargo_test -p berth-tests --test "$name" -- --test-threads=1 ;;
-        *) step "scenarios: $name" cargo_test -p berth-tests --test "$name" ;;
+        *) step "scenarios: $name" cargo_test -p berth-tests --test "$name" -- --test-threads="$(($(nproc) + 1))" ;;
     esac
 }
 

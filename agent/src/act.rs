@@ -118,7 +118,8 @@ impl Agent {
     async fn look_at_host(&mut self) -> Result<Ending> {
         let rivals = self.host.rivals().await.unwrap_or_default();
         let finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
-        let os = match self.host.bootc_version().await {
+        let version = self.host.bootc_version().await.context("cannot look at the host")?;
+        let os = match version {
             BootcVersion::Missing => unusable("BootcMissing", "the host has no /usr/bin/bootc"),
             BootcVersion::TooOld(v) => unusable(
                 "BootcTooOld",

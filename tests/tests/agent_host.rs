@@ -82,7 +82,7 @@ async fn pull_ends(host: &Host) -> Result<Option<PullState>> {
 async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     let world = World::new().await?;
     let host = world.agent().await?;
-    assert_eq!(host.bootc_version().await, BootcVersion::Version("1.16.9".to_owned()));
+    assert_eq!(host.bootc_version().await?, BootcVersion::Version("1.16.9".to_owned()));
     let before = status(&host).await?;
     assert_eq!(before.booted.digest.as_ref(), Some(&world.v1));
     assert!(before.staged.is_none() && host.find_pull(None).await?.is_none());
@@ -304,7 +304,7 @@ async fn hosts_that_cannot_be_updated_say_why() -> Result<()> {
     let world = World::new().await?;
     world.sim.settings(|s| s.bootc_missing = true);
     let host = world.agent().await?;
-    assert_eq!(host.bootc_version().await, BootcVersion::Missing);
+    assert_eq!(host.bootc_version().await?, BootcVersion::Missing);
     assert_eq!(host.status().await.err().map(|e| e.reason()), Some("BootcMissing"));
     world.sim.settings(|s| {
         s.bootc_missing = false;
@@ -312,7 +312,7 @@ async fn hosts_that_cannot_be_updated_say_why() -> Result<()> {
         s.layered = true;
     });
     let host = world.agent().await?;
-    assert_eq!(host.bootc_version().await, BootcVersion::TooOld("1.11.0".to_owned()));
+    assert_eq!(host.bootc_version().await?, BootcVersion::TooOld("1.11.0".to_owned()));
     assert_eq!(host.status().await?, BootcStatus::Layered);
     world.sim.settings(|s| {
         s.not_bootc = true;

@@ -76,7 +76,7 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     let host = agent(&real).await?;
     let boot = real.boot().context("down")?;
     assert_eq!(host.boot_id()?.as_str(), boot.boot_id);
-    assert!(matches!(host.bootc_version().await, BootcVersion::Version(_)));
+    assert!(matches!(host.bootc_version().await?, BootcVersion::Version(_)));
     assert_eq!(status(&host).await?.booted.digest, Some(v1.digest.parse()?));
     assert!(host.inhibitors().await?.is_empty() && host.rivals().await?.is_empty());
     assert!(!host.shutting_down().await? && !host.finalization_failed().await?);

@@ -240,7 +240,8 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
     let journal = host.journal(UNIT).await?;
     ensure!(journal.contains("Watchdog timeout"), "by the watchdog: {journal}");
     until_fed(cluster, host).await?;
-    ensure!(cluster.phase(host.name()).await? == "Updated", "and all is as before");
+    let updated = || async { Ok(cluster.phase(host.name()).await? == "Updated") };
+    cluster.until("all is as before", SOON, updated).await?;
     ensure!(cluster.held().await?.is_empty(), "no berth is held");
     Ok(())
 }

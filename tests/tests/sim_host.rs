@@ -301,7 +301,8 @@ async fn reboots_can_be_lost_refused_and_blocked() -> Result<()> {
         .host
         .settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "nightly backup")]);
     assert_eq!(client.login.list_inhibitors().await?[0].1, "backup");
-    let blocked = client.login.reboot_with_flags(0).await.unwrap_err();
+    // Root is asked about inhibitors only with this flag: SD_LOGIND_ROOT_CHECK_INHIBITORS.
+    let blocked = client.login.reboot_with_flags(1).await.unwrap_err();
     assert_eq!(error_name(&blocked), "org.freedesktop.login1.BlockedByInhibitorLock");
     world.host.settings(|s| {
         s.inhibitors.clear();

@@ -183,12 +183,15 @@ impl Host {
     }
 
     /// The version of the host's bootc. A good answer is kept for the life of the agent, a bad one for a while.
-    pub async fn bootc_version(&self) -> BootcVersion {
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] while a tool of an earlier agent runs: its end is waited for, not taken for an answer.
+    pub async fn bootc_version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some((version, at, times)) = &kept
             && version.is_believed(at.elapsed(), *times)
         {
-            return version.clone();
+            return Ok(version.clone());
         }
         let version = match self.tool("version", &["/usr/bin/bootc", "--version"]).await {
             Ok(text) => match bootc::parse_version(&text) {
@@ -200,6 +203,7 @@ impl Host {
                 )),
             },
             Err(HostError::Tool(failure)) if failure.reason == Reason::BootcMissing => BootcVersion::Missing,
+            Err(error @ HostError::Busy(_)) => return Err(error),
             Err(error) => BootcVersion::Failed(error.to_string()),
         };
         let times = kept
@@ -207,7 +211,7 @@ impl Host {
             .map_or(0, |(_, _, times)| times);
         let kept = (version.clone(), Instant::now(), times.saturating_add(1));
         *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
-        version
+        Ok(version)
     }
 
     /// Asks bootc which deployments are booted, staged and left to roll back to.
