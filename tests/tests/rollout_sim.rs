@@ -20,6 +20,8 @@ mod admins;
 mod hosts;
 #[path = "rollout_sim/processes.rs"]
 mod processes;
+#[path = "rollout_sim/troubles.rs"]
+mod troubles;
 
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(90);
