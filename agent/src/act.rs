@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::condition::one_line;
-use berth_api::node::{Deployment, DrainBlocker};
+use berth_api::node::DrainBlocker;
 use berth_core::agent::facts::{ClusterNode, Deployments, Os};
 use berth_core::agent::knowledge::{Ending, Event, Look};
 use berth_core::agent::node::NodeFacts;
@@ -29,11 +29,9 @@ impl Agent {
     /// Does one step, and learns what came of it.
     pub(crate) async fn act(&mut self, step: &Step) -> Result<()> {
         let repeats = self.knowledge.repeats(step);
-        // Before the step makes the agent forget what it decided on.
-        let staged = self.knowledge.os.staged().cloned();
         self.learn(Event::Begins(step));
         let done = match self.keep_memory(step) {
-            Ok(()) => self.perform(step, repeats, staged.as_ref()).await,
+            Ok(()) => self.perform(step, repeats).await,
             Err(error) => Err(error),
         };
         let ending = match &done {
@@ -62,7 +60,7 @@ impl Agent {
             .with_context(|| format!("cannot do {} without the agent's memory on the host", describe(step)))
     }
 
-    async fn perform(&mut self, step: &Step, repeats: bool, staged: Option<&Deployment>) -> Result<Ending> {
+    async fn perform(&mut self, step: &Step, repeats: bool) -> Result<Ending> {
         match step {
             Step::Wait(..) => Ok(Ending::NotNeeded),
             Step::LookAtHost => self.look_at_host().await,
@@ -79,10 +77,7 @@ impl Agent {
             }
             Step::Lock => self.change_staged(step, self.host.lock().await, repeats),
             Step::Unlock => self.change_staged(step, self.host.unlock().await, repeats),
-            Step::Unstage => match staged {
-                Some(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
-                None => Ok(Ending::NotNeeded),
-            },
+            Step::Unstage(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
             Step::Reboot => Ok(self.reboot_host().await),
             Step::Drain => self.drain_pass().await,
             Step::Take(berth) => self.take(berth).await,

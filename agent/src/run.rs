@@ -206,8 +206,8 @@ impl Agent {
         // While the host goes down, what was said before stays true; a host that is silent for a moment may do so too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
         let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_to_be_told());
-        let going_down = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
-        if (resting && !going_down) || self.knowledge.trouble().is_some() {
+        let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
+        if (resting && !nothing_new) || self.knowledge.trouble().is_some() {
             self.report(&facts, &next, object.as_ref()).await;
         }
         if let Step::Wait(why, wait) = next {
@@ -388,13 +388,9 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Release(b, outcome, message) => format!("Release({}, {}, {message})", b.name(), outcome.as_str()),
         Step::Restore(b) => format!("Restore({})", b.name()),
         Step::GiveBack(b) => format!("GiveBack({})", b.name()),
-        Step::LookAtHost
-        | Step::ReadNode
-        | Step::Lock
-        | Step::Unlock
-        | Step::Unstage
-        | Step::Reboot
-        | Step::Drain
-        | Step::Uncordon => format!("{step:?}"),
+        Step::Unstage(_) => "Unstage".to_owned(),
+        Step::LookAtHost | Step::ReadNode | Step::Lock | Step::Unlock | Step::Reboot | Step::Drain | Step::Uncordon => {
+            format!("{step:?}")
+        }
     }
 }

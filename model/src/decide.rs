@@ -283,7 +283,7 @@ fn act(facts: &Facts, next: &Step) -> Act {
         Step::CancelPull(digest) => Act::Cancel(rich::image(Some(digest))),
         Step::Lock => Act::Lock,
         Step::Unlock => Act::Unlock,
-        Step::Unstage => Act::Unstage,
+        Step::Unstage(_) => Act::Unstage,
         Step::Reboot => Act::Reboot,
         Step::Drain => Act::Drain,
         Step::Cordon(_) => Act::Cordon,

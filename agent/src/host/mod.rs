@@ -109,7 +109,7 @@ pub struct Host {
     pulls: Pulls,
     memory: MemoryFile,
     changes: Changes,
-    /// The last answer about bootc's version, and when it was given.
+    /// The last answer about bootc's version, when it was given, and how often in a row.
     version: Mutex<Option<(BootcVersion, Instant, u32)>>,
     /// The booted image was pulled under an enforced signature policy, when last seen.
     signed: AtomicBool,

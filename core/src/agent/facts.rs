@@ -45,6 +45,12 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The staged deployment, when it is of this digest and has all that belongs to it, as far as is known.
+    pub fn staged_whole(&self, digest: &Digest) -> Option<&Deployment> {
+        let staged = self.host.os.staged()?;
+        (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
+    }
+
     /// Facts of an agent that has just started: its name and its boot, and nothing else.
     pub fn nothing_yet(node: NodeName, boot_id: BootId, now: Timestamp) -> Self {
         Self {
@@ -247,6 +253,12 @@ impl Os {
     /// Says whether it is known that the next boot takes another deployment than the one that runs.
     pub fn is_rollback_queued(&self) -> bool {
         self.deployments().is_some_and(|d| d.rollback_queued)
+    }
+
+    /// Digest of the deployment that the next boot takes in place of the one that runs, where it has one.
+    pub fn queued_digest(&self) -> Option<&Digest> {
+        let queued = self.deployments().filter(|d| d.rollback_queued)?;
+        queued.rollback.as_ref()?.digest.as_ref()
     }
 
     /// The staged deployment.

@@ -168,13 +168,8 @@ fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
 }
 
 fn staged(facts: &Facts) -> bool {
-    let desired = facts.desired.digest();
-    facts
-        .host
-        .os
-        .staged()
-        .is_some_and(|s| s.locked && s.digest.is_some() && s.digest.as_ref() == desired)
-        && desired.is_some_and(|digest| facts.past.is_complete(digest))
+    let staged = facts.desired.digest().and_then(|digest| facts.staged_whole(digest));
+    staged.is_some_and(|s| s.locked)
 }
 
 type Verdicts = Vec<(&'static str, Verdict)>;

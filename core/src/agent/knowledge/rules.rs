@@ -91,7 +91,7 @@ impl Knowledge {
         }
     }
 
-    /// Whoever does not answer may be doing anything: all of the host is looked at again afterwards.
+    /// A host that does not answer may be doing anything: all of it is looked at again afterwards.
     fn silent(&mut self, why: String, now: &Now) {
         let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
         self.unreachable = Some((why, since));
@@ -112,17 +112,14 @@ impl Knowledge {
 
     fn pull_seen(&mut self, reading: PullReading, now: &Now) {
         self.pull = None;
-        match &reading {
-            PullReading::None => return,
-            // Whatever becomes of it, it may have staged something.
-            _ => self.disarmed = false,
-        }
         match reading {
-            PullReading::None => {}
+            PullReading::None => return,
             PullReading::Running(pull) => self.pull = Some(pull),
             PullReading::Succeeded(digest) => self.pulled = Some(digest),
             PullReading::Failed { digest, failure } => self.pull_failed(&digest, &failure, now),
         }
+        // Whatever becomes of it, it may have staged something.
+        self.disarmed = false;
         self.forget_os();
     }
 
@@ -187,7 +184,7 @@ impl Knowledge {
     fn begins(&mut self, step: &Step, now: &Now) {
         if !matches!(
             step,
-            Step::Lock | Step::Unlock | Step::Unstage | Step::LookAtHost | Step::ReadNode
+            Step::Lock | Step::Unlock | Step::Unstage(_) | Step::LookAtHost | Step::ReadNode
         ) {
             self.turn.changed = None;
         }
@@ -211,7 +208,7 @@ impl Knowledge {
                 self.past.incomplete = Some(digest.clone());
                 self.forget_os();
             }
-            Step::Lock | Step::Unlock | Step::Unstage => {
+            Step::Lock | Step::Unlock | Step::Unstage(_) => {
                 self.forget_os();
                 // The Node is read again before anything is decided on what the host now is.
                 self.cluster_node = ClusterNode::Unread;
@@ -293,7 +290,7 @@ impl Knowledge {
                 // Between a drain that is done and the commit everything is read once more.
                 self.fresh &= !done;
             }
-            (Step::Lock | Step::Unlock | Step::Unstage, _) => self.turn.changed = Some(discriminant(step)),
+            (Step::Lock | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
             (Step::Commit(_), _) => {
                 self.past.turn_commits(self.draining_for(now), now.wall);
                 // Should the commit be taken back, another drain begins.
@@ -383,7 +380,8 @@ impl Knowledge {
         }
     }
 
-    /// What Berth staged here is gone, and no pool has the node: from now on the host is not even read (I12).
+    /// Forgets that Berth staged something here, once it is gone: from then on the host of a node that no pool has is not
+    /// even read (I12).
     fn forget_what_is_gone(&mut self) {
         let ours = |d: &Deployments| {
             let staged = d.staged.as_ref().and_then(|s| s.digest.as_ref());

@@ -152,7 +152,7 @@ fn after_each_step_only_what_it_cannot_have_changed_still_counts() {
         (taken(), Step::CancelPull(digest(2)), Ending::Done, "--ndf"),
         (taken(), Step::Lock, Ending::Done, "---df"),
         (committed(), Step::Unlock, Ending::Done, "---df"),
-        (taken(), Step::Unstage, Ending::Done, "---df"),
+        (taken(), Step::Unstage(deployment(2, true)), Ending::Done, "---df"),
         (committed(), Step::Reboot, Ending::Done, "k-ndf"),
         (committed(), Step::Reboot, Ending::Refused("no".into()), "k-ndf"),
         (offered(), Step::Take(offered()), Ending::Done, "kr--f"),

@@ -148,8 +148,7 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
         );
     }
     // I8: finalized, and the boot loader has fallen back from it.
-    let queued = facts.host.os.deployments().filter(|d| d.rollback_queued);
-    if queued.is_some_and(|d| d.rollback.as_ref().and_then(|r| r.digest.as_ref()) == Some(target)) {
+    if facts.host.os.queued_digest() == Some(target) {
         let message = format!("{target} was finalized, and what ran before was booted in its place");
         return (Outcome::Failed, message);
     }
@@ -247,8 +246,8 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
 /// The next step towards the image being staged; `None` once it is.
 fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step> {
     match facts.host.os.staged() {
-        Some(staged) if staged.digest.as_ref() == Some(&image.digest) && facts.past.is_complete(&image.digest) => None,
-        Some(_) => Some(Step::Unstage),
+        Some(_) if facts.staged_whole(&image.digest).is_some() => None,
+        Some(other) => Some(Step::Unstage(other.clone())),
         None => Some(match stage(facts, member, image) {
             // Meanwhile the Node may become Ready.
             Step::Wait(why, wait) => Step::Wait(why, Some(wait.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN))),
@@ -271,11 +270,7 @@ fn held_up(facts: &Facts) -> Option<String> {
 /// Licensed under this unproven boot: unlock, verify, reboot. There is no commit to take back: what is in the way is waited
 /// for.
 fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): Way<'_>) -> Step {
-    let staged = facts
-        .host
-        .os
-        .staged()
-        .filter(|s| s.digest.as_ref() == Some(&image.digest) && facts.past.is_complete(&image.digest));
+    let staged = facts.staged_whole(&image.digest);
     let ahead = match (held_up(facts), staged) {
         (Some(why), _) => Ahead::Inhibited(why),
         (None, Some(_)) => way::ahead(facts, berth, holding, node),

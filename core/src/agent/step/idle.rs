@@ -31,8 +31,10 @@ pub(super) fn undo(facts: &Facts) -> Step {
     match &facts.host.os {
         // Whether what we staged is still there cannot be seen now.
         Os::Unusable { .. } => Step::Wait(WaitReason::HostUnusable, None),
-        os if os.staged().is_some_and(|s| s.digest.as_ref() == Some(ours)) => Step::Unstage,
-        _ => Step::Wait(WaitReason::Released, None),
+        os => match os.staged().filter(|s| s.digest.as_ref() == Some(ours)) {
+            Some(staged) => Step::Unstage(staged.clone()),
+            None => Step::Wait(WaitReason::Released, None),
+        },
     }
 }
 
@@ -57,16 +59,16 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     };
     if deployments.booted.digest.as_ref() == Some(desired) {
         // I3: what is staged is not desired, since what is desired runs.
-        return match deployments.staged {
-            Some(_) => Step::Unstage,
+        return match &deployments.staged {
+            Some(staged) => Step::Unstage(staged.clone()),
             None if deployments.rollback_queued && !facts.host.fresh => Step::LookAtHost,
             None if deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN)),
             None => Step::Wait(WaitReason::Updated, None),
         };
     }
     if let Some(staged) = &deployments.staged {
-        if staged.digest.as_ref() != Some(desired) || has_failed(facts, desired) || !facts.past.is_complete(desired) {
-            return Step::Unstage;
+        if facts.staged_whole(desired).is_none() || has_failed(facts, desired) {
+            return Step::Unstage(staged.clone());
         }
         if Bug::SkipBerth.is_awake() {
             return if staged.locked { Step::Unlock } else { Step::Reboot };

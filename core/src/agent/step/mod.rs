@@ -53,7 +53,7 @@ pub enum Step {
     /// Unlock what is staged. Only under a committed berth.
     Unlock,
     /// Remove what is staged.
-    Unstage,
+    Unstage(Deployment),
     /// Ask logind to reboot. Only under a committed berth.
     Reboot,
     /// Take the offered berth.
@@ -98,7 +98,7 @@ impl Step {
             | Self::CancelPull(_)
             | Self::Lock
             | Self::Unlock
-            | Self::Unstage
+            | Self::Unstage(_)
             | Self::Reboot
             | Self::Cordon(_)
             | Self::Drain

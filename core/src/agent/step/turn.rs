@@ -40,10 +40,12 @@ fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String
 /// Reason for which an uncommitted turn ends although the host does not say what is staged: a node must not stay drained
 /// for that. Only where this process knows that it has left nothing armed (I3).
 fn end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, first: &Step) -> Option<(Outcome, String)> {
-    let unseen = is_unseen(facts, first);
-    let timeout = || drain_timeout(facts).or_else(|| drained_in_vain(facts));
-    let ends = || reason_to_end(facts, holding, node).or_else(timeout);
-    let (outcome, message) = unseen.then(ends).flatten()?;
+    if !is_unseen(facts, first) {
+        return None;
+    }
+    let (outcome, message) = reason_to_end(facts, holding, node)
+        .or_else(|| drain_timeout(facts))
+        .or_else(|| drained_in_vain(facts))?;
     Some((
         outcome,
         format!("{message}; the host does not say what is staged, which was not armed when last seen"),
@@ -64,8 +66,8 @@ fn drained_in_vain(facts: &Facts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // Nothing says since when a node is drained that had nothing to drain.
     let long = so_far.is_zero() || so_far >= way::drain_limit(facts);
-    let message = || "the node is drained, and its reboot cannot be prepared".to_owned();
-    (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message()))
+    let message = "the node is drained, and its reboot cannot be prepared";
+    (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
 /// Reason for which an uncommitted turn should end, whatever is staged.
@@ -91,9 +93,8 @@ fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(
 
 /// Reason for which an uncommitted turn should end.
 fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
-    let end = reason_to_end(facts, holding, node);
-    if end.is_some() {
-        return end;
+    if let Some(end) = reason_to_end(facts, holding, node) {
+        return Some(end);
     }
     match facts.host.os.staged() {
         Some(_) if !facts.past.is_complete(&holding.target) => {
@@ -132,12 +133,7 @@ pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFac
         // The image may be unlocked: who cannot see that it is not keeps the licence.
         return Step::Wait(WaitReason::HostUnusable, None);
     }
-    let target = facts
-        .host
-        .os
-        .staged()
-        .filter(|s| s.digest.as_ref() == Some(&holding.target) && facts.past.is_complete(&holding.target));
-    if let Some(staged) = target
+    if let Some(staged) = facts.staged_whole(&holding.target)
         && facts.host.reboot == Reboot::NotAsked
         && unwanted(facts, holding, node).is_none()
         && (matches!(way::ahead(facts, berth, holding, node), Ahead::Nothing) || Bug::OldCommitUsed.is_awake())

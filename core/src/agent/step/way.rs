@@ -130,30 +130,25 @@ pub fn is_inhibited(facts: &Facts) -> bool {
 /// Says whether the next boot would take a deployment in place of the one that runs, and somebody may want that. An image
 /// that failed here is what no one wants: the next one that is finalized takes its place.
 pub(super) fn is_rollback_in_the_way(facts: &Facts) -> bool {
-    let queued = facts.host.os.deployments().filter(|d| d.rollback_queued);
+    let os = &facts.host.os;
     let failed = |digest: &Digest| facts.past.failed_digests.contains(digest);
-    queued.is_some_and(|d| !d.rollback.as_ref().and_then(|r| r.digest.as_ref()).is_some_and(failed))
+    os.is_rollback_queued() && !os.queued_digest().is_some_and(failed)
 }
 
 /// Deployment that the next boot takes in place of the one that runs, for people; `None` when there is none.
 pub fn rollback_queued(facts: &Facts) -> Option<String> {
-    let rollback = facts
-        .host
-        .os
-        .deployments()
-        .filter(|d| d.rollback_queued)?
-        .rollback
-        .as_ref();
-    let what = rollback.and_then(|d| d.digest.as_ref());
-    let what = what.map_or_else(|| "another deployment".to_owned(), ToString::to_string);
-    Some(format!(
-        "the next boot takes {what} in place of what runs: run `bootc rollback` on the host to take that back, or reboot it"
-    ))
+    let os = &facts.host.os;
+    let what = os
+        .queued_digest()
+        .map_or("another deployment".to_owned(), ToString::to_string);
+    os.is_rollback_queued().then(|| {
+        format!("the next boot takes {what} in place of what runs: run `bootc rollback` on the host to take that back, or reboot it")
+    })
 }
 
 /// Inhibitors, for people.
 pub fn inhibited(facts: &Facts) -> String {
-    if let Some(why) = rollback_queued(facts) {
+    if let Some(why) = rollback_queued(facts).filter(|_| is_rollback_in_the_way(facts)) {
         return why;
     }
     let mut who = facts.host.inhibitors.clone();

@@ -297,7 +297,7 @@ proptest! {
         let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
         match step(&facts) {
             Step::LookAtHost => prop_assert!(facts.past.staged_by_us.is_some()),
-            Step::Lock | Step::Unstage => prop_assert!(is_ours(&facts, staged)),
+            Step::Lock | Step::Unstage(_) => prop_assert!(is_ours(&facts, staged)),
             // A pull is Berth's by its name.
             Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
             other => prop_assert!(false, "{other:?}"),

@@ -231,7 +231,7 @@ fn a_target_that_comes_back_is_proven_where_it_runs() {
     // What ran before is desired again: a reboot leads there.
     let mut f = stuck(&committed(), 2);
     f.desired = Desired::Member(Box::new(member(1)));
-    assert_eq!(step(&f), Step::Unstage);
+    assert_eq!(step(&f), Step::Unstage(deployment(3, true)));
     os(&mut f, 2, Some(deployment(1, true)));
     assert_eq!(step(&f), Step::Relicense(committed(), digest(1)));
     // It runs again, not whole: only the proof is missing.
@@ -277,7 +277,7 @@ fn there_is_no_way_back_from_a_new_licence() {
     assert_eq!(step(&f), Step::Wait(WaitReason::Unproven, None));
     // Yet another one is desired.
     f.desired = Desired::Member(Box::new(member(4)));
-    assert_eq!(step(&f), Step::Unstage);
+    assert_eq!(step(&f), Step::Unstage(deployment(3, true)));
     os(&mut f, 2, Some(deployment(4, true)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(4)));
     // Its image is gone: once more.

@@ -71,7 +71,7 @@ fn what_berth_staged_there_is_kept_locked_or_removed() {
         f.past.staged_by_us = Some(digest(2));
         os(&mut f, 1, Some(deployment(2, false)));
         let undone = if expected == WaitReason::Released {
-            Step::Unstage
+            Step::Unstage(deployment(2, false))
         } else {
             Step::Lock
         };

@@ -12,7 +12,7 @@ fn what_a_failed_pull_has_staged_is_removed_and_pulled_again() {
     let mut f = failed(facts());
     for locked in [false, true] {
         os(&mut f, 1, Some(deployment(2, locked)));
-        assert_eq!(step(&f), Step::Unstage, "locked: {locked}");
+        assert_eq!(step(&f), Step::Unstage(deployment(2, locked)), "locked: {locked}");
     }
     os(&mut f, 1, None);
     assert_eq!(step(&f), Step::StartPull(image(2)), "once its backoff is over");
@@ -28,7 +28,7 @@ fn what_a_failed_pull_has_staged_is_removed_and_pulled_again() {
     assert_eq!(step(&going), Step::Uncommit(committed()));
     let mut stuck = stuck(&committed(), 2);
     stuck.past.incomplete = Some(digest(3));
-    assert_eq!(step(&stuck), Step::Unstage);
+    assert_eq!(step(&stuck), Step::Unstage(deployment(3, true)));
 }
 
 /// Somebody queued a rollback, or an image was finalized and not booted.
@@ -87,6 +87,12 @@ fn an_image_that_the_boot_loader_fell_back_from_has_failed() {
     );
     better.past.failed_digests = vec![digest(2)];
     assert!(matches!(step(&better), Step::Take(_)), "{:?}", step(&better));
+    better.host.inhibitors = vec!["backup: running".into()];
+    assert!(
+        inhibited(&better).ends_with("backup: running"),
+        "{}",
+        inhibited(&better)
+    );
 }
 
 /// A host that forgets what it tried would reboot for ever.

@@ -55,9 +55,9 @@ fn what_is_staged_is_locked_or_removed() {
     os(&mut f, 1, Some(deployment(2, false)));
     assert_eq!(step(&f), Step::Lock, "the desired image, unlocked");
     os(&mut f, 1, Some(deployment(3, false)));
-    assert_eq!(step(&f), Step::Unstage, "another image");
+    assert_eq!(step(&f), Step::Unstage(deployment(3, false)), "another image");
     os(&mut f, 2, Some(deployment(3, true)));
-    assert_eq!(step(&f), Step::Unstage, "reverted while staged");
+    assert_eq!(step(&f), Step::Unstage(deployment(3, true)), "reverted while staged");
     let mut f = with(&taken());
     os(&mut f, 1, Some(deployment(2, false)));
     assert_eq!(step(&f), Step::Lock, "taken is not committed");
@@ -362,7 +362,7 @@ fn a_node_that_leaves_is_undone_and_keeps_what_others_staged() {
     let mut f = facts();
     f.desired = Desired::Release;
     f.past.staged_by_us = Some(digest(2));
-    assert_eq!(step(&f), Step::Unstage);
+    assert_eq!(step(&f), Step::Unstage(deployment(2, true)));
     f.past.staged_by_us = Some(digest(9));
     assert_eq!(step(&f), Step::Wait(WaitReason::Released, None));
     let mut f = with(&taken());
