@@ -18,13 +18,12 @@ pub struct Programs {
     pub controller: PathBuf,
 }
 
-fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
-}
-
-/// The workspace's root, for manifests and samples.
+/// Root of the checkout. Cargo tells a program that it runs where its package lies. That comes first: two checkouts that
+/// share a target directory share the programs too, and the path that was compiled in is that of the other one.
 pub fn workspace_root() -> PathBuf {
-    workspace().to_owned()
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    package.parent().unwrap_or(Path::new("/")).to_owned()
 }
 
 static BUILT: Mutex<Option<Programs>> = Mutex::new(None);
@@ -111,7 +110,7 @@ pub fn seeded() -> Result<Programs> {
     if let Some(programs) = BUILT.get() {
         return Ok(programs.clone());
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from);
     let features = "berth-agent/seeded-bugs,berth-controller/seeded-bugs";
     let args = [
         "-p",
@@ -168,7 +167,7 @@ fn build<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathB
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
-        .current_dir(workspace())
+        .current_dir(workspace_root())
         .args(["build", "--message-format=json-render-diagnostics"])
         .args(args);
     // A build takes minutes at first: somebody who looks on sees cargo's own progress.

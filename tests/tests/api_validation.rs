@@ -7,10 +7,11 @@
     reason = "helpers of a test fail like the test"
 )]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::controlplane::{ControlPlane, Options};
+use berth_tests::programs::workspace_root;
 use kube::Client;
 use serde_json::Value;
 
@@ -420,7 +421,7 @@ fn pool(spec: &str) -> Value {
 }
 
 fn manifests(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests").join(path)
+    workspace_root().join("manifests").join(path)
 }
 
 /// The samples that we hand out must be right.

@@ -7,13 +7,14 @@
     reason = "helpers of a test fail like the test"
 )]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use berth_api::berth::{Berth, ClosedReason, Offer, Outcome, lease};
 use berth_api::{BootId, Digest, NodeName, NodeUid, PoolName, keys};
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
+use berth_tests::programs::workspace_root;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -143,7 +144,7 @@ impl Rig {
 }
 
 fn manifests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests")
+    workspace_root().join("manifests")
 }
 
 fn leases(client: &Client) -> Api<Lease> {

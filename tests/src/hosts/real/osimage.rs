@@ -15,6 +15,7 @@ use super::root::{self, Root};
 use super::shell::{run, sha256, sha256_file, tool};
 use super::{content, guest};
 use crate::process::last_lines;
+use crate::programs::workspace_root;
 
 /// The layers that all OS images of a run share.
 #[derive(Debug, Clone)]
@@ -289,7 +290,7 @@ fn stand_in() -> Result<PathBuf> {
 
 /// Builds it, for where cargo did not.
 fn build_stand_in() -> Result<PathBuf> {
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let manifest = workspace_root().join("tests/Cargo.toml");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args([
         "build",
@@ -298,7 +299,7 @@ fn build_stand_in() -> Result<PathBuf> {
         "standin-bootc",
         "--message-format=json-render-diagnostics",
     ]);
-    command.args(["--manifest-path", manifest]);
+    command.arg("--manifest-path").arg(manifest);
     let out = command.output().context("running cargo")?;
     if !out.status.success() {
         bail!(
