@@ -126,3 +126,30 @@ To do without, put release binaries on PATH, or all of them into the directory t
   https://github.com/distribution/distribution/releases/tag/v$(required github.com/distribution/distribution/v3 registry/)
 EOF
 }
+
+# Programs of the control plane, and what simulated hosts need besides: they have a message bus each, and die with the
+# harness.
+servers=(etcd registry kube-apiserver kube-controller-manager kube-scheduler)
+cluster=(dbus-daemon=dbus setpriv=util-linux)
+
+# prepare PROGRAM=PACKAGE...: looks for all that the goal needs before anything is built, so that all that is missing is
+# said at once. Not a step, because what it puts on PATH must stay.
+prepare() {
+    local bad=0
+    need cc=gcc libc=libc6-dev git=git make=make "$@" || bad=1
+    need_rust || bad=1
+    [ $bad = 0 ] || exit 1
+}
+
+# The same for a goal with a control plane: says what will be built for it.
+prepare_cluster() {
+    local missing
+    read -ra missing <<<"$(unbuilt "${servers[@]}")"
+    if [ ${#missing[@]} -gt 0 ]; then
+        prepare "${cluster[@]}" go=golang-go
+        need_go || exit 1
+    else
+        prepare "${cluster[@]}"
+    fi
+    announce ${missing[@]+"${missing[@]}"}
+}

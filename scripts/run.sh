@@ -33,33 +33,6 @@ fetch_tools() {
     cargo run --quiet -p berth-tests --bin berth-tools -- fetch
 }
 
-# Programs of the control plane, and what simulated hosts need besides: they have a message bus each, and die with the
-# harness.
-servers=(etcd registry kube-apiserver kube-controller-manager kube-scheduler)
-cluster=(dbus-daemon=dbus setpriv=util-linux)
-
-# prepare PROGRAM=PACKAGE...: looks for all that the goal needs before anything is built, so that all that is missing is
-# said at once. Not a step, because what it puts on PATH must stay.
-prepare() {
-    local bad=0
-    need cc=gcc libc=libc6-dev git=git make=make "$@" || bad=1
-    need_rust || bad=1
-    [ $bad = 0 ] || exit 1
-}
-
-# The same for a goal with a control plane: says what will be built for it.
-prepare_cluster() {
-    local missing
-    read -ra missing <<<"$(unbuilt "${servers[@]}")"
-    if [ ${#missing[@]} -gt 0 ]; then
-        prepare "${cluster[@]}" go=golang-go
-        need_go || exit 1
-    else
-        prepare "${cluster[@]}"
-    fi
-    announce ${missing[@]+"${missing[@]}"}
-}
-
 check() {
     step 'check: format' cargo fmt --all -- --check -l --color=never
     build 'check: lints' cargo clippy --workspace --all-targets -- -D warnings
