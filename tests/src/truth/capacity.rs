@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::Truth;
 use super::history::{History, Seen, is_doubtful, text, writes};
 use crate::audit::Record;
+use crate::hosts::{HostChange, HostEvent};
 
 /// Nodes that somebody else had made unschedulable, and since when.
 struct Cordoned {
@@ -70,7 +71,10 @@ impl Truth<'_> {
                     let mut all = in_use;
                     all.extend(unavailable.into_iter().filter(is_member));
                     let offered = offer.uid.to_string();
-                    if all.len() >= k && !all.contains(&offered) && !self.lately_cordoned(&cordoned, seen, &offered) {
+                    // One that is unavailable itself may be repaired.
+                    let repaired =
+                        || self.lately_cordoned(&cordoned, seen, &offered) || self.lately_joined(seen, &offered);
+                    if all.len() >= k && !all.contains(&offered) && !repaired() {
                         wrong.push(format!(
                             "I1b: {} was opened for {} at {} while {} of {k} were held, open or cordoned",
                             seen.berth.name(),
@@ -159,6 +163,21 @@ impl Truth<'_> {
             last = change.unschedulable;
         }
         false
+    }
+
+    /// Says whether the Node is so new that it may not have been seen Ready yet: then it may count as unavailable.
+    fn lately_joined(&self, seen: &Seen, uid: &str) -> bool {
+        let nodes = writes(self.audit, "nodes");
+        let joined = nodes.iter().find(|(_, record, object)| {
+            record.verb == "create" && text(object, "/metadata/uid") == Some(uid) && record.at <= seen.received
+        });
+        joined.is_some_and(|(_, record, _)| {
+            let ready = |e: &&HostEvent| {
+                e.host == record.name && e.at >= record.received && matches!(e.change, HostChange::Ready { .. })
+            };
+            let ready = self.hosts.iter().find(ready);
+            ready.is_none_or(|e| e.at + self.lag >= seen.received)
+        })
     }
 
     /// Says whether a Node of another UID has taken that one's place, or none.

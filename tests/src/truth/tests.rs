@@ -589,6 +589,35 @@ fn who_is_cordoned_by_others_uses_up_capacity() {
 }
 
 #[test]
+fn a_node_that_has_just_joined_is_not_ready_yet() {
+    let mut world = World::default();
+    world
+        .capacity(1)
+        .node(ADMIN, "create", "n2", true, false)
+        .member("n2", "workers")
+        .berth(CONTROLLER, new(0));
+    world.now += 5;
+    world.up("a", 1).node("system:node:n1", "create", "n1", false, false);
+    let judged = |ready: bool| {
+        let mut world = World {
+            hosts: world.hosts.clone(),
+            audit: world.audit.clone(),
+            now: world.now,
+            berth: world.berth.clone(),
+            ..World::default()
+        };
+        if ready {
+            world.ready("a");
+        }
+        world.now += 5;
+        world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+        world
+    };
+    assert_eq!(judged(false).judged(), Vec::<String>::new());
+    judged(true).blamed("I1b", "held, open or cordoned");
+}
+
+#[test]
 fn a_deposed_leader_writes_nothing_any_more() {
     let mut world = World::default();
     world
