@@ -53,7 +53,7 @@ async fn serve(cli: &Cli, metrics: &Metrics, pulse: &Pulse) -> anyhow::Result<()
         (
             "--metrics-address",
             &cli.metrics_address,
-            Page::Metrics(metrics.clone()),
+            Page::Metrics(metrics.registry()),
         ),
         ("--health-address", &cli.health_address, Page::Health(pulse.clone())),
     ];

@@ -146,7 +146,8 @@ impl Metrics {
         }
     }
 
-    fn registry(&self) -> Registry {
+    /// Registry of all of them, to be served.
+    pub fn registry(&self) -> Registry {
         let mut r = Registry::with_prefix("berth");
         r.register(
             "leader",
@@ -199,20 +200,17 @@ pub async fn listen(option: &str, address: &str) -> anyhow::Result<TcpListener> 
 }
 
 /// Page that a server has.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Page {
     /// `/metrics`
-    Metrics(Metrics),
+    Metrics(Registry),
     /// `/healthz`, for probes that check whether this process is alive.
     Health(Pulse),
 }
 
 /// Serves one page, so that nobody who reads the one keeps others from the other.
 pub async fn serve(listener: TcpListener, page: Page) {
-    let page = Arc::new(match page {
-        Page::Metrics(metrics) => Content::Metrics(metrics.registry()),
-        Page::Health(pulse) => Content::Health(pulse),
-    });
+    let page = Arc::new(page);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else {
@@ -242,22 +240,17 @@ pub async fn serve(listener: TcpListener, page: Page) {
     }
 }
 
-enum Content {
-    Metrics(Registry),
-    Health(Pulse),
-}
-
-fn answer(content: &Content, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, http::Error> {
+fn answer(page: &Page, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, http::Error> {
     let response = Response::builder();
-    match (content, request.method(), request.uri().path()) {
-        (Content::Metrics(registry), &Method::GET, "/metrics") => {
+    match (page, request.method(), request.uri().path()) {
+        (Page::Metrics(registry), &Method::GET, "/metrics") => {
             let mut text = String::new();
             match encode(&mut text, registry) {
                 Ok(()) => response.header(header::CONTENT_TYPE, TEXT).body(Full::from(text)),
                 Err(_) => response.status(StatusCode::INTERNAL_SERVER_ERROR).body(Full::default()),
             }
         }
-        (Content::Health(pulse), &Method::GET, "/healthz") => match pulse.is_lost() {
+        (Page::Health(pulse), &Method::GET, "/healthz") => match pulse.is_lost() {
             false => response.body(Full::from("ok")),
             true => response
                 .status(StatusCode::SERVICE_UNAVAILABLE)
@@ -294,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_told_can_be_scraped_and_what_is_gone_is_not() {
         let metrics = Metrics::default();
-        let address = served(Page::Metrics(metrics.clone())).await;
+        let address = served(Page::Metrics(metrics.registry())).await;
         let page = get(address, "/metrics").await;
         assert!(
             page.contains("berth_leader 0\n") && page.contains("berth_passes_total 0\n"),
@@ -341,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn a_probe_is_answered_while_others_fill_the_metrics_and_told_when_the_passes_hang() {
         let (metrics, health) = (
-            served(Page::Metrics(Metrics::default())).await,
+            served(Page::Metrics(Metrics::default().registry())).await,
             served(Page::Health(Pulse::default())).await,
         );
         let mut silent = vec![];

@@ -1,37 +1,18 @@
 //! Hosts that are nobody's, and hosts with troubles of their own, under real agents. The judge is the ground truth.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::time::Duration;
-
-use anyhow::{Result, ensure};
 use berth_api::node::BootcNodeStatus;
-use berth_tests::cluster::{Cluster, ClusterOptions};
-use berth_tests::hosts::sim::SimHost;
-use kube::api::{Patch, PatchParams};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
-const LONG: Duration = Duration::from_secs(90);
+use super::*;
 
-type Scenario<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
-
-/// Runs one scenario on a cluster of its own, whose agents show that they live, and look after their hosts, every ten seconds.
-async fn scenario(hosts: usize, body: impl for<'a> FnOnce(&'a Cluster) -> Scenario<'a>) -> Result<()> {
-    let options = ClusterOptions {
-        hosts,
+/// Agents that show that they live, and look after their hosts, every ten seconds.
+fn lively(count: usize) -> ClusterOptions {
+    ClusterOptions {
         agent_args: vec!["--heartbeat=10".to_owned()],
-        ..ClusterOptions::default()
-    };
-    let cluster = Cluster::start(options).await?;
-    if let Err(error) = body(&cluster).await {
-        let violations = cluster.violations()?;
-        eprintln!("violations: {violations:#?}\n{}", cluster.describe().await);
-        return Err(error);
+        ..hosts(count)
     }
-    cluster.judge()
 }
 
 async fn label(cluster: &Cluster, node: &str, key: &str, value: Value) -> Result<()> {
@@ -54,7 +35,7 @@ async fn look_again(host: &SimHost) {
 /// I12: what somebody stages by hand on a node that no pool has stays as it is.
 #[tokio::test]
 async fn a_node_that_no_pool_has_is_left_alone() -> Result<()> {
-    scenario(1, |cluster| {
+    scenario("a_node_that_no_pool_has_is_left_alone", lively(1), |cluster| {
         Box::pin(async move {
             let host = cluster.host(1);
             let own = cluster.publish("9.0.0").await?;
@@ -109,31 +90,31 @@ async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str
 /// bootc stages first and pulls bound images afterwards: what it has staged then is not whole.
 #[tokio::test]
 async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
-    scenario(1, |cluster| {
-        Box::pin(async move {
-            let host = cluster.host(1);
-            host.settings(|s| s.staged_then_fails = 2);
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            until_degraded(cluster, "node1", "PullFailed", "bound image").await?;
-            let facts = host.facts();
-            ensure!(facts.staged.is_none(), "nothing stays staged: {facts:?}");
-            cluster.until_all_run(&v2, LONG).await
-        })
-    })
+    scenario(
+        "an_image_without_its_bound_images_is_never_booted",
+        lively(1),
+        |cluster| {
+            Box::pin(async move {
+                let host = cluster.host(1);
+                host.settings(|s| s.staged_then_fails = 2);
+                let v2 = roll_to(cluster, "2.0.0", 1).await?;
+                until_degraded(cluster, "node1", "PullFailed", "bound image").await?;
+                let facts = host.facts();
+                ensure!(facts.staged.is_none(), "nothing stays staged: {facts:?}");
+                cluster.until_all_run(&v2, LONG).await
+            })
+        },
+    )
     .await
 }
 
 /// A rollback that somebody queued keeps the node from being rebooted, and from being called updated.
 #[tokio::test]
 async fn a_queued_rollback_is_heeded() -> Result<()> {
-    scenario(1, |cluster| {
+    scenario("a_queued_rollback_is_heeded", lively(1), |cluster| {
         Box::pin(async move {
             let host = cluster.host(1);
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
             cluster.until_all_run(&v2, LONG).await?;
             host.roll_back_behind_the_agent()?;
             until_degraded(cluster, "node1", "RollbackQueued", "bootc rollback").await?;
@@ -162,12 +143,10 @@ async fn a_queued_rollback_is_heeded() -> Result<()> {
 /// A logind that hangs does not silence the agent.
 #[tokio::test]
 async fn a_silent_host_is_told() -> Result<()> {
-    scenario(1, |cluster| {
+    scenario("a_silent_host_is_told", lively(1), |cluster| {
         Box::pin(async move {
             let host = cluster.host(1);
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
             cluster.until_all_run(&v2, LONG).await?;
             host.settings(|s| s.logind_silent = true);
             until_degraded(cluster, "node1", "HostUnreachable", "logind").await?;
@@ -200,7 +179,7 @@ async fn a_silent_host_is_told() -> Result<()> {
 /// A disk that is full or read-only makes an agent forget what it tried: then it takes no berth, and says why.
 #[tokio::test]
 async fn a_host_without_a_memory_takes_no_berth() -> Result<()> {
-    scenario(2, |cluster| {
+    scenario("a_host_without_a_memory_takes_no_berth", lively(2), |cluster| {
         Box::pin(async move {
             let state = |n: usize| cluster.host(n).root().join("var/lib/berth");
             for n in [1, 2] {
@@ -215,9 +194,7 @@ async fn a_host_without_a_memory_takes_no_berth() -> Result<()> {
             for n in [1, 2] {
                 cluster.host(n).start_agent();
             }
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
+            let v2 = roll_to(cluster, "2.0.0", 2).await?;
             until_degraded(cluster, "node1", "MemoryUnwritable", "No space left").await?;
             until_degraded(cluster, "node2", "MemoryUnwritable", "/var/lib/berth").await?;
             look_again(cluster.host(1)).await;

@@ -70,7 +70,7 @@ async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     Ok(host)
 }
 
-/// What was true when a host was committed may not be when its agent comes back: the node goes its way from the start.
+/// An agent that comes back to an old commit looks again, and the node goes its way from the start.
 #[tokio::test]
 async fn a_commit_whose_agent_was_away() -> Result<()> {
     scenario("a_commit_whose_agent_was_away", hosts(2), |cluster| {
