@@ -1,6 +1,6 @@
-//! How long the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, and of 65,000 nodes in
-//! 1,625 racks, making the facts that it is decided from, and what there is to publish, which is nothing. No I/O; the objects are as the API server would show
-//! them in the middle of a rollout.
+//! Time that the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, and of 65,000 nodes
+//! in 1,625 racks, making the facts that it is decided from, and what there is to publish, which is nothing. No I/O; the
+//! objects are as the API server would show them in the middle of a rollout.
 //!
 //! Prints one JSON line for each figure, with every run in milliseconds. `cargo run --release -p berth-core --features controller --example plan`
 

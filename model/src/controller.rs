@@ -70,12 +70,12 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
     }
 }
 
-/// What the admin writes of a pool.
+/// The admin's part of a pool.
 fn asked(pool: &Pool) -> (No, u8, bool, u8) {
     (pool.capacity, pool.target, pool.paused, pool.token)
 }
 
-/// Whether a control plane node's API server is there to answer.
+/// True when a control plane node's API server is there to answer.
 fn answers(world: &World, node: &Node) -> bool {
     node.labels.server && !node.host.down && world.bad & (1 << node.host.booted) == 0
 }

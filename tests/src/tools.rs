@@ -218,7 +218,7 @@ fn provided(tool: Tool) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What a program says about its version; empty if it does not end soon.
+/// A program's words about its version; empty if it does not end soon.
 fn version_of(tool: Tool, path: &Path) -> String {
     let asked: &[&str] = match tool {
         Tool::Kubectl => &["version", "--client"],

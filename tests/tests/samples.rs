@@ -135,7 +135,7 @@ fn the_sample_fleet_is_the_one_that_counts_and_is_paused() -> Result<()> {
     Ok(())
 }
 
-/// What `kubectl kustomize` makes of the manifests with one of the components.
+/// The DaemonSet that `kubectl kustomize` makes of the manifests with one of the components.
 fn agent_with(component: &str) -> Result<DaemonSet> {
     let directory = tempfile::tempdir()?;
     // A kustomization names others by relative paths only.

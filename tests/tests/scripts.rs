@@ -1,4 +1,4 @@
-//! What `make` finds, installs or asks for on a machine that lacks something.
+//! A machine that lacks something: `make` finds it, installs it or asks for it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -19,7 +19,7 @@ pub struct Inputs<'a> {
     pub pool: &'a PoolName,
     /// Spec of the pool.
     pub spec: &'a BootcNodePoolSpec,
-    /// What the BootcFleet closes all pools for.
+    /// Reason for which the BootcFleet closes all pools.
     pub fleet: Option<FleetGate>,
     /// The clock of this machine is synchronised.
     pub clock_synchronized: bool,
@@ -29,7 +29,7 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
 }
 
-/// What a BootcFleet closes the gates of all pools for.
+/// Reasons for which a BootcFleet closes the gates of all pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FleetGate {
     /// It is paused.

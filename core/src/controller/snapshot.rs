@@ -47,7 +47,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What the BootcFleet closes all pools for.
+    /// Reason for which the BootcFleet closes all pools.
     pub fn fleet_gate(&self) -> Option<FleetGate> {
         match &self.fleet.as_ref()?.view.object {
             Ok(fleet) => fleet.spec.paused.then_some(FleetGate::Paused),

@@ -53,7 +53,7 @@ pub enum BlockReason {
     TooLate,
     /// The image that the pool asks for now is not resolved yet.
     Unresolved,
-    /// What the watches show is not known to be true any more.
+    /// The watches may show old objects.
     Outdated,
     /// Berths are being fenced against writes of a former leader.
     Fencing,

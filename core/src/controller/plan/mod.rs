@@ -62,7 +62,7 @@ pub struct PoolFacts {
     /// The spec names another image than the target in force, and that one is not resolved yet: the target is
     /// withdrawn, whatever comes instead.
     pub unresolved: bool,
-    /// What the watches show is not known to be true any more: nothing is opened.
+    /// True when the watches may show old objects: nothing is opened.
     pub outdated: bool,
     /// The pool's members.
     pub members: Vec<Member>,

@@ -53,7 +53,7 @@ fn what_keeps_a_stuck_holder_from_going_on_is_told() {
     assert!(told(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
 }
 
-/// What was known of a host is not taken back only because it is silent.
+/// A silent host does not make what was known of it untrue.
 #[test]
 fn a_host_that_does_not_answer_is_told_after_a_while() {
     let silent = |mut facts: Facts, seconds| {
