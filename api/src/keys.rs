@@ -23,6 +23,9 @@ pub const LABEL_NODE: &str = "berth.dev/node";
 /// given back.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
+/// Label on a Node, put there by an admin: variant of its architecture that it runs, such as `v3` of `amd64`.
+pub const LABEL_VARIANT: &str = "berth.dev/platform-variant";
+
 /// Labels that mark a control plane node, put there by the cluster's installer.
 pub const LABELS_CONTROL_PLANE: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",

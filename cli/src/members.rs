@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::Target;
-use berth_api::{Digest, NodeName, PoolName, keys};
+use berth_api::{Digest, NodeName, Platform, PoolName, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -25,9 +25,12 @@ impl Member<'_> {
         self.bootc.and_then(|b| b.status.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn architecture(&self) -> String {
+    pub(crate) fn platform(&self) -> Platform {
         let info = self.node.status.as_ref().and_then(|s| s.node_info.as_ref());
-        info.map(|i| i.architecture.clone()).unwrap_or_default()
+        Platform::new(
+            info.map(|i| i.architecture.as_str()).unwrap_or_default(),
+            self.node.labels(),
+        )
     }
 
     pub(crate) fn ready(&self) -> bool {
@@ -41,7 +44,7 @@ impl Member<'_> {
 
     /// The digest that the target has for its platform.
     pub(crate) fn wanted<'t>(&self, target: Option<&'t Target>) -> Option<&'t Digest> {
-        target?.digest_for(&self.architecture())
+        target?.digest_for(&self.platform())
     }
 
     pub(crate) fn up_to_date(&self, target: Option<&Target>) -> bool {

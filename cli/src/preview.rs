@@ -227,7 +227,7 @@ impl<'a> Outlook<'a> {
         Some(match wait {
             BlockReason::Wave => format!("waits for wave {}", wave()),
             BlockReason::Soaking => format!("waits until wave {} has soaked", wave()),
-            BlockReason::NoImage => format!("the image has no manifest for {}", member.architecture()),
+            BlockReason::NoImage => format!("the image has no manifest for {}", member.platform()),
             BlockReason::FailedBefore => "this digest failed here and is not tried again".to_owned(),
             BlockReason::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),
             BlockReason::NotPublished

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use berth_api::keys;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Phase, Staging};
 use berth_api::pool::{
     BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, PlatformDigest, PoolImage,
     Rollout, Target, Wave, Window,
 };
 use berth_api::quantity::Quantity;
+use berth_api::{Platform, keys};
 use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{BadTurn, BootcNodeView, HostContent, LeaseView, NodeView, PoolView, Report};
@@ -39,7 +39,7 @@ pub struct Eyes {
 }
 
 impl Eyes {
-    /// What the watches show.
+    /// Objects as the watches show them.
     pub fn snapshot(&mut self, world: &World, view: &View) -> Snapshot {
         let mut snapshot = Snapshot::default();
         let mut nodes = BTreeMap::new();
@@ -127,7 +127,10 @@ fn node(number: No, seen: &SeenNode) -> NodeView {
         ready: seen.object.ready,
         unschedulable: seen.object.unschedulable,
         our_cordon: seen.object.cordon != Cordon::No,
-        architecture: ARCHITECTURE.to_owned(),
+        platform: Platform {
+            architecture: ARCHITECTURE.to_owned(),
+            variant: None,
+        },
         addresses: seen
             .labels
             .server
@@ -258,6 +261,7 @@ fn status(pool: &Pool, token: Option<String>) -> BootcNodePoolStatus {
             version: None,
             platforms: vec![PlatformDigest {
                 architecture: ARCHITECTURE.to_owned(),
+                variant: None,
                 digest: rich::digest(pool.target),
             }],
             publish_time: None,

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::platform::Platform;
 
 /// State of a pool, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -69,12 +70,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// The manifest digest for a node's architecture, named as OCI and Kubernetes do: `amd64`, `arm64`.
-    pub fn digest_for(&self, architecture: &str) -> Option<&Digest> {
-        self.platforms
-            .iter()
-            .find(|p| p.architecture == architecture)
-            .map(|p| &p.digest)
+    /// The manifest digest for a node's platform.
+    pub fn digest_for(&self, node: &Platform) -> Option<&Digest> {
+        self.platforms.iter().find(|p| node.runs(p)).map(|p| &p.digest)
     }
 }
 
@@ -85,6 +83,10 @@ pub struct PlatformDigest {
     /// OCI architecture, such as `amd64`.
     #[schemars(length(max = 32))]
     pub architecture: String,
+    /// Variant of the architecture, such as `v3`, when the image has none that every machine of it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub variant: Option<String>,
     /// Digest of that platform's manifest.
     pub digest: Digest,
 }

@@ -1,9 +1,10 @@
 //! Manifests, indexes and image configurations as a registry sends them. Parsing only: bytes in, facts out. No input
 //! makes it panic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::Digest;
+use berth_api::platform::level;
 use berth_api::pool::PlatformDigest;
 use oci_client::manifest::{ImageIndexEntry, OciDescriptor, OciManifest};
 use serde::Deserialize;
@@ -14,6 +15,8 @@ use super::{ResolveError, ResolveReason};
 const VERSION: &str = "org.opencontainers.image.version";
 /// Most platforms that a pool's status holds.
 const MAX_PLATFORMS: usize = 32;
+/// Longest variant that a pool's status holds.
+const MAX_VARIANT: usize = 32;
 /// Longest version that a pool's status holds.
 const MAX_VERSION: usize = 256;
 
@@ -37,6 +40,7 @@ pub(super) enum Document {
 #[derive(Deserialize)]
 struct RawConfig {
     architecture: Option<String>,
+    variant: Option<String>,
     os: Option<String>,
     config: Option<RawSettings>,
 }
@@ -74,68 +78,59 @@ pub(super) fn manifest(bytes: &[u8]) -> Result<Document, ResolveError> {
     })
 }
 
-/// The Linux images of an index, the first for each architecture that all machines of that architecture run. Other entries
-/// of builders, such as attestations with the platform `unknown`, are left out.
+/// The Linux images of an index, one for each architecture: the first that all machines of it run, else the least demanding
+/// one. Other entries of builders, such as attestations with the platform `unknown`, are left out.
 fn platforms(entries: Vec<ImageIndexEntry>) -> Result<Vec<PlatformDigest>, ResolveError> {
     let mut platforms: Vec<PlatformDigest> = vec![];
-    let mut special = vec![];
     for entry in entries {
-        let Some(platform) = entry.platform.filter(|p| p.os.to_string() == "linux") else {
+        let Some(of) = entry.platform.filter(|p| p.os.to_string() == "linux") else {
             continue;
         };
-        let architecture = platform.architecture.to_string();
-        let known = platforms.iter().any(|p| p.architecture == architecture);
-        if known || !is_architecture(&architecture) || platforms.len() >= MAX_PLATFORMS {
+        let architecture = of.architecture.to_string();
+        if !is_architecture(&architecture) {
             continue;
         }
-        if !is_baseline(&architecture, platform.variant.as_deref()) {
-            special.push((architecture, platform.variant.unwrap_or_default()));
-            continue;
-        }
-        platforms.push(PlatformDigest {
-            architecture,
-            digest: digest(&entry.digest)?,
-        });
+        platforms.push(platform(architecture, of.variant, digest(&entry.digest)?));
     }
-    special.retain(|(architecture, _)| platforms.iter().all(|p| p.architecture != *architecture));
-    let special: Vec<_> = special
-        .iter()
-        .map(|(architecture, variant)| shown(architecture, variant))
-        .collect();
-    match (platforms.is_empty(), special.is_empty()) {
-        (true, true) => Err(ResolveError::new(
+    platforms.sort_by_key(demands);
+    let mut known = BTreeSet::new();
+    platforms.retain(|p| known.insert(p.architecture.clone()));
+    platforms.truncate(MAX_PLATFORMS);
+    if platforms.is_empty() {
+        return Err(ResolveError::new(
             ResolveReason::NoSuchPlatform,
             "the index names no image for linux",
-        )),
-        (true, false) => Err(ResolveError::new(
-            ResolveReason::NoSuchPlatform,
-            format!(
-                "the index has images only for {}, which not every machine of that architecture runs; add one without a variant",
-                special.join(", ")
-            ),
-        )),
-        (false, some_left_out) => {
-            if !some_left_out {
-                tracing::warn!(
-                    variants = special.join(", "),
-                    "not every machine runs these images; nobody is given them"
-                );
-            }
-            Ok(platforms)
-        }
+        ));
+    }
+    Ok(platforms)
+}
+
+/// An image for a platform. A variant that every machine of the architecture runs is none.
+fn platform(architecture: String, variant: Option<String>, digest: Digest) -> PlatformDigest {
+    let variant = variant.filter(|variant| !is_baseline(&architecture, variant));
+    PlatformDigest {
+        variant: variant.map(|v| v.chars().take(MAX_VARIANT).collect()),
+        architecture,
+        digest,
     }
 }
 
-fn shown(architecture: &str, variant: &str) -> String {
-    format!("{architecture}/{variant}").chars().take(80).collect()
+/// Rank of an image among others: those that every machine runs, then the variants by level, then those without one.
+fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
+    let level = image.variant.as_deref().and_then(level);
+    (
+        image.variant.is_some(),
+        image.variant.is_some() && level.is_none(),
+        level,
+    )
 }
 
 /// Says whether every machine of that architecture runs an image of that variant.
-fn is_baseline(architecture: &str, variant: Option<&str>) -> bool {
+fn is_baseline(architecture: &str, variant: &str) -> bool {
     match (architecture, variant) {
-        (_, None | Some("")) | ("amd64", Some("v1")) | ("arm64", Some("v8")) => true,
+        (_, "") | ("amd64", "v1") | ("arm64", "v8") => true,
         // Of the others nobody ever built an index with more than one variant for hosts.
-        (architecture, Some(_)) => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
+        _ => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
     }
 }
 
@@ -148,8 +143,8 @@ pub(super) fn digest(text: &str) -> Result<Digest, ResolveError> {
     text.parse().map_err(|e| invalid("digest", e))
 }
 
-/// Architecture and version of an image, from its configuration.
-pub(super) fn config(bytes: &[u8]) -> Result<(String, Option<String>), ResolveError> {
+/// Platform and version of an image with that digest, from its configuration.
+pub(super) fn config(bytes: &[u8], image: &Digest) -> Result<(PlatformDigest, Option<String>), ResolveError> {
     let raw: RawConfig = serde_json::from_slice(bytes).map_err(|e| invalid("image config", e))?;
     let os = raw.os.unwrap_or_default();
     let architecture = raw.architecture.unwrap_or_default();
@@ -161,7 +156,8 @@ pub(super) fn config(bytes: &[u8]) -> Result<(String, Option<String>), ResolveEr
         ));
     }
     let labels = raw.config.and_then(|c| c.labels);
-    Ok((architecture, version(labels.as_ref())))
+    let platform = platform(architecture, raw.variant, image.clone());
+    Ok((platform, version(labels.as_ref())))
 }
 
 #[cfg(test)]
@@ -198,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_not_every_machine_runs_is_given_to_nobody() {
+    fn each_architecture_has_the_image_that_most_machines_run() {
         let found = |entries: &[(char, &str, Option<&str>)]| {
             let entry = |(c, arch, variant): &(char, &str, Option<&str>)| {
                 let mut platform = serde_json::json!({"architecture": arch, "os": "linux"});
@@ -209,27 +205,29 @@ mod tests {
             };
             let entries: Vec<_> = entries.iter().map(entry).collect();
             let index = serde_json::json!({"schemaVersion": 2, "manifests": entries});
-            match manifest(index.to_string().as_bytes()) {
-                Ok(Document::Index { platforms, .. }) => {
-                    Ok(platforms.into_iter().map(|p| p.digest.to_string()).collect())
-                }
-                Ok(Document::Image { .. }) => panic!(),
-                Err(error) => Err(error.to_string()),
-            }
+            let Ok(Document::Index { platforms, .. }) = manifest(index.to_string().as_bytes()) else {
+                panic!()
+            };
+            let shown: Vec<String> = platforms
+                .iter()
+                .map(|p| format!("{p} {}", &p.digest.to_string()[7..8]))
+                .collect();
+            shown.join(", ")
         };
-        let baseline: Result<Vec<String>, String> = Ok(vec![hex('b')]);
-        assert_eq!(found(&[('a', "amd64", Some("v3")), ('b', "amd64", None)]), baseline);
+        let (v1, v2, v3) = (Some("v1"), Some("v2"), Some("v3"));
+        assert_eq!(found(&[('a', "amd64", v3), ('b', "amd64", None)]), "amd64 b");
+        assert_eq!(found(&[('b', "amd64", v1), ('a', "amd64", v3)]), "amd64 b");
+        assert_eq!(found(&[('a', "amd64", None), ('b', "amd64", v1)]), "amd64 a");
+        assert_eq!(found(&[('a', "amd64", v3), ('b', "amd64", v2)]), "amd64/v2 b");
         assert_eq!(
-            found(&[('b', "amd64", Some("v1")), ('a', "amd64", Some("v3"))]),
-            baseline
+            found(&[('a', "ppc64le", Some("power9")), ('b', "ppc64le", v2)]),
+            "ppc64le/v2 b"
         );
-        assert_eq!(found(&[('b', "arm64", Some("v8"))]), baseline);
-        assert_eq!(found(&[('a', "amd64", Some("v3")), ('b', "arm64", None)]), baseline);
-        let refused = found(&[('a', "amd64", Some("v3"))]).unwrap_err();
-        assert!(
-            refused.contains("NoSuchPlatform") && refused.contains("amd64/v3"),
-            "{refused}"
+        assert_eq!(
+            found(&[('a', "amd64", v3), ('b', "arm64", Some("v8"))]),
+            "arm64 b, amd64/v3 a"
         );
+        assert_eq!(found(&[('a', "s390x", Some("z15"))]), "s390x a");
     }
 
     #[test]
@@ -241,8 +239,11 @@ mod tests {
         assert!(matches!(document, Document::Image { config, .. } if config.size == 7 && config.digest == hex('a')));
         let json =
             r#"{"architecture":"arm64","os":"linux","config":{"Labels":{"org.opencontainers.image.version":"2"}}}"#;
-        assert_eq!(config(json.as_bytes()).unwrap(), ("arm64".into(), Some("2".into())));
-        assert_eq!(config(br#"{"os":"linux","architecture":"s390x"}"#).unwrap().1, None);
+        let digest = digest(&hex('a')).unwrap();
+        let read = |json: &str| config(json.as_bytes(), &digest).map(|(p, version)| (p.to_string(), version));
+        assert_eq!(read(json).unwrap(), ("arm64".into(), Some("2".into())));
+        let bare = r#"{"os":"linux","architecture":"amd64","variant":"v3"}"#;
+        assert_eq!(read(bare).unwrap(), ("amd64/v3".into(), None));
     }
 
     #[test]
@@ -261,15 +262,16 @@ mod tests {
             ),
             ResolveReason::InvalidAnswer
         );
-        assert_eq!(config(b"{}").unwrap_err().reason, ResolveReason::NoSuchPlatform);
-        assert_eq!(config(b"[]").unwrap_err().reason, ResolveReason::InvalidAnswer);
+        let reason = |json: &[u8]| config(json, &digest(&hex('a')).unwrap()).unwrap_err().reason;
+        assert_eq!(reason(b"{}"), ResolveReason::NoSuchPlatform);
+        assert_eq!(reason(b"[]"), ResolveReason::InvalidAnswer);
     }
 
     proptest! {
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = manifest(&bytes);
-            let _ = config(&bytes);
+            let _ = config(&bytes, &digest(&hex('a')).unwrap());
         }
     }
 }

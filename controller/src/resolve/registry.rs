@@ -1,4 +1,4 @@
-//! What a registry is asked for an image: its manifest, and for people the version in its configuration.
+//! Questions to a registry about an image: its manifest, and for people the version in its configuration.
 
 use std::time::Duration;
 
@@ -125,12 +125,8 @@ impl Attempt {
         match document::manifest(&bytes)? {
             Document::Index { platforms, version } => Ok((digest, platforms, version)),
             Document::Image { config, version } => {
-                // Only the configuration says for which architecture it is.
-                let (architecture, label) = self.config(&config).await?;
-                let platform = PlatformDigest {
-                    architecture,
-                    digest: digest.clone(),
-                };
+                // Only the configuration says for which platform it is.
+                let (platform, label) = self.config(&config, &digest).await?;
                 Ok((digest, vec![platform], label.or(version)))
             }
         }
@@ -148,8 +144,12 @@ impl Attempt {
         }
     }
 
-    /// Architecture and version of one image, from its configuration, whose digest is checked.
-    async fn config(&self, descriptor: &OciDescriptor) -> Result<(String, Option<String>), ResolveError> {
+    /// Platform and version of the image with that digest, from its configuration, whose own digest is checked.
+    async fn config(
+        &self,
+        descriptor: &OciDescriptor,
+        image: &Digest,
+    ) -> Result<(PlatformDigest, Option<String>), ResolveError> {
         let expected = document::digest(&descriptor.digest)?;
         if usize::try_from(descriptor.size).map_or(true, |size| size > MAX_DOCUMENT) {
             return Err(too_large(MAX_DOCUMENT));
@@ -158,7 +158,7 @@ impl Attempt {
         if digest_of(&answer.bytes)? != expected {
             return Err(mismatch());
         }
-        document::config(&answer.bytes)
+        document::config(&answer.bytes, image)
     }
 
     /// Version of an index: that of one of its images. It is for people only: whatever goes wrong, the image is resolved
@@ -167,13 +167,10 @@ impl Attempt {
         let label = async {
             let (bytes, _) = self.manifest(&digest.to_string()).await?;
             match document::manifest(&bytes)? {
-                Document::Image { config, version } => {
-                    let label = self.config(&config).await.map(|(_, label)| label);
-                    label.map_or_else(
-                        |error| version.clone().ok_or(error).map(Some),
-                        |label| Ok(label.or(version.clone())),
-                    )
-                }
+                Document::Image { config, version } => match self.config(&config, digest).await {
+                    Ok((_, label)) => Ok(label.or(version)),
+                    Err(error) => version.ok_or(error).map(Some),
+                },
                 Document::Index { version, .. } => Ok(version),
             }
         };

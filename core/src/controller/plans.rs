@@ -27,7 +27,7 @@ impl Shared<'_> {
     fn is_outdated(&self, pool: &Pool, node: &NodeView) -> bool {
         let host = self.snapshot.hosts.get(node.name.as_str());
         let report = host.and_then(|host| host.view.report());
-        let desired = desired_digest(pool.target(), &node.architecture);
+        let desired = desired_digest(pool.target(), &node.platform);
         desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
     }
 

@@ -8,7 +8,7 @@ use berth_api::berth::{self, Berth, BerthState};
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, Phase};
 use berth_api::pool::BootcNodePool;
-use berth_api::{Digest, NodeName, NodeUid, PoolName, condition, keys};
+use berth_api::{Digest, NodeName, NodeUid, Platform, PoolName, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -57,8 +57,8 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// True if it carries our cordon annotation.
     pub our_cordon: bool,
-    /// `status.nodeInfo.architecture`, in OCI words.
-    pub architecture: String,
+    /// Its platform.
+    pub platform: Platform,
     /// Its `InternalIP` addresses.
     pub addresses: Vec<String>,
 }
@@ -311,7 +311,10 @@ impl NodeView {
             ready,
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or_default(),
             our_cordon: has_annotation(&node.metadata, keys::ANNOTATION_CORDON),
-            architecture: info.map(|i| i.architecture.clone()).unwrap_or_default(),
+            platform: Platform::new(
+                info.map(|i| i.architecture.as_str()).unwrap_or_default(),
+                node.metadata.labels.as_ref().unwrap_or(&BTreeMap::new()),
+            ),
             addresses: addresses
                 .filter(|a| a.type_ == "InternalIP")
                 .map(|a| a.address.clone())

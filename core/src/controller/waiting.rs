@@ -10,7 +10,7 @@ use std::time::Duration;
 use berth_api::condition::{self, Verdict, one_line};
 use berth_api::membership::Membership;
 use berth_api::pool::{Target, WaveState};
-use berth_api::{NodeName, PoolName};
+use berth_api::{NodeName, Platform, PoolName};
 
 use crate::Moment;
 use crate::controller::facts::Pool;
@@ -62,7 +62,7 @@ impl<'a> Words<'a> {
     }
 
     /// `None`: the plan offers it a berth, or does not know it.
-    fn waiting(&self, wait: Option<BlockReason>, architecture: &str) -> Waiting<'_> {
+    fn waiting(&self, wait: Option<BlockReason>, platform: &Platform) -> Waiting<'_> {
         let own = |reason, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
@@ -74,7 +74,7 @@ impl<'a> Words<'a> {
             BlockReason::NoClock => own("ClockNotSynchronized", wait),
             BlockReason::TooLate => own("WindowTooShort", wait),
             BlockReason::NoImage => match self.target {
-                Some(target) => Waiting::Yes("NoSuchPlatform", no_such_platform(target, architecture).into()),
+                Some(target) => Waiting::Yes("NoSuchPlatform", no_such_platform(target, platform).into()),
                 None => Waiting::Unjudged,
             },
             // A matter of the whole pool, or of a leader that is about to begin.
@@ -99,10 +99,10 @@ impl<'a> Words<'a> {
     }
 }
 
-fn no_such_platform(target: &Target, architecture: &str) -> String {
-    let there: Vec<_> = target.platforms.iter().map(|p| p.architecture.as_str()).collect();
+fn no_such_platform(target: &Target, platform: &Platform) -> String {
+    let there: Vec<_> = target.platforms.iter().map(ToString::to_string).collect();
     format!(
-        "{} has no image for {architecture:?}; it has: {}",
+        "{} has no image for {platform}; it has: {}",
         target.image,
         there.join(", ")
     )
@@ -125,7 +125,7 @@ pub fn wanted(
         (Some(conflict), _) => Waiting::Yes("NodeConflict", conflict.message().into()),
         (None, None) => Waiting::No,
         (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
-            words.waiting(words.plan.waiting.get(&node.name).copied(), &node.architecture)
+            words.waiting(words.plan.waiting.get(&node.name).copied(), &node.platform)
         }),
     };
     let verdict = |(name, host): (&String, &crate::controller::snapshot::Entry<BootcNodeView>)| {
@@ -223,10 +223,15 @@ mod tests {
             version: None,
             platforms: vec![PlatformDigest {
                 architecture: "amd64".into(),
+                variant: None,
                 digest,
             }],
             publish_time: None,
         }
+    }
+
+    fn arm64() -> Platform {
+        Platform::new("arm64", &BTreeMap::new())
     }
 
     fn wave(name: &str, state: WaveState) -> WaveStatus {
@@ -284,7 +289,7 @@ mod tests {
             ),
             (
                 &[BlockReason::NoImage],
-                Some(("NoSuchPlatform", "r/os:1 has no image for \"arm64\"; it has: amd64")),
+                Some(("NoSuchPlatform", "r/os:1 has no image for arm64; it has: amd64")),
             ),
             (
                 &[
@@ -319,13 +324,13 @@ mod tests {
                     Some(("", _)) => Waiting::No,
                     Some((reason, message)) => Waiting::Yes(reason, message.into()),
                 };
-                assert_eq!(words.waiting(Some(*wait), "arm64"), expected, "{wait:?}");
+                assert_eq!(words.waiting(Some(*wait), &arm64()), expected, "{wait:?}");
             }
         }
-        assert_eq!(words.waiting(None, "arm64"), Waiting::No, "it is offered a berth");
+        assert_eq!(words.waiting(None, &arm64()), Waiting::No, "it is offered a berth");
         let unresolved = Words::of(&plan, None);
         assert_eq!(
-            unresolved.waiting(Some(BlockReason::NoImage), "arm64"),
+            unresolved.waiting(Some(BlockReason::NoImage), &arm64()),
             Waiting::Unjudged
         );
     }

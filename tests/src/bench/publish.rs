@@ -1,10 +1,11 @@
 //! A controller with a thousand Nodes: its memory, and the time until a new digest is published to all of them, against
 //! the bare patches of a client that only writes.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use berth_api::Digest;
+use berth_api::{Digest, Platform};
 use berth_api::node::BootcNode;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
@@ -102,7 +103,7 @@ impl Bench {
             self.cluster.controllers.start(CONTROLLER)?;
             let target = self.cluster.pools().get(POOL).await?.status.and_then(|s| s.target);
             let digest = target
-                .and_then(|t| t.digest_for("amd64").cloned())
+                .and_then(|t| t.digest_for(&Platform::new("amd64", &BTreeMap::new())).cloned())
                 .context("the pool has no target")?;
             self.until_all(&digest).await?;
             self.progress.say(&format!(

@@ -6,7 +6,7 @@ use berth_api::condition::{Verdict, pool as types};
 use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
-use super::{Doing, Facts, Kind, trouble};
+use super::{Doing, Facts, Kind, trouble, unserved};
 use crate::controller::plan::{BlockReason, GateReason};
 use crate::text::{NAMED, few};
 
@@ -219,8 +219,24 @@ fn image_resolved(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     match (target.filter(|t| is_current(facts, t)), &facts.resolution) {
         (Some(target), _) => Verdict::yes("Resolved", format!("{} is {}", target.image, target.digest)),
         (None, Some(verdict)) => verdict.clone(),
+        (None, None) if let Some(refused) = &facts.resolved => no_such_platform(facts, refused),
         (None, None) => Verdict::unknown("Resolving", format!("asking the registry for {}", facts.reference)),
     }
+}
+
+/// Words about a target that is not adopted, because it lacks an image for some of the members.
+fn no_such_platform(facts: &Facts<'_>, refused: &Target) -> Verdict {
+    let nodes = unserved(facts, refused).map(|node| format!("{} ({})", node.name, node.platform));
+    let there: Vec<_> = refused.platforms.iter().map(ToString::to_string).collect();
+    let message = format!(
+        "{} has images for {}, and so none for {}; add them to the image, exclude these nodes, or label those that run \
+         such a variant with {}",
+        refused.image,
+        there.join(", "),
+        few(nodes),
+        keys::LABEL_VARIANT
+    );
+    Verdict::no("NoSuchPlatform", message)
 }
 
 fn node_conflict(facts: &Facts<'_>) -> Verdict {

@@ -120,10 +120,20 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     }
 }
 
-/// The target in force: the newly resolved one, or the last one.
+/// Members that a newly resolved target has no image for. A machine that has not told its platform yet is none of them.
+fn unserved<'a>(facts: &Facts<'a>, target: &Target) -> impl Iterator<Item = &'a NodeView> {
+    let nodes = facts.members.iter().map(|member| member.node);
+    nodes.filter(|node| !node.platform.architecture.is_empty() && target.digest_for(&node.platform).is_none())
+}
+
+/// The target in force: the newly resolved one if it has an image for each member, or the last one.
 fn target(facts: &Facts<'_>, now: Timestamp) -> Option<Target> {
     let old = facts.old.target.as_ref();
-    let Some(new) = &facts.resolved else {
+    let Some(new) = facts
+        .resolved
+        .as_ref()
+        .filter(|new| unserved(facts, new).next().is_none())
+    else {
         return old.cloned();
     };
     let same_digest = old.filter(|old| old.digest == new.digest);
@@ -141,7 +151,7 @@ fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
             HoldPhase::Taken | HoldPhase::Releasing(_) => Doing::Draining,
         };
     }
-    let desired = target.and_then(|t| t.digest_for(&member.node.architecture));
+    let desired = target.and_then(|t| t.digest_for(&member.node.platform));
     let report = member.host.and_then(BootcNodeView::report);
     let (Some(desired), Some(report)) = (desired, report) else {
         return Doing::Pending;
@@ -283,7 +293,7 @@ fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> 
 
 /// The member's turns end without an update. It is tried again and again, and somebody may have to help.
 fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
-    let desired = target.digest_for(&member.node.architecture)?;
+    let desired = target.digest_for(&member.node.platform)?;
     let report = member.host.and_then(BootcNodeView::report)?;
     let turn = report
         .last_turn

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use berth_api::BootId;
 use berth_api::berth::{Berth, Offer};
 use berth_api::node::BootcNodeSpec;
 use berth_api::pool::{BerthCounts, PlatformDigest};
+use berth_api::{BootId, Platform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
@@ -21,6 +21,7 @@ fn target() -> Target {
         version: Some("v2".into()),
         platforms: vec![PlatformDigest {
             architecture: "amd64".into(),
+            variant: None,
             digest: digest(2),
         }],
         publish_time: None,
@@ -35,7 +36,7 @@ fn node(name: &str) -> NodeView {
         ready: true,
         unschedulable: false,
         our_cordon: false,
-        architecture: "amd64".into(),
+        platform: Platform::new("amd64", &BTreeMap::new()),
         addresses: vec![],
     }
 }
@@ -93,6 +94,8 @@ struct Case {
     plan: Plan,
     paused: bool,
     resolved: bool,
+    /// Resolved just now.
+    news: Option<Target>,
     overdue: bool,
     heard: bool,
     /// Number of the last members that have left the pool.
@@ -110,6 +113,7 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
         plan: Plan::default(),
         paused: false,
         resolved: true,
+        news: None,
         overdue: false,
         heard: true,
         away: 0,
@@ -172,8 +176,8 @@ impl Case {
         let facts = Facts {
             generation: Some(3),
             old: &old,
-            reference: "quay.io/os:v2",
-            resolved: None,
+            reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
+            resolved: self.news.clone(),
             resolution: None,
             paused: self.paused,
             gates: None,
@@ -310,6 +314,39 @@ fn who_waits_is_told_for_what() {
     assert!(case.says("Progressing").starts_with("False ImageNotResolved"));
     assert!(case.says("ImageResolved").starts_with("Unknown Resolving"));
     assert!(case.says("Updated").starts_with("False ImageNotResolved"));
+}
+
+#[test]
+fn an_image_that_not_every_member_can_run_is_not_adopted() {
+    let labels = BTreeMap::from([("berth.dev/platform-variant".to_owned(), "v3".to_owned())]);
+    let newer = Platform::new("amd64", &labels);
+    let silent = Platform::default();
+    let mut case = case(vec![up("n1", booted(2)), up("n2", booted(2)), up("n3", booted(2))]);
+    case.members[0].0.platform = newer.clone();
+    case.members[2].0.platform = silent;
+    case.news = Some(Target {
+        image: "quay.io/os:v3".into(),
+        digest: digest(3),
+        platforms: vec![PlatformDigest {
+            variant: Some("v3".into()),
+            digest: digest(3),
+            ..target().platforms[0].clone()
+        }],
+        ..target()
+    });
+    assert_eq!(
+        case.status().target.unwrap().digest,
+        digest(2),
+        "n2 is not known to run it"
+    );
+    assert_eq!(
+        case.says("ImageResolved"),
+        "False NoSuchPlatform quay.io/os:v3 has images for amd64/v3, and so none for n2 (amd64); add them to the image, \
+         exclude these nodes, or label those that run such a variant with berth.dev/platform-variant"
+    );
+    case.members[1].0.platform = newer;
+    assert_eq!(case.status().target.unwrap().digest, digest(3));
+    assert!(case.says("ImageResolved").starts_with("True Resolved"));
 }
 
 #[test]

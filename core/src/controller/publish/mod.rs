@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::pool::{Drain, Target};
-use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
+use berth_api::{Digest, ImageRef, NodeName, NodeUid, Platform, PoolName, keys};
 
 use crate::controller::memory::StagingPermits;
 use crate::controller::snapshot::Objects;
@@ -165,8 +165,8 @@ fn occupied(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> bool {
         || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
 }
 
-/// Spec that is the same for every node of one architecture in a pool.
-type Forms<'a> = BTreeMap<(&'a PoolName, &'a str), BootcNodeSpec>;
+/// Spec that is the same for every node of one platform in a pool.
+type Forms<'a> = BTreeMap<(&'a PoolName, &'a Platform), BootcNodeSpec>;
 
 /// The pool that the node's BootcNode should name, if any, and what it should say before staging is allowed to some.
 /// `None`: nothing is to be changed.
@@ -222,8 +222,8 @@ fn draft<'a>(
         return None;
     }
     let form = forms
-        .entry((pool, &node.architecture))
-        .or_insert_with(|| form(pool, terms, &node.architecture));
+        .entry((pool, &node.platform))
+        .or_insert_with(|| form(pool, terms, &node.platform));
     let spec = BootcNodeSpec {
         node_uid: node.uid.to_string(),
         ..form.clone()
@@ -239,12 +239,12 @@ fn draft<'a>(
     ))
 }
 
-fn form(pool: &PoolName, terms: &Terms, architecture: &str) -> BootcNodeSpec {
+fn form(pool: &PoolName, terms: &Terms, platform: &Platform) -> BootcNodeSpec {
     let seconds = |d: Duration| format!("{}s", d.as_secs());
     BootcNodeSpec {
         pool_name: pool.to_string(),
         node_uid: String::new(),
-        image: desired_image(terms, architecture),
+        image: desired_image(terms, platform),
         staging: Staging::Held,
         drain: terms.drain.clone(),
         retry_token: terms.retry_token.clone(),
@@ -253,15 +253,15 @@ fn form(pool: &PoolName, terms: &Terms, architecture: &str) -> BootcNodeSpec {
     }
 }
 
-/// The digest that a target has for a node's architecture.
-pub fn desired_digest<'a>(target: Option<&'a Target>, architecture: &str) -> Option<&'a Digest> {
-    target.and_then(|t| t.digest_for(architecture))
+/// The digest that a target has for a node's platform.
+pub fn desired_digest<'a>(target: Option<&'a Target>, platform: &Platform) -> Option<&'a Digest> {
+    target.and_then(|t| t.digest_for(platform))
 }
 
-/// The image for a node of that architecture, when the pool has a target and the target has one.
-fn desired_image(terms: &Terms, architecture: &str) -> Option<DesiredImage> {
+/// The image for a node of that platform, when the pool has a target and the target has one.
+fn desired_image(terms: &Terms, platform: &Platform) -> Option<DesiredImage> {
     let target = terms.target.as_ref()?;
-    let digest = target.digest_for(architecture)?;
+    let digest = target.digest_for(platform)?;
     let reference: ImageRef = target.image.parse().ok()?;
     Some(DesiredImage {
         reference: reference.at(digest).to_string(),

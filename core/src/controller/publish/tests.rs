@@ -1,3 +1,4 @@
+use berth_api::Platform;
 use berth_api::node::Phase;
 use berth_api::pool::{Drain, PlatformDigest};
 
@@ -27,7 +28,7 @@ fn node(name: &str) -> NodeView {
         ready: true,
         unschedulable: false,
         our_cordon: false,
-        architecture: "amd64".into(),
+        platform: Platform::new("amd64", &BTreeMap::new()),
         addresses: vec![],
     }
 }
@@ -39,6 +40,7 @@ fn target(n: u8) -> Target {
         version: Some("1".into()),
         platforms: vec![PlatformDigest {
             architecture: "amd64".into(),
+            variant: None,
             digest: digest(n),
         }],
         publish_time: None,
@@ -402,7 +404,7 @@ fn a_dead_node_keeps_no_place() {
 fn a_platform_without_an_image_gets_none() {
     let mut world = world(&["n1"], 1);
     let mut other = node("n1");
-    other.architecture = "s390x".into();
+    other.platform.architecture = "s390x".into();
     world.nodes.insert("n1".into(), entry(other));
     world.step();
     let spec = world.spec("n1");
