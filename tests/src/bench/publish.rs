@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use berth_api::{Digest, Platform};
 use berth_api::node::BootcNode;
+use berth_api::{Digest, Platform};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::Api;
@@ -20,9 +20,10 @@ use crate::audit::AuditLog;
 use crate::cluster::{Cluster, ClusterOptions, Published};
 
 /// The figures of this module.
-pub const BENCHES: [&str; 4] = [
+pub const BENCHES: [&str; 5] = [
     "controller-memory",
     "controller-memory-anonymous",
+    "controller-memory-relist",
     "publish-new-digest",
     "publish-first",
 ];
@@ -60,13 +61,15 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     ));
     tokio::time::sleep(idle()).await;
     let after = bench.memory()?;
-    if selection.wants_one(&BENCHES[..2]) {
+    if selection.wants_one(&BENCHES[..3]) {
         let resident = Figure::new(BENCHES[0], "MiB", &[after.resident]).peer(110.0);
         resident
             .detail("now", after.json())
             .detail("before a pool", before.json())
             .print();
         Figure::new(BENCHES[1], "MiB", &[after.anonymous]).print();
+        let figure = Figure::new(BENCHES[2], "MiB", &[bench.relist().await?]);
+        figure.detail("nodes", json!(nodes)).print();
     }
     if selection.wants("publish-first") {
         Figure::new("publish-first", "s", &[first])
@@ -87,6 +90,17 @@ impl Bench {
 
     fn memory(&self) -> Result<Memory> {
         Memory::of(self.cluster.controllers.pid(CONTROLLER).context("no controller runs")?)
+    }
+
+    /// The most memory that the controller takes while the API server starts anew, which makes it list all objects again and
+    /// hold the old ones meanwhile.
+    async fn relist(&self) -> Result<f64> {
+        let pid = self.cluster.controllers.pid(CONTROLLER).context("no controller runs")?;
+        Memory::forget_peak(pid)?;
+        self.cluster.control_plane.stop_apiserver().await?;
+        self.cluster.control_plane.start_apiserver().await?;
+        tokio::time::sleep(idle()).await;
+        Ok(self.memory()?.peak)
     }
 
     /// The controller and the naive client in turns, so that both meet the same API server.
