@@ -604,7 +604,6 @@ fn a_node_that_has_just_joined_is_not_ready_yet() {
             audit: world.audit.clone(),
             now: world.now,
             berth: world.berth.clone(),
-            ..World::default()
         };
         if ready {
             world.ready("a");
