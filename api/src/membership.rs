@@ -108,6 +108,16 @@ impl Membership {
         self.pools.get(node)
     }
 
+    /// The members of all pools, by name.
+    pub fn all(&self) -> impl ExactSizeIterator<Item = &NodeName> {
+        self.pools.keys()
+    }
+
+    /// The nodes that leave some pool; one that leaves two comes twice.
+    pub fn all_leaving(&self) -> impl Iterator<Item = &NodeName> {
+        self.leaving.values().flatten()
+    }
+
     /// The members of a pool, by name.
     pub fn members(&self, pool: &PoolName) -> impl ExactSizeIterator<Item = &NodeName> {
         static NOBODY: BTreeSet<NodeName> = BTreeSet::new();

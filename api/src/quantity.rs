@@ -1,6 +1,7 @@
 //! A number of nodes, written as a whole number or as a percentage of the pool's members.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, de};
@@ -53,11 +54,20 @@ impl FromStr for Quantity {
     }
 }
 
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nodes(n) => write!(f, "{n}"),
+            Self::Percent(p) => write!(f, "{p}%"),
+        }
+    }
+}
+
 impl Serialize for Quantity {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Nodes(n) => serializer.serialize_u32(*n),
-            Self::Percent(p) => serializer.collect_str(&format_args!("{p}%")),
+            Self::Percent(_) => serializer.collect_str(self),
         }
     }
 }

@@ -68,6 +68,10 @@ bugs! {
     GateIgnored => "gate-ignored",
     /// Offer a berth to a control plane node while another one has one.
     SecondServer => "second-server",
+    /// Open berths whatever the other pools use of the fleet's limit.
+    FleetLimitIgnored => "fleet-limit-ignored",
+    /// Offer berths of a pool while one that goes before it has nodes to update.
+    OrderIgnored => "order-ignored",
     /// Count a node no more whose BootcNode is being deleted.
     LeavingNotCounted => "leaving-not-counted",
     /// Open berths by a watch that is silent, and by a pool that is no longer as it shows it.

@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::Snapshot;
 use crate::members::{Member, Roster};
 use crate::nodes::{silence, versions};
-use crate::text::{clean, columns, cut, short, until};
+use crate::text::{after_text, clean, columns, cut, short, until};
 use crate::world::Room;
 
 /// Number of nodes that a line names.
@@ -45,6 +45,12 @@ pub struct PoolPreview {
     pub capacity: usize,
     /// Part of the capacity that is free now.
     pub free: usize,
+    /// Number of nodes of all pools that may be unavailable at once, when the fleet has a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet_limit: Option<usize>,
+    /// Names of the pools that go before this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
     /// Reasons that block the whole pool, or use up its capacity.
     pub blocks: Vec<String>,
     /// Notes on what the order takes for granted, what is not known here, and what will be away meanwhile.
@@ -238,6 +244,8 @@ impl<'a> Outlook<'a> {
             | BlockReason::NoClock
             | BlockReason::TooLate => wait.words().to_owned(),
             BlockReason::UpToDate
+            | BlockReason::Order
+            | BlockReason::FleetCapacity
             | BlockReason::NotStaged
             | BlockReason::Silent
             | BlockReason::HasBerth
@@ -274,6 +282,9 @@ impl<'a> Outlook<'a> {
         }));
         let halt = self.plan.halt.as_ref().filter(|_| self.target.is_some());
         blocks.extend(halt.map(|halt| format!("halted: {}", clean(&halt.message))));
+        blocks.extend(self.facts.order.as_ref().map(|order| clean(&order.message)));
+        let used_up = room.fleet.filter(|fleet| !fleet.room_for(false));
+        blocks.extend(used_up.map(|fleet| fleet.words()));
         let users = room.users.values();
         blocks.extend(users.map(|why| format!("{why}, which uses up capacity")));
         blocks.extend(self.stuck());
@@ -309,6 +320,9 @@ impl<'a> Outlook<'a> {
         let going = || self.forecast.turns.iter().filter(|turn| turn.comes);
         if going().count() > 1 {
             notes.push("the order takes every image as staged, every gate as open and every soak as over".to_owned());
+            if !self.pool.spec.after().is_empty() {
+                notes.push("the order takes the pools that go first as updated".to_owned());
+            }
             notes.push("who let offers lapse is known only from the last one of each berth".to_owned());
         }
         let of_control_plane = |turn: &&Turn| control_plane.contains(&turn.node.as_str());
@@ -350,6 +364,8 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
         up_to_date: members.saturating_sub(going),
         capacity: room.capacity,
         free: room.free(),
+        fleet_limit: room.fleet.map(|fleet| fleet.limit),
+        after: pool.spec.after().iter().map(|name| clean(name)).collect(),
         blocks: outlook.pool_blocks(&room),
         notes: outlook.notes(&control_plane),
         nodes,
@@ -458,10 +474,14 @@ fn text(preview: &PoolPreview, width: usize) -> String {
         .map_or_else(String::new, |target| format!(" = {target}"));
     let mut lines = vec![format!("Pool {}  {}{target}", preview.name, preview.image)];
     let going = preview.members - preview.up_to_date;
+    let of_fleet = preview
+        .fleet_limit
+        .map_or_else(String::new, |limit| format!(" and {limit} of all pools"));
     lines.push(format!(
-        "  {} nodes, {} up to date, {going} would go, at most {} at a time, {} free now",
+        "  {} nodes, {} up to date, {going} would go, at most {} at a time{of_fleet}, {} free now",
         preview.members, preview.up_to_date, preview.capacity, preview.free
     ));
+    lines.extend(after_text(&preview.after).map(|text| format!("  {text}")));
     lines.extend(preview.blocks.iter().map(|block| format!("  ! {block}")));
     lines.extend(preview.notes.iter().map(|note| format!("  Note: {note}")));
     let mut out: String = lines.iter().map(|line| cut(line, width) + "\n").collect();

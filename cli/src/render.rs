@@ -9,13 +9,17 @@ use jiff::Timestamp;
 use crate::Snapshot;
 use crate::nodes::ProgressView;
 use crate::status::{Berths, PoolView, Warning, WaveView, views};
-use crate::text::{age, bar, clean, columns, cut, seconds, short, size};
+use crate::text::{after_text, age, bar, clean, columns, cut, seconds, short, size};
 
 /// The table. No line is longer than `width`, unless that is 0.
 pub fn render(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
     let mut out = String::new();
     for note in &snapshot.notes {
         out += &(cut(&format!("! {}", clean(note)), width) + "\n");
+    }
+    if let Some(most) = snapshot.fleet.as_ref().and_then(|fleet| fleet.spec.max_unavailable) {
+        let line = format!("Fleet  maxUnavailable {most}, over the nodes of all pools");
+        out += &(cut(&line, width) + "\n\n");
     }
     let views = views(snapshot, now);
     if views.is_empty() {
@@ -40,6 +44,7 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
         format!("Pool {}  {}{}", view.name, view.image, resolved(view)),
         format!("  {updated} of {total} updated, {}", berths_text(&view.berths)),
     ];
+    lines.extend(after_text(&view.after).map(|text| format!("  {text}")));
     if !view.waves.is_empty() {
         let waves: Vec<_> = view.waves.iter().map(wave_text).collect();
         lines.push(format!("  waves: {}", waves.join(", ")));

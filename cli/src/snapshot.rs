@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
-    /// Switches for all pools at once, read for a preview.
+    /// Switches and limits for all pools at once.
     pub fleet: Option<BootcFleet>,
     /// Notes for people on objects that could not be read.
     pub notes: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Snapshot {
 pub enum Scope {
     /// Objects that a status needs.
     Status,
-    /// Objects that a preview needs: all Nodes and the BootcFleet as well.
+    /// Objects that a preview needs: all Nodes as well.
     Preview,
     /// Objects that a command of an admin needs: as for a preview, and the berths must be readable.
     Admin,
@@ -53,7 +53,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// When the pools, their nodes or other objects that the scope needs cannot be read. Berths that cannot be read are a
-    /// note, unless a command of an admin needs them; so are, for a status, excluded Nodes, and for a preview the BootcFleet.
+    /// note, unless a command of an admin needs them; so are the BootcFleet and, for a status, excluded Nodes.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
         let mut this = Self {
             pools: list(&Api::all(client.clone()), None).await.map_err(explained)?,
@@ -68,13 +68,11 @@ impl Snapshot {
         // The controller's own lease lies beside the berths.
         this.leases
             .retain(|lease| lease.labels().contains_key(keys::LABEL_POOL));
-        if scope == Scope::Preview {
-            match Api::all(client.clone()).get_opt(fleet::NAME).await {
-                Ok(fleet) => this.fleet = fleet,
-                Err(error) => this
-                    .notes
-                    .push(format!("whether the fleet is paused is not known: {error}")),
-            }
+        match Api::all(client.clone()).get_opt(fleet::NAME).await {
+            Ok(fleet) => this.fleet = fleet,
+            Err(error) => this.notes.push(format!(
+                "whether the fleet is paused or has a limit is not known: {error}"
+            )),
         }
         let nodes = Api::all(client.clone());
         if scope != Scope::Status {

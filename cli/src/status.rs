@@ -40,6 +40,9 @@ pub struct PoolView {
     /// State of the window, for a pool with windows or exclusions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Warning>,
+    /// Names of the pools that go before this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
     /// Progress of each wave, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveView>,
@@ -169,6 +172,7 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now
         berths: berths(snapshot, pool),
         progressing: condition::find(&status.conditions, types::PROGRESSING).map(Warning::from),
         window: condition::find(&status.conditions, types::WINDOW_OPEN).map(Warning::from),
+        after: pool.spec.after().iter().map(|name| clean(name)).collect(),
         waves: status.waves.iter().map(|wave| wave_view(pool, wave)).collect(),
         failures: failures(&status),
         excluded: excluded.into_iter().map(|m| m.name.clone()).collect(),

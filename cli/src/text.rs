@@ -71,6 +71,11 @@ pub(crate) fn clean(text: &str) -> String {
     visible.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// `goes after workers, infra`; nothing for a pool that waits for no other.
+pub(crate) fn after_text(names: &[String]) -> Option<String> {
+    (!names.is_empty()).then(|| format!("goes after {}", names.join(", ")))
+}
+
 /// Cuts a line to at most `width` characters, the last one an ellipsis if any are missing; 0 is no bound.
 pub(crate) fn cut(line: &str, width: usize) -> String {
     let line = line.trim_end();

@@ -10,6 +10,7 @@ use berth_api::{NodeName, PoolName, keys};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Occupied, Pool, Shared};
+use berth_core::controller::fleet::FleetUse;
 use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::memory::{Offers, Soaks};
 use berth_core::controller::plan::{How, PoolFacts, Use};
@@ -36,6 +37,8 @@ pub(crate) struct World {
     heard: BTreeSet<NodeName>,
     gates: BTreeMap<PoolName, Gates>,
     epoch: u64,
+    /// Facts for the plan of each pool.
+    facts: BTreeMap<PoolName, PoolFacts>,
 }
 
 impl World {
@@ -50,7 +53,7 @@ impl World {
             .bootc_nodes
             .iter()
             .filter(|host| host.status.as_ref().is_some_and(is_heard));
-        Self {
+        let mut this = Self {
             membership: Belonging::default().of(&seen),
             occupied: facts::occupied(&leases),
             heard: heard.map(|host| NodeName::new(host.name_any())).collect(),
@@ -63,10 +66,14 @@ impl World {
                 .collect(),
             // Of all the berths: a new leader begins by fencing every one of them.
             epoch: epochs.max().unwrap_or_default(),
-            pools: pools.into_iter().map(|pool| (pool.name.clone(), pool)).collect(),
+            pools: pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect(),
             seen,
             leases,
-        }
+            facts: BTreeMap::new(),
+        };
+        let all = this.shared(|shared| shared.all(&pools));
+        this.facts = all.into_iter().map(|facts| (facts.pool.clone(), facts)).collect();
+        this
     }
 
     /// The pool, unless it cannot be read.
@@ -76,7 +83,12 @@ impl World {
 
     /// Facts for the plan of the pool's berths.
     pub(crate) fn facts(&self, pool: &Pool) -> PoolFacts {
-        let shared = Shared {
+        let known = self.facts.get(&pool.name).cloned();
+        known.unwrap_or_else(|| self.shared(|shared| shared.of(pool)))
+    }
+
+    fn shared<T>(&self, look: impl FnOnce(&Shared<'_>) -> T) -> T {
+        look(&Shared {
             snapshot: &self.seen,
             membership: &self.membership,
             leases: &self.leases,
@@ -90,8 +102,7 @@ impl World {
             gates: &self.gates,
             now: Moment::default(),
             epoch: self.epoch,
-        };
-        shared.of(pool)
+        })
     }
 
     /// Capacity of the pool, and the nodes that use it up.
@@ -105,6 +116,8 @@ impl World {
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     pub(crate) capacity: usize,
+    /// Use of the fleet's limit by all pools, when there is one.
+    pub(crate) fleet: Option<FleetUse>,
     /// Reason for which each of them uses capacity up, in words that begin with its name.
     pub(crate) users: BTreeMap<String, String>,
 }
@@ -117,12 +130,23 @@ impl Room {
             .map(|user| (user.who.clone(), words(facts, &user)));
         Self {
             capacity: facts.capacity,
+            fleet: facts.fleet,
             users: users.collect(),
         }
     }
 
+    /// Leaves a node out, as when its berth is closed.
+    pub(crate) fn forget(&mut self, node: &str) {
+        let used = self.users.remove(node).is_some();
+        if let Some(fleet) = self.fleet.as_mut().filter(|_| used) {
+            fleet.all = fleet.all.saturating_sub(1);
+        }
+    }
+
     pub(crate) fn free(&self) -> usize {
-        self.capacity.saturating_sub(self.users.len())
+        let of_pool = self.capacity.saturating_sub(self.users.len());
+        let of_fleet = self.fleet.map(|fleet| fleet.limit.saturating_sub(fleet.all));
+        of_fleet.map_or(of_pool, |free| free.min(of_pool))
     }
 }
 

@@ -64,6 +64,17 @@ pub fn seeded(bug: Bug) -> Seeded {
         servers: 3,
         ..two.clone()
     };
+    let fleet = World {
+        pools: vec![1, 1],
+        spread: true,
+        fleet: 1,
+        ..small.clone()
+    };
+    let order = World {
+        fleet: 0,
+        after: &[(0, 1)],
+        ..fleet.clone()
+    };
     let canary = World {
         waves: true,
         ..two.clone()
@@ -91,6 +102,8 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
         Bug::GateIgnored => (with(&small, &[(Pause, 1)]), judge::GATE),
         Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
+        Bug::FleetLimitIgnored => (with(&fleet, &[]), judge::I1B_FLEET),
+        Bug::OrderIgnored => (with(&order, &[]), judge::ORDER),
         Bug::StaleWatchOpens => (with(&small, &[(StaleWatch, 1), (Pause, 1)]), judge::GATE),
         Bug::LeavingNotCounted => (with(&canary, &[(Forget, 1)]), judge::WAVE),
         Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),

@@ -56,9 +56,9 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
         shown,
         gone,
         outdated: (0..)
-            .zip(look.pools.iter().zip(&state.pools))
-            .filter(|(_, (shown, now))| asked(shown) != asked(now) || look.fleet.paused != state.fleet.paused)
+            .zip(&look.pools)
             .map(|(pool, _)| pool)
+            .filter(|pool| is_outdated(world, state, look, *pool))
             .collect(),
         answering: (0..)
             .zip(&state.nodes)
@@ -68,6 +68,12 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
         lapsed: controller.lapsed.clone(),
         aged,
     }
+}
+
+/// Says whether a live read shows that the pool, one that goes before it, or the fleet is not as the watches show it.
+fn is_outdated(world: &World, state: &State, look: &Look, pool: u8) -> bool {
+    let is_changed = |pool: u8| asked(&look.pools[usize::from(pool)]) != asked(&state.pools[usize::from(pool)]);
+    is_changed(pool) || world.goes_after(pool).any(is_changed) || look.fleet.paused != state.fleet.paused
 }
 
 /// The admin's part of a pool.
@@ -126,7 +132,7 @@ fn decide(
 ) -> BTreeSet<(Vec<WriteKey>, Option<Broken>)> {
     let sights: Vec<Arc<Sight>> = (0..)
         .zip(&view.pools)
-        .map(|(pool, _)| Arc::new(judge::sight(view, pool)))
+        .map(|(pool, _)| Arc::new(judge::sight(world, view, pool)))
         .collect();
     let mut decided = BTreeSet::new();
     let others = if every { namings(view.nodes.len()) } else { &[] };

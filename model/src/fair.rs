@@ -76,7 +76,10 @@ pub fn heal(world: &World, state: &mut State) {
             pool.target = good.copied().unwrap_or(pool.target);
         }
     }
-    let capacity = state.pools[0].capacity;
+    let capacity = match world.fleet {
+        0 => state.pools[0].capacity,
+        limit => limit.min(state.pools[0].capacity),
+    };
     let mut kept = 0;
     for node in 0..world.nodes {
         let here = &mut state.nodes[node];

@@ -47,6 +47,10 @@ pub const I11_QUORUM: Broken = Broken("I11 one node of the control plane at a ti
 pub const GATE: Broken = Broken("nothing is offered while a gate is closed");
 /// a wave begins when the one before it is proven
 pub const WAVE: Broken = Broken("a wave begins when the one before it is proven");
+/// I1b opened only within the fleet's limit
+pub const I1B_FLEET: Broken = Broken("I1b opened only within the fleet's limit");
+/// a pool begins when those that go before it are proven
+pub const ORDER: Broken = Broken("a pool begins when those that go before it are proven");
 /// I7 one pull at a time, and none is aborted
 pub const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
 /// I8 what failed here is not tried again
@@ -281,10 +285,17 @@ pub fn controller_write(
 
 /// The world that a plan of a pool is made from, as far as it may be older than the plan: who is unavailable, the
 /// capacity, the gates.
-pub fn sight(view: &View, pool: u8) -> Sight {
+pub fn sight(world: &World, view: &View, pool: u8) -> Sight {
     let terms = &view.pools[usize::from(pool)];
-    let members = || (0..).zip(&view.nodes).filter(|(_, n)| is_member(n, pool));
-    let down = members().filter(|(_, n)| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No);
+    let members_of = |pool: u8| (0..).zip(&view.nodes).filter(move |(_, n)| is_member(n, pool));
+    let members = || members_of(pool);
+    let is_down = |n: &SeenNode| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No;
+    let down = members().filter(|(_, n)| is_down(n));
+    let is_left = |earlier: u8| {
+        let target = view.pools[usize::from(earlier)].target;
+        members_of(earlier).any(|(_, n)| !is_proven(n, target))
+    };
+    let of_all = (0..).zip(&view.pools).flat_map(|(pool, _)| members_of(pool));
     // A wave of the spec has no control plane nodes unless it says so.
     let is_canary = |n: &SeenNode| n.labels.canary && !n.labels.server;
     let mut canaries = members().filter(|(_, n)| is_canary(n));
@@ -296,6 +307,18 @@ pub fn sight(view: &View, pool: u8) -> Sight {
                 .filter(|(_, n)| !is_canary(n) && n.object.ready)
                 .map(|(number, _)| number)
                 .collect(),
+        },
+        // Likewise what the earlier pools wait for.
+        early: match world.goes_after(pool).any(is_left) {
+            true => members()
+                .filter(|(_, n)| n.object.ready)
+                .map(|(number, _)| number)
+                .collect(),
+            false => Set::default(),
+        },
+        fleet_down: match world.fleet {
+            0 => Set::default(),
+            _ => of_all.filter(|(_, n)| is_down(n)).map(|(number, _)| number).collect(),
         },
         unavailable: down.map(|(number, _)| number).collect(),
         limit: terms.capacity.min(terms.published),
@@ -356,6 +379,12 @@ fn opened(
     if world.waves && sight.waits.has(node.0) {
         return Some(WAVE);
     }
+    if sight.early.has(node.0) {
+        return Some(ORDER);
+    }
+    if world.fleet != 0 && !fits_fleet(world.fleet, slots, node, sight) {
+        return Some(I1B_FLEET);
+    }
     let of_pool = slots
         .iter()
         .enumerate()
@@ -369,6 +398,17 @@ fn opened(
     let (limit, is_down) = (usize::from(sight.limit), sight.unavailable.has(node.0));
     let room = worked_on.len() < limit && (is_down || worked_on.len() + down < limit);
     (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
+}
+
+/// I1(b) over the berths and members of all pools, counted by hand.
+fn fits_fleet(limit: No, slots: &[Lease], node: (No, u8), sight: &Sight) -> bool {
+    let mut worked_on: Vec<(No, u8)> = slots.iter().filter_map(Lease::who).collect();
+    worked_on.sort_unstable();
+    worked_on.dedup();
+    let names: Set = worked_on.iter().map(|(n, _)| *n).collect();
+    let down = sight.fleet_down.iter().filter(|n| !names.has(*n)).count();
+    let limit = usize::from(limit);
+    worked_on.len() < limit && (sight.fleet_down.has(node.0) || worked_on.len() + down < limit)
 }
 
 /// A pause counts as it is, and not as the watches show it.

@@ -30,6 +30,9 @@ pub struct Rollout {
     pub history: Vec<String>,
 }
 
+/// Each pool after the next one, so that the last one goes first.
+const BACKWARDS: [(u8, u8); 4] = [(0, 1), (1, 2), (2, 3), (3, 4)];
+
 /// The world of a seed: fifty nodes in five pools, most of the time.
 pub fn world(seed: u64) -> World {
     let mut random = Random::new(seed);
@@ -38,7 +41,7 @@ pub fn world(seed: u64) -> World {
     let (nodes, pools) = if random.one_in(3) { (nodes, pools) } else { (50, 5) };
     let images: &[u8] = if random.one_in(2) { &[2] } else { &[2, 3] };
     let k = 1 + random.below(3);
-    World {
+    let world = World {
         nodes,
         pools: vec![3; pools],
         spread: true,
@@ -55,6 +58,15 @@ pub fn world(seed: u64) -> World {
         zones: random.below(4) as u8,
         servers: random.below(4),
         ..calm("rollout", "everything at once")
+    };
+    World {
+        fleet: if random.one_in(3) { 1 + random.below(4) as No } else { 0 },
+        // Of control plane nodes in several pools, one that is down could wait for others that wait for it.
+        after: match world.servers == 0 && random.one_in(2) {
+            true => &BACKWARDS[..pools - 1],
+            false => &[],
+        },
+        ..world
     }
 }
 

@@ -452,6 +452,10 @@ pub struct Sight {
     pub away: Set,
     /// The members whose wave had not begun.
     pub waits: Set,
+    /// The members whose pool goes after one that had nodes to update.
+    pub early: Set,
+    /// The members of all pools that were unavailable, when the fleet has a limit.
+    pub fleet_down: Set,
 }
 
 /// A write that a controller is about to make.

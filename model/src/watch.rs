@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use berth_api::fleet::{self, BootcFleet, BootcFleetSpec};
 use berth_api::node::{BootcNodeSpec, DesiredImage, Phase, Staging};
 use berth_api::pool::{
     BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, PlatformDigest, PoolImage,
@@ -14,7 +15,9 @@ use berth_api::quantity::Quantity;
 use berth_api::{Platform, keys};
 use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Snapshot};
-use berth_core::controller::view::{BadTurn, BootcNodeView, HostContent, LeaseView, NodeView, PoolView, Report};
+use berth_core::controller::view::{
+    BadTurn, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
+};
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
@@ -61,6 +64,9 @@ impl Eyes {
             };
             (name.to_string(), entry(Arc::new(view)))
         };
+        if world.fleet != 0 {
+            snapshot.fleet = Some(entry(Arc::new(fleet(world, view.fleet.paused))));
+        }
         snapshot.pools = Arc::new((0..).zip(&view.pools).map(pool).collect());
         snapshot.nodes = Arc::new(nodes);
         snapshot.hosts = Arc::new(hosts);
@@ -91,6 +97,17 @@ impl Eyes {
         if self.hosts.len() > most {
             self.hosts.clear();
         }
+    }
+}
+
+fn fleet(world: &World, paused: bool) -> FleetView {
+    let max_unavailable = Some(Quantity::Nodes(world.fleet.into()));
+    let spec = BootcFleetSpec {
+        paused,
+        max_unavailable,
+    };
+    FleetView {
+        object: Ok(BootcFleet::new(fleet::NAME, spec)),
     }
 }
 
@@ -234,6 +251,10 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         max_unavailable: Some(Quantity::Nodes(pool.capacity.into())),
         max_staging: Some(Quantity::Percent(100)),
         waves: if world.waves { vec![canary()] } else { vec![] },
+        after: world
+            .goes_after(number)
+            .map(|earlier| rich::pool(earlier).to_string())
+            .collect(),
         windows: if world.windows { vec![window()] } else { vec![] },
         max_failures: u32::try_from(world.max_failures).ok(),
         retry_token: token.clone(),

@@ -28,6 +28,10 @@ pub struct World {
     pub spread: bool,
     /// The first pool's capacity at first, and the other one that a resize goes to.
     pub capacity: (No, No),
+    /// Nodes of all pools that may be unavailable at once; 0: the fleet has no limit.
+    pub fleet: No,
+    /// Pools that come after another one: the later, the earlier.
+    pub after: &'static [(u8, u8)],
     /// The images that the admin asks for, one after the other; the first at the start.
     pub images: &'static [u8],
     /// The pools have windows.
@@ -82,6 +86,14 @@ impl World {
     /// The pool of a berth.
     pub fn pool_of(&self, slot: impl Into<usize>) -> u8 {
         self.place(slot.into()).0
+    }
+
+    /// The pools that a pool comes after.
+    pub fn goes_after(&self, pool: u8) -> impl Iterator<Item = u8> {
+        self.after
+            .iter()
+            .filter(move |(later, _)| *later == pool)
+            .map(|(_, earlier)| *earlier)
     }
 
     /// The state at the start: the berths are there, closed.
@@ -418,6 +430,8 @@ pub fn rename_write(write: &mut Write, to: &[No]) {
                 sight.excluded = sight.excluded.renamed(to);
                 sight.away = sight.away.renamed(to);
                 sight.waits = sight.waits.renamed(to);
+                sight.early = sight.early.renamed(to);
+                sight.fleet_down = sight.fleet_down.renamed(to);
             }
         }
         Write::Publish { node, .. } => *node = to[usize::from(*node)],

@@ -20,6 +20,8 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         zones: 0,
         servers: 0,
         capacity: (1, 1),
+        fleet: 0,
+        after: &[],
         images: &[2],
         bad: 0,
         staged: true,
@@ -182,6 +184,27 @@ fn admins(with: With<'_>) -> Vec<World> {
             },
             &[(Election, 1)],
             &[(NotReady, 1), (Late, 1), (Power, 1)],
+        ),
+        with(
+            World {
+                pools: vec![2, 1],
+                spread: true,
+                fleet: 1,
+                ..two(calm("fleet", "two pools under one limit of the fleet"))
+            },
+            &[(Cordon, 1), (Election, 1)],
+            &[(Late, 1), (StaleWatch, 1), (Resize, 1)],
+        ),
+        with(
+            World {
+                pools: vec![1, 1],
+                spread: true,
+                fleet: 1,
+                after: &[(0, 1)],
+                ..calm("order", "a pool that goes after another one")
+            },
+            &[(NotReady, 1), (AgentCrash, 1)],
+            &[(Cordon, 1), (Edit, 1), (Election, 1)],
         ),
         with(
             pair(calm("forget", "BootcNodes are deleted, at any step of a turn")),

@@ -32,6 +32,9 @@ pub struct Truth<'a> {
     pub excused: &'a [(String, Timestamp)],
     /// Most berths that may be held at once in each pool, over the whole test.
     pub capacity: BTreeMap<String, usize>,
+    /// Most nodes of all pools that may be worked on or unavailable at once, over the whole test; `None`: the fleet has no
+    /// limit.
+    pub fleet: Option<usize>,
     /// Longest delay of a request on its way in, or of a change until it is seen: as caused by the test between Berth
     /// and the API server.
     pub lag: jiff::SignedDuration,
@@ -49,6 +52,7 @@ impl Truth<'_> {
         wrong.extend(self.unlicensed_disruptions(&history));
         wrong.extend(self.broken_protocol(&history));
         wrong.extend(self.beyond_capacity(&history));
+        wrong.extend(self.beyond_fleet(&history));
         wrong.extend(self.broken_cordons());
         wrong.extend(self.uncleared_reboots(&history));
         wrong.extend(self.refused());

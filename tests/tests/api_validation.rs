@@ -308,6 +308,18 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "unknown field \"spec.rollout.maxUnavailble\"",
     ),
     (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: [infra, workers]}}",
+        "rollout.after names the pool itself, which would wait for ever",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: ['']}}",
+        "spec.rollout.after[0]",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: [infra, infra]}}",
+        "spec.rollout.after[1]: Duplicate value",
+    ),
+    (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, maxUnavailable: 1}",
         "unknown field \"spec.maxUnavailable\"",
     ),
@@ -342,7 +354,7 @@ const RIGHT_POOLS: &[&str] = &[
     "{nodeSelector: {}, image: {ref: '10.0.0.1:5000/deep/er/a_b.c-d:_V1.0-x'}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {}, drain: {}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: true, maxUnavailable: 1, maxStaging: 5}}",
-    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '1%', maxStaging: '100%'}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '1%', maxStaging: '100%', after: [infra]}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: 90s, progressInterval: '0'}, drain: {timeout: 1h}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: 15m, progressInterval: 0s}}",
 ];
@@ -467,16 +479,19 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
                 .await,
         );
     }
-    results.push(
-        server
-            .refuses(
-                FLEETS,
-                &object("BootcFleet", "cluster", "{paused: sometimes}"),
-                "spec.paused",
-            )
-            .await,
-    );
-    for spec in ["{}", "{paused: true}"] {
+    let wrong_fleets = [
+        ("{paused: sometimes}", "spec.paused"),
+        ("{maxUnavailable: 0}", UNAVAILABLE),
+        ("{maxUnavailable: 101%}", UNAVAILABLE),
+    ];
+    for (spec, words) in wrong_fleets {
+        results.push(
+            server
+                .refuses(FLEETS, &object("BootcFleet", "cluster", spec), words)
+                .await,
+        );
+    }
+    for spec in ["{}", "{paused: true}", "{maxUnavailable: 2}", "{maxUnavailable: 10%}"] {
         results.push(server.accepts(FLEETS, &object("BootcFleet", "cluster", spec)).await);
     }
     for (spec, words) in WRONG_NODES {

@@ -135,6 +135,16 @@ fn the_sample_fleet_is_the_one_that_counts_and_is_paused() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_sample_pools_go_one_after_the_other_under_one_limit() -> Result<()> {
+    let fleet: BootcFleet = serde_saphyr::from_str(&sample("fleet-limit.yaml")?)?;
+    ensure!(!fleet.spec.paused && fleet.spec.limit(50) == Some(5));
+    let (first, _) = pool(&sample("pool.yaml")?)?;
+    let second: BootcNodePool = serde_saphyr::from_str(&sample("pinned-pool.yaml")?)?;
+    ensure!(second.spec.after() == [first], "the control plane comes last");
+    Ok(())
+}
+
 /// The DaemonSet that `kubectl kustomize` makes of the manifests with one of the components.
 fn agent_with(component: &str) -> Result<DaemonSet> {
     let directory = tempfile::tempdir()?;

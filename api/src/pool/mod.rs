@@ -45,6 +45,8 @@ pub use status::{
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("the name of a BootcNodePool must have at most 63 characters, because it is also a label value; choose a shorter name"),
+    validation = Rule::new("!has(self.spec.rollout) || !has(self.spec.rollout.after) || !(self.metadata.name in self.spec.rollout.after)")
+        .message("rollout.after names the pool itself, which would wait for ever; name the pools that go before it"),
 )]
 #[x_kube(
     validation = Rule::new("has(self.nodeSelector)")
@@ -112,6 +114,11 @@ impl BootcNodePoolSpec {
     /// True when an admin has paused the pool.
     pub fn paused(&self) -> bool {
         self.rollout.as_ref().is_some_and(|r| r.paused)
+    }
+
+    /// Names of the pools that go before this one.
+    pub fn after(&self) -> &[String] {
+        self.rollout.as_ref().map_or(&[], |r| &r.after)
     }
 
     /// The pool's capacity `k` for that many members.

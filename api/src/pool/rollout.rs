@@ -39,6 +39,12 @@ pub struct Rollout {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub waves: Vec<Wave>,
+    /// Names of the pools that go before this one: while one of them has a node left to update, no node of this pool is
+    /// offered a berth. What this pool has begun goes on. Default: the pool waits for no other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub after: Vec<String>,
     /// Time for which a wave must have been proven before the next one begins, unless the wave has its own. Default 0s.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]

@@ -66,7 +66,7 @@ fn room_without(
     let before = roster.world.room(&name);
     let without = World::of(&snapshot.labelled(&member.name, true), now);
     let mut after = without.room(&name);
-    after.users.remove(&member.name);
+    after.forget(&member.name);
     let count = roster.members(&name).len();
     let rest = without.membership.members(&name.as_str().into()).len();
     let (k, free) = (after.capacity, after.free());

@@ -112,8 +112,8 @@ impl Reconciler {
         seen.pools.iter().map(|pool| pool.name.clone()).collect()
     }
 
-    /// Reads the pools that something is to be offered in, and the fleet: those that are no longer as the watches show them,
-    /// or that cannot be read now, offer nothing in this pass.
+    /// Reads the pools that something is to be offered in, those that go before them, and the fleet: where one is no longer
+    /// as the watches show it, or cannot be read now, nothing is offered in this pass.
     async fn changed_pools(
         &mut self,
         before: Before<'_>,
@@ -129,19 +129,24 @@ impl Reconciler {
         if offering.is_empty() {
             return Ok(BTreeSet::new());
         }
+        let goes_first = |pool: &Pool| offering.iter().any(|later| later.comes_after(&pool.name));
+        let is_read = |pool: &&Pool| offering.iter().any(|offers| offers.name == pool.name) || goes_first(pool);
+        let read: Vec<&Pool> = seen.pools.iter().filter(is_read).collect();
         let kube = self.kube.clone();
         let (fleets, all) = (kube.all::<BootcFleet>(), kube.all::<BootcNodePool>());
-        let read = offering.iter().map(|pool| kube.get(&all, pool.name.as_str()));
-        let (fleet, pools) = tokio::join!(kube.get(&fleets, fleet::NAME), futures::future::join_all(read));
+        let reads = read.iter().map(|pool| kube.get(&all, pool.name.as_str()));
+        let (fleet, pools) = tokio::join!(kube.get(&fleets, fleet::NAME), futures::future::join_all(reads));
         let mut changed = BTreeSet::new();
         let fleet = self.outcome("fleet/read", fleet)?;
-        let paused = fleet.map(|fleet| fleet.is_some_and(|fleet| fleet.spec.paused));
-        if paused != Some(seen.snapshot.fleet_gate().is_some()) {
+        let fleet = fleet.map(|fleet| fleet.map(|fleet| fleet.spec).unwrap_or_default());
+        if fleet.is_none() || fleet != seen.snapshot.fleet_spec() {
             changed.extend(offering.iter().map(|pool| pool.name.clone()));
         }
-        for (pool, read) in offering.into_iter().zip(pools) {
+        for (pool, read) in read.into_iter().zip(pools) {
             let read = self.outcome(&format!("pool/{}/read", pool.name), read)?;
             if !read.is_some_and(|now| facts::is_as_shown(pool, now.as_ref())) {
+                let later = offering.iter().filter(|later| later.comes_after(&pool.name));
+                changed.extend(later.map(|later| later.name.clone()));
                 changed.insert(pool.name.clone());
             }
         }

@@ -67,7 +67,13 @@ mod tests {
     #[test]
     fn a_fleet_says_what_it_is_and_since_when() {
         let at = |s| Timestamp::from_second(s).unwrap();
-        let mut fleet = BootcFleet::new(NAME, BootcFleetSpec { paused: true });
+        let mut fleet = BootcFleet::new(
+            NAME,
+            BootcFleetSpec {
+                paused: true,
+                ..BootcFleetSpec::default()
+            },
+        );
         fleet.metadata.generation = Some(1);
         let first = status(&fleet, at(1));
         assert_eq!(

@@ -83,6 +83,12 @@ impl Pool {
             .is_some_and(|target| Some(target.image.as_str()) != reference)
     }
 
+    /// Says whether the pool waits for the one of that name.
+    pub fn comes_after(&self, name: &PoolName) -> bool {
+        let object = self.object.as_ref();
+        object.is_some_and(|object| object.spec.after().iter().any(|after| after == name.as_str()))
+    }
+
     /// The pool's capacity for so many members.
     pub fn capacity(&self, members: usize) -> usize {
         match &self.object {
@@ -321,7 +327,7 @@ pub struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    /// The facts for one pool's plan.
+    /// The facts for one pool's plan, without what it shares with the others: [`Shared::all`] adds that.
     pub fn of(&self, pool: &Pool) -> PoolFacts {
         let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
         let capacity = pool.capacity(names.len());
@@ -379,6 +385,8 @@ impl Shared<'_> {
             elsewhere,
             confirmed_gone: self.confirmed_gone.clone(),
             lost,
+            fleet: None,
+            order: None,
         }
     }
 
@@ -391,7 +399,7 @@ impl Shared<'_> {
     }
 
     /// Says whether what Berth did on the node is not undone yet, as far as its BootcNode says.
-    fn has_yet_to_leave(&self, name: &NodeName) -> bool {
+    pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
         let host = self.snapshot.hosts.get(name.as_str());
         host.is_some_and(|host| !host.view.released() && !is_stale(&host.view, node))

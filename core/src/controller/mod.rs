@@ -1,13 +1,14 @@
 //! What the controller decides for the fleet.
 //!
 //! [`view`] and [`snapshot`] are what it knows. From that, [`belonging`] says who is a member of which pool, [`gates`]
-//! and [`quorum`] what keeps berths closed (the latter by what the [`servers`] answer), [`publish`] what each node is told, [`plan`] what becomes of the berths, and
-//! [`aggregate`] what the pools' status says. [`facts`] leads from one to the next, and [`memory`] and [`overdue`] keep
+//! and [`quorum`] what keeps berths closed (the latter by what the [`servers`] answer), [`fleet`] what the pools share,
+//! [`publish`] what each node is told, [`plan`] what becomes of the berths, and [`aggregate`] what the pools' status says. [`facts`] leads from one to the next, and [`memory`] and [`overdue`] keep
 //! what one process has seen.
 
 pub mod aggregate;
 pub mod belonging;
 pub mod facts;
+pub mod fleet;
 pub mod gates;
 pub mod memory;
 pub mod overdue;

@@ -1,4 +1,5 @@
-//! The plans of all pools: each counts what those before it offer to control plane nodes (I11). Pure.
+//! The plans of all pools: each counts what those before it offer, of the fleet's limit (I1) and to control plane nodes
+//! (I11). Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use berth_api::waves::is_control_plane;
 use jiff::Timestamp;
 
 use crate::controller::facts::{Pool, Shared};
-use crate::controller::plan::Plan;
+use crate::controller::plan::{Plan, PoolFacts};
 use crate::controller::publish::desired_digest;
 use crate::controller::quorum::ControlPlane;
 use crate::controller::servers::Answers;
@@ -41,13 +42,22 @@ impl Shared<'_> {
     }
 
     /// Plans all pools. The pool whose control plane nodes let the most offers lapse comes last, or it would get the turn
-    /// of the control plane again and again.
+    /// of the control plane again and again; under a limit of the fleet, the pool of whose nodes any did.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
+        let mut all = self.all(pools);
+        let mut fleet = all.first().and_then(|facts| facts.fleet);
         let lapses = self.lapses(&control_plane);
-        let mut pools: Vec<&Pool> = pools.iter().collect();
-        pools.sort_by_key(|pool| lapses.get(&pool.name).copied().unwrap_or_default());
-        let plan = |pool: &Pool| (pool.name.clone(), control_plane.plan(&mut self.of(pool), wall));
-        pools.into_iter().map(plan).collect()
+        all.sort_by_cached_key(|facts| {
+            let of_any = facts.members.iter().map(|m| m.lapses).max().filter(|_| fleet.is_some());
+            of_any.max(lapses.get(&facts.pool).copied()).unwrap_or_default()
+        });
+        let plan = |mut facts: PoolFacts| {
+            facts.fleet = fleet;
+            let plan = control_plane.plan(&mut facts, wall);
+            fleet = plan.fleet;
+            (facts.pool, plan)
+        };
+        all.into_iter().map(plan).collect()
     }
 
     /// The most offers that one control plane node of each pool has let lapse.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::fleet::BootcFleetSpec;
+
 use crate::Moment;
 use crate::controller::gates::FleetGate;
 use crate::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
@@ -52,6 +54,14 @@ impl Snapshot {
         match &self.fleet.as_ref()?.view.object {
             Ok(fleet) => fleet.spec.paused.then_some(FleetGate::Paused),
             Err(_) => Some(FleetGate::Unreadable),
+        }
+    }
+
+    /// What the admin writes of the fleet; `None` when it cannot be read.
+    pub fn fleet_spec(&self) -> Option<BootcFleetSpec> {
+        match &self.fleet {
+            Some(fleet) => fleet.view.object.as_ref().ok().map(|fleet| fleet.spec.clone()),
+            None => Some(BootcFleetSpec::default()),
         }
     }
 }

@@ -8,6 +8,7 @@ use berth_api::berth::{self, Berth, BerthState};
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, Phase};
 use berth_api::pool::BootcNodePool;
+use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid, Platform, PoolName, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -184,6 +185,16 @@ pub struct PoolView {
 pub struct FleetView {
     /// The object, pruned, or why it cannot be read.
     pub object: Result<BootcFleet, String>,
+}
+
+impl NodeView {
+    /// Says whether the node is in U: unavailable for whatever reason.
+    pub fn is_unavailable(&self) -> bool {
+        if Bug::OwnFlagOnly.is_awake() {
+            return self.our_cordon;
+        }
+        !self.ready || self.unschedulable || self.our_cordon
+    }
 }
 
 impl View for NodeView {

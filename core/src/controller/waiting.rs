@@ -66,6 +66,10 @@ impl<'a> Words<'a> {
         let own = |reason, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
+            BlockReason::Order => self.plan.order.as_ref().map_or(Waiting::Unjudged, |order| {
+                Waiting::Yes(order.reason.as_str(), order.message.as_str().into())
+            }),
+            BlockReason::FleetCapacity => own("FleetCapacity", wait),
             BlockReason::Wave => Waiting::Yes("WaveWaiting", self.proven.as_str().into()),
             BlockReason::Soaking => Waiting::Yes("WaveSoaking", self.soaked.as_str().into()),
             BlockReason::FailedBefore => own("FailedBefore", wait),

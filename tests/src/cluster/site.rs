@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use berth_api::Digest;
+use berth_api::fleet::{self, BootcFleet};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use jiff::Timestamp;
@@ -55,6 +56,8 @@ pub struct Site {
     pub(super) workload: Workload,
     excused: Mutex<Vec<(String, Timestamp)>>,
     capacity: Mutex<BTreeMap<String, usize>>,
+    /// Most nodes of all pools that may be away at once, if the fleet has a limit.
+    fleet: Mutex<Option<usize>>,
     reboots_seen: Mutex<usize>,
 }
 
@@ -68,6 +71,7 @@ impl Site {
             workload: Workload::default(),
             excused: Mutex::default(),
             capacity: Mutex::default(),
+            fleet: Mutex::default(),
             reboots_seen: Mutex::default(),
         }
     }
@@ -99,6 +103,20 @@ impl Site {
             .patch(name, &params, &Patch::Apply(&object))
             .await
             .context("cannot apply the pool")?;
+        Ok(())
+    }
+
+    /// Gives the fleet a limit, which the judge holds the whole test to.
+    pub async fn limit_fleet(&self, most: usize) -> Result<()> {
+        *self.fleet.lock().unwrap_or_else(|e| e.into_inner()) = Some(most);
+        let fleet = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": fleet::NAME },
+            "spec": { "maxUnavailable": most },
+        });
+        Api::<BootcFleet>::all(self.client())
+            .patch(fleet::NAME, &PatchParams::apply("admin").force(), &Patch::Apply(&fleet))
+            .await
+            .context("cannot apply the BootcFleet")?;
         Ok(())
     }
 
@@ -230,6 +248,7 @@ impl Site {
             audit: audit.records(),
             excused: &excused,
             capacity,
+            fleet: *self.fleet.lock().unwrap_or_else(|e| e.into_inner()),
             lag: LAG,
         }))
     }

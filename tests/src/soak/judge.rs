@@ -106,6 +106,7 @@ impl Judge {
             audit: &records,
             excused: &excused,
             capacity,
+            fleet: None,
             lag,
         };
         let (violations, licensed) = (truth.violations(), truth.licensed_reboots());

@@ -90,6 +90,45 @@ impl Truth<'_> {
         wrong
     }
 
+    /// Every opening of a berth that went beyond the limit of the fleet: the berths and members of all pools count.
+    pub(super) fn beyond_fleet(&self, history: &History) -> Vec<String> {
+        let Some(limit) = self.fleet else { return vec![] };
+        let cordoned = self.cordoned();
+        let members = self.members();
+        let mut ordered: Vec<&Seen> = history.values().flatten().collect();
+        ordered.sort_by_key(|s| s.version);
+        let mut now: BTreeMap<String, &Seen> = BTreeMap::new();
+        let mut wrong = vec![];
+        for seen in ordered {
+            let before = now.insert(seen.berth.name(), seen).map(|s| &s.berth.state);
+            let (false, BerthState::Offered(offer)) =
+                (matches!(before, Some(BerthState::Offered(_))), &seen.berth.state)
+            else {
+                continue;
+            };
+            let others = now.values().filter(|s| s.berth.name() != seen.berth.name());
+            let worked_on: BTreeSet<_> = others
+                .filter_map(|s| s.berth.node())
+                .map(|(_, uid)| uid.to_string())
+                .collect();
+            let is_member = |uid: &String| pool_of(&members, uid, seen.version).is_some_and(|pool| !pool.is_empty());
+            let mut all = worked_on.clone();
+            all.extend(self.unavailable(&cordoned, seen).into_iter().filter(is_member));
+            let offered = offer.uid.to_string();
+            let is_down = || all.contains(&offered) || self.lately_cordoned(&cordoned, seen, &offered);
+            if worked_on.len() >= limit || all.len() >= limit && !is_down() {
+                wrong.push(format!(
+                    "I1b: {} was opened for {} at {} while {} of the fleet's {limit} were held, open or cordoned",
+                    seen.berth.name(),
+                    offer.node,
+                    seen.at,
+                    all.len()
+                ));
+            }
+        }
+        wrong
+    }
+
     /// Capacities that were published: pool, place in the order, capacity.
     fn totals(&self) -> Vec<(String, u64, usize)> {
         let pools = writes(self.audit, "bootcnodepools/status");

@@ -27,6 +27,7 @@ struct World {
     hosts: Vec<HostEvent>,
     now: i64,
     berth: Option<Berth>,
+    fleet: Option<usize>,
 }
 
 const AGENT: &str = "berth-agent";
@@ -167,6 +168,7 @@ impl World {
             audit: &self.audit,
             excused: &[],
             capacity,
+            fleet: self.fleet,
             lag,
         }
         .violations()
@@ -604,6 +606,7 @@ fn a_node_that_has_just_joined_is_not_ready_yet() {
             audit: world.audit.clone(),
             now: world.now,
             berth: world.berth.clone(),
+            ..World::default()
         };
         if ready {
             world.ready("a");
@@ -614,6 +617,41 @@ fn a_node_that_has_just_joined_is_not_ready_yet() {
     };
     assert_eq!(judged(false).judged(), Vec::<String>::new());
     judged(true).blamed("I1b", "held, open or cordoned");
+}
+
+#[test]
+fn the_pools_of_a_fleet_share_its_limit() {
+    let second = |fleet: Option<usize>| {
+        let mut world = World::taken();
+        world.fleet = fleet;
+        let spare = Berth::new(PoolName::from("spare"), 0, 7);
+        world
+            .berth(CONTROLLER, spare)
+            .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
+        world
+    };
+    assert_eq!(second(None).judged(), Vec::<String>::new());
+    assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
+    second(Some(1)).blamed("I1b", "1 of the fleet's 1");
+    // Cordoned by others, in whichever pool.
+    let cordoned = |offered: &str| {
+        let mut world = World {
+            fleet: Some(1),
+            ..World::default()
+        };
+        world
+            .capacity(1)
+            .node(ADMIN, "create", "n2", false, false)
+            .node(ADMIN, "patch", "n2", true, false)
+            .member("n2", "spare");
+        world.now += 5;
+        world
+            .berth(CONTROLLER, new(0))
+            .next(CONTROLLER, |b| b.offered(offer(offered, 2)).unwrap());
+        world
+    };
+    cordoned("n1").blamed("I1b", "of the fleet's 1");
+    assert_eq!(cordoned("n2").judged(), Vec::<String>::new());
 }
 
 #[test]

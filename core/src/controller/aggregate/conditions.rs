@@ -7,7 +7,7 @@ use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
 use super::{Doing, Facts, Kind, trouble, unserved};
-use crate::controller::plan::{BlockReason, GateReason};
+use crate::controller::plan::{BlockReason, Gate, GateReason};
 use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
@@ -104,7 +104,16 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
         );
         return Verdict::no("ImageNotResolved", message);
     }
+    if let Some(order) = waits(facts, BlockReason::Order).next().and(facts.plan.order.as_ref()) {
+        return Verdict::no(order.reason.as_str(), order.message.clone());
+    }
     waiting(facts)
+}
+
+/// The members that wait for this reason.
+fn waits<'a>(facts: &'a Facts<'_>, wanted: BlockReason) -> impl Iterator<Item = &'a NodeName> {
+    let waiting = facts.plan.waiting.iter();
+    waiting.filter(move |(_, wait)| **wait == wanted).map(|(name, _)| name)
 }
 
 /// Describes a pool in which nothing moves: who waits for what, the most telling reason first.
@@ -114,15 +123,7 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
         let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
         return Verdict::yes("Offered", format!("a berth is offered to {names}"));
     }
-    let waits = |wanted: BlockReason| {
-        facts
-            .plan
-            .waiting
-            .iter()
-            .filter(move |(_, w)| **w == wanted)
-            .map(|(n, _)| n.to_string())
-    };
-    if waits(BlockReason::Capacity).next().is_some() {
+    if waits(facts, BlockReason::Capacity).next().is_some() {
         let users = few(facts
             .plan
             .used_by
@@ -131,6 +132,10 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
         return Verdict::no("Waiting", message);
+    }
+    let fleet = waits(facts, BlockReason::FleetCapacity).next().and(facts.plan.fleet);
+    if let Some(fleet) = fleet {
+        return Verdict::no("FleetCapacity", fleet.words());
     }
     let mut groups: BTreeMap<BlockReason, Vec<String>> = BTreeMap::new();
     for (node, wait) in &facts.plan.waiting {
@@ -166,6 +171,10 @@ fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
                 keys::LABEL_POOL
             ),
         );
+    }
+    let is_wrong = |order: &&Gate| matches!(order.reason, GateReason::OrderCycle | GateReason::UnknownPool);
+    if let Some(order) = facts.plan.order.as_ref().filter(is_wrong) {
+        return Verdict::yes(order.reason.as_str(), order.message.clone());
     }
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
     // Of those that have left, only who does not come back is this pool's business: it keeps its berth.

@@ -183,7 +183,7 @@ fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName
         pending: in_state(Doing::Pending),
         excluded: count(facts.excluded),
         degraded: members(&|m| trouble(m, target).is_some()),
-        unavailable: members(&|m| !m.node.ready || m.node.unschedulable || m.node.our_cordon),
+        unavailable: members(&|m| m.node.is_unavailable()),
     }
 }
 

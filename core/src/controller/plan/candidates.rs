@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use berth_api::berth::{BerthState, Offer, Outcome};
 use berth_api::pool::WaveState;
+use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
@@ -41,6 +42,8 @@ pub enum BlockReason {
     Gate,
     /// The image failed on too many nodes.
     Halted,
+    /// The pool waits for those that go before it: [`super::Plan::order`] says which.
+    Order,
     /// An earlier wave is not proven yet.
     Wave,
     /// An earlier wave is proven, and soaks.
@@ -59,6 +62,8 @@ pub enum BlockReason {
     Fencing,
     /// The capacity is used up.
     Capacity,
+    /// The fleet's limit is used up.
+    FleetCapacity,
     /// There is room, but the Lease is not there yet or not closed yet.
     NoBerth,
 }
@@ -80,6 +85,7 @@ impl BlockReason {
             Self::HasBerth => "is being updated",
             Self::Gate => "waits because a gate is closed",
             Self::Halted => "waits because the rollout is halted",
+            Self::Order => "waits for a pool that goes first",
             Self::Wave => "waits for an earlier wave",
             Self::Soaking => "waits until an earlier wave has soaked",
             Self::ControlPlane(cause) => cause.words(),
@@ -89,6 +95,7 @@ impl BlockReason {
             Self::Outdated => "waits until the controller's watches show the pool as it is",
             Self::Fencing => "waits for the new leader",
             Self::Capacity => "waits for a berth",
+            Self::FleetCapacity => "waits because maxUnavailable of BootcFleet cluster is used up",
             Self::NoBerth => "waits for a berth to be closed or created",
         }
     }
@@ -140,6 +147,11 @@ pub(super) fn gated(
     at_work: Option<Cause>,
     now: Timestamp,
 ) -> Option<BlockReason> {
+    // I10: a node that is down and uses up the fleet's limit may be what the earlier pools wait for.
+    let repairs = !member.ready && facts.is_fleet_starved();
+    if facts.order.is_some() && !repairs && !Bug::OrderIgnored.is_awake() {
+        return Some(BlockReason::Order);
+    }
     match progress.waits(member) {
         Some(WaveState::Soaking) => return Some(BlockReason::Soaking),
         Some(_) => return Some(BlockReason::Wave),

@@ -1,6 +1,6 @@
 //! The order in which the members of a pool would go: the plan, made again and again for a future in which all goes well.
 //!
-//! In that future gates are open, soaks are over, images are staged, agents are heard and other API servers answer. In each
+//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, agents are heard and other API servers answer. In each
 //! round [`plan`] offers berths, and everybody who was offered one, or held one before, comes back updated. So nothing here
 //! knows the order: it is what `plan` makes of it.
 //!
@@ -112,9 +112,12 @@ impl Future {
             max_failures: usize::MAX,
             unresolved: false,
             outdated: false,
-            published: now.capacity,
+            capacity: capacity_of(now),
+            published: capacity_of(now),
             confirmed_gone: BTreeSet::new(),
             lost: BTreeSet::new(),
+            fleet: None,
+            order: None,
             members: vec![],
             ..now.clone()
         };
@@ -330,6 +333,13 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         lapses: member.lapses.max(u32::from(lapsed)),
         ..member.clone()
     }
+}
+
+/// Number of members that go at once, as far as the fleet's limit allows it.
+fn capacity_of(facts: &PoolFacts) -> usize {
+    facts
+        .fleet
+        .map_or(facts.capacity, |fleet| facts.capacity.min(fleet.limit))
 }
 
 /// Nodes that hold a berth or are offered one: what they were going to do is done after the first round.

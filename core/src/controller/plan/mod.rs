@@ -13,6 +13,7 @@ use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use jiff::Timestamp;
 
+use crate::controller::fleet::FleetUse;
 use crate::controller::quorum::{Cause, Verdict};
 
 mod candidates;
@@ -74,6 +75,10 @@ pub struct PoolFacts {
     pub confirmed_gone: BTreeSet<NodeUid>,
     /// UIDs of Nodes that are excluded and not Ready: nobody else will close what they hold.
     pub lost: BTreeSet<NodeUid>,
+    /// Use of the fleet's limit by all pools; `None`: there is none.
+    pub fleet: Option<FleetUse>,
+    /// Reason for which the pool waits for those that go before it. It keeps berths from being opened, and revokes nothing.
+    pub order: Option<Gate>,
 }
 
 /// Something that keeps all berths of a pool closed.
@@ -106,6 +111,12 @@ pub enum GateReason {
     Excluded,
     /// The image failed on too many nodes.
     RolloutHalted,
+    /// A pool that goes before this one has nodes left to update.
+    EarlierPool,
+    /// The pools wait for each other.
+    OrderCycle,
+    /// A pool that goes before this one does not exist.
+    UnknownPool,
 }
 
 impl GateReason {
@@ -121,6 +132,9 @@ impl GateReason {
             Self::OutsideWindows => "OutsideWindows",
             Self::Excluded => "Excluded",
             Self::RolloutHalted => "RolloutHalted",
+            Self::EarlierPool => "EarlierPool",
+            Self::OrderCycle => "OrderCycle",
+            Self::UnknownPool => "UnknownPool",
         }
     }
 }
@@ -278,6 +292,10 @@ pub struct Plan {
     pub gate: Option<Gate>,
     /// The image failed on too many nodes, whatever else is closed.
     pub halt: Option<Gate>,
+    /// Reason for which the pool waits for those that go before it.
+    pub order: Option<Gate>,
+    /// Use of the fleet's limit once the offers are made.
+    pub fleet: Option<FleetUse>,
     /// Progress of each wave.
     pub waves: Vec<WaveStatus>,
     /// New content of `status.failures`.
@@ -309,6 +327,18 @@ impl PoolFacts {
     fn unfenced(&self) -> bool {
         !Bug::NoEpochStamp.is_awake() && self.readable().any(|(s, b)| s.in_doubt || b.epoch != self.epoch)
     }
+
+    /// Says whether the pool has a node left to update to what it wants now; whoever is not proven counts, as among waves.
+    pub fn has_left(&self) -> bool {
+        self.members
+            .iter()
+            .any(|member| self.unresolved || !waves::is_proven(member))
+    }
+
+    /// Says whether nodes that are down use up the whole limit of the fleet.
+    fn is_fleet_starved(&self) -> bool {
+        self.fleet.is_some_and(|fleet| fleet.is_starved())
+    }
 }
 
 /// Plans one pool's berths.
@@ -321,6 +351,8 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
         gate,
         halt,
         failures,
+        order: facts.order.clone(),
+        fleet: facts.fleet,
         waves: progress.status(facts),
         ..Plan::default()
     };
@@ -361,7 +393,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     let mut occupancy = Occupancy::of(facts, &berths);
     let mut free = Free::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
-    let unfenced = facts.unfenced();
+    let unfenced = facts.unfenced() || facts.fleet.is_some_and(|fleet| fleet.unfenced);
     // I11: of the control plane this plan takes down no more than one node, whatever each of them could do by itself.
     let mut at_work = None;
     while let Some(member) = queue.next() {
@@ -382,6 +414,9 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 () if facts.outdated && !Bug::StaleWatchOpens.is_awake() => Err(BlockReason::Outdated),
                 () if unfenced => Err(BlockReason::Fencing),
                 () if !occupancy.room_for(member, limit) => Err(BlockReason::Capacity),
+                () if plan.fleet.is_some_and(|fleet| !fleet.room_for(member.unavailable())) => {
+                    Err(BlockReason::FleetCapacity)
+                }
                 () => free.open(facts, member, target).ok_or(BlockReason::NoBerth),
             }
         });
@@ -389,6 +424,9 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
             Ok(write) => {
                 plan.writes.push(write);
                 occupancy.offered(member);
+                if let Some(fleet) = &mut plan.fleet {
+                    fleet.offer(member.unavailable());
+                }
                 queue.offered(member);
                 at_work = at_work.or(member.control_plane.map(|_| Cause::OtherAtWork));
             }

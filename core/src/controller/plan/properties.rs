@@ -88,6 +88,8 @@ prop_compose! {
         (unresolved, outdated) in (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
         elsewhere in prop::collection::btree_set(0usize..5, 0..2),
         gone in prop::collection::btree_set(0usize..5, 0..2),
+        fleet in prop::option::weighted(0.4, (1usize..6, 0usize..4, 0usize..3, 0usize..3, prop::bool::weighted(0.1))),
+        ordered in prop::bool::weighted(0.1),
     ) -> PoolFacts {
         let berths = berths.into_iter().zip(there).filter(|(_, t)| *t).map(|(b, _)| b).collect();
         PoolFacts {
@@ -107,6 +109,15 @@ prop_compose! {
             berths,
             elsewhere: elsewhere.into_iter().map(|i| uid(NODES[i])).collect(),
             confirmed_gone: gone.into_iter().map(|i| uid(NODES[i])).collect(),
+            // Of whom the other nodes are, the plan knows nothing.
+            fleet: fleet.map(|(limit, held_or_offered, unavailable, both, unfenced)| FleetUse {
+                limit,
+                held_or_offered,
+                unavailable: unavailable + both.min(held_or_offered),
+                all: held_or_offered + unavailable,
+                unfenced,
+            }),
+            order: if ordered { gate(GateReason::EarlierPool) } else { None },
         }
     }
 }
@@ -115,9 +126,11 @@ prop_compose! {
 struct World<'a> {
     facts: &'a PoolFacts,
     berths: BTreeMap<String, Result<Berth, String>>,
+    /// The members that were offered a berth.
+    offers: Vec<&'a Member>,
 }
 
-impl World<'_> {
+impl<'a> World<'a> {
     fn uids(&self, held: bool, offered: bool) -> BTreeSet<NodeUid> {
         let states = self.berths.values().flatten().map(|b| &b.state);
         let mut uids: BTreeSet<NodeUid> = states
@@ -136,7 +149,28 @@ impl World<'_> {
         self.berths.values().filter(|b| b.is_err()).count()
     }
 
-    fn check_offer(&self, before: &Berth, offer: &Offer) {
+    /// Checks the limit of the fleet and the order of the pools, and counts the offer.
+    fn check_fleet(&mut self, member: &'a Member) {
+        let facts = self.facts;
+        let fleet = facts.fleet.as_ref();
+        let repairs = !member.ready && fleet.is_some_and(|fleet| fleet.unavailable >= fleet.limit);
+        assert!(facts.order.is_none() || repairs, "an earlier pool has nodes to update");
+        if let Some(fleet) = fleet {
+            assert!(!fleet.unfenced);
+            let more = self.offers.iter().filter(|m| !m.unavailable()).count();
+            assert!(
+                fleet.held_or_offered + self.offers.len() < fleet.limit,
+                "|H ∪ R| of all pools"
+            );
+            assert!(
+                member.unavailable() || fleet.all + more < fleet.limit,
+                "|H ∪ U ∪ R| of all pools"
+            );
+        }
+        self.offers.push(member);
+    }
+
+    fn check_offer(&mut self, before: &Berth, offer: &Offer) {
         let facts = self.facts;
         let k = facts.capacity.min(facts.published);
         assert!(matches!(before.state, BerthState::Closed(_)) && (before.index as usize) < k);
@@ -144,6 +178,7 @@ impl World<'_> {
         assert!(facts.gate.is_none() && !facts.unresolved && !facts.outdated);
         assert!(!failures::is_unrecorded(before), "what failed there is on record first");
         self.check_gates(member);
+        self.check_fleet(member);
         assert!(!member.leaving && member.prepared && member.observed && member.heard);
         assert_eq!(member.desired.as_ref(), Some(&offer.target));
         assert_eq!(member.staged.as_ref(), Some(&offer.target));
@@ -174,7 +209,8 @@ impl World<'_> {
         let facts = self.facts;
         let canaries = || facts.members.iter().filter(|m| m.wave == 0);
         let down = facts.members.iter().filter(|m| m.unavailable()).count();
-        let repairs = !member.ready && down >= facts.capacity.min(facts.published);
+        let starved = facts.fleet.is_some_and(|fleet| fleet.unavailable >= fleet.limit);
+        let repairs = !member.ready && (starved || down >= facts.capacity.min(facts.published));
         if member.wave == 1 && canaries().next().is_some() && !repairs {
             assert!(
                 canaries().all(|m| m.booted == m.desired && m.ready),
@@ -265,7 +301,7 @@ proptest! {
     fn every_write_keeps_i1(facts in any_facts()) {
         let plan = plan(&facts, at(50));
         let berths = facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect();
-        let mut world = World { facts: &facts, berths };
+        let mut world = World { facts: &facts, berths, offers: vec![] };
         for write in &plan.writes {
             world.apply(write);
         }
@@ -273,7 +309,7 @@ proptest! {
         let total = plan.counts.total as usize;
         prop_assert!(total == facts.capacity || total == facts.published);
         if total < facts.published {
-            let before = World { facts: &facts, berths: facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect() };
+            let before = World { facts: &facts, berths: facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect(), offers: vec![] };
             let open = facts.readable().any(|(_, b)| b.offer().is_some());
             prop_assert!(!open || before.uids(true, true).len() + before.unreadable() <= total);
         }
@@ -287,6 +323,7 @@ proptest! {
             let mut world = World {
                 facts: &facts,
                 berths: facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect(),
+                offers: vec![],
             };
             plan.writes.iter().for_each(|w| world.apply(w));
             let berths = world.berths.into_iter().map(|(lease, berth)| SeenBerth { lease, berth, in_doubt: false, age: Duration::ZERO }).collect();

@@ -26,7 +26,7 @@ pub(super) struct Progress {
     states: Vec<WaveState>,
     /// Members of later waves wait.
     active: usize,
-    /// Unavailable members use up the whole capacity: nobody else can be offered a berth before one of them is repaired.
+    /// Unavailable members use up the whole capacity, or those of all pools the fleet's limit: nobody else can be offered a berth before one of them is repaired.
     starved: bool,
 }
 
@@ -51,7 +51,7 @@ impl Progress {
             }
         }
         let unavailable = facts.members.iter().filter(|m| m.unavailable()).count();
-        let starved = unavailable >= facts.capacity.min(facts.published);
+        let starved = unavailable >= facts.capacity.min(facts.published) || facts.is_fleet_starved();
         let mut this = Self {
             total,
             proven,

@@ -134,6 +134,8 @@ pub(crate) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> P
         elsewhere: BTreeSet::new(),
         confirmed_gone: BTreeSet::new(),
         lost: BTreeSet::new(),
+        fleet: None,
+        order: None,
     }
 }
 

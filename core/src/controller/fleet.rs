@@ -1,0 +1,153 @@
+//! What the pools of a cluster share: the fleet's limit on nodes that are unavailable at once, and the order in which the
+//! pools go. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use berth_api::seeded::Bug;
+use berth_api::{NodeUid, PoolName};
+
+use crate::controller::facts::{Pool, Shared};
+use crate::controller::plan::{Gate, GateReason, PoolFacts};
+
+#[cfg(test)]
+mod tests;
+
+/// Use of the fleet's limit: the sets H, R and U over the members of all pools, each node counted once. The plans of all
+/// pools hand it on, so that what one offers the next one counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FleetUse {
+    /// Number of nodes that may be unavailable at once.
+    pub limit: usize,
+    /// |H ∪ R|
+    pub held_or_offered: usize,
+    /// |U|
+    pub unavailable: usize,
+    /// |H ∪ U ∪ R|
+    pub all: usize,
+    /// A write of another leader, or one of unknown fate, could still land on a berth of any pool.
+    pub unfenced: bool,
+}
+
+impl FleetUse {
+    /// I1 over all pools: whether one more berth may be opened, for a node that is unavailable already or is not.
+    pub fn room_for(&self, is_unavailable: bool) -> bool {
+        let room = self.held_or_offered < self.limit && (is_unavailable || self.all < self.limit);
+        room || Bug::FleetLimitIgnored.is_awake()
+    }
+
+    /// For people, when it is used up.
+    pub fn words(&self) -> String {
+        format!(
+            "maxUnavailable of BootcFleet cluster is used up: {} of {} nodes, over all pools",
+            self.all, self.limit
+        )
+    }
+
+    /// Counts an offer to a node that had no berth.
+    pub fn offer(&mut self, is_unavailable: bool) {
+        self.held_or_offered += 1;
+        self.all += usize::from(!is_unavailable);
+    }
+
+    /// Says whether nodes that are unavailable use up the whole limit: nobody else can be offered a berth before one of them
+    /// is repaired.
+    pub fn is_starved(&self) -> bool {
+        self.unavailable >= self.limit
+    }
+}
+
+impl Shared<'_> {
+    /// Use of the fleet's limit by the berths as they were read; `None` without a limit.
+    pub fn fleet_use(&self) -> Option<FleetUse> {
+        let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
+        let readable = || self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)));
+        let unreadable = self.leases.iter().filter(|l| l.berth.is_err()).count();
+        let worked_on: BTreeSet<&NodeUid> = readable().filter_map(|(_, b)| Some(b.node()?.1)).collect();
+        let leaving = self.membership.all_leaving().filter(|name| self.has_yet_to_leave(name));
+        let members = self.membership.all().chain(leaving);
+        let nodes = members.filter_map(|name| self.snapshot.nodes.get(name.as_str()));
+        let unavailable = nodes.map(|n| n.view.as_ref()).filter(|n| n.is_unavailable());
+        let unavailable: BTreeSet<&NodeUid> = unavailable.map(|n| &n.uid).collect();
+        let unfenced = readable().any(|(l, b)| b.epoch != self.epoch || self.in_doubt.contains(l.name()));
+        Some(FleetUse {
+            limit,
+            held_or_offered: worked_on.len() + unreadable,
+            unavailable: unavailable.len(),
+            all: worked_on.union(&unavailable).count() + unreadable,
+            unfenced: unfenced && !Bug::NoEpochStamp.is_awake(),
+        })
+    }
+
+    /// Facts for the plans of all pools, in the order of the pools, with what they share.
+    pub fn all(&self, pools: &[Pool]) -> Vec<PoolFacts> {
+        let mut all: Vec<PoolFacts> = pools.iter().map(|pool| self.of(pool)).collect();
+        let fleet = self.fleet_use();
+        let mut order = order(pools, &all);
+        for facts in &mut all {
+            facts.fleet = fleet;
+            facts.order = order.remove(&facts.pool);
+        }
+        all
+    }
+}
+
+/// Names of the pools that each pool comes after.
+type After<'a> = BTreeMap<&'a str, &'a [String]>;
+
+/// The pools that wait for others, each with the reason. Such a reason keeps berths from being opened, and revokes nothing.
+fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
+    let after = pools
+        .iter()
+        .filter_map(|pool| Some((pool.name.as_str(), pool.object.as_ref()?.spec.after())));
+    let after: After<'_> = after.collect();
+    let left: BTreeSet<&str> = facts.iter().filter(|f| f.has_left()).map(|f| f.pool.as_str()).collect();
+    let reasons = after.iter().filter(|(_, names)| !names.is_empty());
+    let reasons =
+        reasons.filter_map(|(pool, names)| Some((PoolName::from(*pool), reason(pool, names, &after, &left)?)));
+    reasons.collect()
+}
+
+/// Reason for which a pool waits for those that go before it.
+fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>) -> Option<Gate> {
+    let those = |is: &dyn Fn(&str) -> bool| -> String {
+        let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| is(name)).collect();
+        names.join(", ")
+    };
+    let gate = |reason, message| Some(Gate { reason, message });
+    let unknown = those(&|name| !after.contains_key(name));
+    if !unknown.is_empty() {
+        let message = format!(
+            "rollout.after names {unknown}, and there is no such pool that can be read: no node is offered a berth; create it, \
+             or take it out of rollout.after"
+        );
+        return gate(GateReason::UnknownPool, message);
+    }
+    if let Some(circle) = circle(pool, after) {
+        let message = format!(
+            "rollout.after goes in a circle, {circle}: no node of these pools is offered a berth; take one of them out of \
+             rollout.after"
+        );
+        return gate(GateReason::OrderCycle, message);
+    }
+    let earlier = those(&|name| left.contains(name));
+    let message = format!("waits until all nodes of {earlier} are updated, as rollout.after says");
+    gate(GateReason::EarlierPool, message).filter(|_| !earlier.is_empty())
+}
+
+/// The shortest way from a pool over those that go before it back to itself: `a after b after a`.
+fn circle(pool: &str, after: &After<'_>) -> Option<String> {
+    let mut seen = BTreeSet::new();
+    let mut ways = VecDeque::from([vec![pool]]);
+    while let Some(way) = ways.pop_front() {
+        for next in after.get(way.last()?).into_iter().copied().flatten() {
+            let longer = || way.iter().copied().chain([next.as_str()]).collect::<Vec<_>>();
+            if next == pool {
+                return Some(longer().join(" after "));
+            }
+            if seen.insert(next.as_str()) {
+                ways.push_back(longer());
+            }
+        }
+    }
+    None
+}

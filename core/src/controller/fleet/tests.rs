@@ -1,0 +1,304 @@
+//! Two pools of one fleet by example: what is offered in one pass, and why the others wait.
+
+use std::sync::Arc;
+
+use berth_api::berth::{Berth, Offer};
+use berth_api::{Digest, NodeName};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Moment;
+use crate::controller::belonging::Belonging;
+use crate::controller::facts::Occupied;
+use crate::controller::memory::{Offers, Soaks};
+use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
+use crate::controller::quorum::ControlPlane;
+use crate::controller::snapshot::{Entry, Snapshot};
+use crate::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
+
+const EPOCH: u64 = 7;
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
+}
+
+fn entry<V>(view: V) -> Entry<V> {
+    Entry {
+        view: Arc::new(view),
+        version: "1".to_owned(),
+        heard: Moment::default(),
+    }
+}
+
+/// A cluster whose nodes run image 1, have image 2 staged, and are asked to run that.
+#[derive(Default)]
+struct Site {
+    snapshot: Snapshot,
+    leases: Vec<LeaseView>,
+    offers: Offers,
+}
+
+impl Site {
+    /// Pools `a` and `b` with these nodes, each with room for all of them, under a limit of the fleet.
+    fn new(limit: Value, a: &[&str], b: &[&str]) -> Self {
+        let mut this = Self::default();
+        this.fleet(limit);
+        for (pool, nodes) in [("a", a), ("b", b)] {
+            this.pool(pool, nodes.len(), &[]);
+            for node in nodes {
+                this.node(node, pool, 1);
+                this.ready(node, true);
+            }
+        }
+        this
+    }
+
+    fn fleet(&mut self, limit: Value) {
+        let fleet = json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": "cluster" },
+            "spec": { "maxUnavailable": limit } });
+        self.snapshot.fleet = Some(entry(FleetView::of(serde_json::from_value(fleet).unwrap())));
+    }
+
+    fn pool(&mut self, name: &str, k: usize, after: &[&str]) {
+        let platforms = json!([{ "architecture": "amd64", "digest": digest(2) }]);
+        let pool = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name },
+            "spec": {
+                "nodeSelector": { "matchLabels": { "pool": name } }, "image": { "ref": "r/os:2" },
+                "rollout": { "maxUnavailable": k.max(1), "after": after },
+            },
+            "status": {
+                "target": { "image": "r/os:2", "digest": digest(2), "platforms": platforms },
+                "berths": { "total": k.max(1) },
+            },
+        });
+        let pool = PoolView::of(serde_json::from_value(pool).unwrap());
+        Arc::make_mut(&mut self.snapshot.pools).insert(name.to_owned(), entry(pool));
+        self.leases.retain(|lease| lease.pool.as_str() != name);
+        (0..k.max(1)).for_each(|index| self.lease(Berth::new(name.into(), u32::try_from(index).unwrap(), EPOCH)));
+    }
+
+    fn lease(&mut self, berth: Berth) {
+        self.leases.retain(|lease| lease.name() != berth.name());
+        let metadata = ObjectMeta {
+            name: Some(berth.name()),
+            ..ObjectMeta::default()
+        };
+        self.leases.push(LeaseView {
+            lease: Lease { metadata, spec: None },
+            pool: berth.pool.clone(),
+            berth: Ok(berth),
+        });
+    }
+
+    /// The berth of that pool and number is offered to a node.
+    fn offer(&mut self, pool: &str, index: u32, node: &str) {
+        let offer = Offer {
+            node: node.into(),
+            uid: node.into(),
+            target: digest(2),
+            open_until: None,
+        };
+        self.lease(Berth::new(pool.into(), index, EPOCH).offered(offer).unwrap());
+    }
+
+    /// The image that the node runs.
+    fn node(&mut self, name: &str, pool: &str, booted: u8) {
+        let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
+        let prepared = json!({ "type": "UpdatePrepared", "status": "True", "reason": "Staged", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let host = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
+            "metadata": { "name": name, "generation": 1, "labels": { "berth.dev/pool": pool } },
+            "spec": {
+                "poolName": pool, "nodeUID": name, "staging": "Allowed",
+                "image": { "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) },
+            },
+            "status": {
+                "observedGeneration": 1, "nodeUID": name, "booted": image(booted), "staged": image(2),
+                "conditions": [prepared],
+            },
+        });
+        let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
+        Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), entry(host));
+    }
+
+    fn ready(&mut self, name: &str, ready: bool) {
+        let pool = if name.starts_with('a') { "a" } else { "b" };
+        let node = json!({
+            "metadata": { "name": name, "uid": name, "labels": { "pool": pool } },
+            "status": {
+                "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
+                "nodeInfo": { "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                    "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "",
+                    "systemUUID": "" },
+            },
+        });
+        let node = NodeView::of(&serde_json::from_value(node).unwrap());
+        Arc::make_mut(&mut self.snapshot.nodes).insert(name.to_owned(), entry(node));
+    }
+
+    fn plans(&self) -> BTreeMap<PoolName, Plan> {
+        let membership = Belonging::default().of(&self.snapshot);
+        let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
+        let shared = Shared {
+            snapshot: &self.snapshot,
+            membership: &membership,
+            leases: &self.leases,
+            occupied: &Occupied::default(),
+            in_doubt: &BTreeSet::new(),
+            confirmed_gone: &BTreeSet::new(),
+            heard: &heard,
+            outdated: &BTreeSet::new(),
+            offers: &self.offers,
+            soaks: &Soaks::default(),
+            gates: &BTreeMap::new(),
+            now: Moment::default(),
+            epoch: EPOCH,
+        };
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        shared.plans(&Pool::readable(&self.snapshot.pools), ControlPlane::default(), now)
+    }
+
+    /// The nodes that are offered a berth in one pass.
+    fn offered(&self) -> Vec<String> {
+        let plans = self.plans();
+        let writes = plans.values().flat_map(|plan| &plan.writes);
+        let offered = writes.filter_map(|write| match write {
+            BerthWrite::Update {
+                berth,
+                why: WriteReason::Offer,
+                ..
+            } => Some(berth.offer()?.node.to_string()),
+            _ => None,
+        });
+        offered.collect()
+    }
+
+    fn wait(&self, node: &str) -> Option<BlockReason> {
+        let plans = self.plans();
+        plans.values().find_map(|plan| plan.waiting.get(&node.into()).copied())
+    }
+
+    /// Reason for which a pool waits for others, and whom the message names.
+    fn order(&self, pool: &str) -> Option<(&'static str, String)> {
+        let order = self.plans().remove(&pool.into()).unwrap().order?;
+        Some((order.reason.as_str(), order.message))
+    }
+}
+
+#[test]
+fn the_pools_share_what_the_fleet_has_left() {
+    let site = |limit: Value| Site::new(limit, &["a1", "a2"], &["b1", "b2"]);
+    assert_eq!(site(Value::Null).offered(), ["a1", "a2", "b1", "b2"], "no limit");
+    assert_eq!(site(json!(1)).offered(), ["a1"]);
+    assert_eq!(site(json!(1)).wait("b1"), Some(BlockReason::FleetCapacity));
+    assert_eq!(site(json!(3)).offered(), ["a1", "a2", "b1"]);
+    assert_eq!(site(json!("75%")).offered(), ["a1", "a2", "b1"]);
+    assert_eq!(site(json!("1%")).offered(), ["a1"], "never below one");
+    assert_eq!(site(json!(100)).offered().len(), 4);
+}
+
+#[test]
+fn everybody_who_is_away_counts_once_whatever_the_pool() {
+    let mut site = Site::new(json!(2), &["a1", "a2"], &["b1", "b2"]);
+    site.offer("b", 0, "b1");
+    assert_eq!(site.offered(), ["a1"], "an offer of the other pool counts");
+    site.ready("b1", false);
+    assert_eq!(site.offered(), ["a1"], "and once, when its node is down as well");
+    site.ready("b2", false);
+    assert_eq!(
+        site.offered(),
+        ["b2"],
+        "who is down may be repaired, and nobody else goes"
+    );
+    site.offer("a", 0, "a1");
+    assert!(site.offered().is_empty(), "but not beyond the limit");
+}
+
+#[test]
+fn an_older_leader_may_still_offer_in_any_pool() {
+    let mut site = Site::new(json!(2), &["a1"], &["b1"]);
+    site.lease(Berth::new("b".into(), 0, EPOCH - 1));
+    assert!(site.offered().is_empty());
+    assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
+    site.fleet(Value::Null);
+    assert_eq!(site.offered(), ["a1"], "without a limit each pool is by itself");
+}
+
+#[test]
+fn a_pool_whose_nodes_take_no_offer_starves_no_other() {
+    let mut site = Site::new(json!(1), &["a1"], &["b1"]);
+    assert_eq!(site.offered(), ["a1"]);
+    site.offers.lapsed(&Offer {
+        node: "a1".into(),
+        uid: "a1".into(),
+        target: digest(2),
+        open_until: None,
+    });
+    assert_eq!(site.offered(), ["b1"]);
+}
+
+#[test]
+fn a_pool_waits_until_those_before_it_are_updated() {
+    let mut site = Site::new(Value::Null, &["a1"], &["b1", "b2"]);
+    site.pool("a", 1, &["b"]);
+    assert_eq!(site.offered(), ["b1", "b2"]);
+    assert_eq!(site.wait("a1"), Some(BlockReason::Order));
+    let words = "waits until all nodes of b are updated, as rollout.after says";
+    assert_eq!(site.order("a"), Some(("EarlierPool", words.to_owned())));
+    assert_eq!(site.order("b"), None);
+    site.node("b1", "b", 2);
+    assert_eq!(site.offered(), ["b2"]);
+    site.node("b2", "b", 2);
+    assert_eq!(site.offered(), ["a1"]);
+    site.ready("b2", false);
+    assert!(site.offered().is_empty(), "it is not proven any more");
+    site.ready("b2", true);
+    // What was begun goes on.
+    site.offer("a", 0, "a1");
+    site.node("b2", "b", 1);
+    let plans = site.plans();
+    assert!(plans[&"a".into()].writes.is_empty(), "{:?}", plans[&"a".into()].writes);
+}
+
+#[test]
+fn who_is_down_and_uses_up_the_fleets_limit_waits_for_no_pool() {
+    let mut site = Site::new(json!(1), &["a1", "a2"], &["b1"]);
+    site.pool("a", 2, &["b"]);
+    site.ready("a2", false);
+    assert_eq!(site.offered(), ["a2"], "b1 cannot go before a2 is back");
+    site.fleet(Value::Null);
+    assert_eq!(site.offered(), ["b1"]);
+}
+
+#[test]
+fn an_order_that_makes_no_sense_is_named_and_offers_nothing() {
+    let mut site = Site::new(Value::Null, &["a1"], &["b1"]);
+    site.pool("a", 1, &["c", "b"]);
+    let (reason, message) = site.order("a").unwrap();
+    assert_eq!(
+        (reason, message.contains("names c,")),
+        ("UnknownPool", true),
+        "{message}"
+    );
+    assert_eq!(site.offered(), ["b1"]);
+    site.pool("a", 1, &["b"]);
+    site.pool("b", 1, &["c"]);
+    site.pool("c", 0, &["a"]);
+    for (pool, circle) in [("a", "a after b after c after a"), ("c", "c after a after b after c")] {
+        let (reason, message) = site.order(pool).unwrap();
+        assert_eq!((reason, message.contains(circle)), ("OrderCycle", true), "{message}");
+    }
+    assert!(site.offered().is_empty());
+    site.pool("c", 0, &["c"]);
+    assert_eq!(site.order("c").unwrap().0, "OrderCycle");
+    assert_eq!(
+        site.order("b"),
+        None,
+        "who waits for a pool without nodes has nobody to wait for"
+    );
+}
