@@ -198,7 +198,8 @@ pub enum WaveState {
     Done,
 }
 
-/// Medians of what the members measured, in seconds; known once three members have.
+/// Medians of what the members measured, in seconds; known once three members have. Once three have with the image that
+/// they should run, what others measured before has no say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use berth_api::berth::{Berth, lease};
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::membership::Membership;
-use berth_api::pool::{BootcNodePool, DEFAULT_REBOOT_TIMEOUT};
+use berth_api::pool::BootcNodePool;
 use berth_api::{NodeUid, PoolName};
 use berth_core::controller::facts::{self, Pool, Shared};
 use berth_core::controller::gates::Gates;
@@ -253,10 +253,7 @@ impl Reconciler {
         written: &BTreeMap<String, Lease>,
     ) -> Result<Option<Lease>, CallError> {
         let api = self.kube.leases();
-        let timeout = pool
-            .object
-            .as_ref()
-            .map_or(DEFAULT_REBOOT_TIMEOUT, |o| o.spec.reboot_timeout());
+        let timeout = pool.reboot_timeout();
         let now = Timestamp::now();
         let read = |name: &str| {
             let read = || berths.named(name).map(|l| &l.lease);

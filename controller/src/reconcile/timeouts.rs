@@ -7,6 +7,7 @@ use berth_api::condition::{Verdict, node as types};
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_api::{NodeUid, keys};
+use berth_core::controller::facts::Pool;
 use berth_core::controller::overdue::{Holder, Timeouts};
 use berth_core::controller::view::{LeaseView, NodeView};
 
@@ -98,10 +99,8 @@ impl Reconciler {
 
     fn timeouts_of(&self, seen: &Seen, lease: &LeaseView) -> Timeouts {
         let pool = seen.pools.iter().find(|pool| pool.name == lease.pool);
-        let spec = pool.and_then(|pool| pool.object.as_ref()).map(|object| &object.spec);
-        let reboot = spec.map_or(DEFAULT_REBOOT_TIMEOUT, |spec| spec.reboot_timeout());
         Timeouts {
-            reboot,
+            reboot: pool.map_or(DEFAULT_REBOOT_TIMEOUT, Pool::reboot_timeout),
             silence: self.settings.agent_silence,
         }
     }

@@ -4,7 +4,7 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, DigestFailures};
+use berth_api::pool::{BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, DigestFailures};
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
 use jiff::Timestamp;
@@ -119,7 +119,7 @@ impl Pool {
     }
 
     /// Time after which a reboot counts as failed.
-    fn reboot_timeout(&self) -> Duration {
+    pub fn reboot_timeout(&self) -> Duration {
         let object = self.object.as_ref();
         object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())
     }
@@ -130,18 +130,18 @@ impl Pool {
         object.map_or(Duration::MAX, |object| object.spec.drain().timeout())
     }
 
-    /// Expected length of a drain and a reboot of a node that measured these. One slow turn must not shut it out of its
-    /// windows for ever: it may need what the pool needs, and no more than the pool's timeouts.
+    /// Expected length of a drain and a reboot of a node that measured these: what its pool has measured, and before that what
+    /// the node itself did, once, with another image. One slow turn must not shut it out of its windows for ever, so that
+    /// counts no more than the pool's timeouts.
     fn estimate_of(&self, report: &Report) -> Estimate {
-        let expected = self.estimate();
-        let capped = |own: Option<Duration>, expected: Duration| match (own, expected) {
-            (Some(own), Duration::ZERO) => own,
-            (Some(own), expected) => own.min(expected),
-            (None, expected) => expected,
+        let either = |expected: Duration, own: Option<Duration>, timeout: Duration| match expected {
+            Duration::ZERO => own.unwrap_or_default().min(timeout),
+            expected => expected,
         };
+        let expected = self.estimate();
         Estimate {
-            drain: capped(report.drain, expected.drain).min(self.drain_timeout().max(expected.drain)),
-            reboot: capped(report.reboot, expected.reboot).min(self.reboot_timeout()),
+            drain: either(expected.drain, report.drain, self.drain_timeout()),
+            reboot: either(expected.reboot, report.reboot, self.reboot_timeout()),
         }
     }
 
@@ -216,19 +216,20 @@ fn progress_interval(staging: usize) -> Duration {
 
 /// Terms of each pool for its members. `resolving`: the pools whose first resolution is under way.
 pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
-    let members = |pool: &Pool| membership.members(&pool.name).len();
-    let staging = pools
-        .iter()
-        .filter_map(|pool| Some(pool.object.as_ref()?.spec.max_staging(members(pool)).min(members(pool))));
-    let least = progress_interval(staging.sum());
-    let one = |pool: &Pool| {
+    let asked = pools.iter().filter_map(|pool| {
+        let members = membership.members(&pool.name).len();
         let spec = &pool.object.as_ref()?.spec;
-        let members = members(pool);
-        Some(Terms {
+        Some((pool, spec, members, spec.max_staging(members)))
+    });
+    let asked: Vec<_> = asked.collect();
+    let staging = asked.iter().map(|(_, _, members, most)| most.min(members));
+    let least = progress_interval(staging.sum());
+    let one = |(pool, spec, _, max_staging): (&Pool, &BootcNodePoolSpec, usize, usize)| {
+        let terms = Terms {
             target: pool.target().cloned(),
             unresolved: pool.unresolved(),
             resolving: resolving.contains(&pool.name),
-            max_staging: spec.max_staging(members),
+            max_staging,
             drain: spec.drain(),
             retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
             reboot_timeout: spec.reboot_timeout(),
@@ -236,12 +237,10 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
                 Duration::ZERO => Duration::ZERO,
                 asked => asked.max(least),
             },
-        })
+        };
+        (pool.name.clone(), terms)
     };
-    pools
-        .iter()
-        .filter_map(|pool| Some((pool.name.clone(), one(pool)?)))
-        .collect()
+    asked.into_iter().map(one).collect()
 }
 
 /// Nodes that have something to do with berths.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::controller::gates::Gates;
 use crate::controller::overdue::knows_better;
 use crate::controller::plan::{MAX_NAMED, Plan};
-use crate::controller::view::{BootcNodeView, NodeView};
+use crate::controller::view::{BootcNodeView, NodeView, Report};
 use berth_api::membership::Conflict;
 
 mod conditions;
@@ -114,7 +114,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
             true => facts.plan.waves.clone(),
             false => vec![],
         },
-        phase_durations: durations(facts),
+        phase_durations: durations(facts, &doing),
         target,
         conditions,
     }
@@ -212,22 +212,21 @@ fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
 /// Number of measurements that a median is made of at least: one slow reboot tells nothing of the next one.
 const MEASUREMENTS: usize = 3;
 
-/// Medians of what the members measured. A node that was repaired for a day has not rebooted for a day.
-fn durations(facts: &Facts<'_>) -> PhaseDurations {
-    let reports = || {
-        facts
-            .members
-            .iter()
-            .filter_map(|m| m.host.and_then(BootcNodeView::report))
+/// Medians of what the members measured with the image that they should run. As long as too few have, what others measured
+/// with another image stands in; after that it has no say any more. A node that was repaired for a day has not rebooted for
+/// a day.
+fn durations(facts: &Facts<'_>, doing: &BTreeMap<&NodeName, Doing>) -> PhaseDurations {
+    let lately = |took: &dyn Fn(&Report) -> Option<Duration>| {
+        let of = |updated_only: bool| {
+            let is_updated = |m: &&MemberView<'_>| doing.get(&m.node.name) == Some(&Doing::Updated);
+            let members = facts.members.iter().filter(|m| !updated_only || is_updated(m));
+            median(members.filter_map(|m| took(m.host?.report()?)).collect())
+        };
+        of(true).or_else(|| of(false))
     };
     PhaseDurations {
-        drain_seconds: median(reports().filter_map(|r| r.drain).collect()),
-        reboot_seconds: median(
-            reports()
-                .filter_map(|r| r.reboot)
-                .map(|took| took.min(facts.reboot_timeout))
-                .collect(),
-        ),
+        drain_seconds: lately(&|report| report.drain),
+        reboot_seconds: lately(&|report| Some(report.reboot?.min(facts.reboot_timeout))),
     }
 }
 

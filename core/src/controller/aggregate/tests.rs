@@ -124,6 +124,27 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
 }
 
 #[test]
+fn what_was_measured_with_another_image_loses_its_say() {
+    let measured = |updated: &[u64], others: &[u64]| {
+        let report = |image: u8, minutes: &u64| Report {
+            reboot: Some(Duration::from_secs(minutes * 60)),
+            drain: Some(Duration::from_secs(*minutes)),
+            ..booted(image)
+        };
+        let reports = updated.iter().map(|m| report(2, m));
+        let reports: Vec<_> = reports.chain(others.iter().map(|m| report(1, m))).collect();
+        let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7"];
+        let members = names.iter().zip(reports).map(|(name, report)| up(name, report));
+        let durations = case(members.collect()).status().phase_durations;
+        (durations.reboot_seconds, durations.drain_seconds)
+    };
+    assert_eq!(measured(&[], &[9, 9, 9]), (Some(540), Some(9)), "better than nothing");
+    assert_eq!(measured(&[2, 2], &[9, 9, 9]), (Some(540), Some(9)));
+    assert_eq!(measured(&[2, 3, 2], &[9, 9, 9, 9]), (Some(120), Some(2)));
+    assert_eq!(measured(&[9, 8, 9], &[1, 1, 1, 1]), (Some(540), Some(9)));
+}
+
+#[test]
 fn one_slow_reboot_is_no_measure_of_the_next() {
     let measured = |minutes: &[u64]| {
         let reboot = |m: &u64| Report {
