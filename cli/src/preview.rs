@@ -21,8 +21,12 @@ use serde::Serialize;
 use crate::Snapshot;
 use crate::members::{Member, Roster};
 use crate::nodes::{silence, versions};
-use crate::text::{after_text, clean, columns, cut, short, until};
+use crate::text::{clean, short, until};
 use crate::world::Room;
+
+mod table;
+
+pub use table::render_preview;
 
 /// Number of nodes that a line names.
 const NAMED: usize = 3;
@@ -446,62 +450,4 @@ fn state(status: &BootcNodeStatus, wanted: Option<&Digest>) -> String {
         },
         _ => "not staged yet".to_owned(),
     }
-}
-
-/// The preview as text. No line is longer than `width`, unless that is 0.
-pub fn render_preview(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
-    let mut out = String::new();
-    for note in &snapshot.notes {
-        out += &(cut(&format!("! {}", clean(note)), width) + "\n");
-    }
-    let previews = previews(snapshot, now);
-    if previews.is_empty() {
-        out += "There are no pools: nothing is asked of any node. Create a BootcNodePool to begin.\n";
-    }
-    for (i, preview) in previews.iter().enumerate() {
-        if i > 0 {
-            out.push('\n');
-        }
-        out += &text(preview, width);
-    }
-    out
-}
-
-fn text(preview: &PoolPreview, width: usize) -> String {
-    let target = preview
-        .target
-        .as_ref()
-        .map_or_else(String::new, |target| format!(" = {target}"));
-    let mut lines = vec![format!("Pool {}  {}{target}", preview.name, preview.image)];
-    let going = preview.members - preview.up_to_date;
-    let of_fleet = preview
-        .fleet_limit
-        .map_or_else(String::new, |limit| format!(" and {limit} of all pools"));
-    lines.push(format!(
-        "  {} nodes, {} up to date, {going} would go, at most {} at a time{of_fleet}, {} free now",
-        preview.members, preview.up_to_date, preview.capacity, preview.free
-    ));
-    lines.extend(after_text(&preview.after).map(|text| format!("  {text}")));
-    lines.extend(preview.blocks.iter().map(|block| format!("  ! {block}")));
-    lines.extend(preview.notes.iter().map(|note| format!("  Note: {note}")));
-    let mut out: String = lines.iter().map(|line| cut(line, width) + "\n").collect();
-    if !preview.nodes.is_empty() {
-        let rows: Vec<Vec<String>> = preview
-            .nodes
-            .iter()
-            .map(|n| {
-                let wave = n.wave.clone().unwrap_or_default();
-                vec![
-                    n.name.clone(),
-                    wave,
-                    n.from.clone(),
-                    n.to.clone(),
-                    n.state.clone(),
-                    n.blocks.join("; "),
-                ]
-            })
-            .collect();
-        out += &columns(&["NAME", "WAVE", "FROM", "TO", "STATE", "BLOCKED BY"], &rows, width);
-    }
-    out
 }
