@@ -193,6 +193,7 @@ fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
         nodes: Arc::new(snapshot.nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
         leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
         fleet: fleet.map(|o| entry(&o.clone(), FleetView::of(DeserializeGuard(Ok(o)))).1),
+        stale: BTreeSet::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A pass starts only when every watch has listed its objects once; before that, absence means nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -142,19 +142,27 @@ struct Tables {
 }
 
 impl Tables {
+    /// Each kind, whether its first list has arrived, and whether what is known of it may have been overtaken.
+    fn kinds(&self, now: Moment) -> [(&'static str, bool, bool); 5] {
+        [
+            ("BootcNodePools", self.pools.ready, self.pools.is_stale(now)),
+            ("BootcNodes", self.hosts.ready, self.hosts.is_stale(now)),
+            ("Nodes", self.nodes.ready, self.nodes.is_stale(now)),
+            ("Leases", self.leases.ready, self.leases.is_stale(now)),
+            ("BootcFleets", self.fleets.ready, self.fleets.is_stale(now)),
+        ]
+    }
+
     /// The kinds of which what is known may have been overtaken.
-    fn stale(&self, now: Moment) -> Vec<&'static str> {
-        let kinds = [
-            ("BootcNodePools", self.pools.is_stale(now)),
-            ("BootcNodes", self.hosts.is_stale(now)),
-            ("Nodes", self.nodes.is_stale(now)),
-            ("Leases", self.leases.is_stale(now)),
-            ("BootcFleets", self.fleets.is_stale(now)),
-        ];
-        kinds
-            .into_iter()
-            .filter_map(|(kind, stale)| stale.then_some(kind))
-            .collect()
+    fn stale(&self, now: Moment) -> BTreeSet<&'static str> {
+        let kinds = self.kinds(now).into_iter();
+        kinds.filter_map(|(kind, _, stale)| stale.then_some(kind)).collect()
+    }
+
+    /// The kinds whose first list has not arrived yet.
+    fn missing(&self) -> BTreeSet<&'static str> {
+        let kinds = self.kinds(time::now()).into_iter();
+        kinds.filter_map(|(kind, ready, _)| (!ready).then_some(kind)).collect()
     }
 }
 
@@ -312,43 +320,32 @@ impl Store {
     }
 
     /// The kinds whose first list has not arrived yet.
-    pub fn missing(&self) -> Vec<&'static str> {
-        let tables = self.lock();
-        [
-            ("BootcNodePools", tables.pools.ready),
-            ("BootcNodes", tables.hosts.ready),
-            ("Nodes", tables.nodes.ready),
-            ("Leases", tables.leases.ready),
-            ("BootcFleets", tables.fleets.ready),
-        ]
-        .into_iter()
-        .filter_map(|(kind, ready)| (!ready).then_some(kind))
-        .collect()
+    pub fn missing(&self) -> BTreeSet<&'static str> {
+        self.lock().missing()
     }
 
     /// The kinds of which what is known may have been overtaken: their watch is being set up again, is silent, or went on
     /// a moment ago.
-    pub fn stale(&self) -> Vec<&'static str> {
+    pub fn stale(&self) -> BTreeSet<&'static str> {
         self.lock().stale(time::now())
     }
 
-    /// Takes a snapshot, once every watch has listed its objects, with the kinds in it that may have been overtaken. All
-    /// changes then count as looked at.
-    pub fn snapshot(&self) -> Option<(Snapshot, Vec<&'static str>)> {
+    /// Takes a snapshot, once every watch has listed its objects. All changes then count as looked at.
+    pub fn snapshot(&self) -> Option<Snapshot> {
         // First, so that what changes meanwhile is looked at again.
         self.news.clear();
-        if !self.missing().is_empty() {
+        let tables = self.lock();
+        if !tables.missing().is_empty() {
             return None;
         }
-        let tables = self.lock();
-        let snapshot = Snapshot {
+        Some(Snapshot {
             pools: tables.pools.current.clone(),
             hosts: tables.hosts.current.clone(),
             nodes: tables.nodes.current.clone(),
             leases: tables.leases.current.clone(),
             fleet: tables.fleets.current.get(fleet::NAME).cloned(),
-        };
-        Some((snapshot, tables.stale(time::now())))
+            stale: tables.stale(time::now()),
+        })
     }
 }
 

@@ -101,7 +101,7 @@ impl Reconciler {
     /// All pools, when a watch is being set up again or is silent, or was so when the snapshot was taken.
     pub(super) fn outdated(&self, seen: &Seen) -> BTreeSet<PoolName> {
         let mut stale = self.store.stale();
-        stale.extend(&seen.stale);
+        stale.extend(&seen.snapshot.stale);
         if stale.is_empty() {
             return BTreeSet::new();
         }

@@ -19,11 +19,7 @@ use crate::leader::Lost;
 use crate::time;
 
 impl Reconciler {
-    pub(super) async fn dereference(
-        &mut self,
-        snapshot: Snapshot,
-        stale: Vec<&'static str>,
-    ) -> Result<(Seen, Berths), Lost> {
+    pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<(Seen, Berths), Lost> {
         let now = time::now();
         let berths = Berths::watched(&snapshot);
         warn_unreadable(&snapshot);
@@ -37,7 +33,6 @@ impl Reconciler {
         let heard = lately.map(|(name, _)| NodeName::from(name.as_str())).collect();
         let seen = Seen {
             snapshot,
-            stale,
             pools,
             heard,
             confirmed_gone,

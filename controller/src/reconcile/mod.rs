@@ -89,7 +89,7 @@ impl Reconciler {
         loop {
             self.rest(rested).await;
             self.kube.beat();
-            let Some((snapshot, stale)) = self.store.snapshot() else {
+            let Some(snapshot) = self.store.snapshot() else {
                 if !quiet {
                     tracing::info!(missing = ?self.store.missing(), "waiting for the first lists");
                 }
@@ -97,7 +97,7 @@ impl Reconciler {
                 continue;
             };
             let began = time::now();
-            if let Err(lost) = self.pass(snapshot, stale).await {
+            if let Err(lost) = self.pass(snapshot).await {
                 return lost;
             }
             rested = time::now() + time::now().since(began).clamp(LEAST_REST, REST);
@@ -120,9 +120,9 @@ impl Reconciler {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    async fn pass(&mut self, snapshot: Snapshot, stale: Vec<&'static str>) -> Result<(), Lost> {
+    async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Lost> {
         self.due = None;
-        let (seen, berths) = self.dereference(snapshot, stale).await?;
+        let (seen, berths) = self.dereference(snapshot).await?;
         let membership = self.membership(&seen);
         self.fleet(&seen).await?;
         let touched = self.finalizers(&seen).await?;

@@ -20,8 +20,6 @@ use crate::resolve::Resolution;
 pub(super) struct Seen {
     /// What the watches know.
     pub(super) snapshot: Snapshot,
-    /// The kinds in it that may have been overtaken when it was taken.
-    pub(super) stale: Vec<&'static str>,
     /// The pools that can be read, and those that only their berths still name.
     pub(super) pools: Vec<Pool>,
     /// Nodes whose agent has been heard of lately.

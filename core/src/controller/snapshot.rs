@@ -1,6 +1,6 @@
 //! The controller's knowledge of the cluster at one moment: projections of the watched objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::fleet::BootcFleetSpec;
@@ -46,6 +46,8 @@ pub struct Snapshot {
     pub leases: Arc<Objects<LeaseView>>,
     /// The BootcFleet that counts, when there is one.
     pub fleet: Option<Entry<FleetView>>,
+    /// The kinds that may have been overtaken when it was taken.
+    pub stale: BTreeSet<&'static str>,
 }
 
 impl Snapshot {
