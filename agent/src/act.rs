@@ -121,7 +121,7 @@ impl Agent {
                 &format!("bootc {v} is too old; 1.12.1 or newer is needed"),
             ),
             BootcVersion::Failed(message) => unusable("BootcFailed", &message),
-            BootcVersion::Version(version) => {
+            BootcVersion::Version { version, .. } => {
                 self.bootc_version = Some(version);
                 match self.host.status().await {
                     Ok(status) => os(status),

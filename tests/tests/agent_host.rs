@@ -1,6 +1,6 @@
 //! The agent's host side against a simulated host: its bus, its bootc, its faults. The agent's loop is not here.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_agent::host::clock::Clock;
@@ -82,7 +82,11 @@ async fn pull_ends(host: &Host) -> Result<Option<PullState>> {
 async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     let world = World::new().await?;
     let host = world.agent().await?;
-    assert_eq!(host.bootc_version().await?, BootcVersion::Version("1.16.9".to_owned()));
+    let version = BootcVersion::Version {
+        version: "1.16.9".to_owned(),
+        download_only: false,
+    };
+    assert_eq!(host.bootc_version().await?, version);
     let before = status(&host).await?;
     assert_eq!(before.booted.digest.as_ref(), Some(&world.v1));
     assert!(before.staged.is_none() && host.find_pull(None).await?.is_none());
@@ -116,6 +120,60 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     );
     let error = host.unlock().await.err().context("unlocked nothing")?;
     assert!(error.to_string().contains("No staged deployment"), "{error}");
+    Ok(())
+}
+
+/// The image must be locked while bootc still pulls what is bound to it: any reboot meanwhile would apply it.
+#[tokio::test]
+async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
+    for version in ["1.16.9", "1.17.0"] {
+        let world = World::new().await?;
+        world.sim.settings(|s| {
+            s.bootc_version = version.to_owned();
+            s.after_staging = Duration::from_secs(2);
+        });
+        let host = world.agent().await?;
+        host.bootc_version().await?;
+        host.start_pull(&image(&world.v2)).await?;
+        let began = Instant::now();
+        while !world.sim.facts().locked {
+            ensure!(began.elapsed() < Duration::from_secs(10), "nothing is locked");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let armed = world.sim.armed_times();
+        let state = host.find_pull(None).await?.map(|pull| pull.state);
+        assert_eq!(state, Some(PullState::Running), "{version}");
+        println!("bootc {version}: staged and not locked for {armed:?}, of a pull that goes on for 2 s after staging");
+        match version {
+            "1.17.0" => ensure!(armed.is_empty(), "{armed:?}"),
+            _ => ensure!(armed.iter().all(|t| *t < Duration::from_millis(500)), "{armed:?}"),
+        }
+        assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+        host.forget_pull(&world.v2).await?;
+        ensure!(status(&host).await?.staged.is_some_and(|s| s.locked), "{version}");
+        host.unlock().await?;
+        ensure!(
+            !world.sim.facts().locked,
+            "{version}: nothing of the early lock is left"
+        );
+    }
+    Ok(())
+}
+
+/// A switch to what is staged already changes no lock, with `--download-only` as without.
+#[tokio::test]
+async fn what_somebody_staged_unlocked_meanwhile_is_locked() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.bootc_version = "1.17.0".to_owned());
+    let host = world.agent().await?;
+    host.bootc_version().await?;
+    let image = image(&world.v2);
+    world
+        .sim
+        .stage_behind_the_agent(&image.reference, &world.v2.to_string());
+    host.start_pull(&image).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert!(world.sim.facts().locked);
     Ok(())
 }
 
@@ -238,10 +296,8 @@ async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Resul
         berth_agent::host::failure::classify(&message).reason.as_str(),
         "LockFailed"
     );
-    assert!(
-        !world.sim.facts().locked && world.sim.facts().staged.is_some(),
-        "armed: the agent must see that"
-    );
+    let staged = status(&host).await?.staged.context("nothing staged")?;
+    assert!(!staged.locked, "armed, as far as bootc says: the agent must see that");
     Ok(())
 }
 

@@ -76,7 +76,7 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     let host = agent(&real).await?;
     let boot = real.boot().context("down")?;
     assert_eq!(host.boot_id()?.as_str(), boot.boot_id);
-    assert!(matches!(host.bootc_version().await?, BootcVersion::Version(_)));
+    assert!(matches!(host.bootc_version().await?, BootcVersion::Version { .. }));
     assert_eq!(status(&host).await?.booted.digest, Some(v1.digest.parse()?));
     assert!(host.inhibitors().await?.is_empty() && host.rivals().await?.is_empty());
     assert!(!host.shutting_down().await? && !host.finalization_failed().await?);
@@ -112,6 +112,54 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     assert_eq!(status(&host).await?.booted.digest, Some(image.digest));
     assert!(host.find_pull(None).await?.is_none());
     passed("rebooted");
+    Ok(())
+}
+
+/// Reads on the host for how long what is staged stays unlocked, in microseconds.
+const WINDOW: &str = "S=/run/ostree/staged-deployment; until [ -e $S ]; do :; done; a=$(date +%s%N); \
+                      until [ -e $S-locked ]; do :; done; echo $(( ($(date +%s%N) - a) / 1000 ))";
+
+/// bootc keeps the lock on the sysroot while it pulls what is bound to an image that it has staged. A reboot in this time
+/// applies nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_staged_is_locked_while_bootc_goes_on() -> Result<()> {
+    const BOUND: &str = "bound.test:5999/app:1";
+    if let Some(reason) = berth_tests::hosts::real::unavailable() {
+        eprintln!("{reason}");
+        return Ok(());
+    }
+    let images = tokio::task::spawn_blocking(|| OsImages::ensure(None)).await??;
+    let v1 = images.version(&OsVersion::new("1.0.0"))?;
+    let v2 = images.version(&OsVersion::new("2.0.0").bound_to(BOUND))?;
+    let hosts = RealHosts::new(images, HostLog::default()).await?;
+    let registry = Registry::start(hosts.gateway().into()).await?;
+    for version in [&v1, &v2] {
+        version.push(&registry.host(), "os", &version.version)?;
+    }
+    let real = hosts.add(HostOptions::new("host1", &v1, &registry.host())).await?;
+    real.start().await?;
+    // A registry that takes connections, and says nothing.
+    let silent = TcpListener::bind((hosts.gateway(), 5999)).await?;
+    let names = format!("127.0.0.1 localhost\n{} bound.test\n", hosts.gateway());
+    real.write("/etc/hosts", &names).await?;
+
+    let host = agent(&real).await?;
+    host.bootc_version().await?;
+    let image = desired(&v2, &registry)?;
+    let measure = ["timeout", "60", "bash", "-c", WINDOW];
+    let (window, started) = tokio::join!(real.exec(&measure), host.start_pull(&image));
+    started?;
+    let window = Duration::from_micros(window?.trim().parse()?);
+    let waits = tokio::time::timeout(Duration::from_secs(30), silent.accept()).await;
+    let _connection = waits.context("nobody asked for the bound image")??;
+    let state = host.find_pull(None).await?.map(|pull| pull.state);
+    assert_eq!(state, Some(PullState::Running), "bootc goes on");
+    eprintln!("staged and not locked for {window:?}, while bootc goes on for seconds");
+    ensure!(window < Duration::from_secs(1), "{window:?}");
+    let before = real.boot().context("down")?;
+    real.reboot_now().await?;
+    let boot = real.wait_boot(Some(&before.boot_id), Duration::from_secs(120)).await?;
+    assert_eq!(boot.version, "1.0.0", "a reboot beside it applies nothing");
     Ok(())
 }
 

@@ -192,6 +192,56 @@ async fn staged_locked_unlocked_booted_rolled_back() {
     assert_eq!(boots, ["1.0.0", "1.0.0", "2.0.0", "1.0.0"]);
 }
 
+/// The two locks that do not wait for bootc's end: the file that ostree heeds, and that of the next release of bootc itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_locked_without_waiting_for_bootc() {
+    if skipped() {
+        return;
+    }
+    let rig = Rig::new().await.unwrap();
+    let (first, second) = (rig.digest(1).to_owned(), rig.digest(2).to_owned());
+    let reference = rig.reference(2);
+    let link = [
+        "ln",
+        "/run/ostree/staged-deployment",
+        "/run/ostree/staged-deployment-locked",
+    ];
+    assert_ne!(rig.refused(&link).await.unwrap().0, 0, "nothing is staged");
+    rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
+    rig.host.exec(&link).await.unwrap();
+    rig.reboot().await.unwrap();
+    assert_eq!(rig.host.boot().unwrap().digest, first, "the file locks");
+
+    // Locked twice, unlocked once.
+    rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
+    rig.host.exec(&link).await.unwrap();
+    rig.host.exec(&["ostree", "admin", "lock-finalization"]).await.unwrap();
+    rig.host.exec(&["bootc", "upgrade", "--from-downloaded"]).await.unwrap();
+    assert_ne!(rig.refused(&["test", "-e", link[2]]).await.unwrap().0, 0);
+    rig.reboot().await.unwrap();
+    assert_eq!(rig.host.boot().unwrap().digest, second);
+
+    // A real bootc is of one release, and is not told to be of another one.
+    if std::env::var_os("BERTH_TEST_BOOTC").is_some() {
+        return;
+    }
+    let reference = rig.reference(3);
+    rig.host.write("/etc/standin-bootc-next", "").await.unwrap();
+    let help = rig.host.exec(&["bootc", "switch", "--help"]).await.unwrap();
+    assert!(help.contains("--download-only"), "{help}");
+    let switch = ["bootc", "switch", "--download-only", &reference];
+    rig.host.exec(&switch).await.unwrap();
+    assert_eq!(rig.status().await.unwrap()["status"]["staged"]["downloadOnly"], true);
+    rig.reboot().await.unwrap();
+    assert_eq!(rig.host.boot().unwrap().digest, second);
+
+    // What is staged unlocked stays so.
+    rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
+    let words = rig.host.exec(&switch).await.unwrap();
+    assert_eq!(words.trim(), "Image specification is unchanged.");
+    assert_eq!(rig.status().await.unwrap()["status"]["staged"]["downloadOnly"], false);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_pull_goes_on_where_it_was() {
     if skipped() {

@@ -31,7 +31,12 @@ pub enum BootcVersion {
     /// Older than the oldest supported one.
     TooOld(String),
     /// A supported one.
-    Version(String),
+    Version {
+        /// Its version.
+        version: String,
+        /// It has `bootc switch --download-only`, by which an image is locked from the instant at which it is staged.
+        download_only: bool,
+    },
     /// The version could not be found out, for this reason.
     Failed(String),
 }
@@ -40,7 +45,7 @@ impl BootcVersion {
     /// Says whether an answer of this age, the same so many times in a row, still counts.
     pub(super) fn is_believed(&self, age: Duration, times: u32) -> bool {
         match self {
-            Self::Version(_) => true,
+            Self::Version { .. } => true,
             Self::Missing if times >= MISSING_TIMES => age < MISSING_RETRY,
             Self::Missing | Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
         }
@@ -242,6 +247,12 @@ pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     Some((bounded(version, 64), (major, minor, patch)))
 }
 
+/// Says whether the output of `bootc switch --help` has an entry for `--download-only`. bootc up to 1.16.9 has none.
+pub fn lists_download_only(help: &str) -> bool {
+    help.lines()
+        .any(|line| line.split_whitespace().next() == Some("--download-only"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,8 +380,12 @@ mod tests {
     #[test]
     fn a_host_without_bootc_is_seldom_asked_for_it() {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let good = BootcVersion::Version {
+            version: "1.16.9".into(),
+            download_only: false,
+        };
         for (version, believed) in [
-            (BootcVersion::Version("1.16.9".into()), [true, true, true]),
+            (good, [true, true, true]),
             (BootcVersion::Missing, [true, true, false]),
             (BootcVersion::TooOld("1.1".into()), [true, false, false]),
             (BootcVersion::Failed("no answer".into()), [true, false, false]),
@@ -379,6 +394,26 @@ mod tests {
             assert_eq!(found, believed, "{version:?}");
         }
         assert!(!BootcVersion::Missing.is_believed(minutes(1), 4), "it may be booting");
+    }
+
+    #[test]
+    fn finds_the_flag_in_the_help_of_switch() {
+        for (help, found) in [
+            (
+                "Options:\n      --download-only\n          Stage the image, locked\n",
+                true,
+            ),
+            ("Options:\n      --download-only    Stage the image, locked\n", true),
+            (
+                "      --from-downloaded  Apply what was staged with --download-only\n",
+                false,
+            ),
+            ("      --download-only-once\n", false),
+            ("Options:\n      --quiet\n", false),
+            ("", false),
+        ] {
+            assert_eq!(lists_download_only(help), found, "{help}");
+        }
     }
 
     #[test]

@@ -3,9 +3,8 @@
 //! Everything here is I/O at the edge and decides nothing. It only makes sure that each question has an answer in
 //! bounded time, in the host's own words.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use berth_api::node::{Deployment, DesiredImage, Progress};
@@ -17,6 +16,7 @@ use tokio::time::Instant;
 pub mod bootc;
 mod bus;
 pub mod clock;
+mod early_lock;
 pub mod failure;
 mod files;
 pub mod lock;
@@ -25,6 +25,7 @@ pub mod memory;
 mod progress;
 mod pull;
 pub mod root;
+mod tools;
 mod units;
 
 pub use bootc::{BootcStatus, BootcVersion, HostStatus};
@@ -37,24 +38,7 @@ pub use root::HostRoot;
 
 use bus::{Bus, Changes};
 use memory::MemoryFile;
-use pull::Pulls;
-use root::RUN_DIR;
-use units::{Defeat, EXIT_EXEC, Spec};
-
-/// A host tool that takes longer than this hangs.
-const TOOL_DEADLINE: Duration = Duration::from_secs(60);
-/// The short units of this agent and of one before it.
-const TOOL_UNITS: &[&str] = &[
-    "berth-version.service",
-    "berth-status.service",
-    "berth-lock.service",
-    "berth-unlock.service",
-    "berth-unstage.service",
-];
-/// The largest status that is read.
-const MAX_OUTPUT: u64 = 1 << 20;
-/// Bytes at the end of a tool's error output that are looked at.
-const STDERR_TAIL: u64 = 16 << 10;
+use pull::{Pulls, Way};
 
 /// Updaters that would stage and reboot on their own.
 const RIVALS: &[&str] = &[
@@ -105,7 +89,7 @@ impl HostError {
 #[derive(Debug)]
 pub struct Host {
     root: HostRoot,
-    bus: Bus,
+    bus: Arc<Bus>,
     pulls: Pulls,
     memory: MemoryFile,
     changes: Changes,
@@ -130,7 +114,7 @@ impl Host {
         );
         let changes = Changes::new();
         let host = Self {
-            bus: Bus::new(address, changes.clone()),
+            bus: Arc::new(Bus::new(address, changes.clone())),
             pulls: Pulls::new(root.clone(), changes.clone()),
             memory: MemoryFile::new(&root),
             root,
@@ -193,15 +177,8 @@ impl Host {
         {
             return Ok(version.clone());
         }
-        let version = match self.tool("version", &["/usr/bin/bootc", "--version"]).await {
-            Ok(text) => match bootc::parse_version(&text) {
-                Some((text, numbers)) if numbers >= bootc::FLOOR => BootcVersion::Version(text),
-                Some((text, _)) => BootcVersion::TooOld(text),
-                None => BootcVersion::Failed(format!(
-                    "bootc --version says {:?}",
-                    text.chars().take(80).collect::<String>()
-                )),
-            },
+        let version = match self.ask_version().await {
+            Ok(version) => version,
             Err(HostError::Tool(failure)) if failure.reason == Reason::BootcMissing => BootcVersion::Missing,
             Err(error @ HostError::Busy(_)) => return Err(error),
             Err(error) => BootcVersion::Failed(error.to_string()),
@@ -212,6 +189,37 @@ impl Host {
         let kept = (version.clone(), Instant::now(), times.saturating_add(1));
         *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
         Ok(version)
+    }
+
+    async fn ask_version(&self) -> Result<BootcVersion, HostError> {
+        let text = self.tool("version", &["/usr/bin/bootc", "--version"]).await?;
+        Ok(match bootc::parse_version(&text) {
+            Some((version, numbers)) if numbers >= bootc::FLOOR => {
+                let help = self.tool("help", &["/usr/bin/bootc", "switch", "--help"]).await?;
+                let download_only = bootc::lists_download_only(&help);
+                BootcVersion::Version { version, download_only }
+            }
+            Some((version, _)) => BootcVersion::TooOld(version),
+            None => BootcVersion::Failed(format!(
+                "bootc --version says {:?}",
+                text.chars().take(80).collect::<String>()
+            )),
+        })
+    }
+
+    /// Says whether the host's bootc locks what it stages from the first instant, as far as it was asked.
+    fn stages_locked(&self) -> bool {
+        let kept = self.version.lock().unwrap_or_else(|e| e.into_inner());
+        matches!(
+            &*kept,
+            Some((
+                BootcVersion::Version {
+                    download_only: true,
+                    ..
+                },
+                ..
+            ))
+        )
     }
 
     /// Asks bootc which deployments are booted, staged and left to roll back to.
@@ -252,8 +260,11 @@ impl Host {
     /// # Errors
     /// [`HostError::Busy`] while another pull runs; or systemd refused.
     pub async fn start_pull(&self, image: &DesiredImage) -> Result<(), HostError> {
-        let signed = self.signed.load(Ordering::Relaxed);
-        self.pulls.start(&self.bus, &self.boot()?, image, signed).await
+        let way = Way {
+            signed: self.signed.load(Ordering::Relaxed),
+            download_only: self.stages_locked(),
+        };
+        self.pulls.start(&self.bus, &self.boot()?, image, way).await
     }
 
     /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.
@@ -321,46 +332,6 @@ impl Host {
                 ..
             }) => Err(HostError::Busy("a pull runs".to_owned())),
             _ => Ok(()),
-        }
-    }
-
-    /// Refuses while a tool runs that a killed agent started: the next look must see what it does.
-    async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
-        let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
-        if running.is_empty() {
-            Ok(())
-        } else {
-            Err(HostError::Busy(format!("{} runs", running.join(", "))))
-        }
-    }
-
-    /// Runs a host tool to its end and answers its standard output.
-    async fn tool(&self, what: &str, command: &[&str]) -> Result<String, HostError> {
-        self.refuse_beside_another_tool().await?;
-        let (stdout, stderr) = (format!("{RUN_DIR}/{what}.out"), format!("{RUN_DIR}/{what}.err"));
-        let spec = Spec {
-            name: format!("berth-{what}.service"),
-            description: "Berth: ask or change the host's deployments",
-            command: command.iter().map(|word| (*word).to_owned()).collect(),
-            then: None,
-            deadline: TOOL_DEADLINE,
-            stdout: Some(stdout.clone()),
-            stderr: Some(stderr.clone()),
-            fd3: None,
-            background: false,
-        };
-        self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
-        match units::run(&self.bus, &spec).await {
-            Ok(None) => Ok(files::tail(&self.root.path(&stdout), MAX_OUTPUT)),
-            Ok(Some(defeat)) => Err(tool_error(
-                command,
-                &defeat,
-                &files::tail(&self.root.path(&stderr), STDERR_TAIL),
-            )),
-            Err(error) if error.is(".UnitExists") => {
-                Err(HostError::Busy(format!("{} of an earlier agent still runs", spec.name)))
-            }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -433,60 +404,5 @@ impl Host {
     /// When the file cannot be written.
     pub fn save_memory(&self, past: &Past) -> anyhow::Result<()> {
         self.memory.save(past)
-    }
-}
-
-fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
-    let program = command.first().copied().unwrap_or_default();
-    let shown = command.join(" ");
-    let said = if words.trim().is_empty() {
-        format!("{shown} failed: {} {}", defeat.result, defeat.status)
-    } else {
-        words.to_owned()
-    };
-    match (defeat.result.as_str(), defeat.status) {
-        ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", TOOL_DEADLINE.as_secs())),
-        ("exit-code", EXIT_EXEC) => {
-            let reason = if program == "/usr/bin/bootc" {
-                Reason::BootcMissing
-            } else {
-                Reason::HostToolMissing
-            };
-            HostError::Tool(Failure::new(reason, &format!("{program} cannot be executed")))
-        }
-        _ => HostError::Tool(Failure::new(
-            failure::recognise(&said).unwrap_or(Reason::HostToolFailed),
-            &said,
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failed_tool_is_told_in_its_own_words() {
-        let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
-        let failed = |result: &str, status| Defeat {
-            result: result.to_owned(),
-            status,
-        };
-        let error = tool_error(&command, &failed("exit-code", 1), "error: Cannot undeploy\n");
-        assert_eq!(
-            (error.reason(), error.to_string().as_str()),
-            ("HostToolFailed", "error: Cannot undeploy")
-        );
-        let error = tool_error(&command, &failed("exit-code", 203), "");
-        assert_eq!(error.reason(), "HostToolMissing");
-        let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), "");
-        assert_eq!(error.reason(), "BootcMissing");
-        let error = tool_error(&command, &failed("timeout", 15), "");
-        assert_eq!(error.reason(), "HostToolTimedOut");
-        assert!(
-            tool_error(&command, &failed("signal", 9), "")
-                .to_string()
-                .contains("undeploy 0 failed: signal 9")
-        );
     }
 }

@@ -1,7 +1,7 @@
 //! Progress of a running pull: bootc's JSON lines, read from a FIFO on the host.
 //!
-//! Progress is a courtesy: no decision depends on it. Without a reader a pull goes on for as long as the pipe takes its
-//! lines, so the pipe is made as large as the kernel allows.
+//! Progress is a courtesy: no decision depends on it. Who reads it knows early that the image is staged. Without a reader a
+//! pull goes on for as long as the pipe takes its lines, so the pipe is made as large as the kernel allows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +15,10 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::bus::Changes;
@@ -41,13 +43,30 @@ struct Line {
     bytes: u64,
     #[serde(default)]
     bytes_total: u64,
+    #[serde(default)]
+    subtasks: Value,
 }
 
-/// The bytes and the total of a line that tells how far the download is.
-fn parse(line: &[u8]) -> Option<(u64, u64)> {
+/// What a line tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// So many bytes of so many are here.
+    Download(u64, u64),
+    /// The image is staged. bootc has more to do: it pulls bound images, and cleans up.
+    Staged,
+}
+
+fn parse(line: &[u8]) -> Option<News> {
     let line: Line = serde_json::from_slice(line).ok()?;
-    let download = line.type_ == "ProgressBytes" && (line.task == "pulling" || line.task.is_empty());
-    download.then_some((line.bytes, line.bytes_total))
+    match (line.type_.as_str(), line.task.as_str()) {
+        ("ProgressBytes", "pulling" | "") => Some(News::Download(line.bytes, line.bytes_total)),
+        ("ProgressSteps", "staging") => {
+            let mut parts = line.subtasks.as_array()?.iter();
+            let deployed = |part: &Value| part["subtask"] == "deploying" && part["completed"] == true;
+            parts.any(deployed).then_some(News::Staged)
+        }
+        _ => None,
+    }
 }
 
 /// Cuts a stream of bytes into lines, dropping those that are too long.
@@ -124,8 +143,9 @@ pub(super) struct ProgressReader {
 }
 
 impl ProgressReader {
-    /// Makes the FIFO unless it is there, and starts to read it.
-    pub(super) fn start(path: &Path, changes: Changes) -> io::Result<Self> {
+    /// Makes the FIFO unless it is there, and starts to read it. The first line that says that the image is staged is passed
+    /// on to `staged`.
+    pub(super) fn start(path: &Path, changes: Changes, staged: oneshot::Sender<()>) -> io::Result<Self> {
         if !std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_fifo()) {
             let _ = std::fs::remove_file(path);
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -136,7 +156,7 @@ impl ProgressReader {
             tracing::debug!(%error, "the progress pipe stays small");
         }
         let meter = Arc::new(Mutex::new(Meter::default()));
-        let task = tokio::spawn(read(pipe, meter.clone(), changes));
+        let task = tokio::spawn(read(pipe, meter.clone(), changes, staged));
         Ok(Self {
             path: path.to_path_buf(),
             meter,
@@ -169,7 +189,8 @@ impl std::fmt::Debug for ProgressReader {
     }
 }
 
-async fn read(mut pipe: pipe::Receiver, meter: Arc<Mutex<Meter>>, changes: Changes) {
+async fn read(mut pipe: pipe::Receiver, meter: Arc<Mutex<Meter>>, changes: Changes, staged: oneshot::Sender<()>) {
+    let mut staged = Some(staged);
     let mut lines = Lines::default();
     let mut chunk = [0; 4096];
     let mut woken: Option<Instant> = None;
@@ -185,9 +206,16 @@ async fn read(mut pipe: pipe::Receiver, meter: Arc<Mutex<Meter>>, changes: Chang
         let now = Instant::now();
         let mut news = false;
         lines.feed(chunk.get(..length).unwrap_or_default(), |line| {
-            if let Some((bytes, total)) = parse(line) {
-                meter.lock().unwrap_or_else(|e| e.into_inner()).add(now, bytes, total);
-                news = true;
+            match parse(line) {
+                Some(News::Download(bytes, total)) => {
+                    meter.lock().unwrap_or_else(|e| e.into_inner()).add(now, bytes, total);
+                    news = true;
+                }
+                Some(News::Staged) => {
+                    // No receiver: nobody waits for it.
+                    let _ = staged.take().map(|staged| staged.send(()));
+                }
+                None => {}
             }
         });
         if news && woken.is_none_or(|last| now.duration_since(last) >= WAKE_EVERY) {
@@ -205,7 +233,18 @@ mod tests {
     #[test]
     fn reads_only_what_it_knows() {
         let known = br#"{"type":"ProgressBytes","task":"pulling","bytes":5,"bytesTotal":9,"subtasks":[{"id":"x"}]}"#;
-        assert_eq!(parse(known), Some((5, 9)));
+        assert_eq!(parse(known), Some(News::Download(5, 9)));
+        let steps = |parts: &str| format!(r#"{{"type":"ProgressSteps","task":"staging","subtasks":{parts}}}"#);
+        let staged = r#"[{"subtask":"merging","completed":true},{"subtask":"deploying","completed":true}]"#;
+        assert_eq!(parse(steps(staged).as_bytes()), Some(News::Staged));
+        for early in [
+            r#"[{"subtask":"merging","completed":true},{"subtask":"deploying","completed":false}]"#,
+            r#"[{"subtask":"deploying","completed":"yes"},7]"#,
+            "[]",
+            "true",
+        ] {
+            assert_eq!(parse(steps(early).as_bytes()), None, "{early}");
+        }
         for other in [
             r#"{"type":"Start","version":"0.1.0"}"#,
             r#"{"type":"ProgressSteps","task":"staging","steps":3}"#,

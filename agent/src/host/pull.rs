@@ -5,6 +5,7 @@
 //! forgotten on purpose, so that a crash between the end and the report loses nothing.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use berth_api::image_ref::{ImageRef, ImageRefError};
 use berth_api::node::{DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::bus::{Bus, BusError, Changes, PULL_UNIT_PREFIX};
@@ -19,7 +22,7 @@ use super::failure::{self, Failure, Reason};
 use super::progress::ProgressReader;
 use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, Defeat, EXIT_EXEC, Spec, State};
-use super::{HostError, files};
+use super::{HostError, early_lock, files};
 
 /// A pull that takes longer than this is stopped.
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
@@ -63,6 +66,18 @@ struct Record {
     /// systemd has accepted the unit.
     #[serde(default)]
     started: bool,
+    /// bootc itself locks what it stages.
+    #[serde(default)]
+    download_only: bool,
+}
+
+/// The way in which bootc is to pull.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Way {
+    /// Under an enforced signature policy.
+    pub(super) signed: bool,
+    /// Locked from the instant at which the image is staged.
+    pub(super) download_only: bool,
 }
 
 /// The pulls of one host.
@@ -70,9 +85,17 @@ struct Record {
 pub(super) struct Pulls {
     root: HostRoot,
     changes: Changes,
-    reader: std::sync::Mutex<Option<ProgressReader>>,
+    reading: std::sync::Mutex<Option<Reading>>,
     /// The host's bootc has refused the flag for progress: pulls go without it from now on.
     without_progress: AtomicBool,
+}
+
+/// A pull whose progress is read.
+#[derive(Debug)]
+struct Reading {
+    progress: ProgressReader,
+    /// Locks what the pull stages, once it has.
+    early_lock: Option<JoinHandle<()>>,
 }
 
 fn unit_name(digest: &Digest) -> String {
@@ -88,7 +111,7 @@ impl Pulls {
         Self {
             root,
             changes,
-            reader: std::sync::Mutex::new(None),
+            reading: std::sync::Mutex::new(None),
             without_progress: AtomicBool::new(false),
         }
     }
@@ -119,7 +142,7 @@ impl Pulls {
     /// the unit of the desired digest.
     pub(super) async fn find(
         &self,
-        bus: &Bus,
+        bus: &Arc<Bus>,
         boot_id: &BootId,
         desired: Option<&Digest>,
     ) -> Result<Option<Pull>, HostError> {
@@ -130,7 +153,8 @@ impl Pulls {
         let unit = unit_name(digest);
         let state = match units::state(bus, &unit).await? {
             State::Running => {
-                self.read_progress(digest);
+                let is_armed_first = record.as_ref().is_some_and(|r| !r.download_only);
+                self.read_progress(digest, is_armed_first.then_some(bus));
                 PullState::Running
             }
             State::Failed => {
@@ -147,7 +171,7 @@ impl Pulls {
             State::Gone | State::Ended => return Ok(None),
         };
         if state != PullState::Running {
-            self.stop_reading();
+            self.stop_reading().await;
         }
         Ok(Some(Pull {
             digest: digest.clone(),
@@ -161,7 +185,7 @@ impl Pulls {
         if units::state(bus, &unit).await? == State::Failed {
             units::reset(bus, &unit).await?;
         }
-        self.stop_reading();
+        self.stop_reading().await;
         match std::fs::remove_file(self.record_path()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(HostError::Io(error.to_string())),
             _ => Ok(()),
@@ -171,10 +195,10 @@ impl Pulls {
     /// Starts to pull and stage an image. One that is being pulled already is adopted.
     pub(super) async fn start(
         &self,
-        bus: &Bus,
+        bus: &Arc<Bus>,
         boot_id: &BootId,
         image: &DesiredImage,
-        signed: bool,
+        way: Way,
     ) -> Result<(), HostError> {
         let target = target(image)?;
         if let Some(pull) = self.find(bus, boot_id, Some(&image.digest)).await? {
@@ -184,7 +208,7 @@ impl Pulls {
                 _ => self.forget(bus, &pull.digest).await?,
             }
         }
-        self.stop_reading();
+        self.stop_reading().await;
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         self.sweep_fifos();
         let mut record = Record {
@@ -192,14 +216,16 @@ impl Pulls {
             reference: image.reference.clone(),
             boot_id: boot_id.as_str().to_owned(),
             started: false,
+            download_only: way.download_only,
         };
         self.write(&record)?;
-        let progress = !self.without_progress.load(Ordering::Relaxed) && self.read_progress(&image.digest);
-        let started = match units::start(bus, &spec(&image.digest, &target, signed, progress)).await {
+        let early = (!way.download_only).then_some(bus);
+        let progress = !self.without_progress.load(Ordering::Relaxed) && self.read_progress(&image.digest, early);
+        let started = match units::start(bus, &spec(&image.digest, &target, way, progress)).await {
             // systemd before 253 knows no `OpenFile`.
             Err(error) if progress && is_unknown_property(&error) => {
-                self.stop_reading();
-                units::start(bus, &spec(&image.digest, &target, signed, false)).await
+                self.stop_reading().await;
+                units::start(bus, &spec(&image.digest, &target, way, false)).await
             }
             started => started,
         };
@@ -227,23 +253,32 @@ impl Pulls {
 
     /// Progress of the running pull.
     pub(super) fn progress(&self) -> Option<Progress> {
-        self.slot().as_ref().and_then(ProgressReader::latest)
+        self.slot().as_ref().and_then(|reading| reading.progress.latest())
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<ProgressReader>> {
-        self.reader.lock().unwrap_or_else(|e| e.into_inner())
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Reading>> {
+        self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes sure that the progress of this pull is read. Without progress a pull works as well.
-    fn read_progress(&self, digest: &Digest) -> bool {
+    /// Makes sure that the progress of this pull is read. Without progress a pull works as well. With a bus, what the pull
+    /// stages is locked as soon as its progress says that it is there.
+    fn read_progress(&self, digest: &Digest, early_lock: Option<&Arc<Bus>>) -> bool {
         let path = self.root.path(fifo_name(digest));
         let mut slot = self.slot();
-        if slot.as_ref().is_some_and(|reader| reader.path() == path) {
+        if slot.as_ref().is_some_and(|reading| reading.progress.path() == path) {
             return true;
         }
-        match ProgressReader::start(&path, self.changes.clone()) {
-            Ok(reader) => {
-                *slot = Some(reader);
+        let (sender, staged) = oneshot::channel();
+        match ProgressReader::start(&path, self.changes.clone(), sender) {
+            Ok(progress) => {
+                let lock = |bus: Arc<Bus>| async move {
+                    // An error: its progress is not read any more.
+                    if staged.await.is_ok() {
+                        early_lock::lock(&bus).await;
+                    }
+                };
+                let early_lock = early_lock.cloned().map(|bus| tokio::spawn(lock(bus)));
+                *slot = Some(Reading { progress, early_lock });
                 true
             }
             Err(error) => {
@@ -254,9 +289,13 @@ impl Pulls {
         }
     }
 
-    fn stop_reading(&self) {
-        if let Some(reader) = self.slot().take() {
-            let _ = std::fs::remove_file(reader.path());
+    /// Reads no more progress. A lock that has begun is waited for: nothing may be unlocked before its end.
+    async fn stop_reading(&self) {
+        let Some(reading) = self.slot().take() else { return };
+        let _ = std::fs::remove_file(reading.progress.path());
+        drop(reading.progress);
+        if let Some(early_lock) = reading.early_lock {
+            let _ = early_lock.await;
         }
     }
 
@@ -297,9 +336,12 @@ fn target(image: &DesiredImage) -> Result<String, HostError> {
     Ok(reference.to_string())
 }
 
-fn spec(digest: &Digest, target: &str, signed: bool, progress: bool) -> Spec {
+fn spec(digest: &Digest, target: &str, way: Way, progress: bool) -> Spec {
     let mut command = vec!["/usr/bin/bootc", "switch"];
-    if signed {
+    if way.download_only {
+        command.push("--download-only");
+    }
+    if way.signed {
         command.push("--enforce-container-sigpolicy");
     }
     if progress {
@@ -311,6 +353,7 @@ fn spec(digest: &Digest, target: &str, signed: bool, progress: bool) -> Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
         command: owned(&command),
+        // Also after `--download-only`, which does not lock an image that somebody has staged unlocked meanwhile.
         then: Some(owned(&["/usr/bin/ostree", "admin", "lock-finalization"])),
         deadline: DEADLINE,
         stdout: None,
@@ -359,14 +402,18 @@ mod tests {
     fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
         let image = image();
         let target = target(&image).unwrap();
-        let plain = spec(&image.digest, &target, false, false);
+        let plain = spec(&image.digest, &target, Way::default(), false);
         assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
         assert_eq!(plain.command, ["/usr/bin/bootc", "switch", "--", &image.reference]);
         assert_eq!(plain.fd3, None);
-        let full = spec(&image.digest, &target, true, true);
+        let way = Way {
+            signed: true,
+            download_only: true,
+        };
+        let full = spec(&image.digest, &target, way, true);
         assert_eq!(full.fd3.as_deref(), Some("/run/berth/pull-0123456789abcdef.fifo"));
-        let flags = ["--enforce-container-sigpolicy", "--progress-fd", "3"];
-        assert_eq!(full.command[2..5], flags);
+        let flags = ["--download-only", "--enforce-container-sigpolicy", "--progress-fd", "3"];
+        assert_eq!(full.command[2..6], flags);
     }
 
     #[test]

@@ -1,12 +1,56 @@
-//! The command line of bootc 1.16.9, as far as a test host needs it.
+//! The command lines of bootc 1.16.9 and of the release after it, as far as a test host needs them.
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+/// Releases of bootc that differ in what Berth uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// bootc 1.16.9.
+    Known,
+    /// The one after it, with `bootc switch --download-only`.
+    Next,
+}
+
+impl Release {
+    /// The release that this host asks for.
+    pub(crate) fn of_host() -> Self {
+        match std::path::Path::new("/etc/standin-bootc-next").exists() {
+            true => Self::Next,
+            false => Self::Known,
+        }
+    }
+
+    fn command(self) -> Command {
+        let is_known = self == Self::Known;
+        let hide = |switch: Command| switch.mut_arg("download_only", |arg| arg.hide(is_known));
+        let version = if is_known { "1.16.9" } else { "1.17.0" };
+        Cli::command().version(version).mut_subcommand("switch", hide)
+    }
+
+    /// Reads a command line.
+    pub(crate) fn parse<I, T>(self, words: I) -> clap::error::Result<Cli>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<std::ffi::OsString> + Clone,
+    {
+        let mut command = self.command();
+        let cli = Cli::from_arg_matches(&command.try_get_matches_from_mut(words)?)?;
+        match &cli.verb {
+            Verb::Switch(switch) if switch.download_only && self == Self::Known => Err(command.error(
+                ErrorKind::UnknownArgument,
+                "unexpected argument '--download-only' found",
+            )),
+            _ => Ok(cli),
+        }
+    }
+}
 
 /// Deploy and transactionally in-place with bootable container images.
 #[derive(Debug, Parser)]
-#[command(name = "bootc", version = "1.16.9")]
+#[command(name = "bootc")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -69,6 +113,9 @@ pub(crate) struct Switch {
     /// Retain reference to the currently booted image.
     #[arg(long)]
     pub(crate) retain: bool,
+    /// Stage the image without applying it on reboot.
+    #[arg(long, conflicts_with = "apply")]
+    pub(crate) download_only: bool,
     #[arg(long, hide = true)]
     pub(crate) progress_fd: Option<u32>,
     /// Target image to use for the next boot.
@@ -127,11 +174,24 @@ pub(crate) struct Install {
 mod tests {
     use super::*;
 
-    fn code(args: &[&str]) -> i32 {
-        match Cli::try_parse_from(args) {
+    fn code_of(release: Release, args: &[&str]) -> i32 {
+        match release.parse(args) {
             Ok(_) => 0,
             Err(e) => e.exit_code(),
         }
+    }
+
+    fn code(args: &[&str]) -> i32 {
+        code_of(Release::Known, args)
+    }
+
+    #[test]
+    fn the_next_release_stages_locked_and_says_so() {
+        let switch = ["bootc", "switch", "--download-only", "--", "q.io/a@sha256:1"];
+        assert_eq!(code_of(Release::Next, &switch), 0);
+        let help = |release: Release| release.parse(["bootc", "switch", "--help"]).unwrap_err().to_string();
+        assert!(help(Release::Next).contains("      --download-only"));
+        assert!(!help(Release::Known).contains("--download-only"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A thin face over the real `ostree` and `skopeo`: everything that Berth depends on (staging, finalization locks,
 //! the merge of /etc, the order of boot entries) is done by ostree itself, and registries are talked to by skopeo.
 //! What this program adds is bootc's command line, JSON, messages, exit codes, locking and progress protocol, as
-//! bootc 1.16.9 has them. It never runs outside of tests.
+//! bootc 1.16.9 has them, or the release after it. It never runs outside of tests.
 
 mod bound;
 mod cli;
@@ -25,11 +25,10 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     // clap itself ends with status 2 on a usage error, as bootc does.
-    let cli = cli::Cli::parse();
+    let parsed = cli::Release::of_host().parse(std::env::args_os());
+    let cli = parsed.unwrap_or_else(|error| error.exit());
     match verbs::dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

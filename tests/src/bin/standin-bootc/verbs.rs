@@ -59,8 +59,9 @@ fn switch(options: &cli::Switch) -> Result<()> {
     }
     let mut progress = Progress::new(options.progress_fd)?;
     let pulled = obtain(&sysroot, &target, &mut progress).context("Switching (ostree)")?;
-    stage(&sysroot, &target, &pulled, false, &mut progress).context("Switching (ostree)")?;
-    announce("Queued for next boot", &target, &pulled.image)?;
+    let locked = options.download_only;
+    stage(&sysroot, &target, &pulled, locked, &mut progress).context("Switching (ostree)")?;
+    announce(queued(locked, "Queued for next boot"), &target, &pulled.image)?;
     sysroot.touch()?;
     reboot_if(options.apply)
 }
@@ -104,12 +105,7 @@ fn upgrade(options: &cli::Upgrade) -> Result<()> {
         return Ok(());
     }
     stage(&sysroot, &target, &pulled, options.download_only, &mut progress)?;
-    let title = if options.download_only {
-        "Staged but not queued for next boot"
-    } else {
-        "Update for"
-    };
-    announce(title, &target, &pulled.image)?;
+    announce(queued(options.download_only, "Update for"), &target, &pulled.image)?;
     sysroot.touch()?;
     reboot_if(options.apply)
 }
@@ -229,6 +225,13 @@ fn stage(
     mark_reboot_required(&format!("bootc: Reboot required for image: {}", pulled.image.digest))?;
     progress.steps(&task, 3, &parts(4));
     Ok(())
+}
+
+fn queued(locked: bool, otherwise: &str) -> &str {
+    match locked {
+        true => "Staged but not queued for next boot",
+        false => otherwise,
+    }
 }
 
 fn announce(title: &str, target: &ImageReference, image: &Image) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -152,6 +152,20 @@ pub(super) fn write(root: &Path) -> Result<()> {
 
 /// Writes one file below a root, with the directories above it.
 pub(super) fn put(root: &Path, path: &str, mode: u32, bytes: &[u8]) -> Result<()> {
+    let path = room(root, path)?;
+    fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// Makes one symbolic link below a root, with the directories above it.
+pub(super) fn link(root: &Path, path: &str, target: &str) -> Result<()> {
+    let path = room(root, path)?;
+    symlink(target, &path).with_context(|| format!("linking {}", path.display()))
+}
+
+/// Makes room for a file, and answers its path.
+fn room(root: &Path, path: &str) -> Result<PathBuf> {
     let path = root.join(path.trim_start_matches('/'));
     let parent = path.parent().context("a file without a directory")?;
     fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
@@ -159,7 +173,5 @@ pub(super) fn put(root: &Path, path: &str, mode: u32, bytes: &[u8]) -> Result<()
     if path.symlink_metadata().is_ok() {
         fs::remove_file(&path).with_context(|| format!("replacing {}", path.display()))?;
     }
-    fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
-    Ok(())
+    Ok(path)
 }

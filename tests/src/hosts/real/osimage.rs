@@ -44,6 +44,8 @@ pub struct OsVersion {
     pub payload: Vec<u64>,
     /// Files that only this version has: path, permissions, content.
     pub files: Vec<(String, u32, Vec<u8>)>,
+    /// Links that only this version has: path, target.
+    pub links: Vec<(String, String)>,
     /// More labels.
     pub labels: Vec<(String, String)>,
 }
@@ -55,8 +57,19 @@ impl OsVersion {
             version: version.to_owned(),
             payload: vec![2 << 20],
             files: Vec::new(),
+            links: Vec::new(),
             labels: Vec::new(),
         }
+    }
+
+    /// The same with an image that is bound to it: bootc pulls that one as well.
+    pub fn bound_to(mut self, image: &str) -> Self {
+        let quadlet = "usr/share/containers/systemd/bound.image";
+        let text = format!("[Image]\nImage={image}\n");
+        self.files.push((quadlet.to_owned(), 0o644, text.into_bytes()));
+        let link = "usr/lib/bootc/bound-images.d/bound.image";
+        self.links.push((link.to_owned(), format!("/{quadlet}")));
+        self
     }
 }
 
@@ -253,12 +266,15 @@ fn payload_layer(version: &str, number: usize, bytes: u64) -> Result<Layer> {
 
 /// The layer that says which version it is.
 fn version_layer(version: &OsVersion) -> Result<Layer> {
-    let hash = sha256(format!("{} {:?}", version.version, version.files).as_bytes());
+    let hash = sha256(format!("{} {:?} {:?}", version.version, version.files, version.links).as_bytes());
     layers::ensure(&format!("version-{}", short(&hash)), |work| {
         let text = format!("{}\n", version.version);
         content::put(work, "usr/lib/os-version", 0o644, text.as_bytes())?;
         for (path, mode, bytes) in &version.files {
             content::put(work, path, *mode, bytes)?;
+        }
+        for (path, target) in &version.links {
+            content::link(work, path, target)?;
         }
         Ok((work.to_owned(), owned()))
     })

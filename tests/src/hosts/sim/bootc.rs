@@ -36,8 +36,17 @@ impl Deployment {
 pub struct Staged {
     /// The staged deployment.
     pub deployment: Deployment,
-    /// Finalization is locked: a shutdown discards it.
+    /// Finalization is locked, as `bootc status` shows it.
     pub locked: bool,
+    /// The file beside it that locks finalization as well, and that bootc does not see.
+    pub lock_file: bool,
+}
+
+impl Staged {
+    /// A shutdown discards it.
+    pub fn is_locked(&self) -> bool {
+        self.locked || self.lock_file
+    }
 }
 
 /// Things that change the output of `bootc status` without being a deployment.
@@ -88,7 +97,7 @@ impl Deployments {
 
     /// A shutdown now would change what boots.
     pub fn is_armed(&self) -> bool {
-        self.staged.as_ref().is_some_and(|s| !s.locked)
+        self.staged.as_ref().is_some_and(|s| !s.is_locked())
     }
 
     /// The first finalized deployment that does not run.
@@ -121,7 +130,11 @@ impl Deployments {
     pub fn stage(&mut self, mut deployment: Deployment, locked: bool) {
         let twins = self.finalized.iter().filter(|d| d.digest == deployment.digest);
         deployment.serial = twins.map(|d| d.serial + 1).max().unwrap_or(0);
-        self.staged = Some(Staged { deployment, locked });
+        self.staged = Some(Staged {
+            deployment,
+            locked,
+            lock_file: false,
+        });
         // Staging ends with a cleanup: layers that no deployment uses go.
         let used = self.staged.iter().map(|s| &s.deployment).chain(&self.finalized);
         self.cached = used.map(|d| d.digest.clone()).collect();
@@ -133,6 +146,7 @@ impl Deployments {
         Ok(if std::mem::replace(&mut staged.locked, true) {
             "Staged deployment is already finalization locked"
         } else {
+            staged.lock_file = true;
             "Staged deployment is now finalization locked"
         })
     }
@@ -141,10 +155,20 @@ impl Deployments {
     pub fn unlock(&mut self) -> Result<&'static str, String> {
         let staged = self.staged.as_mut().ok_or("No staged deployment")?;
         Ok(if std::mem::replace(&mut staged.locked, false) {
+            staged.lock_file = false;
             "Staged deployment is now queued to apply on shutdown"
         } else {
             "Staged deployment is already prepared for finalization"
         })
+    }
+
+    /// A link to the state of the staged deployment, with the name of the file that locks it; or the error.
+    pub fn link_lock(&mut self) -> Result<(), String> {
+        let staged = self.staged.as_mut().ok_or("No such file or directory")?;
+        match std::mem::replace(&mut staged.lock_file, true) {
+            true => Err("File exists".to_owned()),
+            false => Ok(()),
+        }
     }
 
     /// `ostree admin undeploy INDEX`; a staged deployment has index 0 and moves the others by one.
@@ -194,7 +218,7 @@ impl Deployments {
     ///
     /// With `finalization_works` false nothing changes except that the failure is remembered for the next boot.
     pub fn shut_down(&mut self, finalization_works: bool) {
-        let armed = self.staged.take().filter(|s| !s.locked);
+        let armed = self.staged.take().filter(|s| !s.is_locked());
         self.finalization_failed = false;
         let Some(staged) = armed else { return };
         if !finalization_works {

@@ -211,10 +211,15 @@ impl SimHost {
                 booted,
                 version,
                 staged: d.staged().map(|s| s.deployment.digest.clone()),
-                locked: d.staged().is_some_and(|s| s.locked),
+                locked: d.staged().is_some_and(bootc::Staged::is_locked),
                 rollback: d.rollback().map(|r| r.digest.clone()),
             }
         })
+    }
+
+    /// Lengths of the times in which a shutdown would have applied what was staged, as far as they have ended.
+    pub fn armed_times(&self) -> Vec<Duration> {
+        self.machine().os.armed_times()
     }
 
     /// Boots, unless the host is up.

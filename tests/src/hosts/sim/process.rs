@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::sync::Mutex as AsyncMutex;
@@ -61,8 +61,29 @@ pub(super) struct Os {
     settings: SharedSettings,
     log: HostLog,
     deployments: Mutex<Deployments>,
+    armed: Mutex<Armed>,
     /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for all of its time.
     sysroot: AsyncMutex<()>,
+}
+
+/// Times in which a shutdown would apply what is staged.
+#[derive(Debug, Default)]
+struct Armed {
+    since: Option<Instant>,
+    times: Vec<Duration>,
+}
+
+impl Armed {
+    fn is_so(&mut self, armed: bool) {
+        match (armed, self.since) {
+            (true, None) => self.since = Some(Instant::now()),
+            (false, Some(since)) => {
+                self.times.push(since.elapsed());
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Records the end of a pull however it ends, a kill included.
@@ -102,13 +123,23 @@ impl Os {
             settings,
             log,
             deployments: Mutex::new(Deployments::new(booted)),
+            armed: Mutex::default(),
             sysroot: AsyncMutex::new(()),
         }
     }
 
     /// Reads or changes the deployments at once, past the sysroot lock.
     pub(super) fn deployments<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
-        f(&mut self.deployments.lock().unwrap_or_else(|e| e.into_inner()))
+        let mut deployments = self.deployments.lock().unwrap_or_else(|e| e.into_inner());
+        let value = f(&mut deployments);
+        let mut armed = self.armed.lock().unwrap_or_else(|e| e.into_inner());
+        armed.is_so(deployments.is_armed());
+        value
+    }
+
+    /// Lengths of the times in which a shutdown would have applied something, as far as they have ended.
+    pub(super) fn armed_times(&self) -> Vec<Duration> {
+        self.armed.lock().unwrap_or_else(|e| e.into_inner()).times.clone()
     }
 
     /// Changes the deployments when no command runs. Commands that were killed end first.
@@ -134,6 +165,7 @@ impl Os {
             "/usr/bin/bootc" if settings.bootc_missing => EXIT_EXEC,
             "/usr/bin/bootc" => self.bootc(arguments, &settings, io).await,
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
+            "/usr/bin/ln" => self.link(arguments, io),
             "/usr/bin/true" => 0,
             "/usr/bin/false" => 1,
             "/usr/bin/sleep" => {
@@ -152,6 +184,13 @@ impl Os {
                 0
             }
             ["status", flags @ ..] => self.status(flags, settings, io).await,
+            ["switch", "--help"] => {
+                io.out("Usage: bootc switch [OPTIONS] <TARGET>\n\nOptions:\n      --quiet");
+                if has_download_only(settings) {
+                    io.out("      --download-only\n          Stage the image with finalization locked");
+                }
+                0
+            }
             ["switch", rest @ ..] => match parse_switch(rest, settings) {
                 Ok(switch) => self.switch(switch, settings, io).await,
                 Err(argument) => io.usage(argument, "switch"),
@@ -235,6 +274,17 @@ impl Os {
         }
     }
 
+    /// `ln`, of which ostree knows one use. It waits for no lock on the sysroot.
+    fn link(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
+        let made = match arguments {
+            ["/run/ostree/staged-deployment", "/run/ostree/staged-deployment-locked"] => {
+                self.deployments(Deployments::link_lock)
+            }
+            _ => Err("Permission denied".to_owned()),
+        };
+        made.map_or_else(|text| io.fail(&text), |()| 0)
+    }
+
     async fn switch(&self, switch: Switch, settings: &Settings, io: &mut Stdio) -> i32 {
         if settings.not_bootc {
             return io.fail("Switching: Initializing storage: System not booted via bootc");
@@ -309,7 +359,11 @@ impl Os {
         tokio::time::sleep(settings.command_time).await;
         self.stage(&switch.target, digest, image, switch.download_only);
         if progress {
-            write_line(&mut io.fd3, &staging(digest));
+            write_line(&mut io.fd3, &staging(digest, 1));
+        }
+        tokio::time::sleep(settings.after_staging).await;
+        if progress {
+            write_line(&mut io.fd3, &staging(digest, 3));
         }
         if self.settings.strikes(|s| &mut s.staged_then_fails) {
             return Err("Pulling bound images: failed to pull bound image".to_owned());
@@ -350,6 +404,11 @@ impl Os {
     }
 }
 
+/// Says whether `bootc switch` has the flag of the first release after 1.16.9.
+fn has_download_only(settings: &Settings) -> bool {
+    settings.bootc_numbers() > (1, 16, 9)
+}
+
 fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch, &'a str> {
     let mut switch = Switch {
         target: String::new(),
@@ -361,7 +420,7 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
         match *argument {
             "--progress-fd" if settings.no_progress_fd => return Err("--progress-fd"),
             "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
-            "--download-only" if settings.bootc_numbers() > (1, 16, 9) => switch.download_only = true,
+            "--download-only" if has_download_only(settings) => switch.download_only = true,
             "--" | "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}
             target if !target.starts_with('-') && switch.target.is_empty() => switch.target = target.to_owned(),
             other => return Err(other),
@@ -390,10 +449,14 @@ fn pulling(digest: &str, size: u64) -> Vec<(u32, String)> {
         .collect()
 }
 
-fn staging(digest: &str) -> String {
+/// Progress of a staging that has come to this step of three. After the first one the image is staged.
+fn staging(digest: &str, steps: u32) -> String {
+    let part =
+        |name: &str, completed: bool| json!({"subtask": name, "description": "", "id": name, "completed": completed});
     json!({
         "type": "ProgressSteps", "task": "staging", "description": "Deploying Image", "id": digest,
-        "stepsCached": 0, "steps": 3, "stepsTotal": 3, "subtasks": [],
+        "stepsCached": 0, "steps": steps, "stepsTotal": 3,
+        "subtasks": [part("merging", true), part("deploying", true), part("bound_images", steps > 1)],
     })
     .to_string()
 }

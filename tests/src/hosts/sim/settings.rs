@@ -94,6 +94,8 @@ impl Default for KubeletSettings {
 pub struct Settings {
     /// Length of a pull when the layers are not on the disk yet.
     pub pull_time: Duration,
+    /// Time for which a pull goes on after it has staged its image: for bound images, and a cleanup.
+    pub after_staging: Duration,
     /// Length of `bootc status` and the other local commands.
     pub command_time: Duration,
     /// Time from an accepted reboot request to Down.
@@ -150,6 +152,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             pull_time: Duration::from_millis(200),
+            after_staging: Duration::ZERO,
             command_time: Duration::from_millis(2),
             shutdown_time: Duration::from_millis(50),
             reboot_time: Duration::from_secs(1),

@@ -105,6 +105,30 @@ fn locking_needs_something_staged_and_may_be_repeated() {
 }
 
 #[test]
+fn a_file_locks_as_well_and_goes_with_an_unlock_or_with_what_is_staged() {
+    let mut host = host("1");
+    assert!(host.link_lock().is_err(), "nothing is staged");
+    host.stage(deployment("2"), false);
+    host.link_lock().unwrap();
+    assert!(!host.is_armed() && host.link_lock().is_err());
+    assert_eq!(
+        host.status(View::default())["status"]["staged"]["downloadOnly"],
+        false,
+        "bootc does not see it"
+    );
+    host.unlock().unwrap();
+    assert!(!host.is_armed(), "what seems to be unlocked is not unlocked");
+    host.lock().unwrap();
+    host.unlock().unwrap();
+    assert!(host.is_armed());
+    host.link_lock().unwrap();
+    reboot(&mut host);
+    assert_eq!(versions(&host), ("1".to_owned(), None));
+    host.stage(deployment("2"), false);
+    assert!(host.is_armed(), "/run is new");
+}
+
+#[test]
 fn rollback_is_a_toggle_that_drops_what_is_staged() {
     let mut host = host("1");
     assert!(host.toggle_rollback().is_err());

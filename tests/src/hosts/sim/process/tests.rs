@@ -139,3 +139,29 @@ async fn other_versions_have_other_commands() {
     assert!(!run(&os, STATUS).await.1.contains("downloadOnly"));
     assert_eq!(run(&os, &["/usr/bin/bootc", "--version"]).await.1, "bootc 1.1.2\n");
 }
+
+#[tokio::test]
+async fn the_releases_of_bootc_differ_in_how_they_stage() {
+    for (version, has, armed) in [("1.16.9", false, true), ("1.17.0", true, false)] {
+        let os = os(Settings {
+            bootc_version: version.to_owned(),
+            ..Settings::default()
+        });
+        let (status, help, _) = run(&os, &["/usr/bin/bootc", "switch", "--help"]).await;
+        assert_eq!((status, help.contains("--download-only")), (0, has));
+        let target = target("2");
+        let mut command = vec!["/usr/bin/bootc", "switch"];
+        command.extend(has.then_some("--download-only"));
+        command.extend(["--", target.as_str()]);
+        assert_eq!(run(&os, &command).await.0, 0);
+        assert_eq!(os.deployments(|d| d.is_armed()), armed);
+        let link = [
+            "/usr/bin/ln",
+            "/run/ostree/staged-deployment",
+            "/run/ostree/staged-deployment-locked",
+        ];
+        run(&os, &link).await;
+        assert!(!os.deployments(|d| d.is_armed()));
+        assert_eq!(os.armed_times().len(), usize::from(armed));
+    }
+}

@@ -1,0 +1,122 @@
+//! Host tools that are run to their end, one at a time.
+
+use std::time::Duration;
+
+use super::failure::{self, Failure, Reason};
+use super::root::RUN_DIR;
+use super::units::{self, Defeat, EXIT_EXEC, Spec};
+use super::{Host, HostError, files};
+
+/// A host tool that takes longer than this hangs.
+const TOOL_DEADLINE: Duration = Duration::from_secs(60);
+/// The short units of this agent and of one before it.
+const TOOL_UNITS: &[&str] = &[
+    "berth-version.service",
+    "berth-help.service",
+    "berth-status.service",
+    "berth-early-lock.service",
+    "berth-lock.service",
+    "berth-unlock.service",
+    "berth-unstage.service",
+];
+/// The largest status that is read.
+const MAX_OUTPUT: u64 = 1 << 20;
+/// Bytes at the end of a tool's error output that are looked at.
+const STDERR_TAIL: u64 = 16 << 10;
+
+impl Host {
+    /// Refuses while a tool runs that a killed agent started: the next look must see what it does.
+    async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
+        let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
+        if running.is_empty() {
+            Ok(())
+        } else {
+            Err(HostError::Busy(format!("{} runs", running.join(", "))))
+        }
+    }
+
+    /// Runs a host tool to its end and answers its standard output.
+    pub(super) async fn tool(&self, what: &str, command: &[&str]) -> Result<String, HostError> {
+        self.refuse_beside_another_tool().await?;
+        let (stdout, stderr) = (format!("{RUN_DIR}/{what}.out"), format!("{RUN_DIR}/{what}.err"));
+        let spec = Spec {
+            name: format!("berth-{what}.service"),
+            description: "Berth: ask or change the host's deployments",
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            then: None,
+            deadline: TOOL_DEADLINE,
+            stdout: Some(stdout.clone()),
+            stderr: Some(stderr.clone()),
+            fd3: None,
+            background: false,
+        };
+        self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
+        match units::run(&self.bus, &spec).await {
+            Ok(None) => Ok(files::tail(&self.root.path(&stdout), MAX_OUTPUT)),
+            Ok(Some(defeat)) => Err(tool_error(
+                command,
+                &defeat,
+                &files::tail(&self.root.path(&stderr), STDERR_TAIL),
+            )),
+            Err(error) if error.is(".UnitExists") => {
+                Err(HostError::Busy(format!("{} of an earlier agent still runs", spec.name)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
+    let program = command.first().copied().unwrap_or_default();
+    let shown = command.join(" ");
+    let said = if words.trim().is_empty() {
+        format!("{shown} failed: {} {}", defeat.result, defeat.status)
+    } else {
+        words.to_owned()
+    };
+    match (defeat.result.as_str(), defeat.status) {
+        ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", TOOL_DEADLINE.as_secs())),
+        ("exit-code", EXIT_EXEC) => {
+            let reason = if program == "/usr/bin/bootc" {
+                Reason::BootcMissing
+            } else {
+                Reason::HostToolMissing
+            };
+            HostError::Tool(Failure::new(reason, &format!("{program} cannot be executed")))
+        }
+        _ => HostError::Tool(Failure::new(
+            failure::recognise(&said).unwrap_or(Reason::HostToolFailed),
+            &said,
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_tool_is_told_in_its_own_words() {
+        let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
+        let failed = |result: &str, status| Defeat {
+            result: result.to_owned(),
+            status,
+        };
+        let error = tool_error(&command, &failed("exit-code", 1), "error: Cannot undeploy\n");
+        assert_eq!(
+            (error.reason(), error.to_string().as_str()),
+            ("HostToolFailed", "error: Cannot undeploy")
+        );
+        let error = tool_error(&command, &failed("exit-code", 203), "");
+        assert_eq!(error.reason(), "HostToolMissing");
+        let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), "");
+        assert_eq!(error.reason(), "BootcMissing");
+        let error = tool_error(&command, &failed("timeout", 15), "");
+        assert_eq!(error.reason(), "HostToolTimedOut");
+        assert!(
+            tool_error(&command, &failed("signal", 9), "")
+                .to_string()
+                .contains("undeploy 0 failed: signal 9")
+        );
+    }
+}
