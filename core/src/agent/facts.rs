@@ -62,6 +62,7 @@ impl Facts {
                 os: Os::Unknown,
                 fresh: false,
                 disarmed: false,
+                lock_fails: false,
                 pull: None,
                 inhibitors: vec![],
                 shutting_down: false,
@@ -165,6 +166,8 @@ pub struct HostFacts {
     pub fresh: bool,
     /// True if this process saw that nothing was armed, and has done nothing since that could arm anything.
     pub disarmed: bool,
+    /// True if what is staged could not be locked, time and again: then what is armed is removed.
+    pub lock_fails: bool,
     /// The pull unit, when one is loaded or its end was not yet dealt with.
     pub pull: Option<PullFacts>,
     /// Inhibitors that block a shutdown, with their reasons.

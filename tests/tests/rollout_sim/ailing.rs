@@ -149,6 +149,33 @@ async fn a_reboot_beside_a_pull_that_goes_on_applies_nothing() -> Result<()> {
     .await
 }
 
+/// An image that somebody has unlocked is locked again; where that fails, it does not stay armed all the same.
+#[tokio::test]
+async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
+    scenario(1, |cluster| {
+        Box::pin(async move {
+            let host = cluster.host(1);
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 1 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            let locked = async || Ok(host.facts().locked);
+            cluster.until("2.0.0 is staged and locked", SOON, locked).await?;
+            host.settings(|s| s.lock_failures = u32::MAX);
+            host.unlock_behind_the_agent()?;
+            let gone = async || Ok(host.facts().staged.is_none());
+            cluster.until("what cannot be locked is removed", SOON, gone).await?;
+            // Nor can it be locked when it is staged anew.
+            until_degraded(cluster, "node1", "LockFailed", "lock finalization").await?;
+            cluster.until("it is removed as well", SOON, gone).await?;
+            host.settings(|s| s.lock_failures = 0);
+            let go_on = json!({ "rollout": { "paused": false } });
+            cluster.patch_pool("workers", go_on).await?;
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
 /// A rollback that somebody queued keeps the node from being rebooted, and from being called updated.
 #[tokio::test]
 async fn a_queued_rollback_is_heeded() -> Result<()> {

@@ -44,6 +44,8 @@ pub struct Knowledge {
     pub fresh: bool,
     /// Nothing was armed when this process looked last, and it has done nothing since that could arm anything.
     pub disarmed: bool,
+    /// What is staged could not be locked, time and again.
+    pub lock_fails: bool,
     /// Moment at which the deployments were read last.
     pub looked: Moment,
     /// Other updaters that are active on the host.
@@ -145,6 +147,7 @@ impl Knowledge {
             os: Os::Unknown,
             fresh: false,
             disarmed: false,
+            lock_fails: false,
             looked: now.clock,
             rivals: vec![],
             finalization_failed: false,
@@ -173,6 +176,7 @@ impl Knowledge {
                 os: self.os.clone(),
                 fresh: self.fresh,
                 disarmed: self.disarmed,
+                lock_fails: self.lock_fails,
                 pull: self.pull.clone(),
                 inhibitors: services.inhibitors,
                 shutting_down: services.shutting_down,

@@ -18,6 +18,7 @@
 //! | restore, uncordon | | anew | | | |
 //! | reboot asked for, refused | anew | | | asked, blocked | |
 //! | three failed unlocks; a commit taken back | | anew | | blocked | |
+//! | three failed locks | to be removed while armed | anew | | | |
 //! | rest, in a turn | | anew | | | |
 //! | rest while a rollback is queued | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
@@ -43,7 +44,7 @@ use crate::agent::step::{Step, WaitReason, is_unproven};
 
 /// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(30);
-/// Failures to unlock that end a turn.
+/// Failures to unlock that end a turn, and failures to lock after which what is armed is removed.
 const GIVE_UP_AFTER: u32 = 3;
 
 impl Knowledge {
@@ -144,6 +145,7 @@ impl Knowledge {
         self.looked = now.clock;
         if let Some(deployments) = self.os.deployments() {
             self.disarmed = deployments.staged.as_ref().is_none_or(|s| s.locked);
+            self.lock_fails &= !self.disarmed;
         }
         // What is decided next on the host is decided on a Node that was read after it.
         self.unread_node_in_turn();
@@ -334,6 +336,7 @@ impl Knowledge {
             let why = format!("the staged image cannot be unlocked: {message}");
             self.turn.reboot_blocked = Some((why, now.clock));
         }
+        self.lock_fails |= *step == Step::Lock && attempts >= GIVE_UP_AFTER;
         let trouble = Trouble {
             reason,
             message,

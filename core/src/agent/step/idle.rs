@@ -9,7 +9,7 @@ use berth_api::node::{DesiredImage, Staging};
 use berth_api::seeded::Bug;
 
 use super::way::is_rollback_in_the_way;
-use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, is_inhibited, settle};
+use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, settle};
 use crate::agent::facts::{Facts, Member, Os};
 
 /// No pool has the node, as far as is known now: nothing is done but to keep locked what Berth itself staged (I3, I12).
@@ -74,7 +74,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
             return if staged.locked { Step::Unlock } else { Step::Reboot };
         }
         if !staged.locked {
-            return Step::Lock;
+            return disarm(facts, staged);
         }
         return wait_for_berth(facts, desired, berths);
     }

@@ -282,8 +282,18 @@ fn settle(facts: &Facts) -> Option<Step> {
         Os::Unknown => Some(Step::LookAtHost),
         Os::Unusable { .. } if !facts.host.fresh => Some(Step::LookAtHost),
         Os::Unusable { .. } => Some(Step::Wait(WaitReason::HostUnusable, None)),
-        Os::Bootc(d) if d.staged.as_ref().is_some_and(|s| !s.locked && is_to_lock(facts, s)) => Some(Step::Lock),
-        Os::Bootc(_) => None,
+        Os::Bootc(d) => {
+            let armed = d.staged.as_ref().filter(|s| !s.locked && is_to_lock(facts, s));
+            armed.map(|staged| disarm(facts, staged))
+        }
+    }
+}
+
+/// Step after which a staged image is not armed: it is locked, or removed where that fails again and again (I3).
+fn disarm(facts: &Facts, staged: &Deployment) -> Step {
+    match facts.host.lock_fails {
+        true => Step::Unstage(staged.clone()),
+        false => Step::Lock,
     }
 }
 

@@ -258,6 +258,12 @@ impl SimHost {
         machine.os.stage_image(image, digest);
     }
 
+    /// Somebody else unlocks what is staged.
+    pub fn unlock_behind_the_agent(&self) -> Result<()> {
+        let done = self.machine().os.deployments(|d| d.unlock());
+        done.map(drop).map_err(anyhow::Error::msg)
+    }
+
     /// Somebody else runs `bootc rollback`: queues the rollback deployment for the next boot, or takes that back.
     pub fn roll_back_behind_the_agent(&self) -> Result<()> {
         let done = self.machine().os.deployments(|d| d.toggle_rollback());

@@ -45,6 +45,35 @@ fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
 }
 
 #[test]
+fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed() {
+    let failed = || Ending::Failed {
+        reason: "LockFailed",
+        message: "error: no".into(),
+    };
+    let look = |knowledge: &mut Knowledge, staged| {
+        let look = Look {
+            os: os(staged),
+            rivals: vec![],
+            finalization_failed: false,
+        };
+        knowledge.after(Event::Looked(look), &at(4));
+        knowledge.facts(&at(4)).host.lock_fails
+    };
+    for disarmed in [None, Some(deployment(2, true))] {
+        let mut knowledge = knowing(&committed());
+        for times in 1..=3 {
+            assert!(!knowledge.facts(&at(times)).host.lock_fails, "{times}");
+            done(&mut knowledge, &Step::Lock, failed(), times);
+        }
+        assert!(look(&mut knowledge, Some(deployment(2, false))));
+        // A removal that fails as well is what is told then, and tried again.
+        done(&mut knowledge, &Step::Unstage(deployment(2, false)), failed(), 4);
+        assert!(look(&mut knowledge, Some(deployment(2, false))));
+        assert!(!look(&mut knowledge, disarmed));
+    }
+}
+
+#[test]
 fn silence_of_the_host_counts_from_its_beginning_and_ends_with_an_answer() {
     let mut knowledge = knowing(&taken());
     let silent = |knowledge: &mut Knowledge, seconds| {

@@ -108,7 +108,7 @@ prop_compose! {
         os in any_os(), fresh: bool, new_boot: bool, shutting_down in prop::bool::weighted(0.1),
         inhibited in prop::bool::weighted(0.2), shutdown_scheduled in prop::bool::weighted(0.1), reboot in any_reboot(),
         clock_synchronized in prop_oneof![4 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)],
-        pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool,
+        pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool, lock_fails in prop::bool::weighted(0.2),
     ) -> HostFacts {
         let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
         HostFacts {
@@ -116,6 +116,7 @@ prop_compose! {
             os: if pull.is_some() { Os::Unknown } else { os },
             fresh: fresh && pull.is_none(),
             disarmed,
+            lock_fails,
             pull,
             boot_id: BootId::from(if new_boot { "b2" } else { "b1" }),
             shutting_down,

@@ -82,6 +82,7 @@ fn facts() -> Facts {
             os: Os::Bootc(Box::new(deployments)),
             fresh: true,
             disarmed: false,
+            lock_fails: false,
             pull: None,
             inhibitors: vec![],
             shutting_down: false,

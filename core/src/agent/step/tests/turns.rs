@@ -71,6 +71,29 @@ fn what_is_staged_is_locked_or_removed() {
 }
 
 #[test]
+fn what_cannot_be_locked_is_removed() {
+    let idle = facts();
+    let mut nobodys = facts();
+    nobodys.desired = Desired::Unknown;
+    nobodys.past.staged_by_us = Some(digest(2));
+    let mut asked = with(&committed());
+    asked.host.reboot = Reboot::Asked(REBOOT_GRACE);
+    for mut f in [idle, nobodys, with(&taken()), asked] {
+        f.host.lock_fails = true;
+        os(&mut f, 1, Some(deployment(2, false)));
+        assert_eq!(step(&f), Step::Unstage(deployment(2, false)));
+        os(&mut f, 1, Some(deployment(2, true)));
+        assert!(!matches!(step(&f), Step::Unstage(_)), "what is locked stays");
+    }
+    // Not even then is anything of others touched.
+    let mut theirs = facts();
+    theirs.desired = Desired::Unknown;
+    theirs.host.lock_fails = true;
+    os(&mut theirs, 1, Some(deployment(2, false)));
+    assert!(matches!(step(&theirs), Step::Wait(..)));
+}
+
+#[test]
 fn an_offer_for_another_digest_uid_or_time_is_left_alone() {
     for offer in [offered(3, "u1"), offered(2, "u0")] {
         let mut f = facts();
