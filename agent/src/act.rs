@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::condition::one_line;
 use berth_api::node::DrainBlocker;
+use berth_core::agent::backend::{Means, refusal};
 use berth_core::agent::facts::{ClusterNode, Deployments, Os};
 use berth_core::agent::knowledge::{Ending, Event, Look};
 use berth_core::agent::node::NodeFacts;
@@ -15,7 +16,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::host::bootc::BootcStatus;
-use crate::host::{BootcVersion, HostError};
+use crate::host::{BootcVersion, HostError, Reason};
 use crate::node::cordon;
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, describe, trouble};
@@ -121,10 +122,15 @@ impl Agent {
                 &format!("bootc {v} is too old; 1.12.1 or newer is needed"),
             ),
             BootcVersion::Failed(message) => unusable("BootcFailed", &message),
-            BootcVersion::Version { version, .. } => {
-                self.bootc_version = Some(version);
+            BootcVersion::Version { version, download_only } => {
+                self.bootc_version = Some(version.clone());
+                let means = Means {
+                    bootc: &version,
+                    download_only,
+                    experimental_composefs: self.experimental_composefs,
+                };
                 match self.host.status().await {
-                    Ok(status) => os(status),
+                    Ok(status) => os(status, &means),
                     // A pull or a tool that we did not know of runs: its end is waited for, not taken for an answer.
                     Err(error @ HostError::Busy(_)) => return Err(error).context("cannot look at the host"),
                     Err(error) => unusable("StatusFailed", &format!("{error:#}")),
@@ -304,17 +310,26 @@ fn unusable(reason: &'static str, message: &str) -> Os {
     }
 }
 
-fn os(status: BootcStatus) -> Os {
-    match status {
-        BootcStatus::NotBootc => unusable(
-            "NotBootcHost",
-            "bootc status reports no booted deployment; the host was not installed as a bootc host",
-        ),
-        BootcStatus::Layered => unusable(
-            "LayeredHost",
-            "the booted deployment has packages layered by rpm-ostree, which an update would drop; run `rpm-ostree reset` on the host first",
-        ),
-        BootcStatus::Host(host) => Os::Bootc(Box::new(Deployments {
+fn os(status: BootcStatus, means: &Means<'_>) -> Os {
+    let host = match status {
+        BootcStatus::NotBootc => {
+            return unusable(
+                "NotBootcHost",
+                "bootc status reports no booted deployment; the host was not installed as a bootc host",
+            );
+        }
+        BootcStatus::Layered => {
+            return unusable(
+                "LayeredHost",
+                "the booted deployment has packages layered by rpm-ostree, which an update would drop; run `rpm-ostree reset` on the host first",
+            );
+        }
+        BootcStatus::Host(host) => host,
+    };
+    match refusal(host.backend, means) {
+        Some(why) => unusable(Reason::ComposefsNotSupported.as_str(), &why),
+        None => Os::Bootc(Box::new(Deployments {
+            backend: host.backend,
             booted: host.booted,
             staged: host.staged,
             rollback: host.rollback,

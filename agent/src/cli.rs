@@ -79,6 +79,13 @@ pub struct Args {
     /// clock is synchronised reboots under no pool that has windows or exclusions.
     #[arg(long)]
     pub trust_clock: bool,
+    /// Update hosts with bootc's composefs backend as well. Experimental: tried on simulated hosts only.
+    ///
+    /// Such a host needs a bootc whose `bootc switch` has --download-only (releases after 1.16.9), since nothing else can
+    /// lock an image there. Without this, and on a host with an older bootc, the node says ComposefsNotSupported and
+    /// nothing is done on the host.
+    #[arg(long)]
+    pub experimental_composefs: bool,
     /// Form of log lines. They go to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,

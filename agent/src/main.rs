@@ -58,7 +58,7 @@ async fn start(args: Args) -> Result<()> {
         let client = own_client(&args).await?;
         let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
-        let (namespace, trust_clock) = (args.namespace.clone(), args.trust_clock);
+        let namespace = args.namespace.clone();
         Agent::new(Setup {
             node,
             host,
@@ -66,7 +66,8 @@ async fn start(args: Args) -> Result<()> {
             kubelet,
             namespace,
             heartbeat,
-            trust_clock,
+            trust_clock: args.trust_clock,
+            experimental_composefs: args.experimental_composefs,
         })
     };
     let agent = tokio::select! {

@@ -47,6 +47,8 @@ pub struct Setup {
     pub heartbeat: Duration,
     /// The host's clock is right, whatever the host says.
     pub trust_clock: bool,
+    /// Composefs hosts are updated too, which is experimental.
+    pub experimental_composefs: bool,
 }
 
 /// The agent: its ways to the world, and what it knows. Only what can be found again, or may be lost, lives here alone.
@@ -68,6 +70,7 @@ pub struct Agent {
     /// The pods of the running drain, and its number.
     pub(crate) drain: (u64, Drain),
     pub(crate) bootc_version: Option<String>,
+    pub(crate) experimental_composefs: bool,
     heartbeat: Heartbeat,
     last_log: Option<(Phase, Step)>,
     /// Passes in a row that failed, also before there was a step.
@@ -145,6 +148,7 @@ impl Agent {
             host_clock: HostClock::new(setup.trust_clock),
             drain: (0, Drain::default()),
             bootc_version: None,
+            experimental_composefs: setup.experimental_composefs,
             heartbeat: Heartbeat::every(setup.heartbeat),
             last_log: None,
             in_vain: 0,

@@ -204,8 +204,7 @@ fn os(seen: Option<Os>) -> HostOs {
         HostOs::Bootc(Box::new(Deployments {
             booted: deployment(os.booted, false),
             staged: (os.staged != 0).then(|| deployment(os.staged, os.locked)),
-            rollback: None,
-            rollback_queued: false,
+            ..Deployments::default()
         }))
     })
 }

@@ -19,6 +19,8 @@ mod admins;
 // Early in the alphabet, since its tests take the longest and tests begin in that order.
 #[path = "rollout_sim/ailing.rs"]
 mod ailing;
+#[path = "rollout_sim/composefs.rs"]
+mod composefs;
 #[path = "rollout_sim/hosts.rs"]
 mod hosts;
 #[path = "rollout_sim/processes.rs"]

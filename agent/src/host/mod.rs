@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context;
 use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
+use berth_core::agent::backend::Backend;
 use berth_core::agent::facts::Past;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -97,6 +98,8 @@ pub struct Host {
     version: Mutex<Option<(BootcVersion, Instant, u32)>>,
     /// The booted image was pulled under an enforced signature policy, when last seen.
     signed: AtomicBool,
+    /// The host keeps its deployments in composefs, when last seen.
+    composefs: AtomicBool,
     claim: Mutex<Option<HostLock>>,
 }
 
@@ -121,6 +124,7 @@ impl Host {
             changes,
             version: Mutex::new(None),
             signed: AtomicBool::new(false),
+            composefs: AtomicBool::new(false),
             claim: Mutex::new(None),
         };
         if let Err(error) = host.bus.ensure().await {
@@ -234,6 +238,8 @@ impl Host {
             bootc::parse(&text).map_err(|e| HostError::Tool(Failure::new(Reason::BootcFailed, &e.to_string())))?;
         if let BootcStatus::Host(host) = &status {
             self.signed.store(host.signature_enforced, Ordering::Relaxed);
+            let is_composefs = host.backend == Backend::Composefs;
+            self.composefs.store(is_composefs, Ordering::Relaxed);
         }
         Ok(status)
     }
@@ -263,6 +269,7 @@ impl Host {
         let way = Way {
             signed: self.signed.load(Ordering::Relaxed),
             download_only: self.stages_locked(),
+            composefs: self.composefs.load(Ordering::Relaxed),
         };
         self.pulls.start(&self.bus, &self.boot()?, image, way).await
     }
@@ -285,6 +292,10 @@ impl Host {
     /// # Errors
     /// When nothing is staged, or the tool failed.
     pub async fn lock(&self) -> Result<(), HostError> {
+        if self.composefs.load(Ordering::Relaxed) {
+            let why = "a composefs host cannot lock what is staged already";
+            return Err(HostError::Tool(Failure::new(Reason::LockFailed, why)));
+        }
         self.change("lock", &["/usr/bin/ostree", "admin", "lock-finalization"])
             .await
     }
@@ -299,7 +310,7 @@ impl Host {
     }
 
     /// Removes this staged deployment. Looks first whether it is still the one that is staged: ostree only takes a number,
-    /// and without a staged deployment number 0 would be another one.
+    /// and without a staged deployment number 0 would be another one. bootc takes a name, on composefs only.
     ///
     /// # Errors
     /// When something else is staged, or the tool failed.
@@ -316,8 +327,23 @@ impl Host {
             );
             return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)));
         }
-        self.change("unstage", &["/usr/bin/ostree", "admin", "undeploy", "0"])
-            .await
+        match (host.backend, &host.staged_verity) {
+            (Backend::Ostree, _) => {
+                self.change("unstage", &["/usr/bin/ostree", "admin", "undeploy", "0"])
+                    .await
+            }
+            (Backend::Composefs, Some(name)) => {
+                self.change("unstage", &["/usr/bin/bootc", "delete-deployment", name])
+                    .await
+            }
+            (Backend::Composefs, None) => {
+                let why = format!(
+                    "bootc status gives {} no name by which it could be removed",
+                    staged.image
+                );
+                Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)))
+            }
+        }
     }
 
     async fn change(&self, what: &str, command: &[&str]) -> Result<(), HostError> {

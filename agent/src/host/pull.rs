@@ -78,6 +78,8 @@ pub(super) struct Way {
     pub(super) signed: bool,
     /// Locked from the instant at which the image is staged.
     pub(super) download_only: bool,
+    /// Onto a host without ostree, whose tools lock nothing there.
+    pub(super) composefs: bool,
 }
 
 /// The pulls of one host.
@@ -201,6 +203,10 @@ impl Pulls {
         way: Way,
     ) -> Result<(), HostError> {
         let target = target(image)?;
+        if way.composefs && !way.download_only {
+            let why = "the host's bootc cannot lock what it stages in composefs: nothing is pulled";
+            return Err(HostError::Tool(Failure::new(Reason::ComposefsNotSupported, why)));
+        }
         if let Some(pull) = self.find(bus, boot_id, Some(&image.digest)).await? {
             match (pull.state, pull.digest == image.digest) {
                 (PullState::Running, true) => return Ok(()),
@@ -348,13 +354,14 @@ fn spec(digest: &Digest, target: &str, way: Way, progress: bool) -> Spec {
         command.extend(["--progress-fd", "3"]);
     }
     command.extend(["--", target]);
+    let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
     let owned = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
         command: owned(&command),
         // Also after `--download-only`, which does not lock an image that somebody has staged unlocked meanwhile.
-        then: Some(owned(&["/usr/bin/ostree", "admin", "lock-finalization"])),
+        then: (!way.composefs).then(|| owned(&lock)),
         deadline: DEADLINE,
         stdout: None,
         stderr: Some(format!("{RUN_DIR}/pull.err")),
@@ -409,11 +416,18 @@ mod tests {
         let way = Way {
             signed: true,
             download_only: true,
+            composefs: false,
         };
         let full = spec(&image.digest, &target, way, true);
         assert_eq!(full.fd3.as_deref(), Some("/run/berth/pull-0123456789abcdef.fifo"));
         let flags = ["--download-only", "--enforce-container-sigpolicy", "--progress-fd", "3"];
         assert_eq!(full.command[2..6], flags);
+        assert!(
+            full.then.is_some(),
+            "bootc may have found the image staged already, unlocked"
+        );
+        let composefs = Way { composefs: true, ..way };
+        assert_eq!(spec(&image.digest, &target, composefs, true).then, None);
     }
 
     #[test]

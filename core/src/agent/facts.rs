@@ -12,6 +12,7 @@ use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::backend::Backend;
 use crate::agent::node::NodeFacts;
 
 /// Everything that a decision may depend on.
@@ -229,6 +230,8 @@ pub enum Os {
 /// The deployments of a bootc host.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Deployments {
+    /// The way in which the host keeps them.
+    pub backend: Backend,
     /// The booted deployment.
     pub booted: Deployment,
     /// The staged deployment.

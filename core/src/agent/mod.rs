@@ -3,6 +3,7 @@
 //! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is its next
 //! action, [`past`] its memory of earlier tries, and [`report`] its report in the BootcNode's status.
 
+pub mod backend;
 pub mod facts;
 pub mod knowledge;
 pub mod node;

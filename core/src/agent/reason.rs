@@ -29,6 +29,8 @@ pub enum Reason {
     NotBootcHost,
     /// Packages are layered on the host's image with rpm-ostree.
     LayeredHost,
+    /// The host keeps its deployments in composefs, and cannot lock what it stages, or nobody has asked for updates there.
+    ComposefsNotSupported,
     /// A tool that a bootc host needs is missing.
     HostToolMissing,
     /// The pull did not end within its deadline.
@@ -71,6 +73,7 @@ impl Reason {
         Self::BootcFailed,
         Self::NotBootcHost,
         Self::LayeredHost,
+        Self::ComposefsNotSupported,
         Self::HostToolMissing,
         Self::PullTimedOut,
         Self::PullCanceled,
@@ -101,6 +104,7 @@ impl Reason {
             Self::BootcFailed => "BootcFailed",
             Self::NotBootcHost => "NotBootcHost",
             Self::LayeredHost => "LayeredHost",
+            Self::ComposefsNotSupported => "ComposefsNotSupported",
             Self::HostToolMissing => "HostToolMissing",
             Self::PullTimedOut => "PullTimedOut",
             Self::PullCanceled => "PullCanceled",

@@ -128,8 +128,7 @@ impl Waiting {
         self.facts.host.os = Os::Bootc(Box::new(Deployments {
             booted: serde_json::from_value::<Deployment>(before)?,
             staged: Some(serde_json::from_value::<Deployment>(locked)?),
-            rollback: None,
-            rollback_queued: false,
+            ..Deployments::default()
         }));
         Ok(())
     }

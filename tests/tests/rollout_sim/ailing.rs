@@ -119,8 +119,6 @@ async fn a_reboot_beside_a_pull_that_goes_on_applies_nothing() -> Result<()> {
                 }
             };
             cluster.host(2).settings(|s| s.bootc_version = "1.17.0".to_owned());
-            // The second agent learns that it has another bootc.
-            look_again(cluster.host(2)).await;
             after(LONG);
             let v2 = cluster.publish("2.0.0").await?;
             let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2 });

@@ -34,18 +34,38 @@ use std::time::Duration;
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::digest::Digest;
 use berth_api::names::NodeUid;
-use berth_api::node::BootcNodeStatus;
+use berth_api::node::{BootcNodeStatus, Deployment};
 use berth_api::seeded::Bug;
 
 use super::{Ending, Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
 use crate::Now;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble};
+use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason, is_unproven};
 
 /// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(30);
 /// Failures to unlock that end a turn, and failures to lock after which what is armed is removed.
 const GIVE_UP_AFTER: u32 = 3;
+
+/// Reason for which a pull that ended well has not led to what it was for.
+fn shortcoming(deployments: &Deployments, digest: &Digest) -> Option<(Reason, &'static str)> {
+    let is_it = |d: &Deployment| d.digest.as_ref() == Some(digest);
+    let can_lock = deployments.backend.locks_what_is_staged();
+    match deployments.staged.as_ref().filter(|d| is_it(d)) {
+        Some(staged) if staged.locked || can_lock => None,
+        // It would be removed and staged anew for ever, without a pause.
+        Some(_) => Some((
+            Reason::LockFailed,
+            "bootc switch ended well, but the image is not locked",
+        )),
+        None if is_it(&deployments.booted) => None,
+        None => Some((
+            Reason::PullFailed,
+            "bootc switch ended well, but the image is not staged",
+        )),
+    }
+}
 
 impl Knowledge {
     /// Takes in what has happened.
@@ -150,19 +170,19 @@ impl Knowledge {
         // What is decided next on the host is decided on a Node that was read after it.
         self.unread_node_in_turn();
         let Some(digest) = self.pulled.take() else { return };
-        let Some(Deployments { booted, staged, .. }) = self.os.deployments() else {
+        let Some(deployments) = self.os.deployments() else {
             return;
         };
-        let is_here = |found: Option<&Digest>| found == Some(&digest);
-        if is_here(staged.as_ref().and_then(|s| s.digest.as_ref())) || is_here(booted.digest.as_ref()) {
-            self.past.succeeded(&digest);
-        } else {
-            let failure = HostFailure {
-                reason: crate::agent::reason::Reason::PullFailed.as_str(),
-                message: "bootc switch ended well, but the image is not staged".to_owned(),
-                retry: true,
-            };
-            self.pull_failed(&digest, &failure, now);
+        match shortcoming(deployments, &digest) {
+            None => self.past.succeeded(&digest),
+            Some((reason, message)) => {
+                let failure = HostFailure {
+                    reason: reason.as_str(),
+                    message: message.to_owned(),
+                    retry: true,
+                };
+                self.pull_failed(&digest, &failure, now);
+            }
         }
     }
 

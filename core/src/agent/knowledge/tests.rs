@@ -36,8 +36,7 @@ fn os(staged: Option<Deployment>) -> Os {
     Os::Bootc(Box::new(Deployments {
         booted: deployment(1, false),
         staged,
-        rollback: None,
-        rollback_queued: false,
+        ..Deployments::default()
     }))
 }
 

@@ -74,7 +74,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
             return if staged.locked { Step::Unlock } else { Step::Reboot };
         }
         if !staged.locked {
-            return disarm(facts, staged);
+            return disarm(facts, deployments, staged);
         }
         return wait_for_berth(facts, desired, berths);
     }

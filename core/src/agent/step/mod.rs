@@ -284,16 +284,16 @@ fn settle(facts: &Facts) -> Option<Step> {
         Os::Unusable { .. } => Some(Step::Wait(WaitReason::HostUnusable, None)),
         Os::Bootc(d) => {
             let armed = d.staged.as_ref().filter(|s| !s.locked && is_to_lock(facts, s));
-            armed.map(|staged| disarm(facts, staged))
+            armed.map(|staged| disarm(facts, d, staged))
         }
     }
 }
 
-/// Step after which a staged image is not armed: it is locked, or removed where that fails again and again (I3).
-fn disarm(facts: &Facts, staged: &Deployment) -> Step {
-    match facts.host.lock_fails {
-        true => Step::Unstage(staged.clone()),
-        false => Step::Lock,
+/// Step after which a staged image is not armed: it is locked, or removed where that cannot be, or fails again and again (I3).
+fn disarm(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Step {
+    match deployments.backend.locks_what_is_staged() && !facts.host.lock_fails {
+        true => Step::Lock,
+        false => Step::Unstage(staged.clone()),
     }
 }
 

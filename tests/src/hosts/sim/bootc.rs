@@ -29,6 +29,11 @@ impl Deployment {
     fn checksum(&self) -> String {
         self.digest.trim_start_matches("sha256:").chars().rev().collect()
     }
+
+    /// A stand-in for the name of a composefs deployment.
+    fn verity(&self) -> String {
+        self.checksum().repeat(2)
+    }
 }
 
 /// The staged deployment, and whether a shutdown would apply it.
@@ -56,6 +61,8 @@ pub struct View {
     pub not_bootc: bool,
     /// Packages are layered: `incompatible`, and no image for the booted entry.
     pub layered: bool,
+    /// The deployments are kept in composefs.
+    pub composefs: bool,
     /// A bootc older than 1.12, which has no `downloadOnly` and no `softRebootCapable`.
     pub old: bool,
 }
@@ -171,6 +178,17 @@ impl Deployments {
         }
     }
 
+    /// `bootc delete-deployment VERITY`, on composefs: the error, if any. Only what is staged can be deleted here.
+    pub fn delete(&mut self, verity: &str) -> Result<(), String> {
+        if self.booted().is_some_and(|d| d.verity() == verity) {
+            return Err("Cannot delete currently booted deployment".to_owned());
+        }
+        match self.staged.take_if(|s| s.deployment.verity() == verity) {
+            Some(_) => Ok(()),
+            None => Err(format!("Deployment {verity} not found")),
+        }
+    }
+
     /// `ostree admin undeploy INDEX`; a staged deployment has index 0 and moves the others by one.
     pub fn undeploy(&mut self, index: usize) -> Result<String, String> {
         let gone = |d: &Deployment| format!("Deleted deployment {}.{}", d.checksum(), d.serial);
@@ -271,7 +289,7 @@ impl Deployments {
                 "staged": staged,
                 "rollback": rollback,
                 "rollbackQueued": self.rollback_queued(),
-                "type": if view.layered { Value::Null } else { json!("bootcHost") },
+                "type": if view.layered || view.composefs { Value::Null } else { json!("bootcHost") },
                 "usrOverlay": null,
                 "readOnly": false,
             },
@@ -313,6 +331,13 @@ fn entry(deployment: &Deployment, locked: bool, view: View, layered: bool) -> Va
         "ostree": {"stateroot": "default", "checksum": deployment.checksum(), "deploySerial": deployment.serial},
         "composefs": null,
     });
+    if view.composefs {
+        (entry["store"], entry["ostree"]) = (Value::Null, Value::Null);
+        entry["composefs"] = json!({
+            "verity": deployment.verity(), "bootType": "Bls", "bootloader": "systemd", "bootDigest": null,
+            "missingVerityAllowed": false,
+        });
+    }
     if let (true, Some(map)) = (view.old, entry.as_object_mut()) {
         map.remove("softRebootCapable");
         map.remove("downloadOnly");

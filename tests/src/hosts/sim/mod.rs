@@ -222,6 +222,11 @@ impl SimHost {
         self.machine().os.armed_times()
     }
 
+    /// Every command that units have run on the host, in one line each.
+    pub fn commands(&self) -> Vec<String> {
+        self.machine().os.commands()
+    }
+
     /// Boots, unless the host is up.
     pub async fn power_on(&self) -> Result<()> {
         self.machine().power_on().await

@@ -62,6 +62,8 @@ pub(super) struct Os {
     log: HostLog,
     deployments: Mutex<Deployments>,
     armed: Mutex<Armed>,
+    /// Every command that was run, in one line each.
+    commands: Mutex<Vec<String>>,
     /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for all of its time.
     sysroot: AsyncMutex<()>,
 }
@@ -124,6 +126,7 @@ impl Os {
             log,
             deployments: Mutex::new(Deployments::new(booted)),
             armed: Mutex::default(),
+            commands: Mutex::default(),
             sysroot: AsyncMutex::new(()),
         }
     }
@@ -142,6 +145,11 @@ impl Os {
         self.armed.lock().unwrap_or_else(|e| e.into_inner()).times.clone()
     }
 
+    /// Every command that was run on the host.
+    pub(super) fn commands(&self) -> Vec<String> {
+        self.commands.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
     /// Changes the deployments when no command runs. Commands that were killed end first.
     pub(super) async fn quiesced<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
         let _lock = self.sysroot.lock().await;
@@ -158,12 +166,17 @@ impl Os {
     pub(super) async fn run(&self, argv: &[String], io: &mut Stdio) -> i32 {
         let words: Vec<&str> = argv.iter().map(String::as_str).collect();
         let settings = self.settings.get();
+        self.commands
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .push(words.join(" "));
         let [program, arguments @ ..] = words.as_slice() else {
             return EXIT_EXEC;
         };
         match *program {
             "/usr/bin/bootc" if settings.bootc_missing => EXIT_EXEC,
             "/usr/bin/bootc" => self.bootc(arguments, &settings, io).await,
+            "/usr/bin/ostree" if settings.composefs => EXIT_EXEC,
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
             "/usr/bin/true" => 0,
@@ -198,6 +211,11 @@ impl Os {
             ["upgrade", "--from-downloaded"] if settings.bootc_numbers() >= (1, 12, 0) => {
                 self.upgrade_from_downloaded(settings, io).await
             }
+            ["delete-deployment", verity] if settings.composefs => {
+                let _lock = self.local_command(settings).await;
+                let deleted = self.deployments(|d| d.delete(verity));
+                deleted.map_or_else(|text| io.fail(&text), |()| 0)
+            }
             ["upgrade", flag, ..] => io.usage(flag, "upgrade"),
             ["rollback"] => {
                 let _lock = self.local_command(settings).await;
@@ -229,6 +247,7 @@ impl Os {
         let _lock = self.local_command(settings).await;
         let view = View {
             not_bootc: settings.not_bootc,
+            composefs: settings.composefs,
             layered: settings.layered,
             old: settings.bootc_numbers() < (1, 12, 0),
         };
@@ -277,7 +296,9 @@ impl Os {
     /// `ln`, of which ostree knows one use. It waits for no lock on the sysroot.
     fn link(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let made = match arguments {
-            ["/run/ostree/staged-deployment", "/run/ostree/staged-deployment-locked"] => {
+            ["/run/ostree/staged-deployment", "/run/ostree/staged-deployment-locked"]
+                if !self.settings.with(|s| s.composefs) =>
+            {
                 self.deployments(Deployments::link_lock)
             }
             _ => Err("Permission denied".to_owned()),

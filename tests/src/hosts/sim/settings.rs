@@ -124,6 +124,8 @@ pub struct Settings {
     pub no_progress_fd: bool,
     /// The host was not installed as a bootc host.
     pub not_bootc: bool,
+    /// The host keeps its deployments in composefs, and has no ostree.
+    pub composefs: bool,
     /// Packages are layered on the booted image.
     pub layered: bool,
     /// Images under which the kubelet never becomes Ready.
@@ -167,6 +169,7 @@ impl Default for Settings {
             bootc_version: "1.16.9".to_owned(),
             no_progress_fd: false,
             not_bootc: false,
+            composefs: false,
             layered: false,
             never_ready: BTreeSet::new(),
             kubelet_dead: BTreeSet::new(),

@@ -1,6 +1,7 @@
 //! Knowledge of the host: what is staged, pulled and armed, and its silence.
 
 use super::*;
+use crate::agent::backend::Backend;
 
 #[test]
 fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
@@ -70,6 +71,39 @@ fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed(
         done(&mut knowledge, &Step::Unstage(deployment(2, false)), failed(), 4);
         assert!(look(&mut knowledge, Some(deployment(2, false))));
         assert!(!look(&mut knowledge, disarmed));
+    }
+}
+
+/// Locks are bootc's there, and no other one can be set: a pull that leaves none must not be followed by the next at once.
+#[test]
+fn a_pull_that_left_no_lock_on_composefs_has_failed() {
+    for (backend, locked, reason) in [
+        (Backend::Ostree, true, None),
+        (Backend::Ostree, false, None),
+        (Backend::Composefs, true, None),
+        (Backend::Composefs, false, Some("LockFailed")),
+    ] {
+        let mut knowledge = knowing(&offered());
+        ask_for(&mut knowledge, image());
+        knowledge.after(Event::Pull(PullReading::Succeeded(image().digest)), &at(1));
+        let deployments = Deployments {
+            backend,
+            booted: deployment(1, false),
+            staged: Some(Deployment {
+                digest: Some(image().digest),
+                ..deployment(2, locked)
+            }),
+            ..Deployments::default()
+        };
+        let look = Look {
+            os: Os::Bootc(Box::new(deployments)),
+            rivals: vec![],
+            finalization_failed: false,
+        };
+        knowledge.after(Event::Looked(look), &at(2));
+        let failure = knowledge.past.failure.as_ref().map(|f| f.reason.as_str());
+        assert_eq!(failure, reason, "{backend:?} {locked}");
+        assert_eq!(knowledge.past.is_complete(&image().digest), reason.is_none());
     }
 }
 

@@ -10,12 +10,14 @@ fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
 
 fn any_os() -> impl Strategy<Value = Os> {
     let queued = prop::bool::weighted(0.1);
-    let known = (1u8..4, any_deployment(), queued).prop_map(|(booted, staged, rollback_queued)| {
+    let backend = prop_oneof![3 => Just(Backend::Ostree), 1 => Just(Backend::Composefs)];
+    let known = (1u8..4, any_deployment(), queued, backend).prop_map(|(booted, staged, rollback_queued, backend)| {
         Os::Bootc(Box::new(Deployments {
+            backend,
             booted: deployment(booted, false),
             staged,
-            rollback: None,
             rollback_queued,
+            ..Deployments::default()
         }))
     });
     prop_oneof![

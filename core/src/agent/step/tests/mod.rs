@@ -15,6 +15,7 @@ mod troubles;
 mod turns;
 
 use super::*;
+use crate::agent::backend::Backend;
 use crate::agent::facts::{DrainFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
 
@@ -70,8 +71,7 @@ fn facts() -> Facts {
     let deployments = Deployments {
         booted: deployment(1, false),
         staged: Some(deployment(2, true)),
-        rollback: None,
-        rollback_queued: false,
+        ..Deployments::default()
     };
     Facts {
         node: NodeName::from("n1"),
@@ -133,8 +133,7 @@ fn os(facts: &mut Facts, booted: u8, staged: Option<Deployment>) {
     facts.host.os = Os::Bootc(Box::new(Deployments {
         booted: deployment(booted, false),
         staged,
-        rollback: None,
-        rollback_queued: false,
+        ..Deployments::default()
     }));
 }
 

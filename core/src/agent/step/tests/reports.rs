@@ -108,6 +108,7 @@ fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
         staged: None,
         rollback: Some(deployment(1, false)),
         rollback_queued: true,
+        ..Deployments::default()
     }));
     assert!(status(&facts).rollback_queued);
     let degraded = told(&facts, types::NODE_DEGRADED);

@@ -72,6 +72,10 @@ fn what_is_staged_is_locked_or_removed() {
 
 #[test]
 fn what_cannot_be_locked_is_removed() {
+    let composefs = |f: &mut Facts| match &mut f.host.os {
+        Os::Bootc(deployments) => deployments.backend = Backend::Composefs,
+        other => panic!("{other:?}"),
+    };
     let idle = facts();
     let mut nobodys = facts();
     nobodys.desired = Desired::Unknown;
@@ -79,9 +83,12 @@ fn what_cannot_be_locked_is_removed() {
     let mut asked = with(&committed());
     asked.host.reboot = Reboot::Asked(REBOOT_GRACE);
     for mut f in [idle, nobodys, with(&taken()), asked] {
+        os(&mut f, 1, Some(deployment(2, false)));
+        composefs(&mut f);
+        assert_eq!(step(&f), Step::Unstage(deployment(2, false)), "never on composefs");
         f.host.lock_fails = true;
         os(&mut f, 1, Some(deployment(2, false)));
-        assert_eq!(step(&f), Step::Unstage(deployment(2, false)));
+        assert_eq!(step(&f), Step::Unstage(deployment(2, false)), "or not any more");
         os(&mut f, 1, Some(deployment(2, true)));
         assert!(!matches!(step(&f), Step::Unstage(_)), "what is locked stays");
     }

@@ -165,3 +165,29 @@ async fn the_releases_of_bootc_differ_in_how_they_stage() {
         assert_eq!(os.armed_times().len(), usize::from(armed));
     }
 }
+
+#[tokio::test]
+async fn a_composefs_host_has_no_ostree_and_deletes_by_name() {
+    let os = os(Settings {
+        composefs: true,
+        bootc_version: "1.17.0".to_owned(),
+        ..Settings::default()
+    });
+    let switch = ["/usr/bin/bootc", "switch", "--download-only", "--", &target("2")];
+    assert_eq!(run(&os, &switch).await.0, 0);
+    let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
+    assert_eq!(run(&os, &lock).await.0, EXIT_EXEC);
+    let status: serde_json::Value = serde_json::from_str(&run(&os, STATUS).await.1).unwrap();
+    let name = |slot: &str| {
+        let entry = &status["status"][slot];
+        assert!(entry["ostree"].is_null() && entry["store"].is_null());
+        entry["composefs"]["verity"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(status["status"]["staged"]["downloadOnly"], true);
+    let booted = run(&os, &["/usr/bin/bootc", "delete-deployment", &name("booted")]).await;
+    assert!(booted.0 == 1 && booted.2.contains("currently booted"), "{booted:?}");
+    let delete = ["/usr/bin/bootc", "delete-deployment", &name("staged")];
+    assert_eq!(run(&os, &delete).await.0, 0);
+    assert!(run(&os, &delete).await.2.contains("not found"));
+    assert!(os.deployments(|d| d.staged().is_none()));
+}

@@ -1,0 +1,130 @@
+//! Hosts with bootc's composefs backend, where only bootc itself can lock an image, and only a newer one does.
+
+use super::*;
+
+/// Commands that change nothing.
+const QUESTIONS: &[&str] = &[
+    "/usr/bin/bootc --version",
+    "/usr/bin/bootc switch --help",
+    "/usr/bin/bootc status --format=json --format-version=1",
+];
+
+fn asking_for_updates(hosts: usize) -> ClusterOptions {
+    ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned(), "--experimental-composefs".to_owned()],
+        ..hosts_with(hosts, |s| s.composefs = true)
+    }
+}
+
+/// Waits until a node says that its host is not supported, in these words.
+async fn until_refused(cluster: &Cluster, node: &str, words: &str) -> Result<()> {
+    cluster
+        .until(&format!("{node} says ComposefsNotSupported"), SOON, || async {
+            let object = cluster.bootc_nodes().get_opt(node).await?;
+            let status = object.and_then(|o| o.status).unwrap_or_default();
+            let degraded = berth_api::condition::find(&status.conditions, "NodeDegraded");
+            let said = degraded.filter(|c| c.status == "True" && c.reason == "ComposefsNotSupported");
+            Ok(said.is_some_and(|c| c.message.contains(words)))
+        })
+        .await
+}
+
+fn is_only_asked(host: &SimHost) -> Result<()> {
+    let commands = host.commands();
+    ensure!(!commands.is_empty(), "it was asked");
+    let other = commands.iter().find(|c| !QUESTIONS.contains(&c.as_str()));
+    ensure!(
+        other.is_none(),
+        "{} was run on {}",
+        other.unwrap_or(&String::new()),
+        host.name()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it() -> Result<()> {
+    let name = "a_composefs_host_is_updated_where_bootc_locks";
+    scenario(name, asking_for_updates(3), |cluster| {
+        Box::pin(async move {
+            for n in [2, 3] {
+                cluster.host(n).settings(|s| s.bootc_version = "1.17.0".to_owned());
+            }
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 3 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
+            for n in [2, 3] {
+                until_phase(cluster, &format!("node{n}"), "Waiting").await?;
+                ensure!(cluster.host(n).facts().locked, "staged means locked");
+            }
+            // Somebody unlocks an image. No command of this host can lock it again.
+            cluster.host(2).unlock_behind_the_agent()?;
+            let locked = async || Ok(cluster.host(2).facts().locked);
+            cluster.until("it is removed, and staged anew", SOON, locked).await?;
+            cluster.unrelated_reboot(cluster.host(3)).await?;
+            ensure!(cluster.host(3).facts().version == "1.0.0", "the reboot applied nothing");
+            cluster
+                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
+                .await?;
+            let newer = [cluster.host(2), cluster.host(3)];
+            cluster.until_run(&v2, &newer, LONG).await?;
+            // Back again: what was staged and is not desired any more is removed by bootc.
+            let v3 = cluster.publish("3.0.0").await?;
+            let next = json!({ "image": { "ref": v3.reference }, "rollout": { "paused": true } });
+            cluster.patch_pool("workers", next).await?;
+            let staged = async || Ok(newer.iter().all(|h| h.facts().staged.is_some()));
+            cluster.until("3.0.0 is staged", SOON, staged).await?;
+            cluster
+                .patch_pool("workers", json!({ "image": { "ref": v2.reference } }))
+                .await?;
+            let removed = async || Ok(newer.iter().all(|h| h.facts().staged.is_none()));
+            cluster.until("3.0.0 is removed", SOON, removed).await?;
+            is_only_asked(cluster.host(1))?;
+            for host in newer {
+                let commands = host.commands();
+                let foreign = commands.iter().find(|c| !c.starts_with("/usr/bin/bootc "));
+                ensure!(foreign.is_none(), "only bootc is run there: {foreign:?}");
+                let deleted = commands
+                    .iter()
+                    .any(|c| c.starts_with("/usr/bin/bootc delete-deployment "));
+                ensure!(deleted, "what is staged is removed by its name: {commands:#?}");
+            }
+            Ok(())
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_composefs_host_for_which_nobody_asks_is_left_alone() -> Result<()> {
+    let name = "a_composefs_host_for_which_nobody_asks";
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..hosts_with(2, |s| s.bootc_version = "1.17.0".to_owned())
+    };
+    scenario(name, options, |cluster| {
+        Box::pin(async move {
+            let host = cluster.host(1);
+            host.settings(|s| s.composefs = true);
+            let own = cluster.publish("9.0.0").await?;
+            host.stage_behind_the_agent(&own.pinned, &own.digest.to_string());
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            until_refused(cluster, "node1", "--experimental-composefs").await?;
+            // Its neighbour, whose bootc is the same and whose deployments are ostree's, is updated.
+            cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
+            // Over two signs of life, at which the host is looked at again.
+            tokio::time::sleep(Duration::from_secs(22)).await;
+            is_only_asked(host)?;
+            let facts = host.facts();
+            ensure!(
+                facts.staged == Some(own.digest.to_string()) && !facts.locked,
+                "what its admin staged stays: {facts:?}"
+            );
+            Ok(())
+        })
+    })
+    .await
+}
