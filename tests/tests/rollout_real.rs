@@ -343,6 +343,29 @@ async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()
     rig.until_all_run(&v5, &before).await
 }
 
+/// bootc stages first and pulls bound images afterwards: a host never boots what came without them.
+async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let bound = format!("{}/missing:1", rig.cluster.registry.host());
+    let v7 = rig.cluster.publish_bound("7.0.0", &bound).await?;
+    rig.desire(&v7, 3).await?;
+    for host in &rig.cluster.hosts {
+        let named = || async {
+            let object = rig.cluster.bootc_nodes().get(host.name()).await?;
+            let failure = object.status.unwrap_or_default().failure;
+            Ok(failure.is_some_and(|f| f.reason == "ImageNotFound" && f.message.contains(&bound) && f.attempts > 1))
+        };
+        rig.cluster
+            .until("the status names the bound image", SOON, named)
+            .await?;
+        let removed = || async { Ok(staged(host).await?.is_null()) };
+        rig.cluster.until("nothing stays staged", SOON, removed).await?;
+    }
+    ensure!(rig.cluster.boots() == before, "nothing boots it");
+    rig.desire(&rig.now, 1).await?;
+    rig.cluster.until_all_run(&rig.now, LONG).await
+}
+
 async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {
     let (before, downs) = (rig.cluster.boots(), rig.downs());
     let v6 = rig.roll_to("6.0.0", 1).await?;
@@ -369,6 +392,8 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario("a_revert_while_one_is_done", a_revert_while_one_is_done)
         .await?;
     rig.scenario("a_budget_blocks_then_yields", a_budget_blocks_then_yields)
+        .await?;
+    rig.scenario("an_image_without_its_bound_image", an_image_without_its_bound_image)
         .await?;
     rig.scenario("an_agent_killed_mid_pull_adopts_it", an_agent_killed_mid_pull_adopts_it)
         .await?;

@@ -187,7 +187,12 @@ impl RealCluster {
 
     /// Makes and pushes an OS image of that version.
     pub async fn publish(&self, version: &str) -> Result<Published> {
-        publish(&self.images, &self.registry, version).await
+        publish(&self.images, &self.registry, os_version(version)).await
+    }
+
+    /// The same with an image that is bound to it.
+    pub async fn publish_bound(&self, version: &str, bound: &str) -> Result<Published> {
+        publish(&self.images, &self.registry, os_version(version).bound_to(bound)).await
     }
 
     /// Waits until every host runs this image, all BootcNodes say so, and every berth is given back.
@@ -330,8 +335,7 @@ fn os_version(version: &str) -> OsVersion {
     }
 }
 
-async fn publish(images: &OsImages, registry: &Registry, version: &str) -> Result<Published> {
-    let spec = os_version(version);
+async fn publish(images: &OsImages, registry: &Registry, spec: OsVersion) -> Result<Published> {
     let (images, host) = (images.clone(), registry.host());
     let blocking = tokio::task::spawn_blocking(move || {
         let image = images.version(&spec)?;
@@ -350,7 +354,7 @@ async fn publish(images: &OsImages, registry: &Registry, version: &str) -> Resul
 }
 
 async fn add_hosts(network: &RealHosts, images: &OsImages, site: &Site, count: usize) -> Result<Vec<RealHost>> {
-    publish(images, &site.registry, "1.0.0").await?;
+    publish(images, &site.registry, os_version("1.0.0")).await?;
     let first = images.version(&os_version("1.0.0"))?;
     let mut hosts = vec![];
     for n in 1..=count {
