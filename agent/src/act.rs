@@ -8,7 +8,7 @@ use berth_api::berth::Berth;
 use berth_api::condition::one_line;
 use berth_api::node::DrainBlocker;
 use berth_core::agent::backend::{Means, refusal};
-use berth_core::agent::facts::{ClusterNode, Deployments, Os};
+use berth_core::agent::facts::{ClusterNode, Deployments, Guard, Os};
 use berth_core::agent::knowledge::{Ending, Event, Look};
 use berth_core::agent::node::NodeFacts;
 use berth_core::agent::step::Step;
@@ -66,6 +66,7 @@ impl Agent {
             Step::Wait(..) => Ok(Ending::NotNeeded),
             Step::LookAtHost => self.look_at_host().await,
             Step::ReadNode => self.read_node().await,
+            Step::TryGuard => Ok(self.try_guard().await),
             Step::StartPull(image) => {
                 let started = self.host.start_pull(image).await;
                 started.with_context(|| format!("cannot start the pull of {}", image.reference))?;
@@ -157,6 +158,25 @@ impl Agent {
             .context("cannot read the Node")?;
         self.learn(Event::NodeRead(node.map_or(ClusterNode::Gone, ClusterNode::Is)));
         Ok(Ending::Done)
+    }
+
+    /// Asks the API server; that it does not answer is no reason to stop.
+    async fn try_guard(&mut self) -> Ending {
+        let answer = self.guard.ask().await.unwrap_or_else(|error| {
+            tracing::debug!(
+                error = format!("{error:#}"),
+                "cannot tell whether the API server refuses what it must"
+            );
+            Guard::Unknown
+        });
+        if let Guard::Allows(what) = &answer {
+            tracing::error!(
+                what,
+                "the API server allows what its admission policies must refuse; no berth is taken"
+            );
+        }
+        self.learn(Event::Guard(answer));
+        Ending::Done
     }
 
     async fn reboot_host(&mut self) -> Ending {

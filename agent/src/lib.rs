@@ -2,12 +2,13 @@
 //!
 //! What it decides is in [`berth_core::agent`]. Here, [`run`] loops, [`gather`] reads, [`act`] does. [`host`] talks to
 //! systemd, logind and bootc over D-Bus, [`node`] to the Node and its pods under the kubelet's identity, [`watches`] and
-//! [`status`] to Berth's own objects.
+//! [`status`] to Berth's own objects, and `guard` asks whether the API server guards them.
 
 mod act;
 pub mod cli;
 pub mod clients;
 pub mod gather;
+mod guard;
 pub mod host;
 pub mod node;
 pub mod run;

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::clients::KubeletClient;
+use crate::guard::GuardProbe;
 use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
 use crate::node::cordon::NodeError;
@@ -59,6 +60,7 @@ pub struct Agent {
     pub(crate) kubelet: KubeletClient,
     pub(crate) berths: Berths,
     pub(crate) status: StatusWriter,
+    pub(crate) guard: GuardProbe,
     pub(crate) object: watch::Receiver<Seen>,
     changes: watch::Receiver<u64>,
     pub(crate) clock: Clock,
@@ -140,6 +142,7 @@ impl Agent {
             changes: setup.host.changes(),
             object: watches::bootc_node(setup.client.clone(), &setup.node),
             berths: Berths::new(setup.client.clone(), &setup.namespace, &setup.node),
+            guard: GuardProbe::new(setup.client.clone(), &setup.namespace, &setup.node),
             status: StatusWriter::new(setup.client, &setup.node),
             node: setup.node,
             host: setup.host,
@@ -366,7 +369,8 @@ fn needs_watch(facts: &Facts, next: &Step) -> bool {
         ) | Step::Take(_)
     );
     // A look in between must not end the watch: the first list of the next one would wake the loop, for the next look.
-    let looking = matches!(next, Step::ReadNode | Step::LookAtHost) && facts.host.os.staged().is_some();
+    let looking =
+        matches!(next, Step::ReadNode | Step::LookAtHost | Step::TryGuard) && facts.host.os.staged().is_some();
     holding || waiting || looking
 }
 
@@ -393,8 +397,13 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Restore(b) => format!("Restore({})", b.name()),
         Step::GiveBack(b) => format!("GiveBack({})", b.name()),
         Step::Unstage(_) => "Unstage".to_owned(),
-        Step::LookAtHost | Step::ReadNode | Step::Lock | Step::Unlock | Step::Reboot | Step::Drain | Step::Uncordon => {
-            format!("{step:?}")
-        }
+        Step::LookAtHost
+        | Step::ReadNode
+        | Step::TryGuard
+        | Step::Lock
+        | Step::Unlock
+        | Step::Reboot
+        | Step::Drain
+        | Step::Uncordon => format!("{step:?}"),
     }
 }

@@ -279,6 +279,8 @@ fn act(facts: &Facts, next: &Step) -> Act {
         Step::Wait(why, _) => Act::Wait(*why),
         Step::LookAtHost => Act::Look,
         Step::ReadNode => Act::ReadNode,
+        // Its API server has its policies, as its agents know.
+        Step::TryGuard => Act::Refused,
         Step::StartPull(image) => Act::Pull(rich::image(Some(&image.digest))),
         Step::CancelPull(digest) => Act::Cancel(rich::image(Some(digest))),
         Step::Lock => Act::Lock,

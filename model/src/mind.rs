@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, Failure, Turn as BadTurn};
-use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Os as HostOs, Past, PullFacts};
+use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Guard, Os as HostOs, Past, PullFacts};
 use berth_core::agent::knowledge::{Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
 use berth_core::agent::node::{CordonRecord, NodeFacts};
 use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE};
@@ -54,6 +54,8 @@ pub fn knowledge(view: &View) -> Knowledge {
         Begun::LongAgo => Some(OVER),
     };
     let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now());
+    // The model's API server has its policies.
+    knowledge.after(Event::Guard(Guard::Refuses), &now());
     knowledge.published_for = Some(rich::uid(0, agent.published));
     knowledge.desired = desired(view.spec);
     knowledge.os = os(agent.os);

@@ -52,9 +52,9 @@ pub struct Record {
 }
 
 impl Record {
-    /// Says whether the request asks for a change.
+    /// Says whether the request asks for a change; a dry run asks for none.
     pub fn is_write(&self) -> bool {
-        !matches!(self.verb.as_str(), "get" | "list" | "watch")
+        !matches!(self.verb.as_str(), "get" | "list" | "watch") && !self.uri.contains("dryRun=All")
     }
 
     /// Says whether the request was answered with success.
@@ -275,6 +275,11 @@ mod tests {
         assert_eq!(record.holder(), Some("n1"));
         assert_eq!(record.node_claim.as_deref(), Some("n1"));
         assert!(record.is_write() && record.succeeded());
+        let dry = Record {
+            uri: format!("{}?&dryRun=All", record.uri),
+            ..record.clone()
+        };
+        assert!(!dry.is_write(), "a dry run changes nothing");
         let counts = log.write_counts();
         assert_eq!(counts[&("berth-agent".to_owned(), "leases".to_owned())], 2);
     }

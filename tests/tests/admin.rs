@@ -5,15 +5,21 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use berth_api::node::BootcNode;
 use berth_tests::cluster::{Cluster, ClusterOptions, Published};
+use berth_tests::controlplane::Bound;
 use berth_tests::hosts::sim::SimHost;
 use berth_tests::programs;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::process::Command;
 
+/// The policy of the BootcNodes' status.
+const OWN_STATUS: &str = "berth-agent-own-status";
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -397,4 +403,74 @@ async fn a_failed_image_is_retried() -> Result<()> {
         .await?
         .well(&["nothing to retry"])?;
     ended("a_failed_image_is_retried", &cluster, start, Some(name))
+}
+
+/// Asks as the agent of node1, by a dry run, whether the write that this policy is there to refuse would be done.
+async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
+    let bound = Bound::Node("node1");
+    let config = cluster
+        .control_plane
+        .service_account_kubeconfig("berth-system", "berth-agent", bound)
+        .await?;
+    let client = config.client().await?;
+    if policy == OWN_STATUS {
+        let nodes = Api::<BootcNode>::all(client);
+        let (dry, nothing) = (PatchParams::default().dry_run(), Patch::Merge(json!({ "status": {} })));
+        return Ok(nodes.patch_status("node2", &dry, &nothing).await.is_ok());
+    }
+    let berths = Api::<Lease>::namespaced(client, "berth-system");
+    let mut lease = berths.get("workers-0").await?;
+    lease.spec.get_or_insert_default().holder_identity = Some("node1".to_owned());
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    Ok(berths.replace("workers-0", &dry, &lease).await.is_ok())
+}
+
+/// A binding that somebody deleted stops the rollout at its next turn, and the admin is told what to do.
+#[tokio::test]
+async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()> {
+    let (cluster, start) = start(2).await?;
+    let v1 = roll_to(&cluster, "1.0.0", 1).await?;
+    cluster.until_all_run(&v1, LONG).await?;
+    let policies = programs::workspace_root().join("manifests/admission-policies.yaml");
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(cluster.client());
+    for (policy, version) in [("berth-agent-own-berth", "2.0.0"), (OWN_STATUS, "3.0.0")] {
+        bindings.delete(policy, &DeleteParams::default()).await?;
+        cluster
+            .until("nothing is refused any more", SOON, || is_allowed(&cluster, policy))
+            .await?;
+        // An agent tries it when it begins, and then about every hour.
+        for host in &cluster.fleet.hosts {
+            host.kill_agent();
+        }
+        let image = roll_to(&cluster, version, 2).await?;
+        for host in &cluster.fleet.hosts {
+            let said = format!("{} says that it is unguarded", host.name());
+            let is_told = || is_told_unguarded(&cluster, host.name());
+            cluster.until(&said, SOON, is_told).await?;
+            let is_staged = async || Ok(host.facts().staged.as_ref() == Some(&image.digest.to_string()));
+            cluster.until("it stages all the same", SOON, is_staged).await?;
+        }
+        berth(&cluster, &["status"])
+            .await?
+            .well(&["Unguarded: the API server lets"])?;
+        let running = cluster.fleet.running(&image.digest.to_string());
+        ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
+        cluster.control_plane.apply_manifests(&policies).await?;
+        cluster.until_all_run(&image, LONG).await?;
+    }
+    let name = "without_its_admission_policies_a_cluster_is_not_updated";
+    ended(name, &cluster, start, None)
+}
+
+async fn is_told_unguarded(cluster: &Cluster, node: &str) -> Result<bool> {
+    let status = cluster.bootc_nodes().get(node).await?.status.unwrap_or_default();
+    let told = |type_: &str, value: &str| {
+        let condition = berth_api::condition::find(&status.conditions, type_);
+        let has = |words| condition.is_some_and(|c| c.message.contains(words));
+        condition.is_some_and(|c| c.status == value && c.reason == "Unguarded") && has("admission-policies.yaml")
+    };
+    Ok(told("NodeDegraded", "True") && told("UpdatePrepared", "False"))
 }

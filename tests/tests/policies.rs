@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -213,6 +214,8 @@ async fn an_agent_writes_its_own_node_only() {
     licences(&mut rig).await;
     thefts(&mut rig).await;
     forgeries(&mut rig).await;
+    nonsense(&mut rig).await;
+    elsewhere(&mut rig).await;
     other_verbs(&mut rig).await;
     admitted(&mut rig).await;
     long_names(&rig).await;
@@ -558,6 +561,86 @@ async fn forgeries(rig: &mut Rig) {
     rig.change("a finalizer", &taken, pin, controllers).await;
     let longer = |lease: &mut Lease| lease.spec.as_mut().unwrap().lease_duration_seconds = Some(1);
     rig.change("another duration", &taken, longer, controllers).await;
+}
+
+/// Tries to write words into a berth of its own that nobody could read.
+async fn nonsense(rig: &mut Rig) {
+    let uid = rig.uid.clone();
+    let offered = closed().offered(offer("n1", &uid)).unwrap();
+    let taken = take(&offered, "n1", &uid);
+    let boot = || BootId::from("boot-1");
+    let committed = taken.committed(boot()).unwrap();
+    let releasing = taken.releasing(Outcome::DrainTimeout, boot()).unwrap();
+    let unreadable = Some("unreadable");
+    for (what, before, after, key, value) in [
+        ("no such phase", &taken, &taken, keys::ANNOTATION_PHASE, "Nonsense"),
+        ("no phase", &taken, &taken, keys::ANNOTATION_PHASE, ""),
+        ("no boot", &taken, &taken, keys::ANNOTATION_BOOT_ID, ""),
+        ("no such origin", &offered, &taken, keys::ANNOTATION_FROM, "sha256:0"),
+        ("an empty origin", &offered, &taken, keys::ANNOTATION_FROM, ""),
+        (
+            "no such outcome",
+            &taken,
+            &releasing,
+            keys::ANNOTATION_OUTCOME,
+            "Nonsense",
+        ),
+        ("no outcome", &taken, &releasing, keys::ANNOTATION_OUTCOME, ""),
+        (
+            "no such target",
+            &committed,
+            &committed.relicensed(digest(3), BootId::from("boot-2")).unwrap(),
+            keys::ANNOTATION_TARGET,
+            "sha256:0",
+        ),
+    ] {
+        let write = |lease: &mut Lease| {
+            lease::write(after, lease, Timestamp::now());
+            annotate(key, value)(lease);
+            assert!(lease::read(lease).is_err(), "{what}: it can be read");
+        };
+        rig.change(what, before, write, unreadable).await;
+    }
+    let nowhere = |lease: &mut Lease| {
+        lease::write(&take(&offered, "n1", &uid), lease, Timestamp::now());
+        lease.annotations_mut().remove(keys::ANNOTATION_FROM);
+    };
+    rig.change("take from an image without digest", &offered, nowhere, None)
+        .await;
+    for outcome in Outcome::ALL {
+        let ended = taken.releasing(*outcome, boot()).unwrap();
+        rig.step(&format!("release as {}", outcome.as_str()), &taken, &ended, None)
+            .await;
+    }
+}
+
+/// The policy of the berths does not look at the Leases of other namespaces: a right that somebody gives an agent there is
+/// not Berth's business, and nobody waits for the policy.
+async fn elsewhere(rig: &mut Rig) {
+    let namespace = "default";
+    let rights = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "leases", "namespace": namespace},
+        "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["update"]}],
+    });
+    let roles: Api<Role> = Api::namespaced(rig.admin.clone(), namespace);
+    let role = serde_json::from_value(rights).unwrap();
+    roles.create(&PostParams::default(), &role).await.unwrap();
+    let binding = json!({
+        "metadata": {"name": "leases", "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leases"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": keys::NAMESPACE}],
+    });
+    let bindings: Api<RoleBinding> = Api::namespaced(rig.admin.clone(), namespace);
+    let binding = serde_json::from_value(binding).unwrap();
+    bindings.create(&PostParams::default(), &binding).await.unwrap();
+    let lease = json!({"metadata": {"name": "other", "namespace": namespace}, "spec": {"holderIdentity": "x"}});
+    let lease: Lease = serde_json::from_value(lease).unwrap();
+    let theirs: Api<Lease> = Api::namespaced(rig.admin.clone(), namespace);
+    let mut lease = theirs.create(&PostParams::default(), &lease).await.unwrap();
+    hold(&mut lease, "y");
+    let ours: Api<Lease> = Api::namespaced(rig.agent.clone(), namespace);
+    let answer = ours.replace("other", &PostParams::default(), &lease).await;
+    rig.record("a Lease of another namespace", answer, None);
 }
 
 /// Patch, create, delete, and Leases that are no berths.

@@ -460,6 +460,9 @@ impl Berth {
 macro_rules! words {
     ($type:ty { $($variant:ident => $word:literal),+ $(,)? }) => {
         impl $type {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
             /// The word that the Lease stores.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }

@@ -39,6 +39,8 @@ pub struct Facts {
     pub drain: DrainFacts,
     /// Time for which the node has been proving its boot, agent restarts included.
     pub proving_for: Duration,
+    /// Answer of the API server to writes that it must refuse.
+    pub guard: GuardFacts,
     /// Memory of earlier tries.
     pub past: Past,
     /// The step that fails again and again now.
@@ -81,8 +83,47 @@ impl Facts {
             restored: false,
             drain: DrainFacts::default(),
             proving_for: Duration::ZERO,
+            guard: GuardFacts {
+                answer: Guard::Unknown,
+                next_try: Duration::ZERO,
+            },
             past: Past::default(),
             trouble: None,
+        }
+    }
+}
+
+/// Answer of the API server to a write that its admission policies must refuse (I6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Guard {
+    /// There was no answer yet.
+    Unknown,
+    /// The write is refused, or there is nothing yet that it could hit.
+    Refuses,
+    /// The write would be done; what it is, in words.
+    Allows(String),
+}
+
+/// The last answer, and when the write is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardFacts {
+    /// The last answer.
+    pub answer: Guard,
+    /// Time until the next try; zero: it is due.
+    pub next_try: Duration,
+}
+
+impl GuardFacts {
+    /// Reason for which no berth is taken, for people; `None` where the API server refuses what it must.
+    pub fn unguarded(&self) -> Option<String> {
+        match &self.answer {
+            Guard::Refuses => None,
+            Guard::Allows(what) => Some(format!(
+                "the API server lets the agents of other nodes interfere: {what}; apply manifests/admission-policies.yaml again, with its bindings"
+            )),
+            Guard::Unknown => {
+                Some("the API server has not answered yet whether it refuses writes to what other nodes own".to_owned())
+            }
         }
     }
 }

@@ -51,6 +51,8 @@ pub enum Reason {
     RebootRefused,
     /// The agent's memory on the host cannot be written.
     MemoryUnwritable,
+    /// The API server lets agents write what belongs to other nodes.
+    Unguarded,
     /// A host tool did not end within its deadline.
     HostToolTimedOut,
     /// A host tool failed.
@@ -84,6 +86,7 @@ impl Reason {
         Self::HostUnreachable,
         Self::RebootRefused,
         Self::MemoryUnwritable,
+        Self::Unguarded,
         Self::HostToolTimedOut,
         Self::HostToolFailed,
     ];
@@ -115,6 +118,7 @@ impl Reason {
             Self::HostUnreachable => "HostUnreachable",
             Self::RebootRefused => "RebootRefused",
             Self::MemoryUnwritable => "MemoryUnwritable",
+            Self::Unguarded => "Unguarded",
             Self::HostToolTimedOut => "HostToolTimedOut",
             Self::HostToolFailed => "HostToolFailed",
         }

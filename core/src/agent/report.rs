@@ -8,7 +8,7 @@ use berth_api::node::{BootcNodeStatus, NotApplied, Phase, Turn};
 use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::agent::facts::{Deployments, Desired, Facts, Os};
+use crate::agent::facts::{Deployments, Desired, Facts, Guard, Os};
 use crate::agent::reason::Reason;
 use crate::agent::step::{
     Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
@@ -143,6 +143,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
             WaitReason::HostUnusable
             | WaitReason::HostUnreachable
             | WaitReason::Forgetful
+            | WaitReason::Unguarded
             | WaitReason::FailedDigest
             | WaitReason::RollbackQueued,
             _,
@@ -282,6 +283,9 @@ fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, b
     match step {
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth, _) | Step::Take(_) => Verdict::yes("Ready", ""),
         Step::Wait(WaitReason::Inhibited, _) => Verdict::no("Inhibited", inhibited(facts)),
+        Step::Wait(WaitReason::Unguarded, _) => {
+            Verdict::no(Reason::Unguarded.as_str(), facts.guard.unguarded().unwrap_or_default())
+        }
         Step::Wait(WaitReason::BackingOff, _) if staged(facts) => {
             let turn = facts.past.last_turn.as_ref();
             Verdict::no(
@@ -289,7 +293,7 @@ fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, b
                 turn.map_or_else(String::new, |t| format!("{}: {}", t.outcome, t.message)),
             )
         }
-        Step::ReadNode | Step::LookAtHost if condition::is_true(before, types::UPDATE_PREPARED) => {
+        Step::ReadNode | Step::LookAtHost | Step::TryGuard if condition::is_true(before, types::UPDATE_PREPARED) => {
             Verdict::yes("Ready", "")
         }
         _ if !staged(facts) => Verdict::no("NotStaged", ""),
@@ -401,6 +405,9 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(why) = &facts.host.forgetful {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
         return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
+    }
+    if matches!(facts.guard.answer, Guard::Allows(_)) {
+        return Verdict::yes(Reason::Unguarded.as_str(), facts.guard.unguarded().unwrap_or_default());
     }
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.

@@ -108,7 +108,7 @@ pub(super) fn is_doubtful(record: &Record) -> bool {
 }
 
 fn is_berth_write(record: &Record) -> bool {
-    let writes = matches!(record.verb.as_str(), "create" | "update" | "patch");
+    let writes = record.is_write() && !record.verb.starts_with("delete");
     writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
 }
 

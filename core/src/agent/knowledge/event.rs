@@ -7,7 +7,7 @@ use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
-use crate::agent::facts::{ClusterNode, Desired, Os, PullFacts};
+use crate::agent::facts::{ClusterNode, Desired, Guard, Os, PullFacts};
 use crate::agent::step::{Step, WaitReason};
 
 /// Answers of the host's services, asked in every pass.
@@ -131,6 +131,8 @@ pub enum Event<'a> {
     Looked(Look),
     /// The Node was read.
     NodeRead(ClusterNode),
+    /// The API server's answer to writes that it must refuse; [`Guard::Unknown`] is none.
+    Guard(Guard),
     /// The berths were read, or the watch has told of them.
     Berths(Vec<Berth>),
     /// Time for a sign of life.

@@ -4,6 +4,7 @@
 //! made from; [`rules`] says for how long each thing counts.
 
 mod event;
+mod guard;
 mod rules;
 
 use std::mem::{Discriminant, discriminant};
@@ -14,6 +15,7 @@ use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid};
 
 pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
+pub use self::guard::Guarded;
 use crate::agent::facts::{
     ClusterNode, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble, Unreachable,
 };
@@ -68,6 +70,8 @@ pub struct Knowledge {
     pub draining: Option<Since>,
     /// Beginning of the running proof.
     pub proving: Option<Since>,
+    /// The API server's answer to writes that it must refuse.
+    pub guard: Guarded,
     /// Memory of earlier tries.
     pub past: Past,
     /// The step that failed last, and how often in a row.
@@ -159,6 +163,7 @@ impl Knowledge {
             turn: Turn::default(),
             draining: past.drain_began.map(|began| Since::remembered(began, now)),
             proving: None,
+            guard: Guarded::unknown(now.clock),
             past,
             failing: None,
         }
@@ -201,6 +206,7 @@ impl Knowledge {
                 ..self.turn.drain.clone()
             },
             proving_for: self.proving.map_or(Duration::ZERO, |since| since.elapsed(now)),
+            guard: self.guard.facts(now.clock),
             past: self.past.clone(),
             trouble: self.trouble().filter(|t| t.attempts >= TELL_AFTER).cloned(),
         }

@@ -27,6 +27,9 @@
 //! | 30 s with a host that cannot be used | anew | | | | |
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
+//!
+//! That the API server refuses what it must is tried anew about an hour after it did so. Where it did not, or did not
+//! answer, it is tried after 2 s, then twice that, up to ten minutes; what is no answer changes nothing of the last one.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -78,6 +81,7 @@ impl Knowledge {
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
+            Event::Guard(answer) => self.guard.answered(answer, now),
             Event::Berths(berths) => self.berths_read(berths),
             Event::Heartbeat => self.heartbeat(),
             Event::Begins(step) => self.begins(step, now),
@@ -270,7 +274,7 @@ impl Knowledge {
             }
             // Counted and stored before the berth is closed: a crash in between counts a turn twice, never not at all.
             Step::GiveBack(berth) => self.count_turn(berth, now),
-            Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
+            Step::TryGuard | Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
         }
     }
 
@@ -331,6 +335,7 @@ impl Knowledge {
                 Step::Wait(..)
                 | Step::LookAtHost
                 | Step::ReadNode
+                | Step::TryGuard
                 | Step::StartPull(_)
                 | Step::CancelPull(_)
                 | Step::Reboot
@@ -394,6 +399,7 @@ impl Knowledge {
             | WaitReason::HostUnusable
             | WaitReason::HostUnreachable
             | WaitReason::Forgetful
+            | WaitReason::Unguarded
             | WaitReason::FailedDigest
             | WaitReason::BackingOff
             | WaitReason::StagingHeld

@@ -10,6 +10,7 @@ use crate::agent::facts::Deployments;
 use crate::agent::node::NodeFacts;
 use crate::agent::step::WaitReason;
 
+mod guard;
 mod host;
 
 fn digest(n: u8) -> Digest {

@@ -116,6 +116,10 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
         // I8: a host that forgets what it tried reboots for ever.
         return Step::Wait(WaitReason::Forgetful, Some(LOOK_SELDOM));
     }
+    if facts.guard.unguarded().is_some() {
+        // I6: who may write every berth may also take away the one that this node would hold.
+        return Step::Wait(WaitReason::Unguarded, Some(facts.guard.next_try));
+    }
     if is_rollback_in_the_way(facts) {
         return match facts.host.fresh {
             true => Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)),

@@ -44,6 +44,8 @@ pub enum Step {
     LookAtHost,
     /// Read the Node object.
     ReadNode,
+    /// Try, and not mean, the writes that the API server must refuse (I6).
+    TryGuard,
     /// Pull and stage this image, locked.
     StartPull(DesiredImage),
     /// Stop the pull of this digest.
@@ -94,6 +96,7 @@ impl Step {
             Self::Wait(..)
             | Self::LookAtHost
             | Self::ReadNode
+            | Self::TryGuard
             | Self::StartPull(_)
             | Self::CancelPull(_)
             | Self::Lock
@@ -146,6 +149,8 @@ pub enum WaitReason {
     HostUnreachable,
     /// The agent's memory on the host cannot be written.
     Forgetful,
+    /// The API server does not refuse what it must, or did not answer yet.
+    Unguarded,
     /// The digest failed here before.
     FailedDigest,
     /// Something failed; its backoff runs.
@@ -212,6 +217,7 @@ pub fn step(facts: &Facts) -> Step {
         Desired::Member(_) if node.is_some_and(|n| n.excluded) => {
             idle::leave_alone(facts, WaitReason::Excluded, Some(LOOK_SELDOM))
         }
+        Desired::Member(_) if facts.guard.next_try.is_zero() => Step::TryGuard,
         Desired::Member(member) => idle::pursue(facts, member, berths),
     }
 }

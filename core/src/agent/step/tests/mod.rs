@@ -16,7 +16,7 @@ mod turns;
 
 use super::*;
 use crate::agent::backend::Backend;
-use crate::agent::facts::{DrainFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
+use crate::agent::facts::{DrainFacts, Guard, GuardFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -100,6 +100,10 @@ fn facts() -> Facts {
         restored: false,
         drain: DrainFacts::default(),
         proving_for: Duration::ZERO,
+        guard: GuardFacts {
+            answer: Guard::Refuses,
+            next_try: HOUR,
+        },
         past: Past::default(),
         trouble: None,
     }

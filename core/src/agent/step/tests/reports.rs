@@ -101,6 +101,25 @@ fn a_memory_that_cannot_be_written_is_told_and_no_offer_is_asked_for() {
 }
 
 #[test]
+fn a_server_without_guard_is_told_with_what_to_do() {
+    let mut facts = facts();
+    facts.guard.answer = Guard::Allows("this one may forge Lease workers-0".into());
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(degraded.starts_with("True Unguarded "), "{degraded}");
+    for words in ["forge Lease workers-0", "apply manifests/admission-policies.yaml"] {
+        assert!(degraded.contains(words), "{degraded}");
+    }
+    let prepared = told(&facts, types::UPDATE_PREPARED);
+    assert!(prepared.starts_with("False Unguarded "), "{prepared}");
+    facts.guard.answer = Guard::Unknown;
+    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False Unguarded the API server has not answered"));
+    assert!(
+        told(&facts, types::NODE_DEGRADED).starts_with("False"),
+        "no answer is not a yes"
+    );
+}
+
+#[test]
 fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
     let mut facts = facts();
     facts.host.os = Os::Bootc(Box::new(Deployments {

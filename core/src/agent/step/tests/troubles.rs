@@ -150,3 +150,34 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
     let revoked = committed().revoked(Some("Paused".into())).unwrap();
     assert_eq!(step(&silent(&revoked, true)), waits, "a licence is kept");
 }
+
+/// I6: as long as others may write its berth, a node does not take one. A turn that was taken is brought to its end.
+#[test]
+fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
+    let unguarded = |mut facts: Facts, answer: Guard| {
+        facts.guard = GuardFacts {
+            answer,
+            next_try: Duration::from_secs(4),
+        };
+        facts
+    };
+    let mut offer = facts();
+    offer.berths = Some(vec![offered(2, "u1")]);
+    assert!(matches!(step(&offer), Step::Take(_)));
+    for answer in [Guard::Allows("it may".into()), Guard::Unknown] {
+        let wait = Step::Wait(WaitReason::Unguarded, Some(Duration::from_secs(4)));
+        assert_eq!(step(&unguarded(offer.clone(), answer.clone())), wait);
+        let mut to_stage = unguarded(facts(), answer.clone());
+        os(&mut to_stage, 1, None);
+        assert!(matches!(step(&to_stage), Step::StartPull(_)), "staging disrupts nobody");
+        for berth in [taken(), committed()] {
+            let held = with(&berth);
+            assert_eq!(step(&unguarded(held.clone(), answer.clone())), step(&held), "{berth:?}");
+        }
+    }
+    offer.guard.next_try = Duration::ZERO;
+    assert_eq!(step(&offer), Step::TryGuard, "an old answer is asked for anew");
+    let mut held = with(&taken());
+    held.guard.next_try = Duration::ZERO;
+    assert_ne!(step(&held), Step::TryGuard, "but not in a turn");
+}
