@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use berth_shell::log::{self, LogFormat};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 const AFTER: &str = "\
 EXIT STATUS
   0  Ended by SIGTERM or SIGINT. A pull goes on without the agent, and the next one adopts it.
   1  Could not start, or lost something that only a restart brings back; standard error says what.
   2  The command line was wrong.
+  Of `ready`: 0 if the agent is ready, 1 if not; standard error says why.
 
 FILES, as the host sees them
   /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
@@ -20,6 +21,7 @@ FILES, as the host sees them
 
 ENVIRONMENT
   NODE_NAME, BERTH_LOG           stand for --node-name and --log-level
+  BERTH_READY_FILE               stands for --ready-file, and for the file of `ready`
   HTTPS_PROXY, NO_PROXY          the proxy to the API server, and hosts that are reached without one, unless the
                                  kubeconfig names a proxy. Pulls are units of the host and do not see them: give
                                  berth-pull-.service a drop-in with Environment=
@@ -46,12 +48,17 @@ EXAMPLES
 #[command(
     name = "berth-agent",
     version,
-    after_long_help = AFTER
+    after_long_help = AFTER,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
 )]
 pub struct Args {
+    /// Another thing to do than to be the agent.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Name of the Node that this agent serves.
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
-    pub node_name: String,
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", required = true)]
+    pub node_name: Option<String>,
     /// Kubeconfig of the agent's own identity.
     ///
     /// Without it: the service account of the pod, at the API server that the kubelet's kubeconfig names. Its token
@@ -86,6 +93,9 @@ pub struct Args {
     /// nothing is done on the host.
     #[arg(long)]
     pub experimental_composefs: bool,
+    /// File to touch at the end of each turn of the loop, as long as the API server answers. `berth-agent ready` looks at it.
+    #[arg(long, env = "BERTH_READY_FILE", value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
     /// Form of log lines. They go to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
@@ -100,9 +110,39 @@ pub struct Args {
     pub log_level: String,
 }
 
+/// Another thing to do than to be the agent.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Say whether the agent that touches this file is ready, for the readiness probe of its pod.
+    Ready {
+        /// The file that it was started with as --ready-file.
+        #[arg(env = "BERTH_READY_FILE", value_name = "FILE")]
+        file: PathBuf,
+        /// Longest age of the file, in seconds. An idle agent touches it every 20 seconds, and a host command may take a
+        /// minute.
+        #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+        within: u64,
+    },
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_probe_needs_no_more_than_its_file() {
+        let parsed = Args::try_parse_from(["berth-agent", "ready", "/ready/turned"]).unwrap();
+        assert!(
+            matches!(parsed.command, Some(Command::Ready { within: 120, .. })),
+            "{parsed:?}"
+        );
+        assert!(
+            Args::try_parse_from(["berth-agent", "--log-level=info"]).is_err(),
+            "the agent needs its name"
+        );
+        let both = ["berth-agent", "--node-name=a", "ready", "/ready/turned"];
+        assert!(Args::try_parse_from(both).is_err());
+    }
 
     #[test]
     fn a_log_level_that_does_not_exist_is_refused() {

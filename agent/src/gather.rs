@@ -146,10 +146,9 @@ impl Agent {
 
     /// Reads the berths from the API server's own storage.
     pub(crate) async fn refresh_berths(&mut self) -> Result<()> {
-        self.berths
-            .refresh()
-            .await
-            .context("cannot list the berths of this node")?;
+        let listed = self.berths.refresh().await;
+        self.ready.api_server(listed.is_ok());
+        listed.context("cannot list the berths of this node")?;
         self.learn_berths();
         Ok(())
     }

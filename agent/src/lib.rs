@@ -11,6 +11,7 @@ pub mod gather;
 mod guard;
 pub mod host;
 pub mod node;
+pub mod ready;
 pub mod run;
 pub mod status;
 pub mod watches;

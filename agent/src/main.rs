@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use berth_agent::cli::Args;
+use berth_agent::cli::{Args, Command};
 use berth_agent::clients;
 use berth_agent::host::{Host, HostRoot};
+use berth_agent::ready::{self, ReadyFile};
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
 use berth_shell::log;
@@ -16,6 +17,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(Command::Ready { file, within }) = &args.command {
+        return match ready::check(file, Duration::from_secs(*within)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     log::start(args.log_format, &args.log_level);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -40,8 +50,9 @@ async fn start(args: Args) -> Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     };
     let mut stop = std::pin::pin!(stop);
+    let node = NodeName::new(args.node_name.clone().context("--node-name names no node")?);
     tracing::info!(
-        node = args.node_name,
+        %node,
         version = env!("CARGO_PKG_VERSION"),
         "berth-agent starts"
     );
@@ -53,10 +64,13 @@ async fn start(args: Args) -> Result<()> {
         let host = Host::connect(args.bus.as_deref(), root)
             .await
             .context("cannot reach the host's system bus")?;
-        host.claim().await.context("cannot claim the host")?;
+        let ready = ReadyFile::new(args.ready_file.clone())?;
+        tokio::select! {
+            claimed = host.claim() => claimed.context("cannot claim the host")?,
+            never = ready.while_waiting() => match never {},
+        }
         let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
         let client = own_client(&args).await?;
-        let node = NodeName::new(args.node_name.clone());
         let heartbeat = Duration::from_secs(args.heartbeat);
         let namespace = args.namespace.clone();
         Agent::new(Setup {
@@ -68,6 +82,7 @@ async fn start(args: Args) -> Result<()> {
             heartbeat,
             trust_clock: args.trust_clock,
             experimental_composefs: args.experimental_composefs,
+            ready,
         })
     };
     let agent = tokio::select! {

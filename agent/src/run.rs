@@ -25,6 +25,7 @@ use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
+use crate::ready::ReadyFile;
 use crate::status::StatusWriter;
 use crate::watches::{self, Berths, Seen};
 
@@ -50,6 +51,8 @@ pub struct Setup {
     pub trust_clock: bool,
     /// Composefs hosts are updated too, which is experimental.
     pub experimental_composefs: bool,
+    /// The file that says that this agent is ready.
+    pub ready: ReadyFile,
 }
 
 /// The agent: its ways to the world, and what it knows. Only what can be found again, or may be lost, lives here alone.
@@ -74,6 +77,7 @@ pub struct Agent {
     pub(crate) bootc_version: Option<String>,
     pub(crate) experimental_composefs: bool,
     heartbeat: Heartbeat,
+    pub(crate) ready: ReadyFile,
     last_log: Option<(Phase, Step)>,
     /// Passes in a row that failed, also before there was a step.
     in_vain: u32,
@@ -153,6 +157,7 @@ impl Agent {
             bootc_version: None,
             experimental_composefs: setup.experimental_composefs,
             heartbeat: Heartbeat::every(setup.heartbeat),
+            ready: setup.ready,
             last_log: None,
             in_vain: 0,
         })
@@ -178,6 +183,7 @@ impl Agent {
             let pause = match passed {
                 Ok(pause) => {
                     self.in_vain = 0;
+                    self.ready.turned();
                     pause
                 }
                 Err(error) => self.failed(&error),

@@ -10,6 +10,7 @@ use berth_tests::audit::{AuditLog, Record};
 use berth_tests::cluster::{Cluster, ClusterOptions, Published};
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::sim::{Inhibitor, RebootFault, Settings, SimHost};
+use berth_tests::programs;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;

@@ -6,12 +6,15 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use berth_agent::cli::Args;
 use berth_api::fleet::BootcFleet;
 use berth_api::membership::{PoolSelector, Rule, membership, selector};
 use berth_api::pool::BootcNodePool;
 use berth_tests::programs::workspace_root;
 use berth_tests::tools::{Tool, Tools};
+use clap::Parser;
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Volume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
 
@@ -183,6 +186,29 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
             .collect();
         ensure!(flags == [format!("/host{directory}/kubelet.kubeconfig")], "{flags:?}");
 
+        // The probe finds its file, whatever a component makes of the arguments.
+        let value = container
+            .env
+            .iter()
+            .flatten()
+            .find(|env| env.name == "BERTH_READY_FILE");
+        let file = value.and_then(|env| env.value.as_deref()).context("no ready file")?;
+        let mounts = container.volume_mounts.iter().flatten();
+        let mount = mounts
+            .clone()
+            .find(|mount| file.starts_with(&format!("{}/", mount.mount_path)));
+        let volume = mount.context("the ready file lies in no volume")?.name.as_str();
+        let is_empty_dir = |v: &Volume| v.name == volume && v.empty_dir.is_some();
+        ensure!(
+            pod.volumes.iter().flatten().any(is_empty_dir),
+            "{volume} goes with the pod"
+        );
+        let probe = container.readiness_probe.as_ref().and_then(|probe| probe.exec.as_ref());
+        let probe = probe
+            .and_then(|exec| exec.command.clone())
+            .context("no readiness probe")?;
+        Args::try_parse_from(probe.iter().map(String::as_str).chain([file])).with_context(|| format!("{probe:?}"))?;
+
         let paths: BTreeMap<&str, &str> = pod
             .volumes
             .iter()
@@ -190,7 +216,7 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
             .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
             .collect();
         let mut seen = Vec::new();
-        for mount in container.volume_mounts.iter().flatten() {
+        for mount in mounts.filter(|mount| mount.name != volume) {
             let path = paths.get(mount.name.as_str()).context("a mount without a volume")?;
             ensure!(
                 mount.mount_path == format!("/host{path}"),

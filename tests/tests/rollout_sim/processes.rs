@@ -248,3 +248,52 @@ async fn the_judge_finds_an_old_commit() -> Result<()> {
     blames(&cluster, "I1", "was not cordoned since")?;
     blames(&cluster, "I1", "on it")
 }
+
+/// Asks the shipped program as the kubelet does.
+fn says_ready(file: &std::path::Path, within: u64) -> Result<()> {
+    let mut probe = std::process::Command::new(programs::programs()?.agent);
+    let output = probe
+        .arg("ready")
+        .arg(file)
+        .arg(format!("--within={within}"))
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    Ok(())
+}
+
+/// A bad agent must stop the rollout of its DaemonSet: ready is one whose loop turns and whom the API server answers.
+#[tokio::test]
+async fn an_agent_is_ready_while_the_api_server_answers() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("turned");
+    let mut options = hosts(1);
+    options.agent_args = vec!["--heartbeat=10".to_owned(), format!("--ready-file={}", file.display())];
+    scenario(
+        "an_agent_is_ready_while_the_api_server_answers",
+        options,
+        move |cluster| {
+            Box::pin(async move {
+                let ready = |within| says_ready(&file, within);
+                // In no pool yet, and with nothing to do.
+                cluster
+                    .until("the agent is ready", SOON, async || Ok(ready(120).is_ok()))
+                    .await?;
+                cluster.control_plane.stop_apiserver().await?;
+                let told = async || Ok(ready(15).is_err_and(|why| why.to_string().contains("API server")));
+                cluster.until("the agent is not ready", LONG, told).await?;
+                cluster.control_plane.start_apiserver().await?;
+                cluster
+                    .until("the agent is ready again", LONG, async || Ok(ready(15).is_ok()))
+                    .await?;
+                cluster.host(1).stop_agent().await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                ensure!(ready(1).is_err(), "an agent that is gone is not ready");
+                cluster.host(1).start_agent();
+                let v2 = roll_to(cluster, "2.0.0", 1).await?;
+                cluster.until_all_run(&v2, LONG).await
+            })
+        },
+    )
+    .await
+}

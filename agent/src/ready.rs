@@ -1,0 +1,117 @@
+//! The sign by which a kubelet knows that the agent in a pod works: a file that the agent touches at the end of each turn
+//! of its loop, as long as the API server answers it. `berth-agent ready` looks at its age. No port is open for that.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+/// Time between two signs of an agent that waits for another one to end.
+const WAITING: Duration = Duration::from_secs(20);
+
+/// The file, where there is one.
+#[derive(Debug)]
+pub struct ReadyFile {
+    path: Option<PathBuf>,
+    /// The last question to the API server was answered.
+    answered: bool,
+}
+
+impl ReadyFile {
+    /// A file that is not touched yet. The one of a process before is removed: it says nothing of this one.
+    ///
+    /// # Errors
+    /// When it is there and cannot be removed.
+    pub fn new(path: Option<PathBuf>) -> Result<Self> {
+        if let Some(path) = &path
+            && let Err(error) = fs::remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+        }
+        Ok(Self { path, answered: false })
+    }
+
+    /// Takes note of whether the API server has answered.
+    pub(crate) fn api_server(&mut self, answered: bool) {
+        self.answered = answered;
+    }
+
+    /// A turn of the loop has ended well.
+    pub(crate) fn turned(&self) {
+        if self.answered {
+            self.touch();
+        }
+    }
+
+    /// Touches the file for as long as another agent has the host: to wait for that is what this one is for.
+    pub async fn while_waiting(&self) -> std::convert::Infallible {
+        loop {
+            self.touch();
+            tokio::time::sleep(WAITING).await;
+        }
+    }
+
+    fn touch(&self) {
+        if let Some(path) = &self.path
+            && let Err(error) = fs::write(path, "\n")
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot touch the file that says that this agent is ready");
+        }
+    }
+}
+
+/// Looks whether the file was touched within this time.
+///
+/// # Errors
+/// When it is not there, or older.
+pub fn check(path: &Path, within: Duration) -> Result<()> {
+    let metadata = fs::metadata(path)
+        .with_context(|| format!("not ready: the agent has not touched {} since it began", path.display()))?;
+    // One of the future was made before the clock was set back.
+    let age = metadata.modified()?.elapsed().unwrap_or_default();
+    ensure!(
+        age <= within,
+        "not ready: no turn of the agent in which the API server answered has ended for {} s; its log says why",
+        age.as_secs()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_ready_after_a_turn_with_an_answer() {
+        let path = std::env::temp_dir().join(format!("berth-ready-{}", std::process::id()));
+        fs::write(&path, "").unwrap();
+        let minute = Duration::from_secs(60);
+        let mut ready = ReadyFile::new(Some(path.clone())).unwrap();
+        assert!(check(&path, minute).is_err(), "a former process's file says nothing");
+        ready.turned();
+        assert!(check(&path, minute).is_err(), "the API server has not answered");
+        ready.api_server(true);
+        assert!(check(&path, minute).is_err(), "the turn has not ended");
+        ready.turned();
+        check(&path, minute).unwrap();
+
+        let long_ago = std::time::SystemTime::now() - 2 * minute;
+        fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        ready.api_server(false);
+        ready.turned();
+        let error = check(&path, minute).unwrap_err().to_string();
+        assert!(error.contains("for 120 s"), "{error}");
+        ready.api_server(true);
+        ready.turned();
+        check(&path, minute).unwrap();
+        fs::remove_file(&path).unwrap();
+        ReadyFile::new(None).unwrap().touch();
+    }
+}
