@@ -238,5 +238,7 @@ async fn is_adopted_and_locked(first: Host, real: &RealHost, image: &DesiredImag
     real.limit_pulls(None).await?;
     let staged = status(&second).await?.staged.context("nothing staged")?;
     assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&image.digest), true));
+    let marker = real.path("/run/reboot-required")?;
+    ensure!(!marker.exists(), "what is locked requires no reboot");
     Ok(())
 }

@@ -23,7 +23,9 @@ pub(super) async fn lock(bus: &Bus) {
     let spec = Spec {
         name: "berth-early-lock.service".to_owned(),
         description: "Berth: lock what bootc has staged, while bootc still runs",
+        first: vec![],
         command: ["/usr/bin/ln", STAGED, LOCK].map(str::to_owned).into(),
+        after: vec![],
         then: None,
         deadline: DEADLINE,
         stdout: None,

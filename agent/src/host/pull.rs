@@ -30,6 +30,10 @@ const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 const STOP_DEADLINE: Duration = Duration::from_secs(100);
 /// Words of a bootc that does not know the flag for progress, which is a hidden one.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
+/// The file by which bootc asks for a reboot when it stages, also what is locked. Reboot daemons such as kured obey it.
+const REBOOT_REQUIRED: &str = "/run/reboot-required";
+/// The one that was there before a pull.
+const REBOOT_REQUIRED_BEFORE: &str = "/run/berth/reboot-required";
 /// Bytes at the end of the error output that are looked at.
 const STDERR_TAIL: u64 = 16 << 10;
 
@@ -359,7 +363,16 @@ fn spec(digest: &Digest, target: &str, way: Way, progress: bool) -> Spec {
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
+        // No reboot is required for what will be locked. A request of somebody else is put back as it was.
+        first: vec![
+            owned(&["/usr/bin/rm", "-f", REBOOT_REQUIRED_BEFORE]),
+            owned(&["/usr/bin/cp", "-p", REBOOT_REQUIRED, REBOOT_REQUIRED_BEFORE]),
+        ],
         command: owned(&command),
+        after: vec![
+            owned(&["/usr/bin/rm", "-f", REBOOT_REQUIRED]),
+            owned(&["/usr/bin/mv", REBOOT_REQUIRED_BEFORE, REBOOT_REQUIRED]),
+        ],
         // Also after `--download-only`, which does not lock an image that somebody has staged unlocked meanwhile.
         then: (!way.composefs).then(|| owned(&lock)),
         deadline: DEADLINE,

@@ -42,7 +42,9 @@ impl Host {
         let spec = Spec {
             name: format!("berth-{what}.service"),
             description: "Berth: ask or change the host's deployments",
+            first: vec![],
             command: command.iter().map(|word| (*word).to_owned()).collect(),
+            after: vec![],
             then: None,
             deadline: TOOL_DEADLINE,
             stdout: Some(stdout.clone()),

@@ -41,7 +41,12 @@ const GRACE: Duration = Duration::from_secs(15);
 pub(super) struct Spec {
     pub(super) name: String,
     pub(super) description: &'static str,
+    /// Commands before it. Their failures do not count.
+    pub(super) first: Vec<Vec<String>>,
     pub(super) command: Vec<String>,
+    /// Commands when it went well. Their failures do not count.
+    pub(super) after: Vec<Vec<String>>,
+    /// The last command, when it went well.
     pub(super) then: Option<Vec<String>>,
     pub(super) deadline: Duration,
     pub(super) stdout: Option<String>,
@@ -77,9 +82,13 @@ pub(super) struct Defeat {
 /// The exit status by which systemd says that it could not execute the program.
 pub(super) const EXIT_EXEC: i32 = 203;
 
-fn exec(command: &[String]) -> Vec<(String, Vec<String>, bool)> {
-    let program = command.first().cloned().unwrap_or_default();
-    vec![(program, command.to_vec(), false)]
+/// Commands as systemd takes them: the program, its arguments, and whether a failure is ignored.
+fn exec(commands: &[Vec<String>], ignored: bool) -> Vec<(String, Vec<String>, bool)> {
+    let exec = |command: &Vec<String>| {
+        let program = command.first().cloned().unwrap_or_default();
+        (program, command.clone(), ignored)
+    };
+    commands.iter().map(exec).collect()
 }
 
 fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
@@ -87,11 +96,22 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     let mut properties = vec![
         ("Description", Variant::new(spec.description)),
         ("Type", Variant::new("oneshot")),
-        ("ExecStart", Variant::new(exec(&spec.command))),
+        (
+            "ExecStart",
+            Variant::new(exec(std::slice::from_ref(&spec.command), false)),
+        ),
         ("TimeoutStartUSec", Variant::new(microseconds)),
     ];
-    if let Some(then) = &spec.then {
-        properties.push(("ExecStartPost", Variant::new(exec(then))));
+    if !spec.first.is_empty() {
+        properties.push(("ExecStartPre", Variant::new(exec(&spec.first, true))));
+    }
+    // Each of them empties the file of errors: the one whose words count comes last.
+    let then: Vec<_> = exec(&spec.after, true)
+        .into_iter()
+        .chain(exec(spec.then.as_slice(), false))
+        .collect();
+    if !then.is_empty() {
+        properties.push(("ExecStartPost", Variant::new(then)));
     }
     if let Some(path) = &spec.stdout {
         properties.push(("StandardOutputFileToTruncate", Variant::new(path.clone())));
@@ -253,6 +273,8 @@ mod tests {
         let mut spec = Spec {
             name: "berth-x.service".to_owned(),
             description: "x",
+            first: vec![],
+            after: vec![],
             command: vec!["/usr/bin/bootc".to_owned(), "status".to_owned()],
             then: None,
             deadline: Duration::from_secs(60),

@@ -174,6 +174,42 @@ async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
     .await
 }
 
+/// A reboot daemon such as kured obeys the file that bootc writes whenever it stages: it must not find one for what is
+/// locked. Whoever else asks for a reboot is not overruled.
+#[tokio::test]
+async fn what_is_locked_requires_no_reboot() -> Result<()> {
+    scenario(2, |cluster| {
+        Box::pin(async move {
+            let marker = |n: usize| cluster.host(n).root().join("run/reboot-required");
+            let somebody = "a new kernel";
+            std::fs::write(marker(2), somebody)?;
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2, "paused": true });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            let host = cluster.host(1);
+            let is_locked = async || Ok((1..=2).all(|n| cluster.host(n).facts().locked));
+            cluster.until("both have staged, locked", LONG, is_locked).await?;
+            let is_prepared = async |n: &str| {
+                let status = status(cluster, n).await?;
+                Ok(berth_api::condition::is_true(&status.conditions, "UpdatePrepared"))
+            };
+            for node in ["node1", "node2"] {
+                cluster
+                    .until("it waits for a berth", LONG, || is_prepared(node))
+                    .await?;
+            }
+            ensure!(!marker(1).exists(), "kured would reboot {}", host.name());
+            let kept = std::fs::read_to_string(marker(2))?;
+            ensure!(kept == somebody, "what was there before the pull says {kept:?}");
+            cluster
+                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
+                .await?;
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
 /// A rollback that somebody queued keeps the node from being rebooted, and from being called updated.
 #[tokio::test]
 async fn a_queued_rollback_is_heeded() -> Result<()> {

@@ -148,6 +148,7 @@ impl SimHost {
         let machine = Arc::new(Machine::new(Parts {
             os: Arc::new(Os::new(
                 &config.name,
+                root.clone(),
                 booted,
                 config.catalog,
                 settings.clone(),

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,7 @@ fn write_line(file: &mut Option<File>, line: &str) {
 #[derive(Debug)]
 pub(super) struct Os {
     host: String,
+    root: PathBuf,
     architecture: String,
     catalog: Catalog,
     settings: SharedSettings,
@@ -110,9 +112,10 @@ struct Switch {
 }
 
 impl Os {
-    /// The software of the host with this name, which booted `image` first.
+    /// The software of the host with this name and these files, which booted `image` first.
     pub(super) fn new(
         host: &str,
+        root: PathBuf,
         booted: Deployment,
         catalog: Catalog,
         settings: SharedSettings,
@@ -120,6 +123,7 @@ impl Os {
     ) -> Self {
         Self {
             host: host.to_owned(),
+            root,
             architecture: booted.architecture.clone(),
             catalog,
             settings,
@@ -179,6 +183,7 @@ impl Os {
             "/usr/bin/ostree" if settings.composefs => EXIT_EXEC,
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
+            "/usr/bin/rm" | "/usr/bin/cp" | "/usr/bin/mv" => self.move_files(argv, io),
             "/usr/bin/true" => 0,
             "/usr/bin/false" => 1,
             "/usr/bin/sleep" => {
@@ -187,6 +192,36 @@ impl Os {
                 0
             }
             _ => EXIT_EXEC,
+        }
+    }
+
+    fn on_host(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Removes, copies or renames files as coreutils do, at once.
+    fn move_files(&self, argv: &[String], io: &mut Stdio) -> i32 {
+        let (flags, paths): (Vec<&str>, Vec<&str>) = argv.iter().map(String::as_str).partition(|w| w.starts_with('-'));
+        let done = match paths.as_slice() {
+            ["/usr/bin/rm", path] if flags == ["-f"] => match std::fs::remove_file(self.on_host(path)) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                done => done,
+            },
+            ["/usr/bin/cp", from, to] => std::fs::copy(self.on_host(from), self.on_host(to)).map(drop),
+            ["/usr/bin/mv", from, to] => std::fs::rename(self.on_host(from), self.on_host(to)),
+            _ => return 1,
+        };
+        match done {
+            Ok(()) => 0,
+            Err(error) => io.fail(&format!("{}: {error}", argv.join(" "))),
+        }
+    }
+
+    /// bootc asks for a reboot whenever it stages, be it locked or not.
+    fn require_reboot(&self, digest: &str, settings: &Settings) {
+        if settings.bootc_numbers() >= (1, 9, 0) {
+            let text = format!("bootc: Reboot required for image: {digest}\n");
+            let _ = std::fs::write(self.on_host("/run/reboot-required"), text);
         }
     }
 
@@ -389,6 +424,7 @@ impl Os {
         if self.settings.strikes(|s| &mut s.staged_then_fails) {
             return Err("Pulling bound images: failed to pull bound image".to_owned());
         }
+        self.require_reboot(digest, settings);
         Ok(())
     }
 

@@ -19,6 +19,7 @@ pub(super) struct Exec {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Transient {
     pub(super) description: String,
+    pub(super) pre: Vec<Exec>,
     pub(super) start: Vec<Exec>,
     pub(super) post: Vec<Exec>,
     pub(super) stdout: Option<String>,
@@ -79,6 +80,7 @@ impl Transient {
             "Description" => self.description = get(name, "s", value)?,
             "Type" => self.oneshot = get::<String>(name, "s", value)? == "oneshot",
             "ExecStart" => self.start.extend(commands(name, value)?),
+            "ExecStartPre" => self.pre.extend(commands(name, value)?),
             "ExecStartPost" => self.post.extend(commands(name, value)?),
             "StandardOutputFileToTruncate" => self.stdout = Some(path(name, value)?),
             "StandardErrorFileToTruncate" => self.stderr = Some(path(name, value)?),

@@ -328,14 +328,18 @@ impl Units {
             return Outcome::exited(EXIT_STDERR);
         };
         let mut io = Stdio { out, err, fd3 };
-        let status = self.commands(&spec.start, &mut io).await;
+        let pre = self.commands(spec, &spec.pre, &mut io).await;
+        if pre != 0 {
+            return Outcome::exited(pre);
+        }
+        let status = self.commands(spec, &spec.start, &mut io).await;
         if status != 0 || spec.post.is_empty() {
             return Outcome::exited(status);
         }
         if let Some(unit) = self.state().units.get_mut(name) {
             (unit.sub, unit.main_code) = ("start-post", EXITED);
         }
-        let post = self.commands(&spec.post, &mut io).await;
+        let post = self.commands(spec, &spec.post, &mut io).await;
         // The main process went well, so its status stays 0 although the unit fails.
         Outcome {
             status: 0,
@@ -343,9 +347,11 @@ impl Units {
         }
     }
 
-    /// Runs commands until one fails that may not.
-    async fn commands(&self, commands: &[Exec], io: &mut Stdio) -> i32 {
+    /// Runs commands until one fails that may not. Each has the files to itself: what is there is gone.
+    async fn commands(&self, spec: &Transient, commands: &[Exec], io: &mut Stdio) -> i32 {
         for command in commands {
+            io.out = self.output(spec.stdout.as_deref()).unwrap_or_default();
+            io.err = self.output(spec.stderr.as_deref()).unwrap_or_default();
             let status = self.os.run(&command.argv, io).await;
             if status != 0 && !command.ignore {
                 return status;

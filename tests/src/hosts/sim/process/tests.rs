@@ -27,6 +27,7 @@ fn os(settings: Settings) -> Arc<Os> {
     };
     Arc::new(Os::new(
         "node",
+        tempfile::tempdir().unwrap().keep(),
         booted,
         catalog,
         SharedSettings::new(settings),
