@@ -113,7 +113,8 @@ impl Agent {
     }
 
     async fn look_at_host(&mut self) -> Result<Ending> {
-        let rivals = self.host.rivals().await.unwrap_or_default();
+        let mut rivals = self.host.rivals().await.unwrap_or_default();
+        rivals.extend(self.rival_pods().await);
         let finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
         let version = self.host.bootc_version().await.context("cannot look at the host")?;
         let os = match version {
@@ -145,6 +146,21 @@ impl Agent {
         };
         self.learn(Event::Looked(look));
         Ok(Ending::Done)
+    }
+
+    /// Rivals among the pods of a node that should run something. That they cannot be listed keeps nobody from anything.
+    async fn rival_pods(&mut self) -> Vec<String> {
+        if self.knowledge.desired.digest().is_none() {
+            return vec![];
+        }
+        let Ok(client) = self.kubelet.get().await else {
+            return vec![];
+        };
+        let found = self.rival_pods.get(client, self.node.as_str()).await;
+        found.unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot look for other updaters among the pods");
+            vec![]
+        })
     }
 
     async fn read_node(&mut self) -> Result<Ending> {

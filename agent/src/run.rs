@@ -25,6 +25,7 @@ use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
+use crate::node::rivals::RivalPods;
 use crate::ready::ReadyFile;
 use crate::status::StatusWriter;
 use crate::watches::{self, Berths, Seen};
@@ -74,6 +75,7 @@ pub struct Agent {
     written: Past,
     /// The pods of the running drain, and its number.
     pub(crate) drain: (u64, Drain),
+    pub(crate) rival_pods: RivalPods,
     pub(crate) bootc_version: Option<String>,
     pub(crate) experimental_composefs: bool,
     heartbeat: Heartbeat,
@@ -154,6 +156,7 @@ impl Agent {
             clock,
             host_clock: HostClock::new(setup.trust_clock),
             drain: (0, Drain::default()),
+            rival_pods: RivalPods::default(),
             bootc_version: None,
             experimental_composefs: setup.experimental_composefs,
             heartbeat: Heartbeat::every(setup.heartbeat),

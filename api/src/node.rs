@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::pool::Drain;
+use crate::pool::{Drain, RivalUpdaters};
 
 /// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -65,6 +65,9 @@ pub struct BootcNodeSpec {
     /// Rules for moving pods away before a reboot (from the pool).
     #[serde(default)]
     pub drain: Drain,
+    /// Treatment of other updaters that are active on the host (from the pool).
+    #[serde(default)]
+    pub rival_updaters: RivalUpdaters,
     /// Token of the pool. When it changes, digests that failed here are tried again, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]

@@ -266,6 +266,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
             reference: Some(reference(pool.target)),
         }),
         rollout: Some(rollout),
+        rival_updaters: None,
         drain: None,
     };
     let mut object = BootcNodePool::new(name.as_str(), spec);

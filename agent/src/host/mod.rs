@@ -44,6 +44,7 @@ use pull::{Pulls, Way};
 /// Updaters that would stage and reboot on their own.
 const RIVALS: &[&str] = &[
     "bootc-fetch-apply-updates.timer",
+    "bootc-fetch-apply-updates.service",
     "rpm-ostreed-automatic.timer",
     "zincati.service",
 ];

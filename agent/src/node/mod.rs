@@ -8,6 +8,7 @@ pub mod cordon;
 pub mod drain;
 pub mod evict;
 pub mod pods;
+pub mod rivals;
 pub mod settings;
 mod volumes;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
@@ -70,6 +71,20 @@ pub struct BootcNodePoolSpec {
     /// Rules for moving pods away before a reboot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// Treatment of other updaters that are active on a member: `Wait` or `Tolerate`. Default Wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rival_updaters: Option<RivalUpdaters>,
+}
+
+/// Treatment of other updaters and reboot daemons that are active on a member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RivalUpdaters {
+    /// Nothing is staged beside one that would apply it at any time, such as bootc-fetch-apply-updates.timer. Others are
+    /// named in NodeDegraded.
+    #[default]
+    Wait,
+    /// They are neither waited for nor named.
+    Tolerate,
 }
 
 /// The image of a pool.

@@ -8,7 +8,7 @@ use berth_api::digest::Digest;
 use berth_api::duration;
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
 use berth_api::node::{BootcNode, Deployment, DesiredImage, DrainBlocker, Failure, Progress, Staging, Turn};
-use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain};
+use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, RivalUpdaters};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +163,8 @@ pub struct Member {
     pub staging: Staging,
     /// Rules for moving pods away.
     pub drain: Drain,
+    /// Treatment of other updaters.
+    pub rivals: RivalUpdaters,
     /// Token of the pool. When it changes, digests that have failed here are tried again.
     pub retry_token: Option<String>,
     /// Longest time from reboot to proof.
@@ -183,6 +185,7 @@ impl Desired {
             image: spec.image.clone(),
             staging: spec.staging,
             drain: spec.drain.clone(),
+            rivals: spec.rival_updaters,
             retry_token: spec.retry_token.clone(),
             reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
         }))

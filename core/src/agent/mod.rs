@@ -10,4 +10,5 @@ pub mod node;
 pub mod past;
 pub mod reason;
 pub mod report;
+mod rivals;
 pub mod step;

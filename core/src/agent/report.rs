@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::facts::{Deployments, Desired, Facts, Guard, Os};
 use crate::agent::reason::Reason;
+use crate::agent::rivals;
 use crate::agent::step::{
     Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
 };
@@ -144,6 +145,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
             | WaitReason::HostUnreachable
             | WaitReason::Forgetful
             | WaitReason::Unguarded
+            | WaitReason::RivalUpdater
             | WaitReason::FailedDigest
             | WaitReason::RollbackQueued,
             _,
@@ -417,6 +419,9 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             format!("{} (tried {attempts} times or more)", trouble.message),
         );
     }
+    if let Some(verdict) = rivals::verdict(facts).filter(|_| matches!(step, Step::Wait(WaitReason::RivalUpdater, _))) {
+        return verdict;
+    }
     if let Some(message) = rollback_queued(facts) {
         return Verdict::yes("RollbackQueued", message);
     }
@@ -464,12 +469,7 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             message,
         );
     }
-    if !facts.host.rivals.is_empty() {
-        let rivals = facts.host.rivals.join(", ");
-        let advice = "it may replace what Berth stages or reboot the host; disable it on the host";
-        return Verdict::yes("RivalUpdater", format!("{rivals} is active: {advice}"));
-    }
-    Verdict::no("AsExpected", "")
+    rivals::verdict(facts).unwrap_or_else(|| Verdict::no("AsExpected", ""))
 }
 
 /// A boot that only a person or another image helps out of.

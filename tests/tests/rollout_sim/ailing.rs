@@ -1,6 +1,8 @@
 //! Hosts that are nobody's, and hosts with troubles of their own, under real agents. The judge is the ground truth.
 
 use berth_api::node::BootcNodeStatus;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -111,7 +113,7 @@ async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
 /// Between the instant at which bootc has staged an image and the end of bootc, an image is locked as well.
 #[tokio::test]
 async fn a_reboot_beside_a_pull_that_goes_on_applies_nothing() -> Result<()> {
-    scenario(2, |cluster| {
+    scenario("a_reboot_beside_a_pull_that_goes_on_applies_nothing", lively(2), |cluster| {
         Box::pin(async move {
             let after = |time: Duration| {
                 for n in [1, 2] {
@@ -150,7 +152,7 @@ async fn a_reboot_beside_a_pull_that_goes_on_applies_nothing() -> Result<()> {
 /// An image that somebody has unlocked is locked again; where that fails, it does not stay armed all the same.
 #[tokio::test]
 async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
-    scenario(1, |cluster| {
+    scenario("an_image_that_cannot_be_locked_is_removed", lively(1), |cluster| {
         Box::pin(async move {
             let host = cluster.host(1);
             let v2 = cluster.publish("2.0.0").await?;
@@ -178,7 +180,7 @@ async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
 /// locked. Whoever else asks for a reboot is not overruled.
 #[tokio::test]
 async fn what_is_locked_requires_no_reboot() -> Result<()> {
-    scenario(2, |cluster| {
+    scenario("what_is_locked_requires_no_reboot", lively(2), |cluster| {
         Box::pin(async move {
             let marker = |n: usize| cluster.host(n).root().join("run/reboot-required");
             let somebody = "a new kernel";
@@ -205,6 +207,58 @@ async fn what_is_locked_requires_no_reboot() -> Result<()> {
                 .patch_pool("workers", json!({ "rollout": { "paused": false } }))
                 .await?;
             cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+/// `bootc upgrade --apply` of a timer takes the lock off whatever is staged: beside it nothing stays staged, unless the pool
+/// says otherwise. Reboot daemons among the pods are named.
+#[tokio::test]
+async fn nothing_is_staged_beside_a_rival() -> Result<()> {
+    scenario("nothing_is_staged_beside_a_rival", lively(2), |cluster| {
+        Box::pin(async move {
+            let timer = "bootc-fetch-apply-updates.timer";
+            let rival = |n: usize, on: bool| {
+                let rivals = if on { vec![timer.to_owned()] } else { vec![] };
+                cluster.host(n).settings(|s| s.rivals = rivals.into_iter().collect());
+            };
+            let kured = json!({
+                "metadata": { "name": "kured-x", "namespace": "default", "labels": { "name": "kured" } },
+                "spec": { "nodeName": "node2", "containers": [{ "name": "kured", "image": "kured" }] },
+            });
+            let pods = kube::Api::<Pod>::namespaced(cluster.client(), "default");
+            pods.create(&PostParams::default(), &serde_json::from_value(kured)?)
+                .await?;
+            rival(1, true);
+            let v2 = cluster.publish("2.0.0").await?;
+            let v2_digest = v2.digest.to_string();
+            let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": true });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            until_degraded(cluster, "node1", "RivalUpdater", "systemctl disable --now").await?;
+            until_degraded(cluster, "node2", "RivalUpdater", "kured (pod default/kured-x)").await?;
+            let staged = |n: usize| cluster.host(n).facts().staged.as_ref() == Some(&v2_digest);
+            cluster.until("node2 has staged", SOON, async || Ok(staged(2))).await?;
+            // One that begins later.
+            rival(2, true);
+            let is_gone = async || Ok(cluster.host(2).facts().staged.is_none());
+            cluster.until("node2 has removed what it staged", SOON, is_gone).await?;
+            ensure!(!staged(1), "nothing is staged beside it");
+            // The pod is nobody's, so that its drain needs force.
+            let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": false });
+            let tolerate = json!({ "rivalUpdaters": "Tolerate", "rollout": rollout, "drain": { "force": true } });
+            cluster.patch_pool("workers", tolerate).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+
+            let v3 = cluster.publish("3.0.0").await?;
+            let change = json!({ "rivalUpdaters": "Wait", "image": { "ref": v3.reference } });
+            cluster.patch_pool("workers", change).await?;
+            for node in ["node1", "node2"] {
+                until_degraded(cluster, node, "RivalUpdater", "nothing is staged beside").await?;
+            }
+            rival(1, false);
+            rival(2, false);
+            cluster.until_all_run(&v3, LONG).await
         })
     })
     .await

@@ -20,7 +20,7 @@
 //! | three failed unlocks; a commit taken back | | anew | | blocked | |
 //! | three failed locks | to be removed while armed | anew | | | |
 //! | rest, in a turn | | anew | | | |
-//! | rest while a rollback is queued | anew | | | | |
+//! | rest while a rollback is queued, or beside a rival | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
 //! | sign of life | unknown; in a turn anew | anew | | | |
 //! | no answer of the host's services | anew | | | | |
@@ -381,7 +381,9 @@ impl Knowledge {
             WaitReason::ForeignBerth | WaitReason::OtherNode | WaitReason::Excluded => {
                 self.cluster_node = ClusterNode::Unread;
             }
-            WaitReason::Rebooting | WaitReason::NoBerth | WaitReason::RollbackQueued => self.fresh = false,
+            WaitReason::Rebooting | WaitReason::NoBerth | WaitReason::RollbackQueued | WaitReason::RivalUpdater => {
+                self.fresh = false;
+            }
             // It may take days. What was drained before that says nothing of the pods that are there afterwards; and a
             // drain that has yet to begin is not overdue.
             WaitReason::Revoked | WaitReason::WindowClosed | WaitReason::Inhibited => {

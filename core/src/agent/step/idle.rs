@@ -11,6 +11,7 @@ use berth_api::seeded::Bug;
 use super::way::is_rollback_in_the_way;
 use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, settle};
 use crate::agent::facts::{Facts, Member, Os};
+use crate::agent::rivals;
 
 /// No pool has the node, as far as is known now: nothing is done but to keep locked what Berth itself staged (I3, I12).
 pub(super) fn leave_alone(facts: &Facts, why: WaitReason, again: Option<Duration>) -> Step {
@@ -67,7 +68,9 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         };
     }
     if let Some(staged) = &deployments.staged {
-        if facts.staged_whole(desired).is_none() || has_failed(facts, desired) {
+        // I3: the lock is no help against a rival that takes it off.
+        let rival = rivals::in_the_way(facts).is_some();
+        if facts.staged_whole(desired).is_none() || has_failed(facts, desired) || rival {
             return Step::Unstage(staged.clone());
         }
         if Bug::SkipBerth.is_awake() {
@@ -100,6 +103,9 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
     // A failed pull may have armed a deployment, and another updater may have staged one: look before each pull.
     if !facts.host.fresh {
         return Step::LookAtHost;
+    }
+    if rivals::in_the_way(facts).is_some() {
+        return Step::Wait(WaitReason::RivalUpdater, Some(LOOK_HOST_AGAIN));
     }
     Step::StartPull(image.clone())
 }

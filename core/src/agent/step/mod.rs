@@ -151,6 +151,8 @@ pub enum WaitReason {
     Forgetful,
     /// The API server does not refuse what it must, or did not answer yet.
     Unguarded,
+    /// Another updater on the host would apply what is staged.
+    RivalUpdater,
     /// The digest failed here before.
     FailedDigest,
     /// Something failed; its backoff runs.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
-use berth_api::pool::{Drain, Target};
+use berth_api::pool::{Drain, RivalUpdaters, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, Platform, PoolName, keys};
 
 use crate::controller::memory::StagingPermits;
@@ -34,6 +34,8 @@ pub struct Terms {
     pub max_staging: usize,
     /// `drain`
     pub drain: Drain,
+    /// `rivalUpdaters`
+    pub rival_updaters: RivalUpdaters,
     /// `rollout.retryToken`
     pub retry_token: Option<String>,
     /// `rollout.rebootTimeout`
@@ -247,6 +249,7 @@ fn form(pool: &PoolName, terms: &Terms, platform: &Platform) -> BootcNodeSpec {
         image: desired_image(terms, platform),
         staging: Staging::Held,
         drain: terms.drain.clone(),
+        rival_updaters: terms.rival_updaters,
         retry_token: terms.retry_token.clone(),
         reboot_timeout: seconds(terms.reboot_timeout),
         progress_interval: seconds(terms.progress_interval),

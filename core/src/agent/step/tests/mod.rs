@@ -3,7 +3,7 @@
 use berth_api::berth::{BerthState, Offer};
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
 use berth_api::node::{Deployment, DrainBlocker, Staging, Turn};
-use berth_api::pool::{Drain, OnTimeout};
+use berth_api::pool::{Drain, OnTimeout, RivalUpdaters};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -53,6 +53,7 @@ fn member(n: u8) -> Member {
             timeout: Some("1h".into()),
             ..Drain::default()
         },
+        rivals: RivalUpdaters::Wait,
         retry_token: None,
         reboot_timeout: HOUR,
     }

@@ -227,3 +227,30 @@ fn what_the_controller_plans_with_is_reported() {
     );
     assert_eq!((status.drain_seconds, status.reboot_seconds), (Some(3), Some(40)));
 }
+
+#[test]
+fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
+    let mut facts = facts();
+    os(&mut facts, 1, None);
+    facts.host.rivals = vec!["bootc-fetch-apply-updates.timer".into(), "zincati.service".into()];
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True RivalUpdater bootc-fetch-apply-updates.timer, zincati"),
+        "{degraded}"
+    );
+    for words in [
+        "systemctl disable --now bootc-fetch-apply-updates.timer",
+        "rivalUpdaters: Tolerate",
+    ] {
+        assert!(degraded.contains(words), "{degraded}");
+    }
+    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False"));
+    facts.host.rivals = vec!["zincati.service".into()];
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(degraded.contains("may replace what Berth stages"), "{degraded}");
+    let Desired::Member(member) = &mut facts.desired else {
+        unreachable!()
+    };
+    member.rivals = RivalUpdaters::Tolerate;
+    assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+}

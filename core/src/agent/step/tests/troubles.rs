@@ -181,3 +181,43 @@ fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
     held.guard.next_try = Duration::ZERO;
     assert_ne!(step(&held), Step::TryGuard, "but not in a turn");
 }
+
+/// `bootc upgrade --apply` takes the lock off whatever is staged, and reboots.
+#[test]
+fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
+    let beside = |rival: &str, staged: bool| {
+        let mut facts = facts();
+        facts.host.rivals = vec![rival.to_owned()];
+        if !staged {
+            os(&mut facts, 1, None);
+        }
+        facts
+    };
+    let applies = "bootc-fetch-apply-updates.timer";
+    let waits = Step::Wait(WaitReason::RivalUpdater, Some(LOOK_HOST_AGAIN));
+    assert_eq!(step(&beside(applies, false)), waits);
+    assert!(matches!(step(&beside(applies, true)), Step::Unstage(_)));
+    for rival in ["zincati.service", "pod kube-system/kured-x"] {
+        assert!(
+            matches!(step(&beside(rival, false)), Step::StartPull(_)),
+            "{rival} discards what is locked"
+        );
+    }
+    for staged in [false, true] {
+        let mut tolerated = beside(applies, staged);
+        let mut none = tolerated.clone();
+        none.host.rivals.clear();
+        let Desired::Member(member) = &mut tolerated.desired else {
+            unreachable!()
+        };
+        member.rivals = RivalUpdaters::Tolerate;
+        assert_eq!(step(&tolerated), step(&none), "the pool says otherwise");
+    }
+    // A turn is nearly over: what would be gained by ending it?
+    let mut held = with(&taken());
+    held.host.rivals = vec![applies.to_owned()];
+    assert_eq!(step(&held), step(&with(&taken())));
+    let mut old = beside(applies, false);
+    old.host.fresh = false;
+    assert_eq!(step(&old), Step::LookAtHost, "it may be gone by now");
+}

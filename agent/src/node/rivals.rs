@@ -1,0 +1,124 @@
+//! Pods on the agent's own node that reboot it, or change its operating system, by themselves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::Request;
+use kube::Client;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::send;
+use crate::clients::RequestError;
+
+/// Labels by which such pods are known: those of their own manifests and charts.
+const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
+/// Their values.
+const NAMES: [&str; 2] = ["kured", "machine-config-daemon"];
+/// Time for which an answer counts: they come and go with their DaemonSets.
+const AGAIN: Duration = Duration::from_secs(300);
+
+#[derive(Deserialize)]
+struct List {
+    /// A list without any has none, or null.
+    #[serde(default)]
+    items: Option<Vec<Item>>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// Name of the rival that the pod belongs to, with the pod.
+    fn rival(&self) -> Option<String> {
+        let rival = KEYS
+            .iter()
+            .find_map(|key| self.labels.get(*key).filter(|value| NAMES.contains(&value.as_str())))?;
+        Some(format!("{rival} (pod {}/{})", self.namespace, self.name))
+    }
+}
+
+/// The rivals among the pods, as seen last.
+#[derive(Debug, Default)]
+pub struct RivalPods {
+    seen: Option<(Instant, Vec<String>)>,
+}
+
+impl RivalPods {
+    /// The rivals, asked for anew once in a while.
+    ///
+    /// # Errors
+    /// When the API server does not answer or refuses.
+    pub async fn get(&mut self, client: &Client, node: &str) -> Result<Vec<String>, RequestError> {
+        if let Some((at, rivals)) = &self.seen
+            && at.elapsed() < AGAIN
+        {
+            return Ok(rivals.clone());
+        }
+        let rivals = list(client, node).await?;
+        self.seen = Some((Instant::now(), rivals.clone()));
+        Ok(rivals)
+    }
+}
+
+/// Asks for the names and labels of the node's pods, and no more of them, as the API server's cache has them.
+async fn list(client: &Client, node: &str) -> Result<Vec<String>, RequestError> {
+    let request = Request::get(format!(
+        "/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&resourceVersion=0"
+    ))
+    .header(
+        "Accept",
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+    )
+    .body(vec![])
+    .map_err(kube::Error::HttpError)?;
+    let list: List = send(client, request).await?;
+    Ok(rivals(&list))
+}
+
+fn rivals(list: &List) -> Vec<String> {
+    let items = list.items.iter().flatten();
+    items.filter_map(|item| item.metadata.rival()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rivals_are_known_by_the_labels_of_their_manifests() {
+        for (key, value, known) in [
+            ("app.kubernetes.io/name", "kured", true),
+            ("name", "kured", true),
+            ("k8s-app", "machine-config-daemon", true),
+            ("app.kubernetes.io/name", "web", false),
+            ("example.com/owner", "kured", false),
+        ] {
+            let pod = json!({"metadata": {"name": "p", "namespace": "n", "labels": {key: value}}});
+            let list = serde_json::from_value(json!({"items": [pod]})).unwrap();
+            let expected: Vec<_> = known.then(|| format!("{value} (pod n/p)")).into_iter().collect();
+            assert_eq!(rivals(&list), expected, "{key}={value}");
+        }
+        for nothing in [
+            json!({"items": null}),
+            json!({}),
+            json!({"items": [{"metadata": {"name": "p"}}]}),
+        ] {
+            assert!(rivals(&serde_json::from_value(nothing).unwrap()).is_empty());
+        }
+    }
+}
