@@ -230,6 +230,59 @@ async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
     Ok(())
 }
 
+/// bootc waits when the pipe of its progress is full, with the sysroot locked: somebody must read it, also when the agent is
+/// gone for good.
+#[tokio::test]
+async fn a_pull_ends_also_when_the_agent_is_gone_for_good() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| {
+        s.pull_time = Duration::from_secs(1);
+        // Four lines of it are more than the pipe takes.
+        s.progress_padding = 512 << 10;
+    });
+    let agent = world.agent().await?;
+    agent.start_pull(&image(&world.v2)).await?;
+    drop(agent);
+    let started = Instant::now();
+    while !world.sim.facts().locked {
+        ensure!(started.elapsed() < Duration::from_secs(15), "bootc waits for ever");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let next = world.agent().await?;
+    assert_eq!(pull_ends(&next).await?, Some(PullState::Succeeded));
+    next.forget_pull(&world.v2).await?;
+    let left: Vec<_> = world
+        .sim
+        .units()
+        .into_iter()
+        .filter(|u| u.starts_with("berth-"))
+        .collect();
+    assert_eq!(left, [""; 0], "nothing is left behind");
+    Ok(())
+}
+
+/// Whoever reads in place of an agent makes way for the next one.
+#[tokio::test]
+async fn the_next_agent_reads_the_progress_on() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(4));
+    let first = world.agent().await?;
+    first.start_pull(&image(&world.v2)).await?;
+    drop(first);
+    // Long enough for the other reader to begin.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let second = world.agent().await?;
+    let mut seen = None;
+    for _ in 0..50 {
+        second.find_pull(None).await?;
+        seen = second.pull_progress().or(seen);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(seen.is_some_and(|p| p.bytes > 0), "{seen:?}");
+    assert_eq!(pull_ends(&second).await?, Some(PullState::Succeeded));
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_next_agent_adopts_the_pull() -> Result<()> {
     let world = World::new().await?;

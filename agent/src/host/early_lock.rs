@@ -32,6 +32,7 @@ pub(super) async fn lock(bus: &Bus) {
         stderr: None,
         fd3: None,
         background: false,
+        expendable: false,
     };
     match units::run(bus, &spec).await {
         Ok(None) => tracing::debug!("what bootc has staged is locked, while it goes on"),

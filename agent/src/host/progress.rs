@@ -1,11 +1,14 @@
 //! Progress of a running pull: bootc's JSON lines, read from a FIFO on the host.
 //!
-//! Progress is a courtesy: no decision depends on it. Who reads it knows early that the image is staged. Without a reader a
-//! pull goes on for as long as the pipe takes its lines, so the pipe is made as large as the kernel allows.
+//! Progress is a courtesy: no decision depends on it, though whoever reads it knows early that the image is staged. But bootc takes nothing but a pipe, waits when that is full, and has
+//! the sysroot locked meanwhile. systemd opens the pipe for it in both directions, so that it never sees that nobody reads.
+//! So somebody always does: the agent, and when it is gone an expendable unit, which waits for a lock that the kernel takes
+//! from the dead.
 
 use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -140,12 +143,26 @@ pub(super) struct ProgressReader {
     path: PathBuf,
     meter: Arc<Mutex<Meter>>,
     task: tokio::task::JoinHandle<()>,
+    /// Held for as long as the pipe is read here.
+    _lock: File,
 }
 
 impl ProgressReader {
-    /// Makes the FIFO unless it is there, and starts to read it. The first line that says that the image is staged is passed
-    /// on to `staged`.
-    pub(super) fn start(path: &Path, changes: Changes, staged: oneshot::Sender<()>) -> io::Result<Self> {
+    /// Makes the FIFO unless it is there, and starts to read it, under this lock. The first line that says that the image is
+    /// staged is passed on to `staged`.
+    pub(super) fn start(
+        path: &Path,
+        lock: &Path,
+        changes: Changes,
+        staged: oneshot::Sender<()>,
+    ) -> io::Result<Self> {
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(lock)?;
+        lock.try_lock()?;
         if !std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_fifo()) {
             let _ = std::fs::remove_file(path);
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
@@ -161,6 +178,7 @@ impl ProgressReader {
             path: path.to_path_buf(),
             meter,
             task,
+            _lock: lock,
         })
     }
 

@@ -4,7 +4,7 @@
 //! started, so that the next agent finds the pull (invariant I7). The result of a pull stays known until it is
 //! forgotten on purpose, so that a crash between the end and the report loses nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +28,12 @@ use super::{HostError, early_lock, files};
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// A pull that is stopped has this long to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(100);
+/// The unit that reads the progress when no agent does.
+const DRAIN_UNIT: &str = "berth-progress.service";
+/// The lock of whoever reads it.
+const DRAIN_LOCK: &str = "/run/berth/progress.lock";
+/// It ends at once when it is stopped.
+const DRAIN_STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Words of a bootc that does not know the flag for progress, which is a hidden one.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
 /// The file by which bootc asks for a reboot when it stages, also what is locked. Reboot daemons such as kured obey it.
@@ -159,8 +165,11 @@ impl Pulls {
         let unit = unit_name(digest);
         let state = match units::state(bus, &unit).await? {
             State::Running => {
-                let is_armed_first = record.as_ref().is_some_and(|r| !r.download_only);
-                self.read_progress(digest, is_armed_first.then_some(bus));
+                // One that was started without progress has no FIFO.
+                if self.root.path(fifo_name(digest)).exists() {
+                    let needs_early_lock = record.as_ref().is_some_and(|r| !r.download_only);
+                    self.read_progress(bus, digest, needs_early_lock).await;
+                }
                 PullState::Running
             }
             State::Failed => {
@@ -192,6 +201,8 @@ impl Pulls {
             units::reset(bus, &unit).await?;
         }
         self.stop_reading().await;
+        // One that began to read after the end, in place of a dead agent, would wait for a writer.
+        units::stop(bus, DRAIN_UNIT).await?;
         match std::fs::remove_file(self.record_path()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(HostError::Io(error.to_string())),
             _ => Ok(()),
@@ -229,8 +240,8 @@ impl Pulls {
             download_only: way.download_only,
         };
         self.write(&record)?;
-        let early = (!way.download_only).then_some(bus);
-        let progress = !self.without_progress.load(Ordering::Relaxed) && self.read_progress(&image.digest, early);
+        let progress = !self.without_progress.load(Ordering::Relaxed)
+            && self.read_progress(bus, &image.digest, !way.download_only).await;
         let started = match units::start(bus, &spec(&image.digest, &target, way, progress)).await {
             // systemd before 253 knows no `OpenFile`.
             Err(error) if progress && is_unknown_property(&error) => {
@@ -270,36 +281,52 @@ impl Pulls {
         self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes sure that the progress of this pull is read. Without progress a pull works as well. With a bus, what the pull
-    /// stages is locked as soon as its progress says that it is there.
-    fn read_progress(&self, digest: &Digest, early_lock: Option<&Arc<Bus>>) -> bool {
+    /// Makes sure that the progress of this pull is read. Without progress a pull works as well. What it stages is locked early
+    /// if that is needed: as soon as its progress says that it is there.
+    async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, needs_early_lock: bool) -> bool {
         let path = self.root.path(fifo_name(digest));
-        let mut slot = self.slot();
-        if slot.as_ref().is_some_and(|reading| reading.progress.path() == path) {
+        if self.slot().as_ref().is_some_and(|reading| reading.progress.path() == path) {
             return true;
         }
-        let (sender, staged) = oneshot::channel();
-        match ProgressReader::start(&path, self.changes.clone(), sender) {
-            Ok(progress) => {
-                let lock = |bus: Arc<Bus>| async move {
-                    // An error: its progress is not read any more.
-                    if staged.await.is_ok() {
-                        early_lock::lock(&bus).await;
-                    }
-                };
-                let early_lock = early_lock.cloned().map(|bus| tokio::spawn(lock(bus)));
-                *slot = Some(Reading { progress, early_lock });
-                true
-            }
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "cannot read the progress of the pull");
-                *slot = None;
-                false
-            }
+        self.stop_reading().await;
+        let reading = self.begin_to_read(bus, digest, &path, needs_early_lock).await;
+        if let Err(error) = &reading {
+            tracing::warn!(path = %path.display(), error = format!("{error:#}"), "cannot read the progress of the pull");
         }
+        reading.is_ok()
     }
 
-    /// Reads no more progress. A lock that has begun is waited for: nothing may be unlocked before its end.
+    /// Takes over from the unit that reads in place of an agent that is gone, and leaves another one behind, for when this
+    /// agent is gone.
+    async fn begin_to_read(
+        &self,
+        bus: &Arc<Bus>,
+        digest: &Digest,
+        path: &Path,
+        needs_early_lock: bool,
+    ) -> anyhow::Result<()> {
+        let mut jobs = bus.jobs();
+        units::stop(bus, DRAIN_UNIT).await?;
+        let give_up = Instant::now() + DRAIN_STOP_DEADLINE;
+        if units::state(bus, DRAIN_UNIT).await? == State::Running {
+            units::end(bus, DRAIN_UNIT, &mut jobs, give_up).await?;
+        }
+        let (sender, staged) = oneshot::channel();
+        let progress = ProgressReader::start(path, &self.root.path(DRAIN_LOCK), self.changes.clone(), sender)?;
+        units::start(bus, &drain_spec(digest)).await?;
+        let lock = |bus: Arc<Bus>| async move {
+            // An error: its progress is not read any more.
+            if staged.await.is_ok() {
+                early_lock::lock(&bus).await;
+            }
+        };
+        let early_lock = needs_early_lock.then(|| tokio::spawn(lock(bus.clone())));
+        *self.slot() = Some(Reading { progress, early_lock });
+        Ok(())
+    }
+
+    /// Reads no more progress. The file goes first, so that nobody begins to read it. A lock that has begun is waited for:
+    /// nothing may be unlocked before its end.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
@@ -380,6 +407,28 @@ fn spec(digest: &Digest, target: &str, way: Way, progress: bool) -> Spec {
         stderr: Some(format!("{RUN_DIR}/pull.err")),
         fd3: progress.then(|| fifo_name(digest)),
         background: true,
+        expendable: false,
+    }
+}
+
+/// The unit that reads what bootc says of its progress, and drops it, as soon as no agent has the lock. It ends when bootc
+/// does.
+fn drain_spec(digest: &Digest) -> Spec {
+    let fifo = fifo_name(digest);
+    let command = ["/usr/bin/flock", DRAIN_LOCK, "/usr/bin/cat", &fifo];
+    Spec {
+        name: DRAIN_UNIT.to_owned(),
+        description: "Berth: read the progress of a pull when no agent does",
+        first: vec![],
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        after: vec![],
+        then: None,
+        deadline: DEADLINE + STOP_DEADLINE,
+        stdout: None,
+        stderr: None,
+        fd3: None,
+        background: true,
+        expendable: true,
     }
 }
 

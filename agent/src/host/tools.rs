@@ -51,6 +51,7 @@ impl Host {
             stderr: Some(stderr.clone()),
             fd3: None,
             background: false,
+            expendable: false,
         };
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         match units::run(&self.bus, &spec).await {

@@ -55,6 +55,8 @@ pub(super) struct Spec {
     pub(super) fd3: Option<String>,
     /// Run with low priority for disk and processor.
     pub(super) background: bool,
+    /// Nobody wants its output, nor to know how it ended.
+    pub(super) expendable: bool,
 }
 
 /// State of a unit.
@@ -122,6 +124,10 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     if let Some(path) = &spec.fd3 {
         let file = (path.clone(), "progress".to_owned(), 0u64);
         properties.push(("OpenFile", Variant::new(vec![file])));
+    }
+    if spec.expendable {
+        properties.push(("StandardOutput", Variant::new("null")));
+        properties.push(("CollectMode", Variant::new("inactive-or-failed")));
     }
     if spec.background {
         properties.push(("IOWeight", Variant::new(20u64)));
@@ -282,6 +288,7 @@ mod tests {
             stderr: None,
             fd3: None,
             background: false,
+            expendable: false,
         };
         let names = |spec: &Spec| properties(spec).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(&spec), ["Description", "Type", "ExecStart", "TimeoutStartUSec"]);

@@ -189,6 +189,11 @@ impl SimHost {
         self.machine().bus.address()
     }
 
+    /// Names of the units that its service manager has loaded.
+    pub fn units(&self) -> Vec<String> {
+        self.machine().units.names()
+    }
+
     /// The host's root as a directory, for `--host-root`.
     pub fn root(&self) -> &Path {
         &self.machine().root

@@ -9,6 +9,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::bootc::{Deployment, Deployments, View};
@@ -29,6 +31,22 @@ pub(super) struct Stdio {
 }
 
 impl Stdio {
+    /// Writes a line of progress. Waits while the pipe is full, as bootc does.
+    async fn progress(&mut self, line: &str) {
+        let Some(file) = &mut self.fd3 else { return };
+        let line = format!("{line}\n");
+        let mut rest = line.as_bytes();
+        while !rest.is_empty() {
+            match file.write(rest) {
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
     fn out(&mut self, line: &str) {
         write_line(&mut self.out, line);
     }
@@ -184,6 +202,7 @@ impl Os {
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
             "/usr/bin/rm" | "/usr/bin/cp" | "/usr/bin/mv" => self.move_files(argv, io),
+            "/usr/bin/flock" => self.drain(arguments).await,
             "/usr/bin/true" => 0,
             "/usr/bin/false" => 1,
             "/usr/bin/sleep" => {
@@ -215,6 +234,25 @@ impl Os {
             Ok(()) => 0,
             Err(error) => io.fail(&format!("{}: {error}", argv.join(" "))),
         }
+    }
+
+    /// `flock LOCK cat FIFO`: reads until no writer is left, once nobody else has the lock.
+    async fn drain(&self, arguments: &[&str]) -> i32 {
+        let [lock, "/usr/bin/cat", fifo] = arguments else {
+            return 1;
+        };
+        let Ok(lock) = File::create(self.on_host(lock)) else {
+            return 66;
+        };
+        while lock.try_lock().is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let Ok(mut pipe) = pipe::OpenOptions::new().open_receiver(self.on_host(fifo)) else {
+            return 1;
+        };
+        let mut chunk = vec![0; 1 << 16];
+        while pipe.read(&mut chunk).await.is_ok_and(|length| length > 0) {}
+        0
     }
 
     /// bootc asks for a reboot whenever it stages, be it locked or not.
@@ -396,7 +434,7 @@ impl Os {
             }
             let fails = self.settings.strikes(|s| &mut s.pull_failures);
             let lines = if progress {
-                pulling(digest, image.size)
+                pulling(digest, image.size, settings.progress_padding)
             } else {
                 Vec::new()
             };
@@ -404,7 +442,7 @@ impl Os {
             let steps = if fails { 2 } else { 4 };
             for step in 0..steps {
                 for line in lines.iter().filter(|(at, _)| *at == step) {
-                    write_line(&mut io.fd3, &line.1);
+                    io.progress(&line.1).await;
                 }
                 tokio::time::sleep(settings.pull_time / 4).await;
             }
@@ -415,11 +453,11 @@ impl Os {
         tokio::time::sleep(settings.command_time).await;
         self.stage(&switch.target, digest, image, switch.download_only);
         if progress {
-            write_line(&mut io.fd3, &staging(digest, 1));
+            io.progress(&staging(digest, 1)).await;
         }
         tokio::time::sleep(settings.after_staging).await;
         if progress {
-            write_line(&mut io.fd3, &staging(digest, 3));
+            io.progress(&staging(digest, 3)).await;
         }
         if self.settings.strikes(|s| &mut s.staged_then_fails) {
             return Err("Pulling bound images: failed to pull bound image".to_owned());
@@ -491,13 +529,14 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
 }
 
 /// The progress lines of a pull with the quarter of the time at which each of them comes.
-fn pulling(digest: &str, size: u64) -> Vec<(u32, String)> {
+fn pulling(digest: &str, size: u64, padding: usize) -> Vec<(u32, String)> {
+    let subtasks = json!([{ "subtask": "layer", "id": "0".repeat(padding) }]);
     let line = |quarter: u32| {
         let bytes = size / 4 * u64::from(quarter);
         json!({
             "type": "ProgressBytes", "task": "pulling", "description": "Pulling Image", "id": digest,
             "bytesCached": 0, "bytes": bytes, "bytesTotal": size,
-            "stepsCached": 0, "steps": quarter, "stepsTotal": 4, "subtasks": [],
+            "stepsCached": 0, "steps": quarter, "stepsTotal": 4, "subtasks": subtasks,
         })
     };
     let start = (0, json!({"type": "Start", "version": "0.1.0"}).to_string());

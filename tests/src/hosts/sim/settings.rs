@@ -120,6 +120,8 @@ pub struct Settings {
     pub bootc_missing: bool,
     /// The version that bootc says. Older than 1.12: no locking; newer than 1.16.9: `switch --download-only`.
     pub bootc_version: String,
+    /// Bytes that each line of progress is longer by, as with many layers. The pipe takes 1 MiB.
+    pub progress_padding: usize,
     /// bootc does not know the hidden flag `--progress-fd`.
     pub no_progress_fd: bool,
     /// The host was not installed as a bootc host.
@@ -167,6 +169,7 @@ impl Default for Settings {
             finalization_failures: 0,
             bootc_missing: false,
             bootc_version: "1.16.9".to_owned(),
+            progress_padding: 0,
             no_progress_fd: false,
             not_bootc: false,
             composefs: false,
