@@ -188,6 +188,10 @@ pub struct BootcNodeStatus {
     /// True when the host's clock is synchronised; absent until the agent has asked. Windows need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_synchronized: Option<bool>,
+    /// Images that this node was deployed to, the newest first; the oldest may be the one that it was found with.
+    #[schemars(length(max = 3))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deployments: Vec<NodeDeployment>,
     /// Pods that block a drain.
     #[schemars(length(max = 10))]
     #[serde(default)]
@@ -197,6 +201,26 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 32))]
     #[serde(default)]
     pub conditions: Vec<Condition>,
+}
+
+/// An image that a node was deployed to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDeployment {
+    /// Pool that the node belonged to then.
+    #[schemars(length(max = 63))]
+    pub pool: String,
+    /// Digest that the pool's reference was resolved to; of an image that the node was only found with, its manifest's.
+    pub digest: Digest,
+    /// Digest of its manifest for this node's platform.
+    pub manifest: Digest,
+    /// The image's version label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub version: Option<String>,
+    /// Time when it was proven, by this node's clock; absent for the image that the node ran when it joined the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployed_time: Option<Time>,
 }
 
 /// One deployment on the host.

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Shows the state of the pools of bootc nodes, and lets an admin decide when a node does not come back.
 ///
 /// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and each
-/// node, what a node waits for, and what would happen before it happens. status only reads. Each of the other commands
+/// node, what a node waits for, and what would happen before it happens. status and history only read. Each of the other commands
 /// changes one thing: it says what it will do and what that means, and then asks.
 #[derive(Debug, Parser)]
 #[command(
@@ -22,6 +22,10 @@ EXAMPLES
 
   What a change of the pool workers would do, and what blocks it:
       kubectl berth status workers --preview
+
+  What the pool workers ran before, and one of its nodes:
+      kubectl berth history workers
+      kubectl berth history --node worker-3
 
   The table again every two seconds:
       watch -n 2 kubectl berth status
@@ -95,6 +99,13 @@ pub enum Command {
     /// images of the same version show both.
     #[command(long_about)]
     Status(Status),
+    /// Show what a pool ran before, or one node.
+    ///
+    /// Lists the images that nodes were deployed to, the newest first: version, how many nodes, when the last one was
+    /// proven, and the digest, which the pool's image.ref takes behind an @ to go back. A pool keeps historyLimit of them
+    /// (3), a node the last 3. An image "found there" is one that nodes ran when they joined.
+    #[command(long_about)]
+    History(History),
     /// Take a node out of its pool, so that the others go on without it.
     ///
     /// Puts the label berth.dev/exclude on the Node. It is then no member of any pool and is not counted: whether it
@@ -144,6 +155,17 @@ pub struct Status {
     /// Form of the output.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
+}
+
+/// Arguments of `history`.
+#[derive(Debug, Args)]
+#[group(required = true)]
+pub struct History {
+    /// Name of the pool.
+    pub pool: Option<String>,
+    /// Show what this node ran instead.
+    #[arg(long, value_name = "NAME", conflicts_with = "pool")]
+    pub node: Option<String>,
 }
 
 /// Arguments of `exclude`.

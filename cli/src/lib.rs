@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod arguments;
+mod history;
 mod members;
 mod nodes;
 mod preview;
@@ -14,6 +15,7 @@ mod status;
 mod text;
 mod world;
 
+pub use history::{node_history, pool_history};
 pub use nodes::{NodeRow, ProgressView};
 pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
 pub use render::render;

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
-use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, Output, Status};
-use kubectl_berth::{Scope, Snapshot, previews, render, render_preview, views};
+use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, History, Output, Status};
+use kubectl_berth::{Scope, Snapshot, node_history, pool_history, previews, render, render_preview, views};
 
 /// Longest time that the API server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -73,6 +73,7 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
             berth_api::keys::VERSION
         ))),
         Command::Status(what) => status(cluster, what).await.map(Outcome::Done),
+        Command::History(of) => history(cluster, of).await.map(Outcome::Done),
         Command::Exclude(of) if of.undo => {
             carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await
         }
@@ -133,6 +134,16 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
         (Output::Json, false) => json(serde_json::to_value(views(&snapshot, now))?),
         (Output::Json, true) => json(serde_json::to_value(previews(&snapshot, now))?),
     }
+}
+
+async fn history(cluster: &Cluster, of: &History) -> Result<String> {
+    let snapshot = read(&client(cluster).await?, cluster, Scope::Status).await?;
+    let (now, width) = (Timestamp::now(), width());
+    let shown = match (&of.node, &of.pool) {
+        (Some(node), _) => node_history(&snapshot, node, now, width),
+        (None, pool) => pool_history(&snapshot, pool.as_deref().unwrap_or_default(), now, width),
+    };
+    shown.map_err(anyhow::Error::msg)
 }
 
 /// The terminal's width; into a file or a pipe nothing is cut.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use kubectl_berth::admin::{self, Change, NoPlan, Plan};
-use kubectl_berth::{Snapshot, previews, render, render_preview, views};
+use kubectl_berth::{Snapshot, node_history, pool_history, previews, render, render_preview, views};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -29,6 +29,11 @@ enum Show {
     Preview,
     Json,
     PreviewJson,
+    /// The pool of that name.
+    History(String),
+    /// The node of that name.
+    #[serde(rename = "node-history")]
+    NodeHistory(String),
     /// The node of that name.
     Exclude(String),
     /// The node of that name.
@@ -46,6 +51,8 @@ impl Example {
             Show::Status => render(snapshot, now, self.width),
             Show::Preview => render_preview(snapshot, now, self.width),
             Show::Json => serde_json::to_string_pretty(&views(snapshot, now)).unwrap() + "\n",
+            Show::History(pool) => shown(pool_history(snapshot, pool, now, self.width)),
+            Show::NodeHistory(node) => shown(node_history(snapshot, node, now, self.width)),
             Show::Exclude(node) => planned(admin::exclude(snapshot, node, now), now),
             Show::Include(node) => planned(admin::include(snapshot, node, now), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),
@@ -53,6 +60,10 @@ impl Example {
             Show::PreviewJson => serde_json::to_string_pretty(&previews(snapshot, now)).unwrap() + "\n",
         }
     }
+}
+
+fn shown(text: Result<String, String>) -> String {
+    text.unwrap_or_else(|error| format!("error: {error}\n"))
 }
 
 /// Text of a plan and, below a line, its changes.

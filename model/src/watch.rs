@@ -268,6 +268,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         rollout: Some(rollout),
         rival_updaters: None,
         drain: None,
+        history_limit: None,
     };
     let mut object = BootcNodePool::new(name.as_str(), spec);
     object.status = Some(status(pool, token));

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_api::pool::DeployedImage;
 use berth_tests::audit::{AuditLog, Record};
 use berth_tests::cluster::{Cluster, ClusterOptions, Published};
 use berth_tests::hosts::HostChange;
@@ -161,6 +162,19 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
             ensure!(none_staged, "what is no longer wanted is not staged any more");
             let went: usize = cluster.boots().values().map(|n| n - 3).sum();
             ensure!(went <= 4, "at most two hosts went to 4.0.0 and back, not {went} boots");
+            let history = async || {
+                let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+                let line = |i: DeployedImage| (i.version.unwrap_or_default(), i.node_count, i.last_deployed.is_some());
+                Ok::<_, anyhow::Error>(status.deploy_history.into_iter().map(line).collect::<Vec<_>>())
+            };
+            cluster
+                .until("the history has what ran, the last one first", SOON, || async {
+                    let history = history().await?;
+                    // A host that ran 4.0.0 may have been called back before that was proven.
+                    let second = ("2.0.0".to_owned(), 3, true);
+                    Ok(history.first() == Some(&("3.0.0".to_owned(), 3, true)) && history.contains(&second))
+                })
+                .await?;
             Ok(())
         })
     })

@@ -20,8 +20,8 @@ pub use rollout::{
     Wave, Window,
 };
 pub use status::{
-    BerthCounts, BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, PlatformDigest, Target, WaveState,
-    WaveStatus,
+    BerthCounts, BootcNodePoolStatus, DeployedImage, DigestFailures, NodeCounts, PhaseDurations, PlatformDigest,
+    Target, WaveState, WaveStatus,
 };
 
 /// A set of nodes, the OS image they should run, and the rules by which they get there.
@@ -74,6 +74,10 @@ pub struct BootcNodePoolSpec {
     /// Treatment of other updaters that are active on a member: `Wait` or `Tolerate`. Default Wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rival_updaters: Option<RivalUpdaters>,
+    /// Number of images that `status.deployHistory` keeps, from 0 to 10; 3 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10))]
+    pub history_limit: Option<u8>,
 }
 
 /// Treatment of other updaters and reboot daemons that are active on a member.
@@ -86,6 +90,9 @@ pub enum RivalUpdaters {
     /// They are neither waited for nor named.
     Tolerate,
 }
+
+/// Number of images in a pool's history, unless the pool says otherwise.
+pub const DEFAULT_HISTORY_LIMIT: u8 = 3;
 
 /// The image of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -119,6 +126,11 @@ impl BootcNodePoolSpec {
             .as_ref()
             .and_then(|i| i.reference.as_deref())
             .unwrap_or_default()
+    }
+
+    /// Number of images in the pool's history.
+    pub fn history_limit(&self) -> usize {
+        self.history_limit.unwrap_or(DEFAULT_HISTORY_LIMIT).into()
     }
 
     /// The rollout's settings, or the defaults when the pool has none.

@@ -37,6 +37,10 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 20))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveStatus>,
+    /// The images that members were deployed to, the newest first: what the pool ran before.
+    #[schemars(length(max = 10))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deploy_history: Vec<DeployedImage>,
     /// Medians of what members measured lately, for estimates.
     #[serde(default)]
     pub phase_durations: PhaseDurations,
@@ -74,6 +78,24 @@ impl Target {
     pub fn digest_for(&self, node: &Platform) -> Option<&Digest> {
         self.platforms.iter().find(|p| node.runs(p)).map(|p| &p.digest)
     }
+}
+
+/// An image that members of a pool were deployed to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeployedImage {
+    /// Digest that the pool's reference was resolved to; of an image that nodes were only found with, its manifest's.
+    pub digest: Digest,
+    /// The image's version label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub version: Option<String>,
+    /// Number of members that were deployed to it. It does not fall when some of them go away.
+    pub node_count: u32,
+    /// Time when the update of a member to it was last proven, by that node's clock. Absent for an image that members ran
+    /// when they joined, and that none was deployed to since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_deployed: Option<Time>,
 }
 
 /// The manifest of one platform.

@@ -146,7 +146,9 @@ fn status(
     let facts = aggregate::Facts {
         generation: object.metadata.generation,
         old,
+        pool: pool.name.as_str(),
         reference: object.spec.image_ref(),
+        history_limit: object.spec.history_limit(),
         resolved: resolution.resolved,
         resolution: resolution.verdict,
         paused: object.spec.paused(),

@@ -4,6 +4,7 @@
 //! action, [`past`] its memory of earlier tries, and [`report`] its report in the BootcNode's status.
 
 pub mod backend;
+pub mod deployments;
 pub mod facts;
 pub mod knowledge;
 pub mod node;

@@ -8,6 +8,7 @@ use berth_api::node::{BootcNodeStatus, NotApplied, Phase, Turn};
 use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::agent::deployments;
 use crate::agent::facts::{Deployments, Desired, Facts, Guard, Os};
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
@@ -77,6 +78,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         drain_seconds: facts.past.times.drain_seconds,
         reboot_seconds: facts.past.times.reboot_seconds,
         clock_synchronized: facts.host.clock_synchronized,
+        deployments: deployments::record(facts, phase, &before.deployments),
         conditions: before.conditions.clone(),
     };
     for (type_, verdict) in conditions(facts, holding, phase, subject.step, &before.conditions) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::berth::{self, Berth, BerthState};
 use berth_api::fleet::BootcFleet;
-use berth_api::node::{BootcNode, BootcNodeSpec, Phase};
+use berth_api::node::{BootcNode, BootcNodeSpec, NodeDeployment, Phase};
 use berth_api::pool::BootcNodePool;
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid, Platform, PoolName, condition, keys};
@@ -130,6 +130,8 @@ pub struct Report {
     pub degraded: Option<(String, String)>,
     /// The retry token that the agent obeyed last.
     pub retry_token: Option<String>,
+    /// Images that the node was deployed to.
+    pub deployments: Vec<NodeDeployment>,
     /// Length of the last drain there.
     pub drain: Option<Duration>,
     /// Length of the last reboot there.
@@ -435,6 +437,7 @@ impl Report {
             failed: status.failed_digests,
             prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
             retry_token: status.retry_token,
+            deployments: status.deployments,
             drain: status.drain_seconds.map(|s| Duration::from_secs(s.into())),
             reboot: status.reboot_seconds.map(|s| Duration::from_secs(s.into())),
             clock_synchronized: status.clock_synchronized.unwrap_or_default(),

@@ -11,6 +11,7 @@ use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
+use crate::controller::history::history;
 use crate::controller::overdue::knows_better;
 use crate::controller::plan::{MAX_NAMED, Plan};
 use crate::controller::view::{BootcNodeView, NodeView, Report};
@@ -42,8 +43,12 @@ pub struct Facts<'a> {
     pub generation: Option<i64>,
     /// The status as it is.
     pub old: &'a BootcNodePoolStatus,
+    /// Name of the pool.
+    pub pool: &'a str,
     /// The reference in the spec.
     pub reference: &'a str,
+    /// Number of images that the history keeps.
+    pub history_limit: usize,
     /// Target that was just resolved and is not in the status yet.
     pub resolved: Option<Target>,
     /// Value of `ImageResolved`, when resolving has not simply succeeded.
@@ -114,6 +119,15 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
             true => facts.plan.waves.clone(),
             false => vec![],
         },
+        deploy_history: history(
+            &facts.old.deploy_history,
+            facts.pool,
+            facts
+                .members
+                .iter()
+                .filter_map(|m| Some(m.host?.report()?.deployments.as_slice())),
+            facts.history_limit,
+        ),
         phase_durations: durations(facts, &doing),
         target,
         conditions,

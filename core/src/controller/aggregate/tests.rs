@@ -197,6 +197,8 @@ impl Case {
         let facts = Facts {
             generation: Some(3),
             old: &old,
+            pool: "p",
+            history_limit: 3,
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
             resolved: self.news.clone(),
             resolution: None,
@@ -523,7 +525,9 @@ fn the_time_of_publishing_is_that_of_the_digest() {
         let facts = Facts {
             generation: Some(1),
             old: &old,
+            pool: "p",
             reference: "quay.io/os:v3",
+            history_limit: 3,
             resolved: Some(Target {
                 image: "quay.io/os:v3".into(),
                 digest: digest(digest_of),

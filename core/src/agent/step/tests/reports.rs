@@ -1,7 +1,7 @@
 //! Reports of given facts.
 
 use berth_api::condition::node as types;
-use berth_api::node::{BootcNodeStatus, Phase};
+use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
 use crate::agent::report::{Subject, report};
@@ -26,6 +26,79 @@ fn told(facts: &Facts, type_: &str) -> String {
     let status = status(facts);
     let c = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
     format!("{} {} {}", c.status, c.reason, c.message)
+}
+
+/// Digest that the pool knows, manifest and time of each deployment.
+fn deployments(status: &BootcNodeStatus) -> Vec<(String, u8, u8, Option<i64>)> {
+    let number = |digest: &Digest| u8::from_str_radix(&digest.to_string()[7..9], 16).unwrap();
+    let second = |d: &NodeDeployment| d.deployed_time.as_ref().map(|t| t.0.as_second());
+    let line = |d: &NodeDeployment| (d.pool.clone(), number(&d.digest), number(&d.manifest), second(d));
+    status.deployments.iter().map(line).collect()
+}
+
+#[test]
+fn what_a_node_was_deployed_to_is_what_was_proven() {
+    let line = |digest, manifest, time: Option<i64>| ("workers".to_owned(), digest, manifest, time);
+    let wants = |facts: &mut Facts, n: u8, pool: &str| {
+        let image = DesiredImage {
+            index_digest: digest(n + 100),
+            ..image(n)
+        };
+        facts.desired = Desired::Member(Box::new(Member {
+            image: Some(image),
+            pool: PoolName::from(pool),
+            ..member(n)
+        }));
+    };
+    let mut facts = facts();
+    wants(&mut facts, 2, "workers");
+    let found = status(&facts);
+    assert_eq!(
+        deployments(&found),
+        [line(1, 1, None)],
+        "that is how the node was found"
+    );
+    os(&mut facts, 2, None);
+    facts.berths = Some(vec![committed()]);
+    assert_eq!(
+        deployments(&status_after(&facts, &found)),
+        [line(1, 1, None)],
+        "it is not proven"
+    );
+    facts.berths = Some(vec![]);
+    let updated = status_after(&facts, &found);
+    let both = [line(102, 2, Some(1_000_000)), line(1, 1, None)];
+    assert_eq!(deployments(&updated), both);
+    facts.now = now() + HOUR;
+    assert_eq!(
+        deployments(&status_after(&facts, &updated)),
+        both,
+        "nothing has happened since"
+    );
+    os(&mut facts, 1, None);
+    assert_eq!(
+        deployments(&status_after(&facts, &updated)),
+        both,
+        "the boot loader went back"
+    );
+    wants(&mut facts, 1, "workers");
+    let back = status_after(&facts, &updated);
+    let rolled_back = [line(101, 1, Some(1_003_600)), line(102, 2, Some(1_000_000))];
+    assert_eq!(deployments(&back), rolled_back, "and that is what is wanted now");
+    wants(&mut facts, 1, "spare");
+    let moved = deployments(&status_after(&facts, &back));
+    assert_eq!(
+        moved[0],
+        ("spare".to_owned(), 101, 1, None),
+        "the other pool found it like that"
+    );
+    assert_eq!(moved[1..], rolled_back);
+    let lost = status(&facts);
+    assert_eq!(
+        deployments(&lost),
+        [("spare".to_owned(), 101, 1, None)],
+        "nobody knows since when"
+    );
 }
 
 #[test]
