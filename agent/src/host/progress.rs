@@ -150,12 +150,7 @@ pub(super) struct ProgressReader {
 impl ProgressReader {
     /// Makes the FIFO unless it is there, and starts to read it, under this lock. The first line that says that the image is
     /// staged is passed on to `staged`.
-    pub(super) fn start(
-        path: &Path,
-        lock: &Path,
-        changes: Changes,
-        staged: oneshot::Sender<()>,
-    ) -> io::Result<Self> {
+    pub(super) fn start(path: &Path, lock: &Path, changes: Changes, staged: oneshot::Sender<()>) -> io::Result<Self> {
         let lock = OpenOptions::new()
             .write(true)
             .create(true)

@@ -285,7 +285,11 @@ impl Pulls {
     /// if that is needed: as soon as its progress says that it is there.
     async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, needs_early_lock: bool) -> bool {
         let path = self.root.path(fifo_name(digest));
-        if self.slot().as_ref().is_some_and(|reading| reading.progress.path() == path) {
+        if self
+            .slot()
+            .as_ref()
+            .is_some_and(|reading| reading.progress.path() == path)
+        {
             return true;
         }
         self.stop_reading().await;

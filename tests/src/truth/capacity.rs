@@ -71,10 +71,7 @@ impl Truth<'_> {
                     let mut all = in_use;
                     all.extend(unavailable.into_iter().filter(is_member));
                     let offered = offer.uid.to_string();
-                    // One that is unavailable itself may be repaired.
-                    let repaired =
-                        || self.lately_cordoned(&cordoned, seen, &offered) || self.lately_joined(seen, &offered);
-                    if all.len() >= k && !all.contains(&offered) && !repaired() {
+                    if all.len() >= k && !all.contains(&offered) && !self.is_repaired(&cordoned, seen, &offered) {
                         wrong.push(format!(
                             "I1b: {} was opened for {} at {} while {} of {k} were held, open or cordoned",
                             seen.berth.name(),
@@ -115,7 +112,7 @@ impl Truth<'_> {
             let mut all = worked_on.clone();
             all.extend(self.unavailable(&cordoned, seen).into_iter().filter(is_member));
             let offered = offer.uid.to_string();
-            let is_down = || all.contains(&offered) || self.lately_cordoned(&cordoned, seen, &offered);
+            let is_down = || all.contains(&offered) || self.is_repaired(&cordoned, seen, &offered);
             if worked_on.len() >= limit || all.len() >= limit && !is_down() {
                 wrong.push(format!(
                     "I1b: {} was opened for {} at {} while {} of the fleet's {limit} were held, open or cordoned",
@@ -186,6 +183,11 @@ impl Truth<'_> {
         long.map(|(uid, _)| (*uid).to_owned())
             .filter(|uid| !self.vanished(uid, seen))
             .collect()
+    }
+
+    /// Says whether the node may count as unavailable itself: then it may be offered a berth whatever else is away.
+    fn is_repaired(&self, cordoned: &[Cordoned], seen: &Seen, uid: &str) -> bool {
+        self.lately_cordoned(cordoned, seen, uid) || self.lately_joined(seen, uid)
     }
 
     /// Says whether the node was unschedulable at some moment shortly before: then it may count as unavailable.

@@ -113,39 +113,43 @@ async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
 /// Between the instant at which bootc has staged an image and the end of bootc, an image is locked as well.
 #[tokio::test]
 async fn a_reboot_beside_a_pull_that_goes_on_applies_nothing() -> Result<()> {
-    scenario("a_reboot_beside_a_pull_that_goes_on_applies_nothing", lively(2), |cluster| {
-        Box::pin(async move {
-            let after = |time: Duration| {
+    scenario(
+        "a_reboot_beside_a_pull_that_goes_on_applies_nothing",
+        lively(2),
+        |cluster| {
+            Box::pin(async move {
+                let after = |time: Duration| {
+                    for n in [1, 2] {
+                        cluster.host(n).settings(|s| s.after_staging = time);
+                    }
+                };
+                cluster.host(2).settings(|s| s.bootc_version = "1.17.0".to_owned());
+                after(LONG);
+                let v2 = cluster.publish("2.0.0").await?;
+                let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2 });
+                cluster.pool("workers", &v2.reference, rollout).await?;
                 for n in [1, 2] {
-                    cluster.host(n).settings(|s| s.after_staging = time);
+                    let host = cluster.host(n);
+                    cluster
+                        .until(&format!("node{n} has staged and locked 2.0.0"), SOON, || async {
+                            Ok(host.facts().locked)
+                        })
+                        .await?;
+                    cluster.unrelated_reboot(host).await?;
+                    ensure!(
+                        host.facts().version == "1.0.0",
+                        "the reboot applied what a pull had staged"
+                    );
                 }
-            };
-            cluster.host(2).settings(|s| s.bootc_version = "1.17.0".to_owned());
-            after(LONG);
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            for n in [1, 2] {
-                let host = cluster.host(n);
-                cluster
-                    .until(&format!("node{n} has staged and locked 2.0.0"), SOON, || async {
-                        Ok(host.facts().locked)
-                    })
-                    .await?;
-                cluster.unrelated_reboot(host).await?;
-                ensure!(
-                    host.facts().version == "1.0.0",
-                    "the reboot applied what a pull had staged"
-                );
-            }
-            after(Duration::ZERO);
-            for n in [1, 2] {
-                // The pull that began after the reboot would go on for as long as it was told to.
-                cluster.unrelated_reboot(cluster.host(n)).await?;
-            }
-            cluster.until_all_run(&v2, LONG).await
-        })
-    })
+                after(Duration::ZERO);
+                for n in [1, 2] {
+                    // The pull that began after the reboot would go on for as long as it was told to.
+                    cluster.unrelated_reboot(cluster.host(n)).await?;
+                }
+                cluster.until_all_run(&v2, LONG).await
+            })
+        },
+    )
     .await
 }
 
