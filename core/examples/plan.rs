@@ -127,7 +127,7 @@ impl World {
                 now: Moment::default(),
                 epoch: EPOCH,
             };
-            let all: Vec<PoolFacts> = time(&mut making, || pools.iter().map(|pool| shared.of(pool)).collect());
+            let all: Vec<PoolFacts> = time(&mut making, || shared.all(&pools));
             let now = Timestamp::now();
             let plans: Vec<_> = time(&mut planning, || all.iter().map(|one| plan::plan(one, now)).collect());
             offered = plans.iter().map(|plan| plan.writes.len()).sum();

@@ -61,8 +61,7 @@ pub fn world(seed: u64) -> World {
     };
     World {
         fleet: if random.one_in(3) { 1 + random.below(4) as No } else { 0 },
-        // Of control plane nodes in several pools, one that is down could wait for others that wait for it.
-        after: match world.servers == 0 && random.one_in(2) {
+        after: match random.one_in(2) {
             true => &BACKWARDS[..pools - 1],
             false => &[],
         },

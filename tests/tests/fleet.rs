@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use berth_tests::cluster::{Cluster, ClusterOptions, Part, together};
 use berth_tests::hosts::HostChange;
 use serde_json::json;
@@ -49,19 +49,6 @@ async fn two_pools(servers: &Part<'_>, workers: &Part<'_>) -> Result<()> {
         .until("one worker drains", SOON, || async {
             Ok(workers.holders().await?.len() == 1)
         })
-        .await?;
-    let first = workers.holders().await?.pop().context("it holds a berth")?;
-    let second = if first == workers.node(1) {
-        workers.node(2)
-    } else {
-        workers.node(1)
-    };
-    workers
-        .until_waiting(&[second], "FleetCapacity", "BootcFleet cluster", SOON)
-        .await?;
-    let nodes = [servers.node(1), servers.node(2)];
-    servers
-        .until_waiting(&nodes, "EarlierPool", "all nodes of workers", SOON)
         .await?;
     servers
         .until_says("Progressing", "False", "EarlierPool", "all nodes of workers", SOON)

@@ -112,8 +112,9 @@ impl Reconciler {
         seen.pools.iter().map(|pool| pool.name.clone()).collect()
     }
 
-    /// Reads the pools that something is to be offered in, those that go before them, and the fleet: where one is no longer
-    /// as the watches show it, or cannot be read now, nothing is offered in this pass.
+    /// Reads the pools that something is to be offered in, those that go before them, and the fleet. Answers the pools that
+    /// offer nothing in this pass: where one of these is no longer as the watches show it, or cannot be read now; and then
+    /// also all that were not to offer anything, since nobody has read them, and there may be room for them now.
     async fn changed_pools(
         &mut self,
         before: Before<'_>,
@@ -140,7 +141,7 @@ impl Reconciler {
         let fleet = self.outcome("fleet/read", fleet)?;
         let fleet = fleet.map(|fleet| fleet.map(|fleet| fleet.spec).unwrap_or_default());
         if fleet.is_none() || fleet != seen.snapshot.fleet_spec() {
-            changed.extend(offering.iter().map(|pool| pool.name.clone()));
+            changed.extend(seen.pools.iter().map(|pool| pool.name.clone()));
         }
         for (pool, read) in read.into_iter().zip(pools) {
             let read = self.outcome(&format!("pool/{}/read", pool.name), read)?;
@@ -150,10 +151,13 @@ impl Reconciler {
                 changed.insert(pool.name.clone());
             }
         }
-        for pool in &changed {
-            tracing::info!(%pool, "the pool or the fleet is not as the watches show it; nothing is offered in this pass");
+        if changed.is_empty() {
+            return Ok(changed);
         }
-        Ok(changed)
+        tracing::info!(pools = ?changed, "the pools or the fleet are not as the watches show them; nothing is offered there in this pass");
+        let is_sure = |pool: &PoolName| offering.iter().any(|o| o.name == *pool) && !changed.contains(pool);
+        let names = seen.pools.iter().map(|pool| pool.name.clone());
+        Ok(names.filter(|pool| !is_sure(pool)).collect())
     }
 
     /// Facts that the plans of all pools share.

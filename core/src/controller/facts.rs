@@ -130,13 +130,13 @@ impl Pool {
         object.map_or(Duration::MAX, |object| object.spec.drain().timeout())
     }
 
-    /// Expected length of a drain and a reboot of a node that measured these: what its pool has measured, and before that what
-    /// the node itself did, once, with another image. One slow turn must not shut it out of its windows for ever, so that
-    /// counts no more than the pool's timeouts.
+    /// Expected length of a drain and a reboot of a node that measured these: what it did itself, with an earlier image, but
+    /// no longer than what its pool has measured, or the pool's timeouts before that. One slow turn must not shut it out of
+    /// its windows for ever; nor may a slow pool, since only those that fit measure anew.
     fn estimate_of(&self, report: &Report) -> Estimate {
-        let either = |expected: Duration, own: Option<Duration>, timeout: Duration| match expected {
-            Duration::ZERO => own.unwrap_or_default().min(timeout),
-            expected => expected,
+        let either = |expected: Duration, own: Option<Duration>, timeout: Duration| match (expected, own) {
+            (Duration::ZERO, own) => own.unwrap_or_default().min(timeout),
+            (expected, own) => own.unwrap_or(expected).min(expected),
         };
         let expected = self.estimate();
         Estimate {
@@ -150,7 +150,7 @@ impl Pool {
         let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
         let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
         Estimate {
-            drain: seconds(medians.drain_seconds),
+            drain: seconds(medians.drain_seconds).min(self.drain_timeout()),
             reboot: seconds(medians.reboot_seconds).min(self.reboot_timeout()),
         }
     }

@@ -136,16 +136,22 @@ fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>
 
 /// The shortest way from a pool over those that go before it back to itself: `a after b after a`.
 fn circle(pool: &str, after: &After<'_>) -> Option<String> {
-    let mut seen = BTreeSet::new();
-    let mut ways = VecDeque::from([vec![pool]]);
-    while let Some(way) = ways.pop_front() {
-        for next in after.get(way.last()?).into_iter().copied().flatten() {
-            let longer = || way.iter().copied().chain([next.as_str()]).collect::<Vec<_>>();
+    // The pool by which each was reached.
+    let mut reached: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut queue = VecDeque::from([pool]);
+    while let Some(at) = queue.pop_front() {
+        for next in after.get(at).into_iter().copied().flatten() {
             if next == pool {
-                return Some(longer().join(" after "));
+                let mut way = vec![pool, at];
+                while let Some(by) = way.last().and_then(|last| reached.get(last)) {
+                    way.push(by);
+                }
+                way.reverse();
+                return Some(way.join(" after "));
             }
-            if seen.insert(next.as_str()) {
-                ways.push_back(longer());
+            if !reached.contains_key(next.as_str()) {
+                reached.insert(next, at);
+                queue.push_back(next);
             }
         }
     }

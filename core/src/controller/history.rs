@@ -57,7 +57,11 @@ pub fn history<'a>(
         image.last_deployed = image.last_deployed.max(before.last_deployed.as_ref());
     }
     let mut images: Vec<(&Digest, Image<'a>)> = images.into_iter().collect();
-    images.sort_by(|(a, one), (b, other)| other.last_deployed.cmp(&one.last_deployed).then_with(|| a.cmp(b)));
+    images.sort_by(|(a, one), (b, other)| {
+        (other.last_deployed, other.count)
+            .cmp(&(one.last_deployed, one.count))
+            .then_with(|| a.cmp(b))
+    });
     let shown = images.into_iter().take(limit).map(|(digest, image)| DeployedImage {
         digest: digest.clone(),
         version: image.version.cloned(),

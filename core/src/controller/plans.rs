@@ -42,14 +42,20 @@ impl Shared<'_> {
     }
 
     /// Plans all pools. The pool whose control plane nodes let the most offers lapse comes last, or it would get the turn
-    /// of the control plane again and again; under a limit of the fleet, the pool of whose nodes any did.
+    /// of the control plane again and again. Under a limit of the fleet the pools come in the order of their best candidates,
+    /// so that one whose nodes cannot be drained starves no other.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet);
         let lapses = self.lapses(&control_plane);
         all.sort_by_cached_key(|facts| {
-            let of_any = facts.members.iter().map(|m| m.lapses).max().filter(|_| fleet.is_some());
-            of_any.max(lapses.get(&facts.pool).copied()).unwrap_or_default()
+            let best = fleet.and_then(|_| facts.best_candidate());
+            // A pool without any has nothing to offer.
+            (
+                best.is_none(),
+                best,
+                lapses.get(&facts.pool).copied().unwrap_or_default(),
+            )
         });
         let plan = |mut facts: PoolFacts| {
             facts.fleet = fleet;

@@ -66,10 +66,6 @@ impl<'a> Words<'a> {
         let own = |reason, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
-            BlockReason::Order => self.plan.order.as_ref().map_or(Waiting::Unjudged, |order| {
-                Waiting::Yes(order.reason.as_str(), order.message.as_str().into())
-            }),
-            BlockReason::FleetCapacity => own("FleetCapacity", wait),
             BlockReason::Wave => Waiting::Yes("WaveWaiting", self.proven.as_str().into()),
             BlockReason::Soaking => Waiting::Yes("WaveSoaking", self.soaked.as_str().into()),
             BlockReason::FailedBefore => own("FailedBefore", wait),
@@ -83,6 +79,7 @@ impl<'a> Words<'a> {
             },
             // A matter of the whole pool, or of a leader that is about to begin.
             BlockReason::Gate
+            | BlockReason::Order
             | BlockReason::Halted
             | BlockReason::Unresolved
             | BlockReason::Outdated
@@ -98,6 +95,7 @@ impl<'a> Words<'a> {
             | BlockReason::Silent
             | BlockReason::HasBerth
             | BlockReason::Capacity
+            | BlockReason::FleetCapacity
             | BlockReason::NoBerth => Waiting::No,
         }
     }

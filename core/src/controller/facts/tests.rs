@@ -178,7 +178,11 @@ fn a_node_is_expected_to_take_no_longer_than_its_pool_or_its_timeout() {
     assert_eq!(estimate(None, Some(2)), minutes(2));
     assert_eq!(estimate(None, Some(24 * 60)), minutes(15), "it was repaired");
     assert_eq!(estimate(Some(180), Some(10)), minutes(3));
-    assert_eq!(estimate(Some(180), Some(2)), minutes(3), "that was with another image");
+    assert_eq!(
+        estimate(Some(180), Some(2)),
+        minutes(2),
+        "or nobody could bring the median down"
+    );
     assert_eq!(estimate(Some(180), None), minutes(3));
     assert_eq!(
         estimate(Some(86_400), None),

@@ -17,7 +17,7 @@ use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
 use crate::controller::quorum::ControlPlane;
 use crate::controller::snapshot::{Entry, Snapshot};
-use crate::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
+use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
 const EPOCH: u64 = 7;
 
@@ -124,6 +124,19 @@ impl Site {
         });
         let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
         Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), entry(host));
+    }
+
+    /// The node's last turn ended because it could not be drained.
+    fn bad_turn(&mut self, name: &str) {
+        let hosts = Arc::make_mut(&mut self.snapshot.hosts);
+        let mut host = BootcNodeView::clone(&hosts[name].view);
+        host.content.as_mut().unwrap().report.last_turn = Some(BadTurn {
+            outcome: "DrainTimeout".to_owned(),
+            message: String::new(),
+            digest: digest(2),
+            attempts: 1,
+        });
+        hosts.insert(name.to_owned(), entry(host));
     }
 
     fn ready(&mut self, name: &str, ready: bool) {
@@ -240,6 +253,30 @@ fn a_pool_whose_nodes_take_no_offer_starves_no_other() {
         open_until: None,
     });
     assert_eq!(site.offered(), ["b1"]);
+}
+
+#[test]
+fn a_pool_that_cannot_be_drained_starves_no_other() {
+    let mut site = Site::new(json!(1), &["a1", "a2"], &["b1"]);
+    for node in ["a1", "a2"] {
+        site.bad_turn(node);
+    }
+    assert_eq!(
+        site.offered(),
+        ["b1"],
+        "whoever went in vain before comes later, in whichever pool"
+    );
+    // A node that is no candidate any more says nothing of its pool.
+    site.offers.lapsed(&Offer {
+        node: "b1".into(),
+        uid: "b1".into(),
+        target: digest(2),
+        open_until: None,
+    });
+    site.node("b1", "b", 2);
+    site.node("b2", "b", 1);
+    site.ready("b2", true);
+    assert_eq!(site.offered(), ["b2"]);
 }
 
 #[test]

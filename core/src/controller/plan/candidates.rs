@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use berth_api::berth::{BerthState, Offer, Outcome};
 use berth_api::pool::WaveState;
 use berth_api::seeded::Bug;
-use berth_api::{Digest, NodeName};
+use berth_api::{Digest, NodeName, NodeUid};
 use jiff::Timestamp;
 
 use crate::controller::quorum::Cause;
@@ -147,8 +147,10 @@ pub(super) fn gated(
     at_work: Option<Cause>,
     now: Timestamp,
 ) -> Option<BlockReason> {
-    // I10: a node that is down and uses up the fleet's limit may be what the earlier pools wait for.
-    let repairs = !member.ready && facts.is_fleet_starved();
+    // I10: a node that is down may be what the earlier pools wait for, when it uses up the fleet's limit, or when their
+    // control plane nodes are withheld because of it (I11).
+    let is_worst_server = || member.control_plane.is_some_and(|verdict| verdict.withhold.is_none());
+    let repairs = !member.ready && (facts.is_fleet_starved() || is_worst_server());
     if facts.order.is_some() && !repairs && !Bug::OrderIgnored.is_awake() {
         return Some(BlockReason::Order);
     }
@@ -213,6 +215,21 @@ pub(super) fn rank(member: &Member, lapses: u32) -> Rank {
         _ => 0,
     };
     (member.wave, lapses, !member.unavailable(), bad_turns)
+}
+
+impl PoolFacts {
+    /// Rank of the member that would be offered a berth first, but for its wave, which means nothing to other pools.
+    pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
+        let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
+        let is_candidate = |m: &&Member| {
+            let is_ready = || wanted(m, &self.failures).and_then(|desired| ready(m, &desired)).is_ok();
+            !worked_on.contains(&m.uid) && is_ready()
+        };
+        let ranks = self.members.iter().filter(is_candidate).map(|m| rank(m, m.lapses));
+        ranks
+            .map(|(_, lapses, is_available, bad_turns)| (lapses, is_available, bad_turns))
+            .min()
+    }
 }
 
 /// Nodes that let an offer lapse, as the closed berths tell: the last one for each berth.

@@ -1,8 +1,8 @@
 //! The order in which the members of a pool would go: the plan, made again and again for a future in which all goes well.
 //!
-//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, agents are heard and other API servers answer. In each
-//! round [`plan`] offers berths, and everybody who was offered one, or held one before, comes back updated. So nothing here
-//! knows the order: it is what `plan` makes of it.
+//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, agents are heard and other
+//! API servers answer. In each round [`plan`] offers berths, and everybody who was offered one, or held one before, comes
+//! back updated. So nothing here knows the order: it is what `plan` makes of it.
 //!
 //! A plan looks at every member, and a large pool takes a round for each of them when one goes at a time. Only those members
 //! take part in a round that can make a difference to it: all that are unavailable or have nothing to go to, and of the
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 use super::candidates::{self, Rank};
 use super::waves::is_proven;
-use super::{BerthWrite, BlockReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
+use super::{BerthWrite, BlockReason, Gate, GateReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
 
 /// Members looked at in all rounds together. A pool of which thousands are unavailable at once would need more; then more go
 /// at a time than would in truth, which changes the order between zones at most.
@@ -46,7 +46,12 @@ pub struct Turn {
 
 /// Says in which order the members of a pool would go.
 pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
-    told(Future::of(facts), now)
+    let mut forecast = told(Future::of(facts), now);
+    let ends_by_itself = |order: &Gate| order.reason == GateReason::EarlierPool;
+    if !facts.order.as_ref().is_none_or(ends_by_itself) {
+        forecast.turns.iter_mut().for_each(|turn| turn.comes = false);
+    }
+    forecast
 }
 
 /// Goes through the rounds of a future until nobody moves.
@@ -335,11 +340,15 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
     }
 }
 
-/// Number of members that go at once, as far as the fleet's limit allows it.
+/// Number of members that go at once, as far as the fleet's limit allows it: nodes of other pools that are unavailable use it
+/// up for good.
 fn capacity_of(facts: &PoolFacts) -> usize {
-    facts
-        .fleet
-        .map_or(facts.capacity, |fleet| facts.capacity.min(fleet.limit))
+    let Some(fleet) = facts.fleet else {
+        return facts.capacity;
+    };
+    let own = facts.members.iter().filter(|m| m.unavailable()).count();
+    let others = fleet.unavailable.saturating_sub(own);
+    facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
 /// Nodes that hold a berth or are offered one: what they were going to do is done after the first round.
