@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::host::bootc::BootcStatus;
-use crate::host::{BootcVersion, HostError, Reason};
+use crate::host::{BootcVersion, HostError};
 use crate::node::cordon;
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, describe, trouble};
@@ -362,14 +362,12 @@ fn os(status: BootcStatus, means: &Means<'_>) -> Os {
         }
         BootcStatus::Host(host) => host,
     };
-    match refusal(host.backend, means) {
-        Some(why) => unusable(Reason::ComposefsNotSupported.as_str(), &why),
-        None => Os::Bootc(Box::new(Deployments {
-            backend: host.backend,
-            booted: host.booted,
-            staged: host.staged,
-            rollback: host.rollback,
-            rollback_queued: host.rollback_queued,
-        })),
-    }
+    Os::Bootc(Box::new(Deployments {
+        backend: host.backend,
+        refusal: refusal(host.backend, means),
+        booted: host.booted,
+        staged: host.staged,
+        rollback: host.rollback,
+        rollback_queued: host.rollback_queued,
+    }))
 }

@@ -89,8 +89,8 @@ pub struct Args {
     /// Update hosts with bootc's composefs backend as well. Experimental: tried on simulated hosts only.
     ///
     /// Such a host needs a bootc whose `bootc switch` has --download-only (releases after 1.16.9), since nothing else can
-    /// lock an image there. Without this, and on a host with an older bootc, the node says ComposefsNotSupported and
-    /// nothing is done on the host.
+    /// lock an image there. Without this flag, or with an older bootc, the node says ComposefsNotSupported and nothing new
+    /// is begun on the host.
     #[arg(long)]
     pub experimental_composefs: bool,
     /// File to touch at the end of each turn of the loop, as long as the API server answers. `berth-agent ready` looks at it.

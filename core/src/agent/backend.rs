@@ -1,4 +1,4 @@
-//! The ways in which bootc keeps the deployments of a host, and which hosts Berth therefore leaves alone.
+//! The ways in which bootc keeps the deployments of a host, and on which hosts Berth therefore begins nothing.
 
 /// Way in which bootc keeps the deployments of a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Means<'a> {
     pub experimental_composefs: bool,
 }
 
-/// Reason for which nothing is done on a host with this backend, for people; `None` where it is updated. Without a lock
+/// Reason for which nothing is begun on a host with this backend, for people; `None` where it is updated. Without a lock
 /// from the first instant, any reboot would apply what is staged (I3).
 pub fn refusal(backend: Backend, means: &Means<'_>) -> Option<String> {
     let opt_in = "start the agent with --experimental-composefs";

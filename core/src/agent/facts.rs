@@ -284,6 +284,8 @@ pub struct Deployments {
     pub rollback: Option<Deployment>,
     /// The next boot takes that one: somebody has queued a rollback, or it was finalized and not booted.
     pub rollback_queued: bool,
+    /// Reason for which nothing is staged here, and nothing new is begun, for people. What was begun is finished.
+    pub refusal: Option<String>,
 }
 
 impl Os {
@@ -298,6 +300,11 @@ impl Os {
     /// Digest of what runs.
     pub fn booted(&self) -> Option<&Digest> {
         self.deployments()?.booted.digest.as_ref()
+    }
+
+    /// Reason for which nothing is staged on the host, for people; `None` where it is, or the host is not known.
+    pub fn refusal(&self) -> Option<&str> {
+        self.deployments()?.refusal.as_deref()
     }
 
     /// Says whether it is known that the next boot takes another deployment than the one that runs.

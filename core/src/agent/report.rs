@@ -406,6 +406,9 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Os::Unusable { reason, message } = &facts.host.os {
         return Verdict::yes(*reason, message.clone());
     }
+    if let Some(why) = facts.host.os.refusal() {
+        return Verdict::yes(Reason::ComposefsNotSupported.as_str(), why.to_owned());
+    }
     if let Some(why) = &facts.host.forgetful {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
         return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));

@@ -83,8 +83,9 @@ async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it(
             is_only_asked(cluster.host(1))?;
             for host in newer {
                 let commands = host.commands();
-                let foreign = commands.iter().find(|c| !c.starts_with("/usr/bin/bootc "));
-                ensure!(foreign.is_none(), "only bootc is run there: {foreign:?}");
+                let of_ostree = ["/usr/bin/ostree ", "/usr/bin/ln "];
+                let foreign = commands.iter().find(|c| of_ostree.iter().any(|o| c.starts_with(o)));
+                ensure!(foreign.is_none(), "nothing of ostree's is run there: {foreign:?}");
                 let deleted = commands
                     .iter()
                     .any(|c| c.starts_with("/usr/bin/bootc delete-deployment "));
@@ -123,6 +124,51 @@ async fn a_composefs_host_for_which_nobody_asks_is_left_alone() -> Result<()> {
                 facts.staged == Some(own.digest.to_string()) && !facts.locked,
                 "what its admin staged stays: {facts:?}"
             );
+            Ok(())
+        })
+    })
+    .await
+}
+
+/// The image brings an older bootc, which cannot lock. The boot is proven all the same, and the berth is given back; what is
+/// staged on another such host stays locked, and is removed when the pool goes.
+#[tokio::test]
+async fn a_composefs_host_whose_bootc_cannot_lock_any_more_ends_what_was_begun() -> Result<()> {
+    let name = "a_composefs_host_whose_bootc_cannot_lock_any_more";
+    scenario(name, asking_for_updates(2), |cluster| {
+        Box::pin(async move {
+            let hosts = [cluster.host(1), cluster.host(2)];
+            let set = |version: &str| {
+                for host in hosts {
+                    host.settings(|s| s.bootc_version = version.to_owned());
+                }
+            };
+            set("1.17.0");
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 2 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            for node in ["node1", "node2"] {
+                until_phase(cluster, node, "Waiting").await?;
+            }
+            // An agent knows the version of the boot under which it began.
+            set("1.16.9");
+            hosts[1].kill_agent();
+            until_refused(cluster, "node2", "its bootc 1.16.9 cannot lock").await?;
+            let facts = hosts[1].facts();
+            ensure!(
+                facts.staged.is_some() && facts.locked,
+                "what is staged stays locked: {facts:?}"
+            );
+            cluster
+                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
+                .await?;
+            cluster.until_run(&v2, &hosts[..1], LONG).await?;
+            until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
+            until_phase(cluster, "node1", "Updated").await?;
+            cluster.pools().delete("workers", &DeleteParams::default()).await?;
+            let gone = async || Ok(cluster.bootc_nodes().get_opt("node2").await?.is_none());
+            cluster.until("what Berth did on node2 is undone", SOON, gone).await?;
+            ensure!(hosts[1].facts().staged.is_none(), "nothing is left staged");
             Ok(())
         })
     })

@@ -126,7 +126,8 @@ impl Knowledge {
     fn answered(&mut self, services: Services, now: &Now) {
         self.services = services;
         self.unreachable = None;
-        if matches!(self.os, Os::Unusable { .. }) && self.looked_long_ago(now) {
+        let unusable = matches!(self.os, Os::Unusable { .. }) || self.os.refusal().is_some();
+        if unusable && self.looked_long_ago(now) {
             self.fresh = false;
         }
     }

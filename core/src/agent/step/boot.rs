@@ -232,6 +232,9 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
     if let Some(first) = prepare(facts, member, image) {
         return first;
     }
+    if facts.host.os.refusal().is_some() {
+        return Step::Wait(WaitReason::HostUnusable, Some(LOOK_SELDOM));
+    }
     if holding.revoke.is_some() {
         return Step::Wait(WaitReason::Revoked, Some(LOOK_SELDOM));
     }
@@ -284,7 +287,12 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
     if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
         return first;
     }
-    match (ahead, proof(facts, holding, node)) {
+    let proof = proof(facts, holding, node);
+    if let (None, Some(why), Proof::From) = (staged, facts.host.os.refusal(), &proof) {
+        // Nothing can be staged here any more.
+        return Step::Release(berth.clone(), Outcome::RebootBlocked, why.to_owned());
+    }
+    match (ahead, proof) {
         // It has become whole meanwhile, running what it ran before.
         (Ahead::Inhibited(why), Proof::From) => Step::Release(berth.clone(), Outcome::RebootBlocked, why),
         (Ahead::Inhibited(_), _) => Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),

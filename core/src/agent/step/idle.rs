@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use berth_api::berth::{Berth, Offer};
 use berth_api::digest::Digest;
-use berth_api::node::{DesiredImage, Staging};
+use berth_api::node::{Deployment, DesiredImage, Staging};
 use berth_api::seeded::Bug;
 
 use super::way::is_rollback_in_the_way;
-use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, settle};
-use crate::agent::facts::{Facts, Member, Os};
+use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, is_to_lock, settle};
+use crate::agent::facts::{Deployments, Facts, Member, Os};
 use crate::agent::rivals;
 
-/// No pool has the node, as far as is known now: nothing is done but to keep locked what Berth itself staged (I3, I12).
+/// No pool has the node, as far as is known now: nothing is done but to lock or remove what Berth itself left armed (I3, I12).
 pub(super) fn leave_alone(facts: &Facts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
@@ -39,6 +39,22 @@ pub(super) fn undo(facts: &Facts) -> Step {
     }
 }
 
+/// A member whose host is refused: what Berth staged there is removed unless it is desired and locked, and what others
+/// staged stays.
+fn rest_refused(facts: &Facts, deployments: &Deployments, desired: &Digest) -> Step {
+    let runs = deployments.booted.digest.as_ref() == Some(desired);
+    let ours = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s));
+    let is_of_use =
+        |s: &Deployment| !runs && s.locked && facts.staged_whole(desired).is_some() && !has_failed(facts, desired);
+    match ours {
+        Some(staged) if !is_of_use(staged) => Step::Unstage(staged.clone()),
+        _ if !facts.host.fresh => Step::LookAtHost,
+        _ if runs && deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN)),
+        _ if runs => Step::Wait(WaitReason::Updated, None),
+        _ => Step::Wait(WaitReason::HostUnusable, None),
+    }
+}
+
 /// Brings the host to "staged, locked", and takes an offer.
 pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     let Some(image) = &member.image else {
@@ -58,6 +74,9 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         Os::Unusable { .. } => return Step::LookAtHost,
         Os::Bootc(deployments) => deployments,
     };
+    if deployments.refusal.is_some() {
+        return rest_refused(facts, deployments, desired);
+    }
     if deployments.booted.digest.as_ref() == Some(desired) {
         // I3: what is staged is not desired, since what is desired runs.
         return match &deployments.staged {
@@ -103,6 +122,9 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
     // A failed pull may have armed a deployment, and another updater may have staged one: look before each pull.
     if !facts.host.fresh {
         return Step::LookAtHost;
+    }
+    if facts.host.os.refusal().is_some() {
+        return Step::Wait(WaitReason::HostUnusable, None);
     }
     if rivals::in_the_way(facts).is_some() {
         return Step::Wait(WaitReason::RivalUpdater, Some(LOOK_HOST_AGAIN));

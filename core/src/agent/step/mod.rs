@@ -280,7 +280,7 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
 /// is not even read (I12).
 fn settle(facts: &Facts) -> Option<Step> {
     if facts.host.pull.is_some() {
-        // Its own unit locks what it stages; its end is looked at.
+        // bootc or the unit of the pull locks what it stages; its end is looked at.
         return None;
     }
     if !has_pool(facts) && staged_by_berth(facts).next().is_none() {
@@ -313,9 +313,12 @@ fn has_pool(facts: &Facts) -> bool {
     }
 }
 
-/// Says whether a staged image is Berth's to lock (I12): any image on a node of a pool, and elsewhere what Berth staged.
+/// Says whether a staged image is Berth's to lock (I12): any image on a node of a pool, and elsewhere what Berth staged. On a
+/// host that is refused, what others staged is theirs as well, but for a turn that was begun.
 fn is_to_lock(facts: &Facts, staged: &Deployment) -> bool {
-    has_pool(facts) || staged_by_berth(facts).any(|ours| staged.digest.as_ref() == Some(ours))
+    let is_left_alone =
+        facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();
+    (has_pool(facts) && !is_left_alone) || staged_by_berth(facts).any(|ours| staged.digest.as_ref() == Some(ours))
 }
 
 /// Images that Berth may have staged here: the one that the host remembers, and those of the berths that the node holds.

@@ -81,6 +81,9 @@ fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(
     if let Some(why) = &facts.host.forgetful {
         return Some((Outcome::RebootBlocked, why.clone()));
     }
+    if let Some(why) = facts.host.os.refusal() {
+        return Some((Outcome::RebootBlocked, why.to_owned()));
+    }
     if let Reboot::Blocked { why, .. } = &facts.host.reboot {
         return Some((Outcome::RebootBlocked, why.clone()));
     }

@@ -10,10 +10,17 @@ fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
 
 fn any_os() -> impl Strategy<Value = Os> {
     let queued = prop::bool::weighted(0.1);
-    let backend = prop_oneof![3 => Just(Backend::Ostree), 1 => Just(Backend::Composefs)];
-    let known = (1u8..4, any_deployment(), queued, backend).prop_map(|(booted, staged, rollback_queued, backend)| {
+    let refused = || Some("composefs".to_owned());
+    let kind = prop_oneof![
+        3 => Just((Backend::Ostree, None)),
+        1 => Just((Backend::Composefs, None)),
+        1 => Just((Backend::Composefs, refused())),
+    ];
+    let known = (1u8..4, any_deployment(), queued, kind).prop_map(|(booted, staged, rollback_queued, kind)| {
+        let (backend, refusal) = kind;
         Os::Bootc(Box::new(Deployments {
             backend,
+            refusal,
             booted: deployment(booted, false),
             staged,
             rollback_queued,
@@ -193,12 +200,18 @@ fn is_ours(facts: &Facts, staged: Option<&Digest>) -> bool {
     staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
 }
 
-/// Says whether nothing is armed that is Berth's to lock: on a node that no pool has, what others staged is not (I12).
+/// Says whether what others staged is not Berth's to lock: on a node that no pool has, and outside of a turn on a host that is
+/// refused (I12).
+fn is_nobodys(facts: &Facts) -> bool {
+    !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
+}
+
+/// Says whether nothing is armed that is Berth's to lock.
 fn is_settled(facts: &Facts) -> bool {
     let staged = facts.host.os.staged();
     let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
     let nothing = facts.past.staged_by_us.is_none() && holding(facts).is_none();
-    is_disarmed(facts) || (!has_pool(facts) && (others || nothing))
+    is_disarmed(facts) || (is_nobodys(facts) && (others || nothing))
 }
 
 fn is_excluded(facts: &Facts) -> bool {
@@ -304,6 +317,35 @@ proptest! {
             // A pull is Berth's by its name.
             Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
             other => prop_assert!(false, "{other:?}"),
+        }
+    }
+
+    /// I3, I12: on a host that is refused nothing new is begun and nothing of others is touched; and a turn that was begun goes
+    /// on to its end.
+    #[test]
+    fn a_refused_host_finishes_what_was_begun(facts in any_facts()) {
+        if facts.host.os.refusal().is_none() {
+            return Ok(());
+        }
+        let (next, held) = (step(&facts), holding(&facts));
+        let begins = match &next {
+            Step::StartPull(_) | Step::Take(_) | Step::Commit(_) => true,
+            Step::Relicense(_, digest) => facts.host.os.booted() != Some(digest),
+            _ => false,
+        };
+        prop_assert!(!begins, "{next:?}");
+        let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
+        if matches!(next, Step::Lock | Step::Unstage(_)) && held.is_none() {
+            prop_assert!(is_ours(&facts, staged), "{next:?}");
+        }
+        prop_assert!(next != Step::Lock, "nothing can be locked there");
+        let unusable = matches!(next, Step::Wait(WaitReason::HostUnusable, _));
+        if unusable {
+            prop_assert!(is_settled(&facts), "nothing of Berth's is left armed");
+            prop_assert!(!facts.past.staged_by_us.as_ref().is_some_and(|ours| staged == Some(ours)) || has_pool(&facts));
+        }
+        if let Some(held) = held.filter(|_| unusable) {
+            prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held), "the turn can end");
         }
     }
 

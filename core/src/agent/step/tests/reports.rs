@@ -193,6 +193,22 @@ fn a_server_without_guard_is_told_with_what_to_do() {
 }
 
 #[test]
+fn a_refused_host_is_told_with_what_it_runs() {
+    let mut facts = facts();
+    if let Os::Bootc(deployments) = &mut facts.host.os {
+        deployments.refusal = Some("its bootc cannot lock".to_owned());
+    }
+    assert_eq!(step(&facts), Step::Wait(WaitReason::HostUnusable, None));
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert_eq!(degraded, "True ComposefsNotSupported its bootc cannot lock");
+    assert!(
+        told(&facts, types::UPDATE_PREPARED).starts_with("False"),
+        "no berth is offered"
+    );
+    assert_eq!(status(&facts).booted.unwrap_or_default().digest, Some(digest(1)));
+}
+
+#[test]
 fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
     let mut facts = facts();
     facts.host.os = Os::Bootc(Box::new(Deployments {
