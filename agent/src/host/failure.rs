@@ -57,6 +57,7 @@ const WORDS: &[(&[&str], Reason)] = &[
         Reason::NotBootable,
     ),
     (&["image has architecture"], Reason::WrongArchitecture),
+    (&["same fs-verity digest as"], Reason::SameDeployment),
     (
         &[
             "no image found in image index for architecture",
@@ -261,6 +262,10 @@ mod tests {
             (
                 "Image has architecture arm64; expected amd64",
                 Reason::WrongArchitecture,
+            ),
+            (
+                "Target image has the same fs-verity digest as the existing Some(Rollback) deployment.",
+                Reason::SameDeployment,
             ),
             ("System not booted via bootc", Reason::NotBootcHost),
             (

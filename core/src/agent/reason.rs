@@ -31,6 +31,8 @@ pub enum Reason {
     LayeredHost,
     /// The host keeps its deployments in composefs, and cannot lock what it stages, or nobody has asked for updates there.
     ComposefsNotSupported,
+    /// The host has another deployment of the same image in composefs, beside which bootc stages none.
+    SameDeployment,
     /// A tool that a bootc host needs is missing.
     HostToolMissing,
     /// The pull did not end within its deadline.
@@ -76,6 +78,7 @@ impl Reason {
         Self::NotBootcHost,
         Self::LayeredHost,
         Self::ComposefsNotSupported,
+        Self::SameDeployment,
         Self::HostToolMissing,
         Self::PullTimedOut,
         Self::PullCanceled,
@@ -108,6 +111,7 @@ impl Reason {
             Self::NotBootcHost => "NotBootcHost",
             Self::LayeredHost => "LayeredHost",
             Self::ComposefsNotSupported => "ComposefsNotSupported",
+            Self::SameDeployment => "SameDeployment",
             Self::HostToolMissing => "HostToolMissing",
             Self::PullTimedOut => "PullTimedOut",
             Self::PullCanceled => "PullCanceled",

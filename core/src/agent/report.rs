@@ -13,7 +13,7 @@ use crate::agent::facts::{Deployments, Desired, Facts, Guard, Os};
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
 use crate::agent::step::{
-    Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
+    Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued, twin,
 };
 
 /// Input of a report beside the facts.
@@ -444,6 +444,9 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             message.unwrap_or_default()
         );
         return Verdict::yes("DigestFailed", message);
+    }
+    if let Some(message) = facts.desired.digest().and_then(|desired| twin(facts, desired)) {
+        return Verdict::yes(Reason::SameDeployment.as_str(), message);
     }
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
         let message = "a berth names another Node object of this name; the controller closes it";

@@ -18,12 +18,17 @@ fn asking_for_updates(hosts: usize) -> ClusterOptions {
 
 /// Waits until a node says that its host is not supported, in these words.
 async fn until_refused(cluster: &Cluster, node: &str, words: &str) -> Result<()> {
+    until_degraded(cluster, node, "ComposefsNotSupported", words).await
+}
+
+/// Waits until a node says this of its host.
+async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
     cluster
-        .until(&format!("{node} says ComposefsNotSupported"), SOON, || async {
+        .until(&format!("{node} says {reason}"), SOON, || async {
             let object = cluster.bootc_nodes().get_opt(node).await?;
             let status = object.and_then(|o| o.status).unwrap_or_default();
             let degraded = berth_api::condition::find(&status.conditions, "NodeDegraded");
-            let said = degraded.filter(|c| c.status == "True" && c.reason == "ComposefsNotSupported");
+            let said = degraded.filter(|c| c.status == "True" && c.reason == reason);
             Ok(said.is_some_and(|c| c.message.contains(words)))
         })
         .await
@@ -80,6 +85,12 @@ async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it(
                 .await?;
             let removed = async || Ok(newer.iter().all(|h| h.facts().staged.is_none()));
             cluster.until("3.0.0 is removed", SOON, removed).await?;
+            // The image to roll back to cannot be staged once more, and is not removed for that.
+            let v1 = cluster.publish("1.0.0").await?;
+            cluster
+                .patch_pool("workers", json!({ "image": { "ref": v1.reference } }))
+                .await?;
+            until_degraded(cluster, "node2", "SameDeployment", "run `bootc rollback` on the host").await?;
             is_only_asked(cluster.host(1))?;
             for host in newer {
                 let commands = host.commands();

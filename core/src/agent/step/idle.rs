@@ -10,6 +10,7 @@ use berth_api::seeded::Bug;
 
 use super::way::is_rollback_in_the_way;
 use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, is_to_lock, settle};
+use crate::agent::backend::Backend;
 use crate::agent::facts::{Deployments, Facts, Member, Os};
 use crate::agent::rivals;
 
@@ -126,10 +127,27 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
     if facts.host.os.refusal().is_some() {
         return Step::Wait(WaitReason::HostUnusable, None);
     }
+    if twin(facts, &image.digest).is_some() {
+        return Step::Wait(WaitReason::HostUnusable, Some(LOOK_HOST_AGAIN));
+    }
     if rivals::in_the_way(facts).is_some() {
         return Step::Wait(WaitReason::RivalUpdater, Some(LOOK_HOST_AGAIN));
     }
     Step::StartPull(image.clone())
+}
+
+/// Reason for which bootc cannot stage this image in composefs, for people: the host has it already, to roll back to. That
+/// deployment is not removed, since the host may need it.
+pub(crate) fn twin(facts: &Facts, digest: &Digest) -> Option<String> {
+    let deployments = facts.host.os.deployments()?;
+    let rollback = deployments.rollback.as_ref()?.digest.as_ref();
+    let is_twin = deployments.backend == Backend::Composefs && rollback == Some(digest);
+    (is_twin && deployments.booted.digest.as_ref() != Some(digest)).then(|| {
+        format!(
+            "the deployment to roll back to is {digest} already, and bootc cannot stage it once more in composefs: drain the \
+             node, run `bootc rollback` on the host and reboot it"
+        )
+    })
 }
 
 fn is_for(offer: &Offer, desired: &Digest) -> bool {

@@ -18,6 +18,7 @@ use berth_api::names::BootId;
 use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
 
+pub(crate) use self::idle::twin;
 pub(crate) use self::way::{blockers, closed_window, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past};

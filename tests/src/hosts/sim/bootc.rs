@@ -128,6 +128,11 @@ impl Deployments {
         Some(&deployment.image)
     }
 
+    /// Says whether a deployment of this digest can be booted, or runs.
+    pub fn is_finalized(&self, digest: &str) -> bool {
+        self.finalized.iter().any(|d| d.digest == digest)
+    }
+
     /// Says whether staging this digest needs no registry.
     pub fn is_cached(&self, digest: &str) -> bool {
         self.cached.contains(digest)

@@ -393,6 +393,11 @@ impl Os {
             .rsplit_once('@')
             .map(|(_, digest)| digest)
             .unwrap_or_default();
+        if settings.composefs && self.deployments(|d| d.is_finalized(digest)) {
+            return io.fail(
+                "Switching: Switching (composefs): Target image has the same fs-verity digest as the existing Some(Rollback) deployment",
+            );
+        }
         let mut record = PullRecord {
             os: self,
             digest: digest.to_owned(),

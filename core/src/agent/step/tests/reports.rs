@@ -208,6 +208,29 @@ fn a_refused_host_is_told_with_what_it_runs() {
     assert_eq!(status(&facts).booted.unwrap_or_default().digest, Some(digest(1)));
 }
 
+/// bootc refuses it, also when it is tried again.
+#[test]
+fn the_way_back_to_the_image_that_composefs_keeps_is_told_and_not_tried() {
+    for (backend, rollback, waits) in [
+        (Backend::Composefs, 2, true),
+        (Backend::Composefs, 3, false),
+        (Backend::Ostree, 2, false),
+    ] {
+        let mut facts = facts();
+        facts.host.os = Os::Bootc(Box::new(Deployments {
+            backend,
+            booted: deployment(1, false),
+            rollback: Some(deployment(rollback, false)),
+            ..Deployments::default()
+        }));
+        let next = step(&facts);
+        assert_eq!(next == Step::StartPull(image(2)), !waits, "{next:?}");
+        let degraded = told(&facts, types::NODE_DEGRADED);
+        let said = degraded.starts_with("True SameDeployment ") && degraded.contains("`bootc rollback`");
+        assert_eq!(said, waits, "{degraded}");
+    }
+}
+
 #[test]
 fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
     let mut facts = facts();
