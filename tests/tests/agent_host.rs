@@ -160,6 +160,60 @@ async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
     Ok(())
 }
 
+/// The agent that was told of the staging may be gone before it has locked: the next one is told nothing.
+#[tokio::test]
+async fn what_an_adopted_pull_has_staged_is_locked_before_the_pull_ends() -> Result<()> {
+    let world = World::new().await?;
+    world.sim.settings(|s| s.after_staging = Duration::from_secs(8));
+    let host = world.agent().await?;
+    host.bootc_version().await?;
+    host.start_pull(&image(&world.v2)).await?;
+    drop(host);
+    let until = async |what: &str, holds: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !holds() {
+            ensure!(began.elapsed() < Duration::from_secs(4), "{what} takes too long");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    };
+    until("the staging", &|| world.sim.facts().staged.is_some()).await?;
+    ensure!(!world.sim.facts().locked, "nobody has locked it yet");
+    let host = world.agent().await?;
+    host.find_pull(None).await?;
+    until("the lock", &|| world.sim.facts().locked).await?;
+    let state = host.find_pull(None).await?.map(|pull| pull.state);
+    assert_eq!(state, Some(PullState::Running));
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    host.forget_pull(&world.v2).await?;
+    host.unlock().await?;
+    ensure!(!world.sim.facts().locked, "nobody locks it any more");
+    Ok(())
+}
+
+/// The question only serves the lock, which there are other ways to.
+#[tokio::test]
+async fn a_bootc_whose_help_fails_is_taken_for_one_that_does_not_lock() -> Result<()> {
+    let world = World::new().await?;
+    world
+        .sim
+        .settings(|s| (s.bootc_version, s.no_help) = ("1.17.0".to_owned(), true));
+    let host = world.agent().await?;
+    let expected = BootcVersion::Version {
+        version: "1.17.0".to_owned(),
+        download_only: false,
+    };
+    assert_eq!(host.bootc_version().await?, expected);
+    host.start_pull(&image(&world.v2)).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    host.forget_pull(&world.v2).await?;
+    ensure!(
+        status(&host).await?.staged.is_some_and(|s| s.locked),
+        "it is locked all the same"
+    );
+    Ok(())
+}
+
 /// A switch to what is staged already changes no lock, with `--download-only` as without.
 #[tokio::test]
 async fn what_somebody_staged_unlocked_meanwhile_is_locked() -> Result<()> {

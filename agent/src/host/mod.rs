@@ -200,8 +200,14 @@ impl Host {
         let text = self.tool("version", &["/usr/bin/bootc", "--version"]).await?;
         Ok(match bootc::parse_version(&text) {
             Some((version, numbers)) if numbers >= bootc::FLOOR => {
-                let help = self.tool("help", &["/usr/bin/bootc", "switch", "--help"]).await?;
-                let download_only = bootc::lists_download_only(&help);
+                let download_only = match self.tool("help", &["/usr/bin/bootc", "switch", "--help"]).await {
+                    Ok(help) => bootc::lists_download_only(&help),
+                    Err(error @ (HostError::Tool(_) | HostError::Timeout(_))) => {
+                        tracing::warn!(%error, "bootc does not say whether it locks what it stages: taken for one that does not");
+                        false
+                    }
+                    Err(error) => return Err(error),
+                };
                 BootcVersion::Version { version, download_only }
             }
             Some((version, _)) => BootcVersion::TooOld(version),

@@ -14,15 +14,15 @@ use berth_api::node::{DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::bus::{Bus, BusError, Changes, PULL_UNIT_PREFIX};
+use super::early_lock::EarlyLock;
 use super::failure::{self, Failure, Reason};
 use super::progress::ProgressReader;
 use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, Defeat, EXIT_EXEC, Spec, State};
-use super::{HostError, early_lock, files};
+use super::{HostError, files};
 
 /// A pull that takes longer than this is stopped.
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
@@ -102,12 +102,21 @@ pub(super) struct Pulls {
     without_progress: AtomicBool,
 }
 
+/// Beginning of a pull, as this agent knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    /// This agent starts it.
+    Now,
+    /// An agent before this one has started it: what its progress has said so far is lost.
+    Adopted,
+}
+
 /// A pull whose progress is read.
 #[derive(Debug)]
 struct Reading {
     progress: ProgressReader,
     /// Locks what the pull stages, once it has.
-    early_lock: Option<JoinHandle<()>>,
+    early_lock: Option<EarlyLock>,
 }
 
 fn unit_name(digest: &Digest) -> String {
@@ -167,8 +176,9 @@ impl Pulls {
             State::Running => {
                 // One that was started without progress has no FIFO.
                 if self.root.path(fifo_name(digest)).exists() {
-                    let needs_early_lock = record.as_ref().is_some_and(|r| !r.download_only);
-                    self.read_progress(bus, digest, needs_early_lock).await;
+                    let needs_lock = record.as_ref().is_some_and(|r| !r.download_only);
+                    let early_lock = needs_lock.then_some(Begins::Adopted);
+                    self.read_progress(bus, digest, early_lock).await;
                 }
                 PullState::Running
             }
@@ -241,7 +251,9 @@ impl Pulls {
         };
         self.write(&record)?;
         let progress = !self.without_progress.load(Ordering::Relaxed)
-            && self.read_progress(bus, &image.digest, !way.download_only).await;
+            && self
+                .read_progress(bus, &image.digest, (!way.download_only).then_some(Begins::Now))
+                .await;
         let started = match units::start(bus, &spec(&image.digest, &target, way, progress)).await {
             // systemd before 253 knows no `OpenFile`.
             Err(error) if progress && is_unknown_property(&error) => {
@@ -283,7 +295,7 @@ impl Pulls {
 
     /// Makes sure that the progress of this pull is read. Without progress a pull works as well. What it stages is locked early
     /// if that is needed: as soon as its progress says that it is there.
-    async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, needs_early_lock: bool) -> bool {
+    async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<Begins>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
             .slot()
@@ -293,7 +305,7 @@ impl Pulls {
             return true;
         }
         self.stop_reading().await;
-        let reading = self.begin_to_read(bus, digest, &path, needs_early_lock).await;
+        let reading = self.begin_to_read(bus, digest, &path, early_lock).await;
         if let Err(error) = &reading {
             tracing::warn!(path = %path.display(), error = format!("{error:#}"), "cannot read the progress of the pull");
         }
@@ -307,7 +319,7 @@ impl Pulls {
         bus: &Arc<Bus>,
         digest: &Digest,
         path: &Path,
-        needs_early_lock: bool,
+        early_lock: Option<Begins>,
     ) -> anyhow::Result<()> {
         let mut jobs = bus.jobs();
         units::stop(bus, DRAIN_UNIT).await?;
@@ -318,25 +330,19 @@ impl Pulls {
         let (sender, staged) = oneshot::channel();
         let progress = ProgressReader::start(path, &self.root.path(DRAIN_LOCK), self.changes.clone(), sender)?;
         units::start(bus, &drain_spec(digest)).await?;
-        let lock = |bus: Arc<Bus>| async move {
-            // An error: its progress is not read any more.
-            if staged.await.is_ok() {
-                early_lock::lock(&bus).await;
-            }
-        };
-        let early_lock = needs_early_lock.then(|| tokio::spawn(lock(bus.clone())));
+        let begin = |begins| EarlyLock::begin(bus.clone(), self.root.clone(), staged, begins == Begins::Adopted);
+        let early_lock = early_lock.map(begin);
         *self.slot() = Some(Reading { progress, early_lock });
         Ok(())
     }
 
-    /// Reads no more progress. The file goes first, so that nobody begins to read it. A lock that has begun is waited for:
-    /// nothing may be unlocked before its end.
+    /// Reads no more progress, and tries no more to lock early. The file goes first, so that nobody begins to read it.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
         drop(reading.progress);
         if let Some(early_lock) = reading.early_lock {
-            let _ = early_lock.await;
+            early_lock.end().await;
         }
     }
 

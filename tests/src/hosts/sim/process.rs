@@ -270,6 +270,7 @@ impl Os {
                 0
             }
             ["status", flags @ ..] => self.status(flags, settings, io).await,
+            ["switch", "--help"] if settings.no_help => io.fail("Broken pipe (os error 32)"),
             ["switch", "--help"] => {
                 io.out("Usage: bootc switch [OPTIONS] <TARGET>\n\nOptions:\n      --quiet");
                 if has_download_only(settings) {

@@ -124,6 +124,8 @@ pub struct Settings {
     pub progress_padding: usize,
     /// bootc does not know the hidden flag `--progress-fd`.
     pub no_progress_fd: bool,
+    /// `bootc switch --help` fails.
+    pub no_help: bool,
     /// The host was not installed as a bootc host.
     pub not_bootc: bool,
     /// The host keeps its deployments in composefs, and has no ostree.
@@ -171,6 +173,7 @@ impl Default for Settings {
             bootc_version: "1.16.9".to_owned(),
             progress_padding: 0,
             no_progress_fd: false,
+            no_help: false,
             not_bootc: false,
             composefs: false,
             layered: false,
