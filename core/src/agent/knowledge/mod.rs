@@ -13,12 +13,14 @@ use std::time::Duration;
 use berth_api::berth::{Berth, HoldPhase, Holding};
 use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid};
+use berth_api::node::Deployment;
 
 pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
 pub use self::guard::Guarded;
 use crate::agent::facts::{
-    ClusterNode, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble, Unreachable,
+    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble, Unreachable,
 };
+use crate::agent::reason::Reason;
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
@@ -209,6 +211,31 @@ impl Knowledge {
             guard: self.guard.facts(now.clock),
             past: self.past.clone(),
             trouble: self.trouble().filter(|t| t.attempts >= TELL_AFTER).cloned(),
+        }
+    }
+
+    /// An image that is desired is removed because it cannot be locked: it must not be staged anew without a pause.
+    fn given_up(&mut self, staged: &Deployment, now: &Now) {
+        let can_lock = |d: &Deployments| d.backend.locks_what_is_staged() && !self.lock_fails;
+        let is_for_the_lock = !staged.locked && self.os.deployments().is_some_and(|d| !can_lock(d));
+        let is_tried_again = self
+            .failing
+            .as_ref()
+            .is_some_and(|(kind, _)| *kind == discriminant(&Step::Unstage(staged.clone())));
+        let desired = self
+            .desired
+            .digest()
+            .filter(|d| staged.digest.as_ref() == Some(d) && self.past.is_complete(d));
+        if let Some(digest) = desired.filter(|_| is_for_the_lock && !is_tried_again).cloned() {
+            let message = "the staged image was not locked, and could not be: it is removed and staged anew";
+            self.past.host_failed(
+                Reason::LockFailed.as_str(),
+                message,
+                &digest,
+                true,
+                now.wall,
+                now.chance,
+            );
         }
     }
 

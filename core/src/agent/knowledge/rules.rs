@@ -18,7 +18,7 @@
 //! | restore, uncordon | | anew | | | |
 //! | reboot asked for, refused | anew | | | asked, blocked | |
 //! | three failed unlocks; a commit taken back | | anew | | blocked | |
-//! | three failed locks | to be removed while armed | anew | | | |
+//! | three failed locks | to be removed while armed; staged anew after a pause | anew | | | |
 //! | rest, in a turn | | anew | | | |
 //! | rest while a rollback is queued, or beside a rival | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
@@ -236,6 +236,9 @@ impl Knowledge {
                 self.forget_os();
             }
             Step::Lock | Step::Unlock | Step::Unstage(_) => {
+                if let Step::Unstage(staged) = step {
+                    self.given_up(staged, now);
+                }
                 self.forget_os();
                 // The Node is read again before anything is decided on what the host now is.
                 self.cluster_node = ClusterNode::Unread;

@@ -74,6 +74,41 @@ fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed(
     }
 }
 
+/// Whatever takes the lock off may do so again: the next pull waits, longer each time.
+#[test]
+fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
+    let remove = |backend, lock_fails, locked, tries| {
+        let mut knowledge = knowing(&offered());
+        ask_for(&mut knowledge, image());
+        let staged = Deployment {
+            digest: Some(image().digest),
+            ..deployment(2, locked)
+        };
+        for n in 0..tries {
+            let deployments = Deployments {
+                backend,
+                booted: deployment(1, false),
+                staged: Some(staged.clone()),
+                ..Deployments::default()
+            };
+            knowledge.os = Os::Bootc(Box::new(deployments));
+            knowledge.lock_fails = lock_fails;
+            done(&mut knowledge, &Step::Unstage(staged.clone()), Ending::Done, n + 1);
+        }
+        let failure = knowledge.past.failure;
+        failure.map(|f| (f.reason, f.attempts))
+    };
+    let failed = |attempts| Some(("LockFailed".to_owned(), attempts));
+    assert_eq!(remove(Backend::Ostree, true, false, 2), failed(2));
+    assert_eq!(remove(Backend::Composefs, false, false, 1), failed(1));
+    assert_eq!(
+        remove(Backend::Ostree, true, true, 1),
+        None,
+        "removed for another reason"
+    );
+    assert_eq!(remove(Backend::Ostree, false, false, 1), None);
+}
+
 /// Locks are bootc's there, and no other one can be set: a pull that leaves none must not be followed by the next at once.
 #[test]
 fn a_pull_that_left_no_lock_on_composefs_has_failed() {
