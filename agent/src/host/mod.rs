@@ -39,7 +39,7 @@ pub use root::HostRoot;
 
 use bus::{Bus, Changes};
 use memory::MemoryFile;
-use pull::{Pulls, Way};
+use pull::{PullOptions, Pulls};
 
 /// Updaters that would stage and reboot on their own.
 const RIVALS: &[&str] = &[
@@ -273,12 +273,12 @@ impl Host {
     /// # Errors
     /// [`HostError::Busy`] while another pull runs; or systemd refused.
     pub async fn start_pull(&self, image: &DesiredImage) -> Result<(), HostError> {
-        let way = Way {
+        let options = PullOptions {
             signed: self.signed.load(Ordering::Relaxed),
             download_only: self.stages_locked(),
             composefs: self.composefs.load(Ordering::Relaxed),
         };
-        self.pulls.start(&self.bus, &self.boot()?, image, way).await
+        self.pulls.start(&self.bus, &self.boot()?, image, options).await
     }
 
     /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.

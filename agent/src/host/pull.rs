@@ -81,9 +81,9 @@ struct Record {
     download_only: bool,
 }
 
-/// The way in which bootc is to pull.
+/// Options of a pull.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Way {
+pub(super) struct PullOptions {
     /// Under an enforced signature policy.
     pub(super) signed: bool,
     /// Locked from the instant at which the image is staged.
@@ -225,10 +225,10 @@ impl Pulls {
         bus: &Arc<Bus>,
         boot_id: &BootId,
         image: &DesiredImage,
-        way: Way,
+        options: PullOptions,
     ) -> Result<(), HostError> {
         let target = target(image)?;
-        if way.composefs && !way.download_only {
+        if options.composefs && !options.download_only {
             let why = "the host's bootc cannot lock what it stages in composefs: nothing is pulled";
             return Err(HostError::Tool(Failure::new(Reason::ComposefsNotSupported, why)));
         }
@@ -247,18 +247,18 @@ impl Pulls {
             reference: image.reference.clone(),
             boot_id: boot_id.as_str().to_owned(),
             started: false,
-            download_only: way.download_only,
+            download_only: options.download_only,
         };
         self.write(&record)?;
         let progress = !self.without_progress.load(Ordering::Relaxed)
             && self
-                .read_progress(bus, &image.digest, (!way.download_only).then_some(Begins::Now))
+                .read_progress(bus, &image.digest, (!options.download_only).then_some(Begins::Now))
                 .await;
-        let started = match units::start(bus, &spec(&image.digest, &target, way, progress)).await {
+        let started = match units::start(bus, &spec(&image.digest, &target, options, progress)).await {
             // systemd before 253 knows no `OpenFile`.
             Err(error) if progress && is_unknown_property(&error) => {
                 self.stop_reading().await;
-                units::start(bus, &spec(&image.digest, &target, way, false)).await
+                units::start(bus, &spec(&image.digest, &target, options, false)).await
             }
             started => started,
         };
@@ -383,12 +383,12 @@ fn target(image: &DesiredImage) -> Result<String, HostError> {
     Ok(reference.to_string())
 }
 
-fn spec(digest: &Digest, target: &str, way: Way, progress: bool) -> Spec {
+fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> Spec {
     let mut command = vec!["/usr/bin/bootc", "switch"];
-    if way.download_only {
+    if options.download_only {
         command.push("--download-only");
     }
-    if way.signed {
+    if options.signed {
         command.push("--enforce-container-sigpolicy");
     }
     if progress {
@@ -411,7 +411,7 @@ fn spec(digest: &Digest, target: &str, way: Way, progress: bool) -> Spec {
             owned(&["/usr/bin/mv", REBOOT_REQUIRED_BEFORE, REBOOT_REQUIRED]),
         ],
         // Also after `--download-only`, which does not lock an image that somebody has staged unlocked meanwhile.
-        then: (!way.composefs).then(|| owned(&lock)),
+        then: (!options.composefs).then(|| owned(&lock)),
         deadline: DEADLINE,
         stdout: None,
         stderr: Some(format!("{RUN_DIR}/pull.err")),
@@ -481,16 +481,16 @@ mod tests {
     fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
         let image = image();
         let target = target(&image).unwrap();
-        let plain = spec(&image.digest, &target, Way::default(), false);
+        let plain = spec(&image.digest, &target, PullOptions::default(), false);
         assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
         assert_eq!(plain.command, ["/usr/bin/bootc", "switch", "--", &image.reference]);
         assert_eq!(plain.fd3, None);
-        let way = Way {
+        let options = PullOptions {
             signed: true,
             download_only: true,
             composefs: false,
         };
-        let full = spec(&image.digest, &target, way, true);
+        let full = spec(&image.digest, &target, options, true);
         assert_eq!(full.fd3.as_deref(), Some("/run/berth/pull-0123456789abcdef.fifo"));
         let flags = ["--download-only", "--enforce-container-sigpolicy", "--progress-fd", "3"];
         assert_eq!(full.command[2..6], flags);
@@ -498,7 +498,10 @@ mod tests {
             full.then.is_some(),
             "bootc may have found the image staged already, unlocked"
         );
-        let composefs = Way { composefs: true, ..way };
+        let composefs = PullOptions {
+            composefs: true,
+            ..options
+        };
         assert_eq!(spec(&image.digest, &target, composefs, true).then, None);
     }
 
