@@ -244,10 +244,16 @@ async fn nothing_is_staged_beside_a_rival() -> Result<()> {
             let staged = |n: usize| cluster.host(n).facts().staged.as_ref() == Some(&v2_digest);
             cluster.until("node2 has staged", SOON, async || Ok(staged(2))).await?;
             // One that begins later.
+            let asked = cluster.bootc_nodes().get("node1").await?.metadata.generation;
             rival(2, true);
             let is_gone = async || Ok(cluster.host(2).facts().staged.is_none());
             cluster.until("node2 has removed what it staged", SOON, is_gone).await?;
             ensure!(!staged(1), "nothing is staged beside it");
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            // The controller does not give a permit and take it back for ever.
+            let asked_now = cluster.bootc_nodes().get("node1").await?.metadata.generation;
+            let writes = asked_now.unwrap_or_default() - asked.unwrap_or_default();
+            ensure!(writes <= 2, "{writes} writes of a BootcNode that can only wait");
             // The pod is nobody's, so that its drain needs force.
             let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": false });
             let tolerate = json!({ "rivalUpdaters": "Tolerate", "rollout": rollout, "drain": { "force": true } });

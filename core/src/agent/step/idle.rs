@@ -101,7 +101,25 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         }
         return wait_for_berth(facts, desired, berths);
     }
+    if !has_failed(facts, desired)
+        && let Some(first) = await_host(facts, desired)
+    {
+        return first;
+    }
     stage(facts, member, image)
+}
+
+/// Step while another updater would apply what is staged, or the host cannot stage it. Asked before the permit to pull: a
+/// node that does not want one keeps no other waiting, and says the same with and without it.
+fn await_host(facts: &Facts, desired: &Digest) -> Option<Step> {
+    let reason = match rivals::in_the_way(facts) {
+        Some(_) => WaitReason::RivalUpdater,
+        None => twin(facts, desired).map(|_| WaitReason::HostUnusable)?,
+    };
+    Some(match facts.host.fresh {
+        true => Step::Wait(reason, Some(LOOK_HOST_AGAIN)),
+        false => Step::LookAtHost,
+    })
 }
 
 /// I8
@@ -109,7 +127,8 @@ fn has_failed(facts: &Facts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
 
-/// Pulls the image when that is allowed, since nothing of use is staged.
+/// Pulls the image when that is allowed, since nothing of use is staged. Other updaters are not asked about here: on the way
+/// on from a boot that is not proven the node is down already, and whatever boots then is under its berth (I10).
 pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);
@@ -129,9 +148,6 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
     }
     if twin(facts, &image.digest).is_some() {
         return Step::Wait(WaitReason::HostUnusable, Some(LOOK_HOST_AGAIN));
-    }
-    if rivals::in_the_way(facts).is_some() {
-        return Step::Wait(WaitReason::RivalUpdater, Some(LOOK_HOST_AGAIN));
     }
     Step::StartPull(image.clone())
 }

@@ -197,7 +197,7 @@ fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
     let waits = Step::Wait(WaitReason::RivalUpdater, Some(LOOK_HOST_AGAIN));
     assert_eq!(step(&beside(applies, false)), waits);
     assert!(matches!(step(&beside(applies, true)), Step::Unstage(_)));
-    for rival in ["zincati.service", "pod kube-system/kured-x"] {
+    for rival in ["zincati.service", "kured (pod kube-system/kured-x)"] {
         assert!(
             matches!(step(&beside(rival, false)), Step::StartPull(_)),
             "{rival} discards what is locked"
@@ -220,4 +220,42 @@ fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
     let mut old = beside(applies, false);
     old.host.fresh = false;
     assert_eq!(step(&old), Step::LookAtHost, "it may be gone by now");
+    // Degraded, the node gets no permit to pull: it must say the same without one.
+    for (permit, next) in [(Staging::Held, waits.clone()), (Staging::Allowed, waits)] {
+        let mut facts = beside(applies, false);
+        permitted(&mut facts, permit);
+        assert_eq!(step(&facts), next, "{permit:?}");
+        facts.host.fresh = false;
+        assert_eq!(step(&facts), Step::LookAtHost, "{permit:?}");
+    }
+    let mut failed = beside(applies, false);
+    failed.past.failed_digests = vec![digest(2)];
+    assert_eq!(
+        step(&failed),
+        Step::Wait(WaitReason::FailedDigest, None),
+        "it is not staged anyway"
+    );
+}
+
+fn permitted(facts: &mut Facts, permit: Staging) {
+    if let Desired::Member(member) = &mut facts.desired {
+        member.staging = permit;
+    }
+}
+
+/// Its node is down already, and whatever boots next is under its berth (I10).
+#[test]
+fn a_holder_on_a_bad_image_goes_on_beside_a_rival() {
+    let beside = |mut facts: Facts| {
+        facts.host.rivals = vec!["bootc-fetch-apply-updates.timer".to_owned()];
+        facts
+    };
+    let mut bad = stuck(&committed(), 2);
+    assert!(matches!(step(&bad), Step::Relicense(..)), "{:?}", step(&bad));
+    assert_eq!(step(&beside(bad.clone())), step(&bad));
+    os(&mut bad, 2, None);
+    assert_eq!(step(&beside(bad.clone())), Step::StartPull(image(3)));
+    let mut licensed = stuck(&relicensed(), 2);
+    os(&mut licensed, 2, None);
+    assert_eq!(step(&beside(licensed)), Step::StartPull(image(3)));
 }
