@@ -178,18 +178,14 @@ impl Agent {
 
     /// Asks the API server; that it does not answer is no reason to stop.
     async fn try_guard(&mut self) -> Ending {
-        let answer = self.guard.ask().await.unwrap_or_else(|error| {
-            tracing::debug!(
-                error = format!("{error:#}"),
-                "cannot tell whether the API server refuses what it must"
-            );
-            Guard::Unknown
-        });
-        if let Guard::Allows(what) = &answer {
-            tracing::error!(
+        let answer = self.guard.ask().await.map_err(|error| format!("{error:#}"));
+        match &answer {
+            Ok(Guard::Allows(what)) => tracing::error!(
                 what,
                 "the API server allows what its admission policies must refuse; no berth is taken"
-            );
+            ),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(error, "cannot tell whether the API server refuses what it must"),
         }
         self.learn(Event::Guard(answer));
         Ending::Done

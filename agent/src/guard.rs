@@ -19,6 +19,8 @@ use crate::clients::{RequestError, with_deadline};
 
 /// The next step waits for the answers.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// BootcNodes among which one is chosen.
+const PAGE: u32 = 20;
 
 /// The questions to the API server.
 #[derive(Debug)]
@@ -38,28 +40,28 @@ impl GuardProbe {
         }
     }
 
-    /// Tries one write against each policy.
+    /// Tries one write against each policy. Where one has nothing that it could hit, that is said.
     ///
     /// # Errors
     /// When the API server does not answer, or its answer says neither yes nor no.
     pub(crate) async fn ask(&self) -> Result<Guard> {
-        let mut taken = self.forge_berth().await.context("cannot try to forge a berth")?;
-        if taken.is_none() {
-            taken = self
-                .write_another_node()
-                .await
-                .context("cannot try to write another node's status")?;
+        let berth = self.write_berth().await.context("cannot try to write a berth")?;
+        if let Guard::Allows(_) = berth {
+            return Ok(berth);
         }
-        Ok(taken.map_or(Guard::Refuses, Guard::Allows))
+        let status = self.write_another_node().await;
+        Ok(match status.context("cannot try to write another node's status")? {
+            Guard::Refuses => berth,
+            other => other,
+        })
     }
 
-    /// Writes a berth with another epoch, which is the controller's alone, whoever has the berth. Answers the write that
-    /// would be done. Where there is no berth, there is nothing to guard yet.
-    async fn forge_berth(&self) -> Result<Option<String>> {
+    /// Writes a berth with another epoch, which is the controller's alone, whoever has the berth.
+    async fn write_berth(&self) -> Result<Guard> {
         let first = ListParams::default().labels(keys::LABEL_POOL).limit(1);
         let list = with_deadline(DEADLINE, self.berths.list(&first)).await?;
         let Some(mut berth) = list.items.into_iter().next() else {
-            return Ok(None);
+            return Ok(Guard::NothingToTry);
         };
         let annotations: &mut BTreeMap<_, _> = berth.annotations_mut();
         annotations.insert(keys::ANNOTATION_EPOCH.to_owned(), "0".to_owned());
@@ -69,25 +71,39 @@ impl GuardProbe {
             ..PostParams::default()
         };
         let answer = with_deadline(DEADLINE, self.berths.replace(&name, &params, &berth)).await;
-        Ok(is_taken(answer)?.then(|| format!("this one may forge Lease {name}")))
+        guard(answer, || {
+            format!("this node's agent could write Lease {name} as it likes")
+        })
     }
 
-    /// Writes the status of another node's BootcNode. A node that is alone has no other.
-    async fn write_another_node(&self) -> Result<Option<String>> {
-        let two = ListParams::default().limit(2);
-        let list = with_deadline(DEADLINE, self.nodes.list_metadata(&two)).await?;
+    /// Writes the status of another node's BootcNode, any of a page of them: one that is about to be deleted is not asked for
+    /// each time.
+    async fn write_another_node(&self) -> Result<Guard> {
+        let page = ListParams::default().limit(PAGE);
+        let list = with_deadline(DEADLINE, self.nodes.list_metadata(&page)).await?;
         let names = list.items.iter().map(ResourceExt::name_any);
-        let Some(other) = names.into_iter().find(|name| *name != self.node.as_str()) else {
-            return Ok(None);
+        let others: Vec<_> = names.filter(|name| *name != self.node.as_str()).collect();
+        let Some(other) = fastrand::choice(&others) else {
+            return Ok(Guard::NothingToTry);
         };
         let params = PatchParams {
             dry_run: true,
             ..PatchParams::default()
         };
         let nothing = Patch::Merge(json!({ "status": {} }));
-        let answer = with_deadline(DEADLINE, self.nodes.patch_status(&other, &params, &nothing)).await;
-        Ok(is_taken(answer)?.then(|| format!("this one may write the status of BootcNode {other}")))
+        let answer = with_deadline(DEADLINE, self.nodes.patch_status(other, &params, &nothing)).await;
+        guard(answer, || {
+            format!("this node's agent could write the status of BootcNode {other}, which is not its own")
+        })
     }
+}
+
+/// The answer to a write, with the words for one that would be done.
+fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
+    Ok(match is_taken(answer)? {
+        true => Guard::Allows(what()),
+        false => Guard::Refuses,
+    })
 }
 
 /// Says whether a write would be done. An error is neither that nor a refusal.

@@ -55,7 +55,7 @@ pub fn knowledge(view: &View) -> Knowledge {
     };
     let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now());
     // The model's API server has its policies.
-    knowledge.after(Event::Guard(Guard::Refuses), &now());
+    knowledge.after(Event::Guard(Ok(Guard::Refuses)), &now());
     knowledge.published_for = Some(rich::uid(0, agent.published));
     knowledge.desired = desired(view.spec);
     knowledge.os = os(agent.os);

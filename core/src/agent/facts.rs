@@ -86,6 +86,7 @@ impl Facts {
             guard: GuardFacts {
                 answer: Guard::Unknown,
                 next_try: Duration::ZERO,
+                silence: None,
             },
             past: Past::default(),
             trouble: None,
@@ -98,7 +99,9 @@ impl Facts {
 pub enum Guard {
     /// There was no answer yet.
     Unknown,
-    /// The write is refused, or there is nothing yet that it could hit.
+    /// There was nothing yet that the write could hit: an agent asks before there are berths.
+    NothingToTry,
+    /// The write is refused.
     Refuses,
     /// The write would be done; what it is, in words.
     Allows(String),
@@ -111,18 +114,29 @@ pub struct GuardFacts {
     pub answer: Guard,
     /// Time until the next try; zero: it is due.
     pub next_try: Duration,
+    /// The last error, when tries go on to have no clear answer.
+    pub silence: Option<String>,
 }
 
 impl GuardFacts {
-    /// Reason for which no berth is taken, for people; `None` where the API server refuses what it must.
+    /// Says whether people should know that no berth is taken: what is only not answered yet is the noise of a start.
+    pub fn is_to_be_told(&self) -> bool {
+        matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
+    }
+
+    /// Reason for which no berth is taken, for people; `None` where the API server refuses what it must, as far as that can
+    /// be tried.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            Guard::Refuses => None,
+            // An offer is a berth, on which it is tried before that is taken.
+            Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
-                "the API server lets the agents of other nodes interfere: {what}; apply manifests/admission-policies.yaml again, with its bindings"
+                "the API server does not keep the agents of the nodes apart: {what}; apply manifests/admission-policies.yaml again, with its bindings"
             )),
             Guard::Unknown => {
-                Some("the API server has not answered yet whether it refuses writes to what other nodes own".to_owned())
+                let unknown = "the API server has not answered yet whether it refuses writes to what other nodes own";
+                let why = self.silence.as_ref().map(|error| format!(": {error}"));
+                Some(format!("{unknown}{}", why.unwrap_or_default()))
             }
         }
     }

@@ -9,7 +9,7 @@ use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::deployments;
-use crate::agent::facts::{Deployments, Desired, Facts, Guard, Os};
+use crate::agent::facts::{Deployments, Desired, Facts, Os};
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
 use crate::agent::step::{
@@ -413,9 +413,6 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
         return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
     }
-    if matches!(facts.guard.answer, Guard::Allows(_)) {
-        return Verdict::yes(Reason::Unguarded.as_str(), facts.guard.unguarded().unwrap_or_default());
-    }
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
@@ -469,6 +466,9 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         );
         return Verdict::yes(reason(&failure.reason), again);
     }
+    if let Some(message) = unguarded(facts) {
+        return Verdict::yes(Reason::Unguarded.as_str(), message);
+    }
     if let Some(turn) = failed_turn(facts) {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
@@ -478,6 +478,16 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         );
     }
     rivals::verdict(facts).unwrap_or_else(|| Verdict::no("AsExpected", ""))
+}
+
+/// The trouble of a cluster whose API server does not guard the berths, told of each member that would take one.
+fn unguarded(facts: &Facts) -> Option<String> {
+    let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
+    let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
+    facts
+        .guard
+        .unguarded()
+        .filter(|_| would_take && facts.guard.is_to_be_told())
 }
 
 /// A boot that only a person or another image helps out of.

@@ -131,8 +131,8 @@ pub enum Event<'a> {
     Looked(Look),
     /// The Node was read.
     NodeRead(ClusterNode),
-    /// The API server's answer to writes that it must refuse; [`Guard::Unknown`] is none.
-    Guard(Guard),
+    /// The API server's answer to writes that it must refuse, or the error in place of a clear one.
+    Guard(Result<Guard, String>),
     /// The berths were read, or the watch has told of them.
     Berths(Vec<Berth>),
     /// Time for a sign of life.

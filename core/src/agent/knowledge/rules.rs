@@ -28,8 +28,9 @@
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
 //!
-//! That the API server refuses what it must is tried anew about an hour after it did so. Where it did not, or did not
-//! answer, it is tried after 2 s, then twice that, up to ten minutes; what is no answer changes nothing of the last one.
+//! That the API server refuses what it must is tried anew about an hour after it did so. Where there was nothing to try, it
+//! is tried before an offer is taken. Where it did not refuse, or did not answer, it is tried after 2 s, then twice that, up
+//! to ten minutes; what is no answer changes nothing of the last one.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -81,7 +82,13 @@ impl Knowledge {
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
-            Event::Guard(answer) => self.guard.answered(answer, now),
+            Event::Guard(answer) => {
+                let ours = |b: &Berth| {
+                    b.offer().is_some_and(|o| o.node == self.node) || b.holding().is_some_and(|h| h.node == self.node)
+                };
+                let has_berth = self.berths.iter().flatten().any(ours);
+                self.guard.answered(answer, has_berth, now);
+            }
             Event::Berths(berths) => self.berths_read(berths),
             Event::Heartbeat => self.heartbeat(),
             Event::Begins(step) => self.begins(step, now),

@@ -11,7 +11,7 @@ use berth_api::seeded::Bug;
 use super::way::is_rollback_in_the_way;
 use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, is_to_lock, settle};
 use crate::agent::backend::Backend;
-use crate::agent::facts::{Deployments, Facts, Member, Os};
+use crate::agent::facts::{Deployments, Facts, Guard, Member, Os};
 use crate::agent::rivals;
 
 /// No pool has the node, as far as is known now: nothing is done but to lock or remove what Berth itself left armed (I3, I12).
@@ -201,6 +201,10 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     };
     if closed_window(facts, offer.open_until).is_some() {
         return Step::Wait(WaitReason::NoBerth, Some(LOOK_SELDOM));
+    }
+    if facts.guard.answer == Guard::NothingToTry {
+        // I6: now there is a berth that it can be tried on.
+        return Step::TryGuard;
     }
     // Somebody may have changed what is staged since: better seen before the drain than after it.
     if !facts.host.fresh {

@@ -17,11 +17,11 @@ fn a_refusal_counts_for_about_an_hour_and_anything_else_is_asked_again_soon() {
     );
     let mut waits = vec![];
     for (answer, seconds) in [
-        (allows(), 10),
-        (Guard::Unknown, 20),
-        (allows(), 30),
-        (Guard::Refuses, 40),
-        (allows(), 50),
+        (Ok(allows()), 10),
+        (Err("no answer".to_owned()), 20),
+        (Ok(allows()), 30),
+        (Ok(Guard::Refuses), 40),
+        (Ok(allows()), 50),
     ] {
         knowledge.after(
             Event::Guard(answer),
@@ -34,7 +34,7 @@ fn a_refusal_counts_for_about_an_hour_and_anything_else_is_asked_again_soon() {
     }
     assert_eq!(waits, [2, 4, 8, 3600, 2], "an answer of yes ends what is counted");
     for _ in 0..40 {
-        knowledge.after(Event::Guard(allows()), &Now { chance: 1.0, ..at(60) });
+        knowledge.after(Event::Guard(Ok(allows())), &Now { chance: 1.0, ..at(60) });
     }
     assert_eq!(
         knowledge.facts(&at(60)).guard.next_try,
@@ -52,8 +52,49 @@ fn a_refusal_counts_for_about_an_hour_and_anything_else_is_asked_again_soon() {
 fn no_answer_changes_nothing_of_the_last_one() {
     for answer in [Guard::Refuses, allows()] {
         let mut knowledge = knowing(&offered());
-        knowledge.after(Event::Guard(answer.clone()), &at(1));
-        knowledge.after(Event::Guard(Guard::Unknown), &at(2));
+        knowledge.after(Event::Guard(Ok(answer.clone())), &at(1));
+        knowledge.after(Event::Guard(Err("no answer".to_owned())), &at(2));
         assert_eq!(knowledge.facts(&at(2)).guard.answer, answer);
+    }
+}
+
+/// An agent asks as soon as it has its BootcNode, before there are berths.
+#[test]
+fn where_there_was_nothing_to_try_it_is_tried_with_the_offer() {
+    let closed = Berth::new(PoolName::from("p"), 0, 1);
+    for (berth, answer, then) in [
+        (closed.clone(), Guard::NothingToTry, Guard::NothingToTry),
+        (closed, Guard::Refuses, Guard::Refuses),
+        // A node that is alone: its berth was tried, and there is no other node to write to.
+        (offered(), Guard::NothingToTry, Guard::Refuses),
+        (offered(), allows(), allows()),
+    ] {
+        let mut knowledge = knowing(&berth);
+        knowledge.after(Event::Guard(Ok(answer)), &at(1));
+        let guard = knowledge.facts(&at(1)).guard;
+        assert_eq!(guard.answer, then, "{berth:?}");
+        assert_eq!(guard.unguarded().is_some(), then == allows());
+    }
+}
+
+#[test]
+fn tries_without_a_clear_answer_are_told_after_some() {
+    let mut knowledge = knowing(&offered());
+    let ask = |knowledge: &mut Knowledge, answer| {
+        knowledge.after(Event::Guard(answer), &at(1));
+        let guard = knowledge.facts(&at(1)).guard;
+        (guard.is_to_be_told(), guard.unguarded().unwrap_or_default())
+    };
+    let refused = || Err("webhook w: connection refused".to_owned());
+    for told in [false, false, true, true] {
+        let found = ask(&mut knowledge, refused());
+        assert_eq!(
+            (found.0, found.1.ends_with("webhook w: connection refused")),
+            (told, told)
+        );
+    }
+    assert_eq!(ask(&mut knowledge, Ok(Guard::Refuses)), (false, String::new()));
+    for _ in 0..4 {
+        assert!(!ask(&mut knowledge, refused()).0, "the last answer counts");
     }
 }

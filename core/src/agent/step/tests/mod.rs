@@ -104,6 +104,7 @@ fn facts() -> Facts {
         guard: GuardFacts {
             answer: Guard::Refuses,
             next_try: HOUR,
+            silence: None,
         },
         past: Past::default(),
         trouble: None,

@@ -176,10 +176,10 @@ fn a_memory_that_cannot_be_written_is_told_and_no_offer_is_asked_for() {
 #[test]
 fn a_server_without_guard_is_told_with_what_to_do() {
     let mut facts = facts();
-    facts.guard.answer = Guard::Allows("this one may forge Lease workers-0".into());
+    facts.guard.answer = Guard::Allows("this node's agent could write Lease workers-0".into());
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert!(degraded.starts_with("True Unguarded "), "{degraded}");
-    for words in ["forge Lease workers-0", "apply manifests/admission-policies.yaml"] {
+    for words in ["could write Lease workers-0", "apply manifests/admission-policies.yaml"] {
         assert!(degraded.contains(words), "{degraded}");
     }
     let prepared = told(&facts, types::UPDATE_PREPARED);
@@ -189,6 +189,29 @@ fn a_server_without_guard_is_told_with_what_to_do() {
     assert!(
         told(&facts, types::NODE_DEGRADED).starts_with("False"),
         "no answer is not a yes"
+    );
+    facts.guard.silence = Some("webhook w: connection refused".into());
+    let silent = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        silent.starts_with("True Unguarded") && silent.ends_with("connection refused"),
+        "{silent}"
+    );
+    let mut pulling = facts.clone();
+    pulling.past.failure = Some(berth_api::node::Failure {
+        reason: "RegistryUnreachable".into(),
+        message: "no route".into(),
+        digest: Some(digest(2)),
+        attempts: 1,
+        next_try_time: later(60),
+    });
+    let other = told(&pulling, types::NODE_DEGRADED);
+    assert!(!other.contains("Unguarded"), "what ails this node comes first: {other}");
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.excluded = true;
+    }
+    assert!(
+        told(&facts, types::NODE_DEGRADED).starts_with("False"),
+        "it would take no berth anyway"
     );
 }
 

@@ -158,6 +158,7 @@ fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
         facts.guard = GuardFacts {
             answer,
             next_try: Duration::from_secs(4),
+            silence: None,
         };
         facts
     };
@@ -175,6 +176,14 @@ fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
             assert_eq!(step(&unguarded(held.clone(), answer.clone())), step(&held), "{berth:?}");
         }
     }
+    let mut early = unguarded(offer.clone(), Guard::NothingToTry);
+    assert_eq!(step(&early), Step::TryGuard, "there is a berth to try it on");
+    early.berths = Some(vec![]);
+    assert_eq!(
+        step(&early),
+        Step::Wait(WaitReason::NoBerth, None),
+        "it may have an offer"
+    );
     offer.guard.next_try = Duration::ZERO;
     assert_eq!(step(&offer), Step::TryGuard, "an old answer is asked for anew");
     let mut held = with(&taken());
