@@ -113,7 +113,8 @@ impl Agent {
     }
 
     async fn look_at_host(&mut self) -> Result<Ending> {
-        let mut rivals = self.host.rivals().await.unwrap_or_default();
+        let units = self.host.rivals().await;
+        let mut rivals = units.context("cannot ask systemd for other updaters")?;
         rivals.extend(self.rival_pods().await);
         let finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
         let version = self.host.bootc_version().await.context("cannot look at the host")?;
@@ -148,19 +149,18 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Rivals among the pods of a node that should run something. That they cannot be listed keeps nobody from anything.
+    /// Rivals among the pods of a node that should run something. In a turn nothing waits for an answer that changes nothing.
     async fn rival_pods(&mut self) -> Vec<String> {
         if self.knowledge.desired.digest().is_none() {
             return vec![];
         }
-        let Ok(client) = self.kubelet.get().await else {
-            return vec![];
-        };
-        let found = self.rival_pods.get(client, self.node.as_str()).await;
-        found.unwrap_or_else(|error| {
-            tracing::debug!(%error, "cannot look for other updaters among the pods");
-            vec![]
-        })
+        if self.rival_pods.is_due()
+            && !self.in_turn()
+            && let Ok(client) = self.kubelet.get().await
+        {
+            self.rival_pods.ask(client, self.node.as_str()).await;
+        }
+        self.rival_pods.seen().to_vec()
     }
 
     async fn read_node(&mut self) -> Result<Ending> {

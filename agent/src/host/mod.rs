@@ -11,6 +11,7 @@ use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use berth_core::agent::backend::Backend;
 use berth_core::agent::facts::Past;
+use berth_core::agent::rivals;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -40,14 +41,6 @@ pub use root::HostRoot;
 use bus::{Bus, Changes};
 use memory::MemoryFile;
 use pull::{PullOptions, Pulls};
-
-/// Updaters that would stage and reboot on their own.
-const RIVALS: &[&str] = &[
-    "bootc-fetch-apply-updates.timer",
-    "bootc-fetch-apply-updates.service",
-    "rpm-ostreed-automatic.timer",
-    "zincati.service",
-];
 
 /// Error of a request to the host.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -414,7 +407,7 @@ impl Host {
     /// # Errors
     /// When systemd cannot be asked.
     pub async fn rivals(&self) -> Result<Vec<String>, HostError> {
-        Ok(units::in_states(&self.bus, RIVALS, &["active", "activating", "reloading"]).await?)
+        Ok(units::in_states(&self.bus, rivals::UNITS, &["active", "activating", "reloading"]).await?)
     }
 
     /// Says whether the previous boot failed to finalize the staged deployment.

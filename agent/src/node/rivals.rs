@@ -15,7 +15,7 @@ use crate::clients::RequestError;
 const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
 /// Their values.
 const NAMES: [&str; 2] = ["kured", "machine-config-daemon"];
-/// Time for which an answer counts: they come and go with their DaemonSets.
+/// Time between two questions: they come and go with their DaemonSets.
 const AGAIN: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize)]
@@ -53,23 +53,34 @@ impl Metadata {
 /// The rivals among the pods, as seen last.
 #[derive(Debug, Default)]
 pub struct RivalPods {
-    seen: Option<(Instant, Vec<String>)>,
+    /// The last question, with an answer or without one.
+    asked: Option<Instant>,
+    seen: Vec<String>,
 }
 
 impl RivalPods {
-    /// The rivals, asked for anew once in a while.
-    ///
-    /// # Errors
-    /// When the API server does not answer or refuses.
-    pub async fn get(&mut self, client: &Client, node: &str) -> Result<Vec<String>, RequestError> {
-        if let Some((at, rivals)) = &self.seen
-            && at.elapsed() < AGAIN
-        {
-            return Ok(rivals.clone());
+    /// Says whether it is time to ask anew.
+    pub fn is_due(&self) -> bool {
+        self.asked.is_none_or(|at| at.elapsed() >= AGAIN)
+    }
+
+    /// The rivals of the last answer.
+    pub fn seen(&self) -> &[String] {
+        &self.seen
+    }
+
+    /// Asks. That the pods cannot be listed keeps nobody from anything: then what was seen last stays.
+    pub async fn ask(&mut self, client: &Client, node: &str) {
+        let answer = list(client, node).await;
+        self.answered(answer);
+    }
+
+    fn answered(&mut self, answer: Result<Vec<String>, RequestError>) {
+        self.asked = Some(Instant::now());
+        match answer {
+            Ok(rivals) => self.seen = rivals,
+            Err(error) => tracing::debug!(%error, "cannot look for other updaters among the pods"),
         }
-        let rivals = list(client, node).await?;
-        self.seen = Some((Instant::now(), rivals.clone()));
-        Ok(rivals)
     }
 }
 
@@ -98,6 +109,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn without_an_answer_what_was_seen_last_stays_and_is_not_asked_for_at_once() {
+        let mut pods = RivalPods::default();
+        assert!(pods.is_due());
+        pods.answered(Ok(vec!["kured (pod n/p)".to_owned()]));
+        assert!(!pods.is_due());
+        pods.asked = None;
+        pods.answered(Err(kube::Error::LinesCodecMaxLineLengthExceeded.into()));
+        assert_eq!(
+            (pods.seen(), pods.is_due()),
+            (&["kured (pod n/p)".to_owned()][..], false)
+        );
+        pods.answered(Ok(vec![]));
+        assert!(pods.seen().is_empty());
+    }
 
     #[test]
     fn rivals_are_known_by_the_labels_of_their_manifests() {

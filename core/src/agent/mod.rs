@@ -11,5 +11,5 @@ pub mod node;
 pub mod past;
 pub mod reason;
 pub mod report;
-mod rivals;
+pub mod rivals;
 pub mod step;

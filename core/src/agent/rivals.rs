@@ -6,8 +6,17 @@ use berth_api::pool::RivalUpdaters;
 use crate::agent::facts::{Desired, Facts};
 use crate::agent::reason::Reason;
 
-/// Updaters that apply what is staged, whoever staged it: `bootc upgrade --apply` unlocks it, and reboots.
-const APPLY_ALL: &[&str] = &["bootc-fetch-apply-updates.timer", "bootc-fetch-apply-updates.service"];
+/// Units of the host that update it by themselves.
+pub const UNITS: &[&str] = &[
+    APPLY_TIMER,
+    APPLY_SERVICE,
+    "rpm-ostreed-automatic.timer",
+    "zincati.service",
+];
+/// Timer of the next.
+const APPLY_TIMER: &str = "bootc-fetch-apply-updates.timer";
+/// `bootc upgrade --apply`, which unlocks what is staged, whoever staged it, and reboots.
+const APPLY_SERVICE: &str = "bootc-fetch-apply-updates.service";
 
 fn tolerates(facts: &Facts) -> bool {
     matches!(&facts.desired, Desired::Member(member) if member.rivals == RivalUpdaters::Tolerate)
@@ -16,7 +25,7 @@ fn tolerates(facts: &Facts) -> bool {
 /// The rival beside which nothing may stay staged: it would be applied outside of every turn.
 pub(crate) fn in_the_way(facts: &Facts) -> Option<&str> {
     let rivals = facts.host.rivals.iter().map(String::as_str);
-    let mut applying = rivals.filter(|name| APPLY_ALL.contains(name));
+    let mut applying = rivals.filter(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name));
     applying.next().filter(|_| !tolerates(facts))
 }
 
@@ -28,7 +37,7 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
     }
     let advice = match in_the_way(facts) {
         Some(name) => format!(
-            "nothing is staged beside {name}, which would apply it and reboot at any time; run `systemctl disable --now {name}` on the host"
+            "nothing is staged beside {name}, which would apply it and reboot at any time; run `systemctl disable --now {APPLY_TIMER}` on the host"
         ),
         None => "it may replace what Berth stages or reboot the host; disable it".to_owned(),
     };

@@ -380,6 +380,12 @@ fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
         assert!(degraded.contains(words), "{degraded}");
     }
     assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False"));
+    facts.host.rivals = vec!["bootc-fetch-apply-updates.service".into()];
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.contains("systemctl disable --now bootc-fetch-apply-updates.timer"),
+        "what starts it is to be stopped: {degraded}"
+    );
     facts.host.rivals = vec!["zincati.service".into()];
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert!(degraded.contains("may replace what Berth stages"), "{degraded}");
