@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::host::bootc::BootcStatus;
 use crate::host::{BootcVersion, HostError};
-use crate::node::cordon;
+use crate::node::cordon::{self, NodeError};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, describe, trouble};
 
@@ -169,9 +169,9 @@ impl Agent {
             .get()
             .await
             .context("cannot use the kubelet's credentials")?;
-        let node = cordon::read(client, self.node.as_str())
-            .await
-            .context("cannot read the Node")?;
+        let read = cordon::read(client, self.node.as_str()).await;
+        self.heard(!matches!(&read, Err(NodeError::Failed(error)) if !error.is_answer()));
+        let node = read.context("cannot read the Node")?;
         self.learn(Event::NodeRead(node.map_or(ClusterNode::Gone, ClusterNode::Is)));
         Ok(Ending::Done)
     }

@@ -45,6 +45,13 @@ impl RequestError {
             _ => None,
         }
     }
+
+    /// Says whether the API server has dealt with the request, and refused it: one that is overloaded, or does not know the
+    /// agent, has not.
+    pub fn is_answer(&self) -> bool {
+        let dealt_with = |s: &Status| (400..500).contains(&s.code) && ![401, 408, 429].contains(&s.code);
+        self.status().is_some_and(dealt_with)
+    }
 }
 
 /// The message alone: kube shows the whole status twice.
@@ -274,6 +281,22 @@ impl fmt::Debug for KubeletClient {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_server_that_is_overloaded_or_away_has_not_answered() {
+        for (code, answer) in [
+            (403, true),
+            (404, true),
+            (409, true),
+            (401, false),
+            (429, false),
+            (503, false),
+        ] {
+            let error = kube::Error::Api(Box::new(Status::failure("no", "Reason").with_code(code)));
+            assert_eq!(RequestError::from(error).is_answer(), answer, "{code}");
+        }
+        assert!(!RequestError::from(kube::Error::LinesCodecMaxLineLengthExceeded).is_answer());
+    }
 
     const KUBECONFIG: &str = r#"
 apiVersion: v1

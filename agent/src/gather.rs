@@ -147,8 +147,9 @@ impl Agent {
     /// Reads the berths from the API server's own storage.
     pub(crate) async fn refresh_berths(&mut self) -> Result<()> {
         let listed = self.berths.refresh().await;
-        self.ready.api_server(listed.is_ok());
+        self.heard(listed.is_ok());
         listed.context("cannot list the berths of this node")?;
+        self.refresh.done();
         self.learn_berths();
         Ok(())
     }

@@ -66,9 +66,13 @@ async fn start(args: Args) -> Result<()> {
             .context("cannot reach the host's system bus")?;
         let ready = ReadyFile::new(args.ready_file.clone())?;
         tokio::select! {
+            // A lock that is free is taken before anything is said.
+            biased;
             claimed = host.claim() => claimed.context("cannot claim the host")?,
             never = ready.while_waiting() => match never {},
         }
+        // To wait was one thing; that this process can do more is still to be shown.
+        ready.forget()?;
         let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
         let client = own_client(&args).await?;
         let heartbeat = Duration::from_secs(args.heartbeat);

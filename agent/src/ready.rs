@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+/// Time after which an agent is said to wait for another one: many end at once.
+const SETTLED: Duration = Duration::from_secs(2);
 /// Time between two signs of an agent that waits for another one to end.
 const WAITING: Duration = Duration::from_secs(20);
 
@@ -24,13 +26,23 @@ impl ReadyFile {
     /// # Errors
     /// When it is there and cannot be removed.
     pub fn new(path: Option<PathBuf>) -> Result<Self> {
-        if let Some(path) = &path
+        let file = Self { path, answered: false };
+        file.forget()?;
+        Ok(file)
+    }
+
+    /// Removes the file: what it said does not count any more.
+    ///
+    /// # Errors
+    /// When it is there and cannot be removed.
+    pub fn forget(&self) -> Result<()> {
+        if let Some(path) = &self.path
             && let Err(error) = fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
         {
             return Err(error).with_context(|| format!("cannot remove {}", path.display()));
         }
-        Ok(Self { path, answered: false })
+        Ok(())
     }
 
     /// Takes note of whether the API server has answered.
@@ -47,6 +59,7 @@ impl ReadyFile {
 
     /// Touches the file for as long as another agent has the host: to wait for that is what this one is for.
     pub async fn while_waiting(&self) -> std::convert::Infallible {
+        tokio::time::sleep(SETTLED).await;
         loop {
             self.touch();
             tokio::time::sleep(WAITING).await;
@@ -82,6 +95,23 @@ pub fn check(path: &Path, within: Duration) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_agent_that_waits_for_another_is_ready_but_not_at_once() {
+        let path = std::env::temp_dir().join(format!("berth-waits-{}", std::process::id()));
+        let minute = Duration::from_secs(60);
+        let ready = ReadyFile::new(Some(path.clone())).unwrap();
+        let wait = |time| tokio::time::timeout(time, ready.while_waiting());
+        assert!(wait(SETTLED / 10).await.is_err());
+        assert!(check(&path, minute).is_err(), "the lock may be free at once");
+        assert!(wait(SETTLED + SETTLED / 10).await.is_err());
+        check(&path, minute).unwrap();
+        ready.forget().unwrap();
+        assert!(
+            check(&path, minute).is_err(),
+            "the wait is over, and nothing else is shown"
+        );
+    }
 
     #[test]
     fn an_agent_is_ready_after_a_turn_with_an_answer() {

@@ -19,7 +19,7 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::clients::KubeletClient;
+use crate::clients::{KubeletClient, RequestError};
 use crate::guard::GuardProbe;
 use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
@@ -79,7 +79,8 @@ pub struct Agent {
     pub(crate) bootc_version: Option<String>,
     pub(crate) experimental_composefs: bool,
     heartbeat: Heartbeat,
-    pub(crate) ready: ReadyFile,
+    pub(crate) refresh: Refresh,
+    ready: ReadyFile,
     last_log: Option<(Phase, Step)>,
     /// Passes in a row that failed, also before there was a step.
     in_vain: u32,
@@ -113,6 +114,39 @@ impl Heartbeat {
 
     fn next(&self) -> Duration {
         self.every.saturating_sub(self.last.elapsed())
+    }
+}
+
+/// The time at which the berths are read from the API server's own storage, whatever the watch says.
+#[derive(Debug, Default)]
+pub(crate) struct Refresh {
+    at: Option<Instant>,
+    in_vain: u32,
+}
+
+impl Refresh {
+    fn is_due(&self) -> bool {
+        self.at.is_some_and(|at| at <= Instant::now())
+    }
+
+    fn ask_now(&mut self) {
+        self.at = Some(Instant::now());
+    }
+
+    /// The API server did not answer something: this is asked until it does.
+    fn ask_soon(&mut self) {
+        self.in_vain = self.in_vain.saturating_add(1);
+        self.at = Some(Instant::now() + retry::delay(self.in_vain, Duration::from_secs(1), LONGEST_WAIT));
+    }
+
+    /// They were read.
+    pub(crate) fn done(&mut self) {
+        *self = Self::default();
+    }
+
+    fn next(&self) -> Duration {
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        self.at.map_or(LONGEST_WAIT, left)
     }
 }
 
@@ -160,6 +194,7 @@ impl Agent {
             bootc_version: None,
             experimental_composefs: setup.experimental_composefs,
             heartbeat: Heartbeat::every(setup.heartbeat),
+            refresh: Refresh::default(),
             ready: setup.ready,
             last_log: None,
             in_vain: 0,
@@ -186,7 +221,10 @@ impl Agent {
             let pause = match passed {
                 Ok(pause) => {
                     self.in_vain = 0;
-                    self.ready.turned();
+                    // Of a host that does not answer nothing is done, however quiet the pass.
+                    if self.knowledge.unreachable.is_none() {
+                        self.ready.turned();
+                    }
                     pause
                 }
                 Err(error) => self.failed(&error),
@@ -228,8 +266,12 @@ impl Agent {
         }
         if let Step::Wait(why, wait) = next {
             self.learn(Event::Rests(why));
-            let heartbeat = self.heartbeat.next().max(Duration::from_millis(10));
-            return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(heartbeat));
+            let due = self
+                .heartbeat
+                .next()
+                .min(self.refresh.next())
+                .max(Duration::from_millis(10));
+            return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(due));
         }
         self.act(&next).await?;
         Ok(Duration::ZERO)
@@ -237,17 +279,30 @@ impl Agent {
 
     /// Knows the berths, and once in a while looks at what nobody announces.
     async fn keep_up(&mut self) -> Result<()> {
-        let due = self.heartbeat.is_due();
-        if due {
+        if self.heartbeat.is_due() {
             self.learn(Event::Heartbeat);
+            self.refresh.ask_now();
         }
-        if due || self.knowledge.berths.is_none() {
+        if self.knowledge.berths.is_none() {
             self.refresh_berths().await?;
+        } else if self.refresh.is_due()
+            && let Err(error) = self.refresh_berths().await
+        {
+            // What is known of them goes on to count, as it does between two signs of life.
+            tracing::warn!(error = format!("{error:#}"), "trying again");
         }
         if self.berths.catch_up() {
             self.learn_berths();
         }
         Ok(())
+    }
+
+    /// Takes note of whether the API server has answered. When it has not, it is asked again until it does.
+    pub(crate) fn heard(&mut self, answered: bool) {
+        self.ready.api_server(answered);
+        if !answered {
+            self.refresh.ask_soon();
+        }
     }
 
     /// Takes in what has happened.
@@ -296,7 +351,12 @@ impl Agent {
         };
         let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
         let status: BootcNodeStatus = report(facts, &subject, self.status.known());
-        if let Err(error) = self.status.write(status, progress).await {
+        let written = self.status.write(status, progress).await;
+        let is_answer = |error: &anyhow::Error| error.downcast_ref().is_some_and(RequestError::is_answer);
+        if written.as_ref().err().is_some_and(|error| !is_answer(error)) {
+            self.heard(false);
+        }
+        if let Err(error) = written {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "cannot write the BootcNode's status; trying again"
@@ -414,5 +474,26 @@ pub(crate) fn describe(step: &Step) -> String {
         | Step::Reboot
         | Step::Drain
         | Step::Uncordon => format!("{step:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refresh_without_an_answer_is_repeated_before_the_next_sign_of_life() {
+        let mut refresh = Refresh::default();
+        assert!(!refresh.is_due());
+        refresh.ask_now();
+        assert!(refresh.is_due());
+        refresh.ask_soon();
+        assert!(!refresh.is_due() && refresh.next() <= Duration::from_secs(2));
+        for _ in 0..40 {
+            refresh.ask_soon();
+        }
+        assert!(refresh.next() <= LONGEST_WAIT);
+        refresh.done();
+        assert_eq!((refresh.is_due(), refresh.next()), (false, LONGEST_WAIT));
     }
 }
