@@ -36,10 +36,12 @@ const DRAIN_LOCK: &str = "/run/berth/progress.lock";
 const DRAIN_STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Words of a bootc that does not know the flag for progress, which is a hidden one.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
-/// The file by which bootc asks for a reboot when it stages, also what is locked. Reboot daemons such as kured obey it.
-const REBOOT_REQUIRED: &str = "/run/reboot-required";
-/// The one that was there before a pull.
-const REBOOT_REQUIRED_BEFORE: &str = "/run/berth/reboot-required";
+/// Keeps the request of somebody else, which bootc would write over. bootc's own begins with its name.
+const KEEP_REQUEST: &str = "rm -f /run/berth/reboot-required; \
+    grep -qs '^bootc: ' /run/reboot-required || cp -p /run/reboot-required /run/berth/reboot-required 2>/dev/null";
+/// Takes bootc's own request back, and no other, and restores what it was written over.
+const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
+    mv /run/berth/reboot-required /run/reboot-required 2>/dev/null; fi";
 /// Bytes at the end of the error output that are looked at.
 const STDERR_TAIL: u64 = 16 << 10;
 
@@ -400,16 +402,10 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
-        // No reboot is required for what will be locked. A request of somebody else is put back as it was.
-        first: vec![
-            owned(&["/usr/bin/rm", "-f", REBOOT_REQUIRED_BEFORE]),
-            owned(&["/usr/bin/cp", "-p", REBOOT_REQUIRED, REBOOT_REQUIRED_BEFORE]),
-        ],
+        // By this file bootc asks for a reboot when it stages, also what is locked, and reboot daemons such as kured obey.
+        first: vec![owned(&["/usr/bin/sh", "-c", KEEP_REQUEST])],
         command: owned(&command),
-        after: vec![
-            owned(&["/usr/bin/rm", "-f", REBOOT_REQUIRED]),
-            owned(&["/usr/bin/mv", REBOOT_REQUIRED_BEFORE, REBOOT_REQUIRED]),
-        ],
+        after: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
         // Also after `--download-only`, which does not lock an image that somebody has staged unlocked meanwhile.
         then: (!options.composefs).then(|| owned(&lock)),
         deadline: DEADLINE,

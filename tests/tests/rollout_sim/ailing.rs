@@ -189,6 +189,8 @@ async fn what_is_locked_requires_no_reboot() -> Result<()> {
             let marker = |n: usize| cluster.host(n).root().join("run/reboot-required");
             let somebody = "a new kernel";
             std::fs::write(marker(2), somebody)?;
+            // Left behind by a bootc that was killed.
+            std::fs::write(marker(1), "bootc: Reboot required for image: sha256:00\n")?;
             let v2 = cluster.publish("2.0.0").await?;
             let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2, "paused": true });
             cluster.pool("workers", &v2.reference, rollout).await?;

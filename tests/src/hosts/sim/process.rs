@@ -201,7 +201,7 @@ impl Os {
             "/usr/bin/ostree" if settings.composefs => EXIT_EXEC,
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
-            "/usr/bin/rm" | "/usr/bin/cp" | "/usr/bin/mv" => self.move_files(argv, io),
+            "/usr/bin/sh" => self.script(arguments, io).await,
             "/usr/bin/flock" => self.drain(arguments).await,
             "/usr/bin/true" => 0,
             "/usr/bin/false" => 1,
@@ -218,21 +218,18 @@ impl Os {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Removes, copies or renames files as coreutils do, at once.
-    fn move_files(&self, argv: &[String], io: &mut Stdio) -> i32 {
-        let (flags, paths): (Vec<&str>, Vec<&str>) = argv.iter().map(String::as_str).partition(|w| w.starts_with('-'));
-        let done = match paths.as_slice() {
-            ["/usr/bin/rm", path] if flags == ["-f"] => match std::fs::remove_file(self.on_host(path)) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                done => done,
-            },
-            ["/usr/bin/cp", from, to] => std::fs::copy(self.on_host(from), self.on_host(to)).map(drop),
-            ["/usr/bin/mv", from, to] => std::fs::rename(self.on_host(from), self.on_host(to)),
-            _ => return 1,
-        };
-        match done {
-            Ok(()) => 0,
-            Err(error) => io.fail(&format!("{}: {error}", argv.join(" "))),
+    /// Runs a script of this machine's own shell, on the files of the simulated host.
+    async fn script(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
+        let ["-c", script] = arguments else { return 1 };
+        let run = format!("{}/", self.on_host("/run").display());
+        let script = script.replace("/run/", &run);
+        match tokio::process::Command::new("sh").args(["-c", &script]).output().await {
+            Ok(done) if done.stderr.is_empty() => done.status.code().unwrap_or(1),
+            Ok(done) => {
+                io.fail(&String::from_utf8_lossy(&done.stderr));
+                done.status.code().unwrap_or(1)
+            }
+            Err(error) => io.fail(&format!("sh: {error}")),
         }
     }
 
