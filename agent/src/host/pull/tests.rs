@@ -1,0 +1,83 @@
+use super::*;
+
+fn image() -> DesiredImage {
+    let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48)).parse().unwrap();
+    DesiredImage {
+        reference: format!("registry.example/os@{digest}"),
+        index_digest: digest.clone(),
+        digest,
+        version: None,
+    }
+}
+
+#[test]
+fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
+    let image = image();
+    let target = target(&image).unwrap();
+    let plain = spec(&image.digest, &target, PullOptions::default(), false);
+    assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
+    assert_eq!(plain.command, ["/usr/bin/bootc", "switch", "--", &image.reference]);
+    assert_eq!(plain.fd3, None);
+    let options = PullOptions {
+        signed: true,
+        download_only: true,
+        composefs: false,
+    };
+    let full = spec(&image.digest, &target, options, true);
+    assert_eq!(full.fd3.as_deref(), Some("/run/berth/pull-0123456789abcdef.fifo"));
+    let flags = ["--download-only", "--enforce-container-sigpolicy", "--progress-fd", "3"];
+    assert_eq!(full.command[2..6], flags);
+    assert!(
+        full.then.is_some(),
+        "bootc may have found the image staged already, unlocked"
+    );
+    let composefs = PullOptions {
+        composefs: true,
+        ..options
+    };
+    assert_eq!(spec(&image.digest, &target, composefs, true).then, None);
+}
+
+#[test]
+fn only_a_whole_reference_of_the_published_digest_reaches_bootc() {
+    let good = image();
+    assert_eq!(target(&good).unwrap(), good.reference);
+    let other = format!("registry.example/os@sha256:{}", "9".repeat(64));
+    for reference in [
+        "",
+        "--transport=oci",
+        "registry.example/os:1",
+        "os@sha256:12",
+        other.as_str(),
+    ] {
+        let image = DesiredImage {
+            reference: reference.to_owned(),
+            ..image()
+        };
+        let error = target(&image).unwrap_err();
+        assert_eq!(error.reason(), "InvalidReference", "{reference}");
+        assert!(error.to_string().contains("spec.image"), "{error}");
+    }
+}
+
+#[test]
+fn tells_how_a_pull_failed() {
+    for (result, status, words, expected) in [
+        ("exit-code", 1, "error: x: manifest unknown", Reason::ImageNotFound),
+        ("exit-code", 1, "", Reason::PullFailed),
+        ("exit-code", 203, "", Reason::BootcMissing),
+        ("exit-code", 0, "error: no", Reason::LockFailed),
+        ("timeout", 15, "", Reason::PullTimedOut),
+        ("signal", 9, "", Reason::PullCanceled),
+        ("oom-kill", 9, "", Reason::PullFailed),
+        ("resources", 0, "", Reason::PullFailed),
+    ] {
+        let defeat = Defeat {
+            result: result.to_owned(),
+            status,
+        };
+        let message = explain(&defeat, words);
+        assert_eq!(failure::classify(&message).reason, expected, "{result} {status}");
+        assert!(!message.is_empty());
+    }
+}
