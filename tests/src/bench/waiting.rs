@@ -15,7 +15,7 @@ use berth_agent::watches::{self, Berths, Seen};
 use berth_api::NodeName;
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment};
-use berth_core::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os};
+use berth_core::agent::facts::{ClusterNode, Deployments, Desired, Facts, Guard, Os};
 use berth_core::agent::step::{Step, step};
 use jiff::Timestamp;
 use kube::Client;
@@ -82,6 +82,11 @@ impl Waiting {
                 },
                 // The host answers at once.
                 Step::LookAtHost => self.facts.host.fresh = true,
+                // A real one asks at its start and once an hour, and so long before most offers.
+                Step::TryGuard => {
+                    self.facts.guard.answer = Guard::Refuses;
+                    self.facts.guard.next_try = LONGEST_WAIT;
+                }
                 Step::Wait(_, wait) => {
                     let wait = wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
                     let _ = tokio::time::timeout(wait, async {
