@@ -105,6 +105,7 @@ fn fleet(world: &World, paused: bool) -> FleetView {
     let spec = BootcFleetSpec {
         paused,
         max_unavailable,
+        ..BootcFleetSpec::default()
     };
     FleetView {
         object: Ok(BootcFleet::new(fleet::NAME, spec)),
@@ -264,6 +265,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         node_selector: with(POOL, name.to_string()),
         image: Some(PoolImage {
             reference: Some(reference(pool.target)),
+            ..PoolImage::default()
         }),
         rollout: Some(rollout),
         rival_updaters: None,

@@ -18,6 +18,13 @@ pub struct BootcNodePoolStatus {
     /// The resolved image, which is published to the members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
+    /// Image that the tag points at, while it is not the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<Available>,
+    /// The last `berth.dev/poll-requested-at` that was acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub poll_request: Option<String>,
     /// Number of members in each state.
     #[serde(default)]
     pub nodes: NodeCounts,
@@ -78,6 +85,25 @@ impl Target {
     pub fn digest_for(&self, node: &Platform) -> Option<&Digest> {
         self.platforms.iter().find(|p| node.runs(p)).map(|p| &p.digest)
     }
+}
+
+/// An image that a tag points at, and that the pool does not run: the reference is pinned to another one, the image is too
+/// young, or some members cannot run it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Available {
+    /// Digest that the registry answered for the tag.
+    pub digest: Digest,
+    /// The image's version label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub version: Option<String>,
+    /// Time when the tag was first seen to point at it, by the leader's clock.
+    pub since: Time,
+    /// Seconds for which the tag has been known to point at it. Each leader adds to them by its own clock; a few seconds
+    /// are lost when the leader changes.
+    #[serde(default)]
+    pub seen_seconds: u64,
 }
 
 /// An image that members of a pool were deployed to.

@@ -106,6 +106,8 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     }
     BootcNodePoolStatus {
         observed_generation: facts.generation,
+        available: facts.old.available.clone(),
+        poll_request: facts.old.poll_request.clone(),
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         failures: failures(facts, target.as_ref()),

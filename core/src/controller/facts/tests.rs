@@ -21,6 +21,7 @@ fn entry<V>(view: V) -> Entry<V> {
 fn pool(reference: &str, resolved: Option<&str>) -> Pool {
     let image = PoolImage {
         reference: Some(reference.to_owned()),
+        ..PoolImage::default()
     };
     let mut object = BootcNodePool::new(
         "a",
