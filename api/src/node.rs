@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
+use crate::insight::NodeInsight;
 use crate::pool::{Drain, RivalUpdaters};
 
 /// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
@@ -196,6 +197,9 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 10))]
     #[serde(default)]
     pub drain_blockers: Vec<DrainBlocker>,
+    /// Insight into the node's update, as its agent knows of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insight: Option<NodeInsight>,
     /// Conditions; `berth_api::condition::node` lists the types.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 32))]

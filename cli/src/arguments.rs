@@ -23,6 +23,9 @@ EXAMPLES
   What a change of the pool workers would do, and what blocks it:
       kubectl berth status workers --preview
 
+  The same in the words of oc adm upgrade status:
+      kubectl berth status --insights
+
   What the pool workers ran before, and one of its nodes:
       kubectl berth history workers
       kubectl berth history --node worker-3
@@ -152,9 +155,28 @@ pub struct Status {
     /// made from the same objects; what it takes for granted, and what only the controller knows, is said above it.
     #[arg(long)]
     pub preview: bool,
+    /// Show instead how each pool and node fares, in the words and columns of oc adm upgrade status.
+    ///
+    /// Assessments: Degraded, Unavailable, Progressing, Excluded (held back by a pause), Outdated, Completed. EST is the
+    /// time to go by what was measured in the pool lately: ? where nobody can tell. Ten nodes of each pool are shown, and
+    /// those that need a look; --details=nodes shows all.
+    #[arg(long, conflicts_with = "preview")]
+    pub insights: bool,
+    /// Amount to show with --insights.
+    #[arg(long, value_enum, value_name = "WHAT", requires = "insights", default_value_t = Details::None)]
+    pub details: Details,
     /// Form of the output.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
+}
+
+/// Amount of detail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Details {
+    /// Ten nodes of each pool, and those that need a look.
+    None,
+    /// All nodes.
+    Nodes,
 }
 
 /// Arguments of `history`.

@@ -11,8 +11,10 @@ use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
-use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, History, Output, Status};
-use kubectl_berth::{Scope, Snapshot, node_history, pool_history, previews, render, render_preview, views};
+use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, Details, History, Output, Status};
+use kubectl_berth::{
+    Scope, Snapshot, insights, node_history, pool_history, previews, render, render_insights, render_preview, views,
+};
 
 /// Longest time that the API server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -117,7 +119,10 @@ async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapsh
 
 async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     let client = client(cluster).await?;
-    let scope = if what.preview { Scope::Preview } else { Scope::Status };
+    let scope = match what.preview || what.insights {
+        true => Scope::Preview,
+        false => Scope::Status,
+    };
     let mut snapshot = read(&client, cluster, scope).await?;
     if let Some(pool) = &what.pool {
         let names: Vec<_> = snapshot.pools.iter().filter_map(|p| p.metadata.name.clone()).collect();
@@ -128,6 +133,12 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     }
     let (now, width) = (Timestamp::now(), width());
     let json = |value| Ok::<_, anyhow::Error>(serde_json::to_string_pretty(&value)? + "\n");
+    if what.insights {
+        return match what.output {
+            Output::Table => Ok(render_insights(&snapshot, now, width, what.details == Details::Nodes)),
+            Output::Json => json(serde_json::to_value(insights(&snapshot, now))?),
+        };
+    }
     match (what.output, what.preview) {
         (Output::Table, false) => Ok(render(&snapshot, now, width)),
         (Output::Table, true) => Ok(render_preview(&snapshot, now, width)),

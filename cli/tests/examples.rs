@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use kubectl_berth::admin::{self, Change, NoPlan, Plan};
-use kubectl_berth::{Snapshot, node_history, pool_history, previews, render, render_preview, views};
+use kubectl_berth::{
+    Snapshot, insights, node_history, pool_history, previews, render, render_insights, render_preview, views,
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -27,6 +29,10 @@ struct Example {
 enum Show {
     Status,
     Preview,
+    /// All nodes, or ten of each pool.
+    Insights(bool),
+    #[serde(rename = "insights-json")]
+    InsightsJson,
     Json,
     PreviewJson,
     /// The pool of that name.
@@ -49,6 +55,8 @@ impl Example {
         let (snapshot, now) = (&self.snapshot, self.now);
         match &self.show {
             Show::Status => render(snapshot, now, self.width),
+            Show::Insights(all) => render_insights(snapshot, now, self.width, *all),
+            Show::InsightsJson => serde_json::to_string_pretty(&insights(snapshot, now)).unwrap() + "\n",
             Show::Preview => render_preview(snapshot, now, self.width),
             Show::Json => serde_json::to_string_pretty(&views(snapshot, now)).unwrap() + "\n",
             Show::History(pool) => shown(pool_history(snapshot, pool, now, self.width)),

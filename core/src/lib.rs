@@ -2,11 +2,12 @@
 //! number; time, identity and chance are arguments. The same functions run in the programs, in the command line's
 //! preview and inside the model checker.
 //!
-//! [`agent`] decides for one node, [`controller`] for the fleet.
+//! [`agent`] decides for one node, [`controller`] for the fleet, [`insight`] says for people how far a node is.
 
 pub mod agent;
 #[cfg(feature = "controller")]
 pub mod controller;
+pub mod insight;
 mod moment;
 pub mod text;
 

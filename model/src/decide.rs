@@ -213,6 +213,7 @@ fn decide(view: &View) -> Decision {
         step: &next,
         bootc_version: None,
         heartbeat: Time::from(rich::NOW),
+        told: &[],
     };
     let told = report(&facts, &subject, &BootcNodeStatus::default());
     let after = |knowledge: &Knowledge, event: Event<'_>| {

@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod deployments;
 pub mod facts;
+mod insight;
 pub mod knowledge;
 pub mod node;
 pub mod past;

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::deployments;
 use crate::agent::facts::{Deployments, Desired, Facts, Os};
+use crate::agent::insight;
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
 use crate::agent::step::{
@@ -27,6 +28,8 @@ pub struct Subject<'a> {
     pub bootc_version: Option<String>,
     /// Changes when the agent shows that it lives.
     pub heartbeat: Time,
+    /// Conditions of the BootcNode, with those that the controller writes.
+    pub told: &'a [Condition],
 }
 
 /// The status that the BootcNode should have now, given the one that it has.
@@ -80,10 +83,12 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         clock_synchronized: facts.host.clock_synchronized,
         deployments: deployments::record(facts, phase, &before.deployments),
         conditions: before.conditions.clone(),
+        insight: None,
     };
     for (type_, verdict) in conditions(facts, holding, phase, subject.step, &before.conditions) {
         condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
     }
+    status.insight = insight::of(facts, subject, &status, before);
     status
 }
 
@@ -111,6 +116,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
         set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
         let no_offer = Verdict::no(Reason::HostUnreachable.as_str(), "the host does not answer");
         set(types::UPDATE_PREPARED, no_offer);
+        status.insight = insight::of(facts, subject, &status, before);
     }
     status
 }

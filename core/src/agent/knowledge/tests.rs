@@ -50,6 +50,7 @@ fn node() -> ClusterNode {
         boot_id: Some("b1".into()),
         cordon: None,
         excluded: false,
+        control_plane: false,
     })
 }
 

@@ -71,6 +71,7 @@ fn any_node() -> impl Strategy<Value = ClusterNode> {
                 unschedulable: false,
             }),
             excluded,
+            control_plane: false,
             ..node()
         })
     });

@@ -120,6 +120,7 @@ fn node() -> NodeFacts {
         boot_id: Some(BootId::from("b1")),
         cordon: None,
         excluded: false,
+        control_plane: false,
     }
 }
 

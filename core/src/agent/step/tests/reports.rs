@@ -17,6 +17,7 @@ fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
         step: &next,
         bootc_version: None,
         heartbeat: later(0),
+        told: &before.conditions,
     };
     report(facts, &subject, before)
 }
