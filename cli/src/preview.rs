@@ -287,8 +287,8 @@ impl<'a> Outlook<'a> {
         let halt = self.plan.halt.as_ref().filter(|_| self.target.is_some());
         blocks.extend(halt.map(|halt| format!("halted: {}", clean(&halt.message))));
         blocks.extend(self.facts.order.as_ref().map(|order| clean(&order.message)));
-        let used_up = room.fleet.filter(|fleet| !fleet.room_for(false));
-        blocks.extend(used_up.map(|fleet| fleet.words()));
+        let used_up = room.fleet.as_ref().filter(|fleet| !fleet.room_for(false));
+        blocks.extend(used_up.map(|fleet| clean(&fleet.words())));
         let users = room.users.values();
         blocks.extend(users.map(|why| format!("{why}, which uses up capacity")));
         blocks.extend(self.stuck());
@@ -368,7 +368,7 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
         up_to_date: members.saturating_sub(going),
         capacity: room.capacity,
         free: room.free(),
-        fleet_limit: room.fleet.map(|fleet| fleet.limit),
+        fleet_limit: room.fleet.as_ref().map(|fleet| fleet.limit),
         after: pool.spec.after().iter().map(|name| clean(name)).collect(),
         blocks: outlook.pool_blocks(&room),
         notes: outlook.notes(&control_plane),

@@ -130,7 +130,7 @@ impl Room {
             .map(|user| (user.who.clone(), words(facts, &user)));
         Self {
             capacity: facts.capacity,
-            fleet: facts.fleet,
+            fleet: facts.fleet.clone(),
             users: users.collect(),
         }
     }
@@ -140,12 +140,13 @@ impl Room {
         let used = self.users.remove(node).is_some();
         if let Some(fleet) = self.fleet.as_mut().filter(|_| used) {
             fleet.all = fleet.all.saturating_sub(1);
+            fleet.used_by.retain(|user| user.who != node);
         }
     }
 
     pub(crate) fn free(&self) -> usize {
         let of_pool = self.capacity.saturating_sub(self.users.len());
-        let of_fleet = self.fleet.map(|fleet| fleet.limit.saturating_sub(fleet.all));
+        let of_fleet = self.fleet.as_ref().map(|fleet| fleet.limit.saturating_sub(fleet.all));
         of_fleet.map_or(of_pool, |free| free.min(of_pool))
     }
 }

@@ -7,7 +7,7 @@ use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
 use super::{Doing, Facts, Kind, trouble, unserved};
-use crate::controller::plan::{BlockReason, Gate, GateReason};
+use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
@@ -119,21 +119,19 @@ fn waits<'a>(facts: &'a Facts<'_>, wanted: BlockReason) -> impl Iterator<Item = 
 /// Describes a pool in which nothing moves: who waits for what, the most telling reason first.
 fn waiting(facts: &Facts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
-        let node = |u: &&crate::controller::plan::Use| u.how == crate::controller::plan::How::IsOffered;
+        let node = |u: &&Use| u.how == How::IsOffered;
         let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
         return Verdict::yes("Offered", format!("a berth is offered to {names}"));
     }
     if waits(facts, BlockReason::Capacity).next().is_some() {
-        let users = few(facts
-            .plan
-            .used_by
-            .iter()
-            .map(|u| format!("{}, {}", u.who, u.how.words())));
+        let users = few(facts.plan.used_by.iter().map(Use::words));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
         return Verdict::no("Waiting", message);
     }
-    let fleet = waits(facts, BlockReason::FleetCapacity).next().and(facts.plan.fleet);
+    let fleet = waits(facts, BlockReason::FleetCapacity)
+        .next()
+        .and(facts.plan.fleet.as_ref());
     if let Some(fleet) = fleet {
         return Verdict::no("FleetCapacity", fleet.words());
     }

@@ -199,7 +199,7 @@ fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName
         pending: in_state(Doing::Pending),
         excluded: count(facts.excluded),
         degraded: members(&|m| trouble(m, target).is_some()),
-        unavailable: members(&|m| m.node.is_unavailable()),
+        unavailable: members(&|m| m.node.down().is_some()),
     }
 }
 

@@ -233,6 +233,30 @@ fn everybody_who_is_away_counts_once_whatever_the_pool() {
 }
 
 #[test]
+fn who_uses_the_fleets_limit_up_is_named() {
+    let mut site = Site::new(json!(3), &["a1", "a2", "a3"], &["b1", "b2"]);
+    site.offer("b", 0, "b1");
+    site.ready("b2", false);
+    let words = |site: &Site, pool: &str| site.plans()[&pool.into()].fleet.as_ref().map(FleetUse::words);
+    let up =
+        "maxUnavailable of BootcFleet cluster is used up, 3 of 3 over all pools: b1, offered a berth, b2, not Ready";
+    let offered = format!("{up}, a1, offered a berth");
+    assert_eq!(
+        words(&site, "a"),
+        Some(offered),
+        "what this very pass offers counts as well"
+    );
+    for node in ["a1", "a2", "a3", "b1"] {
+        site.ready(node, false);
+    }
+    let words = words(&site, "b").unwrap();
+    assert!(
+        words.contains("5 of 3 over all pools: a1, ") && words.contains("b1, offered a berth"),
+        "{words}"
+    );
+}
+
+#[test]
 fn an_older_leader_may_still_offer_in_any_pool() {
     let mut site = Site::new(json!(2), &["a1"], &["b1"]);
     site.lease(Berth::new("b".into(), 0, EPOCH - 1));
