@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use berth_api::berth::Berth;
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid, PoolName, text};
 
@@ -28,8 +29,12 @@ pub struct FleetUse {
     pub all: usize,
     /// The first of all these, by name.
     pub used_by: Vec<Use>,
+    /// Number of open offers that may stay, when the limit has become smaller: the holders come first.
+    pub may_stay: usize,
     /// A write of another leader, or one of unknown fate, could still land on a berth of any pool.
     pub unfenced: bool,
+    /// The pools of these berths that cannot be read, so that nobody fences them.
+    pub unreadable: Vec<PoolName>,
 }
 
 impl FleetUse {
@@ -46,6 +51,24 @@ impl FleetUse {
             "maxUnavailable of BootcFleet cluster is used up, {} of {} over all pools: {users}",
             self.all, self.limit
         )
+    }
+
+    /// For people, when berths stay unfenced because nobody can read their pools.
+    pub fn unfenced_words(&self) -> Option<String> {
+        let pools: Vec<&str> = self.unreadable.iter().take(NAMED).map(PoolName::as_str).collect();
+        let words = format!(
+            "BootcFleet cluster has a limit, and a former leader may still offer berths of pools that cannot be read: {}; \
+             mend them (the controller's log says what is wrong), or take maxUnavailable out of BootcFleet cluster",
+            text::names(pools, self.unreadable.len())
+        );
+        (!self.unreadable.is_empty()).then_some(words)
+    }
+
+    /// Keeps an open offer, or says that it is one too many.
+    pub fn keep_offer(&mut self) -> bool {
+        let left = self.may_stay.checked_sub(1);
+        self.may_stay = left.unwrap_or_default();
+        left.is_some()
     }
 
     /// Counts an offer to a node that had no berth.
@@ -89,7 +112,16 @@ impl Shared<'_> {
             Some((berth.node()?.0.as_str(), how))
         }));
         let users = users.into_iter().take(NAMED);
-        let unfenced = readable().any(|(l, b)| b.epoch != self.epoch || self.in_doubt.contains(l.name()));
+        let is_unreadable = |pool: &PoolName| {
+            let pool = self.snapshot.pools.get(pool.as_str());
+            pool.is_some_and(|pool| pool.view.object.is_err())
+        };
+        // What nobody plans is not withdrawn.
+        let stays = |lease: &LeaseView, berth: &Berth| berth.holding().is_some() || is_unreadable(&lease.pool);
+        let staying = readable().filter(|(l, b)| stays(l, b));
+        let staying: BTreeSet<&NodeUid> = staying.filter_map(|(_, b)| Some(b.node()?.1)).collect();
+        let is_unfenced = |(l, b): &(&LeaseView, &Berth)| b.epoch != self.epoch || self.in_doubt.contains(l.name());
+        let unfenced: BTreeSet<&PoolName> = readable().filter(is_unfenced).map(|(l, _)| &l.pool).collect();
         Some(FleetUse {
             limit,
             held_or_offered: worked_on.len() + unreadable.len(),
@@ -101,7 +133,13 @@ impl Shared<'_> {
                     how,
                 })
                 .collect(),
-            unfenced: unfenced && !Bug::NoEpochStamp.is_awake(),
+            may_stay: limit.saturating_sub(staying.len() + unreadable.len()),
+            unfenced: !unfenced.is_empty() && !Bug::NoEpochStamp.is_awake(),
+            unreadable: unfenced
+                .into_iter()
+                .filter(|pool| is_unreadable(pool))
+                .cloned()
+                .collect(),
         })
     }
 

@@ -7,6 +7,7 @@ use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
 use super::{Doing, Facts, Kind, trouble, unserved};
+use crate::controller::fleet::FleetUse;
 use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::text::{NAMED, few};
 
@@ -135,6 +136,10 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     if let Some(fleet) = fleet {
         return Verdict::no("FleetCapacity", fleet.words());
     }
+    let fleet = waits(facts, BlockReason::Fencing).next().and(facts.plan.fleet.as_ref());
+    if let Some(unfenced) = fleet.and_then(FleetUse::unfenced_words) {
+        return Verdict::no("Fencing", unfenced);
+    }
     let mut groups: BTreeMap<BlockReason, Vec<String>> = BTreeMap::new();
     for (node, wait) in &facts.plan.waiting {
         if *wait != BlockReason::UpToDate {
@@ -149,47 +154,53 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     Verdict::no("Waiting", message)
 }
 
+/// Says what is wrong with the pool itself, which gives the reason, and behind that what is wrong with its nodes.
 fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
-    if let Some(error) = facts.bad_selector {
-        return Verdict::yes(
-            "InvalidSelector",
-            format!("{error}; the pool keeps the nodes it has, and gets no more"),
-        );
+    match (pool_trouble(facts), node_trouble(facts, target)) {
+        (None, None) => Verdict::no("AsExpected", ""),
+        (Some((reason, pool)), Some((_, nodes))) => Verdict::yes(reason, format!("{pool}; {nodes}")),
+        (Some((reason, message)), None) | (None, Some((reason, message))) => Verdict::yes(reason, message),
     }
-    let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
+}
+
+fn pool_trouble(facts: &Facts<'_>) -> Option<(&'static str, String)> {
+    if let Some(error) = facts.bad_selector {
+        let message = format!("{error}; the pool keeps the nodes it has, and gets no more");
+        return Some(("InvalidSelector", message));
+    }
     if !facts.unreadable.is_empty() {
-        return Verdict::yes("UnreadableLease", few(unreadable));
+        let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
+        return Some(("UnreadableLease", few(unreadable)));
     }
     if let Some(lease) = facts.name_taken {
-        return Verdict::yes(
-            "NameTaken",
-            format!(
-                "Lease {lease} has the name of a berth, and not its label {}; nothing is offered until it has the label again, or \
-                 is deleted, which is safe when it names no holder",
-                keys::LABEL_POOL
-            ),
+        let message = format!(
+            "Lease {lease} has the name of a berth, and not its label {}; nothing is offered until it has the label again, or \
+             is deleted, which is safe when it names no holder",
+            keys::LABEL_POOL
         );
+        return Some(("NameTaken", message));
     }
     let is_wrong = |order: &&Gate| matches!(order.reason, GateReason::OrderCycle | GateReason::UnknownPool);
-    if let Some(order) = facts.plan.order.as_ref().filter(is_wrong) {
-        return Verdict::yes(order.reason.as_str(), order.message.clone());
-    }
+    let order = facts.plan.order.as_ref().filter(is_wrong)?;
+    Some((order.reason.as_str(), order.message.clone()))
+}
+
+fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(&'static str, String)> {
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
     // Of those that have left, only who does not come back is this pool's business: it keeps its berth.
     let away = facts.away.iter().filter_map(|m| Some((m, trouble(m, None)?)));
     let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.kind == Kind::TimedOut)).collect();
-    let reason = match troubles.iter().map(|(_, t)| t.kind).max() {
-        None => return Verdict::no("AsExpected", ""),
-        Some(Kind::TimedOut) => "RebootTimedOut",
-        Some(Kind::Degraded) => "NodesDegraded",
-        Some(Kind::Turn(outcome)) => outcome,
+    let reason = match troubles.iter().map(|(_, t)| t.kind).max()? {
+        Kind::TimedOut => "RebootTimedOut",
+        Kind::Degraded => "NodesDegraded",
+        Kind::Turn(outcome) => outcome,
     };
     let words = troubles
         .iter()
         .take(NAMED)
         .map(|(m, t)| format!("{}: {}: {}", m.node.name, t.reason, t.message));
     let shown = words.collect::<Vec<_>>().join("; ");
-    Verdict::yes(reason, format!("{} degraded: {shown}", troubles.len()))
+    Some((reason, format!("{} degraded: {shown}", troubles.len())))
 }
 
 fn paused(facts: &Facts<'_>) -> Verdict {

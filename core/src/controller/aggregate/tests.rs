@@ -7,6 +7,7 @@ use berth_api::{BootId, Platform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
+use crate::controller::fleet::FleetUse;
 use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::controller::view::{BadTurn, HostContent, Report};
 
@@ -279,6 +280,52 @@ fn every_member_is_counted_where_it_is() {
     assert_eq!(
         case.says("Degraded"),
         "True NodesDegraded 1 degraded: n7: DiskFull: no space"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_pool_hides_no_node() {
+    let degraded = Report {
+        degraded: Some(("DiskFull".into(), "no space".into())),
+        ..booted(1)
+    };
+    let mut case = case(vec![up("n1", degraded)]);
+    case.plan.order = Some(Gate {
+        reason: GateReason::UnknownPool,
+        message: "no such pool".to_owned(),
+    });
+    let both = "True UnknownPool no such pool; 1 degraded: n1: DiskFull: no space";
+    assert_eq!(case.says("Degraded"), both);
+    case.plan.order = case.plan.order.map(|order| Gate {
+        reason: GateReason::EarlierPool,
+        ..order
+    });
+    assert!(
+        case.says("Degraded").starts_with("True NodesDegraded 1 "),
+        "to wait is no trouble"
+    );
+    case.name_taken = Some("p-0");
+    let says = case.says("Degraded");
+    assert!(
+        says.starts_with("True NameTaken ") && says.ends_with("; 1 degraded: n1: DiskFull: no space"),
+        "{says}"
+    );
+}
+
+#[test]
+fn a_fleet_that_stays_unfenced_names_the_pools() {
+    let mut case = case(vec![up("n1", booted(1))]);
+    case.plan.waiting = [("n1".into(), BlockReason::Fencing)].into();
+    case.plan.fleet = Some(FleetUse {
+        unfenced: true,
+        ..FleetUse::default()
+    });
+    assert_eq!(case.says("Progressing"), "False Waiting waits for the new leader: n1");
+    case.plan.fleet.as_mut().unwrap().unreadable = vec!["b".into(), "c".into()];
+    let says = case.says("Progressing");
+    assert!(
+        says.starts_with("False Fencing ") && says.contains("cannot be read: b, c; mend"),
+        "{says}"
     );
 }
 

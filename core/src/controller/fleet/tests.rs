@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::berth::{Berth, Offer};
-use berth_api::{Digest, NodeName};
+use berth_api::{BootId, Digest, NodeName};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -103,6 +103,16 @@ impl Site {
             open_until: None,
         };
         self.lease(Berth::new(pool.into(), index, EPOCH).offered(offer).unwrap());
+    }
+
+    /// The berth of that pool and number is held by a node.
+    fn hold(&mut self, pool: &str, index: u32, node: &str) {
+        self.offer(pool, index, node);
+        let name = Berth::new(pool.into(), index, EPOCH).name();
+        let lease = self.leases.iter().find(|lease| lease.name() == name).unwrap();
+        let offered = lease.berth.clone().unwrap();
+        let boot = BootId::from("boot");
+        self.lease(offered.taken(&node.into(), &node.into(), None, boot).unwrap());
     }
 
     /// The image that the node runs.
@@ -264,6 +274,55 @@ fn an_older_leader_may_still_offer_in_any_pool() {
     assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
     site.fleet(Value::Null);
     assert_eq!(site.offered(), ["a1"], "without a limit each pool is by itself");
+}
+
+#[test]
+fn a_pool_that_cannot_be_read_is_named_when_its_berths_stay_unfenced() {
+    let mut site = Site::new(json!(2), &["a1"], &["b1"]);
+    site.lease(Berth::new("b".into(), 0, EPOCH - 1));
+    let unreadable = |site: &Site| site.plans()[&"a".into()].fleet.clone().unwrap().unreadable;
+    assert!(unreadable(&site).is_empty(), "this pass fences it");
+    let pools = Arc::make_mut(&mut site.snapshot.pools);
+    let view = PoolView {
+        name: "b".into(),
+        object: Err("rollout.nonsense".to_owned()),
+    };
+    pools.insert("b".to_owned(), entry(view));
+    assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
+    assert_eq!(unreadable(&site), ["b".into()]);
+    site.lease(Berth::new("b".into(), 0, EPOCH));
+    assert!(unreadable(&site).is_empty());
+    assert_eq!(site.offered(), ["a1"]);
+}
+
+#[test]
+fn under_a_smaller_limit_offers_that_are_not_taken_are_withdrawn() {
+    let withdrawn = |site: &Site| -> Vec<String> {
+        let plans = site.plans();
+        let writes = plans.values().flat_map(|plan| &plan.writes);
+        let is_withdrawn = |write: &&BerthWrite| {
+            let why = "the limit of the fleet is used up";
+            matches!(write, BerthWrite::Update { why: WriteReason::Withdrawn(w), .. } if *w == why)
+        };
+        writes.filter(is_withdrawn).map(BerthWrite::lease).collect()
+    };
+    let mut site = Site::new(json!(3), &["a1", "a2"], &["b1", "b2"]);
+    site.offer("a", 0, "a1");
+    site.offer("b", 0, "b1");
+    site.offer("b", 1, "b2");
+    assert!(withdrawn(&site).is_empty());
+    site.fleet(json!(2));
+    assert_eq!(withdrawn(&site).len(), 1);
+    assert!(site.offered().is_empty());
+    site.hold("b", 1, "b2");
+    site.fleet(json!(1));
+    assert_eq!(
+        withdrawn(&site),
+        ["a-0", "b-0"],
+        "the holder uses it up alone, and keeps its berth"
+    );
+    site.fleet(Value::Null);
+    assert!(withdrawn(&site).is_empty());
 }
 
 #[test]

@@ -196,6 +196,12 @@ impl BerthWrite {
             Self::Update { lease, .. } | Self::Delete { lease } => lease.clone(),
         }
     }
+
+    /// Says whether the write offers the berth to a node.
+    pub fn is_offer(&self) -> bool {
+        let Self::Update { why, .. } = self else { return false };
+        *why == WriteReason::Offer
+    }
 }
 
 /// Reason for which a berth is written.
@@ -302,7 +308,7 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
         waves: progress.status(facts),
         ..Plan::default()
     };
-    let settled = settle::settle(facts, plan.gate.as_ref(), &progress, &mut plan.writes);
+    let settled = settle::settle(facts, &progress, &mut plan);
     create_missing(facts, &mut plan.writes);
     offer(facts, settled, &progress, now, &mut plan);
     plan.counts = counts(facts);

@@ -116,6 +116,7 @@ prop_compose! {
                 unavailable: unavailable + both.min(held_or_offered),
                 all: held_or_offered + unavailable,
                 unfenced,
+                may_stay: limit.saturating_sub(held_or_offered),
                 ..FleetUse::default()
             }),
             order: if ordered { gate(GateReason::EarlierPool) } else { None },
