@@ -17,6 +17,7 @@ pub mod plan;
 pub mod plans;
 pub mod publish;
 pub mod quorum;
+pub mod rereads;
 pub mod servers;
 pub mod snapshot;
 pub mod view;

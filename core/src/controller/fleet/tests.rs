@@ -16,6 +16,7 @@ use crate::controller::facts::Occupied;
 use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
 use crate::controller::quorum::ControlPlane;
+use crate::controller::rereads::Rereads;
 use crate::controller::snapshot::{Entry, Snapshot};
 use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
@@ -165,6 +166,11 @@ impl Site {
     }
 
     fn plans(&self) -> BTreeMap<PoolName, Plan> {
+        self.plans_without(&BTreeSet::new())
+    }
+
+    /// Plans in which these pools are known to be no longer as they are shown.
+    fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
         let membership = Belonging::default().of(&self.snapshot);
         let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
         let shared = Shared {
@@ -175,7 +181,7 @@ impl Site {
             in_doubt: &BTreeSet::new(),
             confirmed_gone: &BTreeSet::new(),
             heard: &heard,
-            outdated: &BTreeSet::new(),
+            outdated,
             offers: &self.offers,
             soaks: &Soaks::default(),
             gates: &BTreeMap::new(),
@@ -188,17 +194,19 @@ impl Site {
 
     /// The nodes that are offered a berth in one pass.
     fn offered(&self) -> Vec<String> {
+        offered(&self.plans())
+    }
+
+    /// The nodes that are offered one after a live read showed that these pools, or the fleet, are not as the watches show
+    /// them; and the pools that were read.
+    fn offered_after(&self, changed: &[&str], fleet_changed: bool) -> (Vec<String>, Vec<String>) {
+        let pools = Pool::readable(&self.snapshot.pools);
         let plans = self.plans();
-        let writes = plans.values().flat_map(|plan| &plan.writes);
-        let offered = writes.filter_map(|write| match write {
-            BerthWrite::Update {
-                berth,
-                why: WriteReason::Offer,
-                ..
-            } => Some(berth.offer()?.node.to_string()),
-            _ => None,
-        });
-        offered.collect()
+        let rereads = Rereads::of(&pools, &plans).unwrap();
+        let read = rereads.pools().into_iter().map(|pool| pool.name.to_string()).collect();
+        let changed = changed.iter().map(|name| PoolName::from(*name)).collect();
+        let outdated = rereads.closed(&changed, fleet_changed);
+        (offered(&self.plans_without(&outdated)), read)
     }
 
     fn wait(&self, node: &str) -> Option<BlockReason> {
@@ -211,6 +219,16 @@ impl Site {
         let order = self.plans().remove(&pool.into()).unwrap().order?;
         Some((order.reason.as_str(), order.message))
     }
+}
+
+fn offered(plans: &BTreeMap<PoolName, Plan>) -> Vec<String> {
+    let writes = plans.values().flat_map(|plan| &plan.writes);
+    let offers = writes.filter(|write| write.is_offer());
+    let node = |write: &BerthWrite| match write {
+        BerthWrite::Update { berth, .. } => Some(berth.offer()?.node.to_string()),
+        _ => None,
+    };
+    offers.filter_map(node).collect()
 }
 
 #[test]
@@ -393,6 +411,33 @@ fn who_is_down_and_uses_up_the_fleets_limit_waits_for_no_pool() {
     assert_eq!(site.offered(), ["a2"], "b1 cannot go before a2 is back");
     site.fleet(Value::Null);
     assert_eq!(site.offered(), ["b1"]);
+}
+
+#[test]
+fn what_a_live_read_shows_otherwise_is_offered_to_nobody() {
+    let names = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+    let mut site = Site::new(json!(1), &["a1"], &["b1"]);
+    assert_eq!(site.offered_after(&[], false), (names(&["a1"]), names(&["a"])));
+    assert!(
+        site.offered_after(&["a"], false).0.is_empty(),
+        "b has room now, and nobody has read it"
+    );
+    assert!(site.offered_after(&[], true).0.is_empty());
+    site.fleet(Value::Null);
+    assert_eq!(site.offered_after(&["a"], false), (names(&["b1"]), names(&["a", "b"])));
+    assert!(site.offered_after(&[], true).0.is_empty());
+    // The pool that goes first is read as well, though nothing is offered there.
+    site.pool("c", 1, &["b"]);
+    site.node("b1", "b", 2);
+    site.pool("a", 1, &["b"]);
+    assert_eq!(site.offered_after(&[], false), (names(&["a1"]), names(&["a", "b"])));
+    assert!(
+        site.offered_after(&["b"], false).0.is_empty(),
+        "b may have another image"
+    );
+    site.node("a1", "a", 2);
+    let (pools, plans) = (Pool::readable(&site.snapshot.pools), site.plans());
+    assert!(Rereads::of(&pools, &plans).is_none(), "nothing is offered");
 }
 
 #[test]
