@@ -68,6 +68,10 @@ pub struct BootcNodeSpec {
     /// Treatment of other updaters that are active on the host (from the pool).
     #[serde(default)]
     pub rival_updaters: RivalUpdaters,
+    /// Updaters that are neither waited for nor named (from the pool).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 64)))]
+    pub tolerated_updaters: Vec<String>,
     /// Token of the pool. When it changes, digests that failed here are tried again, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]

@@ -331,6 +331,7 @@ pub fn desired(spec: Option<Spec>) -> Desired {
         staging: Staging::Allowed,
         drain: berth_api::pool::Drain::default(),
         rivals: berth_api::pool::RivalUpdaters::Wait,
+        tolerated: vec![],
         retry_token: (spec.token != 0).then(|| spec.token.to_string()),
         reboot_timeout: Duration::from_secs(900),
     }))

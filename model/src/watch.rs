@@ -269,6 +269,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         }),
         rollout: Some(rollout),
         rival_updaters: None,
+        tolerated_updaters: vec![],
         drain: None,
         history_limit: None,
     };

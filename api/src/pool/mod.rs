@@ -76,11 +76,22 @@ pub struct BootcNodePoolSpec {
     /// Treatment of other updaters that are active on a member: `Wait` or `Tolerate`. Default Wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rival_updaters: Option<RivalUpdaters>,
+    /// Updaters that are neither waited for nor named, while all others are, such as `machine-config-daemon`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(UPDATERS_RULE).message(UPDATERS_MESSAGE))]
+    pub tolerated_updaters: Vec<String>,
     /// Number of images that `status.deployHistory` keeps, from 0 to 10; 3 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
     pub history_limit: Option<u8>,
 }
+
+/// Rule of `toleratedUpdaters`: the names that the agent knows, `berth_core::agent::rivals`.
+const UPDATERS_RULE: &str = "self.all(name, name in ['bootc-fetch-apply-updates.timer', 'bootc-fetch-apply-updates.service', \
+     'rpm-ostreed-automatic.timer', 'zincati.service', 'kured', 'machine-config-daemon'])";
+const UPDATERS_MESSAGE: &str = "toleratedUpdaters knows bootc-fetch-apply-updates.timer, bootc-fetch-apply-updates.service, \
+     rpm-ostreed-automatic.timer, zincati.service, kured and machine-config-daemon";
 
 /// Treatment of other updaters and reboot daemons that are active on a member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

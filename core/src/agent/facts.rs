@@ -179,6 +179,8 @@ pub struct Member {
     pub drain: Drain,
     /// Treatment of other updaters.
     pub rivals: RivalUpdaters,
+    /// Updaters that the pool tolerates.
+    pub tolerated: Vec<String>,
     /// Token of the pool. When it changes, digests that have failed here are tried again.
     pub retry_token: Option<String>,
     /// Longest time from reboot to proof.
@@ -200,6 +202,7 @@ impl Desired {
             staging: spec.staging,
             drain: spec.drain.clone(),
             rivals: spec.rival_updaters,
+            tolerated: spec.tolerated_updaters.clone(),
             retry_token: spec.retry_token.clone(),
             reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
         }))

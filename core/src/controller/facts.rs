@@ -232,6 +232,7 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             max_staging,
             drain: spec.drain(),
             rival_updaters: spec.rival_updaters.unwrap_or_default(),
+            tolerated_updaters: spec.tolerated_updaters.clone(),
             retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
             reboot_timeout: spec.reboot_timeout(),
             progress_interval: match spec.progress_interval() {

@@ -36,6 +36,8 @@ pub struct Terms {
     pub drain: Drain,
     /// `rivalUpdaters`
     pub rival_updaters: RivalUpdaters,
+    /// `toleratedUpdaters`
+    pub tolerated_updaters: Vec<String>,
     /// `rollout.retryToken`
     pub retry_token: Option<String>,
     /// `rollout.rebootTimeout`
@@ -250,6 +252,7 @@ fn form(pool: &PoolName, terms: &Terms, platform: &Platform) -> BootcNodeSpec {
         staging: Staging::Held,
         drain: terms.drain.clone(),
         rival_updaters: terms.rival_updaters,
+        tolerated_updaters: terms.tolerated_updaters.clone(),
         retry_token: terms.retry_token.clone(),
         reboot_timeout: seconds(terms.reboot_timeout),
         progress_interval: seconds(terms.progress_interval),

@@ -72,6 +72,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
             ..Drain::default()
         },
         rival_updaters: RivalUpdaters::Wait,
+        tolerated_updaters: vec![],
         retry_token: None,
         reboot_timeout: Duration::from_secs(900),
         progress_interval: Duration::from_secs(5),

@@ -54,6 +54,7 @@ fn member(n: u8) -> Member {
             ..Drain::default()
         },
         rivals: RivalUpdaters::Wait,
+        tolerated: vec![],
         retry_token: None,
         reboot_timeout: HOUR,
     }

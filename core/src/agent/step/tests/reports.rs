@@ -5,6 +5,7 @@ use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
 use crate::agent::report::{Subject, report};
+use crate::agent::rivals;
 
 fn status(facts: &Facts) -> BootcNodeStatus {
     status_after(facts, &BootcNodeStatus::default())
@@ -364,6 +365,15 @@ fn what_the_controller_plans_with_is_reported() {
 }
 
 #[test]
+fn every_rival_that_the_agent_knows_can_be_tolerated() {
+    use kube::CustomResourceExt;
+    let crd = serde_json::to_string(&berth_api::pool::BootcNodePool::crd()).unwrap();
+    for name in rivals::UNITS.iter().chain(&rivals::PODS) {
+        assert!(crd.contains(&format!("'{name}'")), "{name}");
+    }
+}
+
+#[test]
 fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
     let mut facts = facts();
     os(&mut facts, 1, None);
@@ -375,7 +385,7 @@ fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
     );
     for words in [
         "systemctl disable --now bootc-fetch-apply-updates.timer",
-        "rivalUpdaters: Tolerate",
+        "toleratedUpdaters: [bootc-fetch-apply-updates.timer, zincati.service]",
     ] {
         assert!(degraded.contains(words), "{degraded}");
     }
@@ -389,9 +399,29 @@ fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
     facts.host.rivals = vec!["zincati.service".into()];
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert!(degraded.contains("may replace what Berth stages"), "{degraded}");
-    let Desired::Member(member) = &mut facts.desired else {
-        unreachable!()
+    let tolerate = |facts: &mut Facts, tolerated: &[&str], how| {
+        let Desired::Member(member) = &mut facts.desired else {
+            unreachable!()
+        };
+        member.tolerated = tolerated.iter().map(|name| (*name).to_owned()).collect();
+        member.rivals = how;
     };
-    member.rivals = RivalUpdaters::Tolerate;
+    tolerate(&mut facts, &[], RivalUpdaters::Tolerate);
     assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+    let pods = [
+        "machine-config-daemon (pod mcd/a)".to_owned(),
+        "kured (pod k/b)".to_owned(),
+    ];
+    facts.host.rivals.extend(pods);
+    tolerate(
+        &mut facts,
+        &["zincati.service", "machine-config-daemon"],
+        RivalUpdaters::Wait,
+    );
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True RivalUpdater kured (pod k/b) is active: ")
+            && degraded.contains("toleratedUpdaters: [kured] in the pool"),
+        "{degraded}"
+    );
 }
