@@ -103,7 +103,7 @@ pub enum Guard {
     NothingToTry,
     /// The write is refused.
     Refuses,
-    /// The write would be done; what it is, in words.
+    /// The write would be done; what it is, and what to do about it, in words.
     Allows(String),
 }
 
@@ -131,7 +131,7 @@ impl GuardFacts {
             // An offer is a berth, on which it is tried before that is taken.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
-                "the API server does not keep the agents of the nodes apart: {what}; apply manifests/admission-policies.yaml again, with its bindings"
+                "the API server does not keep the agents of the nodes apart: {what}"
             )),
             Guard::Unknown => {
                 let unknown = "the API server has not answered yet whether it refuses writes to what other nodes own";
