@@ -5,6 +5,7 @@
 
 mod event;
 mod guard;
+mod memory;
 mod rules;
 
 use std::mem::{Discriminant, discriminant};
