@@ -200,9 +200,8 @@ fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
 
 fn entry<V>(object: &impl ResourceExt, view: V) -> (String, Entry<V>) {
     let entry = Entry {
-        view: Arc::new(view),
         version: object.resource_version().unwrap_or_default(),
-        heard: Moment::default(),
+        ..Entry::new(view)
     };
     (object.name_any(), entry)
 }

@@ -13,7 +13,6 @@ use berth_api::pool::{
 };
 use berth_api::quantity::Quantity;
 use berth_api::{Platform, keys};
-use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
     BadTurn, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
@@ -50,10 +49,10 @@ impl Eyes {
         for (number, seen) in (0..).zip(&view.nodes) {
             let name = rich::name(number);
             if seen.object.there {
-                nodes.insert(name.to_string(), entry(self.node(number, seen)));
+                nodes.insert(name.to_string(), Entry::new(self.node(number, seen)));
             }
             if let Some(spec) = seen.spec {
-                hosts.insert(name.to_string(), entry(self.host(number, spec, seen.status)));
+                hosts.insert(name.to_string(), Entry::new(self.host(number, spec, seen.status)));
             }
         }
         let pool = |(number, pool): (u8, &Pool)| {
@@ -62,10 +61,10 @@ impl Eyes {
                 object: Ok(object(world, number, pool)),
                 name: name.clone(),
             };
-            (name.to_string(), entry(Arc::new(view)))
+            (name.to_string(), Entry::new(Arc::new(view)))
         };
         if world.fleet != 0 {
-            snapshot.fleet = Some(entry(Arc::new(fleet(world, view.fleet.paused))));
+            snapshot.fleet = Some(Entry::new(Arc::new(fleet(world, view.fleet.paused))));
         }
         snapshot.pools = Arc::new((0..).zip(&view.pools).map(pool).collect());
         snapshot.nodes = Arc::new(nodes);
@@ -109,14 +108,6 @@ fn fleet(world: &World, paused: bool) -> FleetView {
     };
     FleetView {
         object: Ok(BootcFleet::new(fleet::NAME, spec)),
-    }
-}
-
-fn entry<V>(view: Arc<V>) -> Entry<V> {
-    Entry {
-        view,
-        version: String::new(),
-        heard: Moment::default(),
     }
 }
 

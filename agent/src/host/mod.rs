@@ -80,6 +80,15 @@ impl HostError {
     }
 }
 
+/// The last answer about bootc's version.
+#[derive(Debug, Clone)]
+struct KeptVersion {
+    version: BootcVersion,
+    at: Instant,
+    /// Number of times in a row that it was given.
+    times: u32,
+}
+
 /// The host that the agent runs on.
 #[derive(Debug)]
 pub struct Host {
@@ -88,8 +97,7 @@ pub struct Host {
     pulls: Pulls,
     memory: MemoryFile,
     changes: Changes,
-    /// The last answer about bootc's version, when it was given, and how often in a row.
-    version: Mutex<Option<(BootcVersion, Instant, u32)>>,
+    version: Mutex<Option<KeptVersion>>,
     /// The booted image was pulled under an enforced signature policy, when last seen.
     signed: AtomicBool,
     /// The host keeps its deployments in composefs, when last seen.
@@ -170,10 +178,10 @@ impl Host {
     /// [`HostError::Busy`] while a tool of an earlier agent runs: its end is waited for, not taken for an answer.
     pub async fn bootc_version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        if let Some((version, at, times)) = &kept
-            && version.is_believed(at.elapsed(), *times)
+        if let Some(kept) = &kept
+            && kept.version.is_believed(kept.at.elapsed(), kept.times)
         {
-            return Ok(version.clone());
+            return Ok(kept.version.clone());
         }
         let version = match self.ask_version().await {
             Ok(version) => version,
@@ -181,10 +189,12 @@ impl Host {
             Err(error @ HostError::Busy(_)) => return Err(error),
             Err(error) => BootcVersion::Failed(error.to_string()),
         };
-        let times = kept
-            .filter(|(before, ..)| *before == version)
-            .map_or(0, |(_, _, times)| times);
-        let kept = (version.clone(), Instant::now(), times.saturating_add(1));
+        let before = kept.filter(|kept| kept.version == version);
+        let kept = KeptVersion {
+            version: version.clone(),
+            at: Instant::now(),
+            times: before.map_or(0, |kept| kept.times).saturating_add(1),
+        };
         *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
         Ok(version)
     }
@@ -214,15 +224,13 @@ impl Host {
     /// Says whether the host's bootc locks what it stages from the first instant, as far as it was asked.
     fn stages_locked(&self) -> bool {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner());
+        let version = kept.as_ref().map(|kept| &kept.version);
         matches!(
-            &*kept,
-            Some((
-                BootcVersion::Version {
-                    download_only: true,
-                    ..
-                },
+            version,
+            Some(BootcVersion::Version {
+                download_only: true,
                 ..
-            ))
+            })
         )
     }
 

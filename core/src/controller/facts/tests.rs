@@ -10,14 +10,6 @@ use crate::controller::belonging::Belonging;
 use crate::controller::snapshot::Entry;
 use crate::controller::view::FleetView;
 
-fn entry<V>(view: V) -> Entry<V> {
-    Entry {
-        view: Arc::new(view),
-        version: "1".to_owned(),
-        heard: Moment::default(),
-    }
-}
-
 fn pool(reference: &str, resolved: Option<&str>) -> Pool {
     let image = PoolImage {
         reference: Some(reference.to_owned()),
@@ -53,7 +45,7 @@ fn pool(reference: &str, resolved: Option<&str>) -> Pool {
 fn a_node_is_missing_when_no_node_has_its_uid() {
     let mut snapshot = Snapshot::default();
     let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
-    Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry(NodeView::of(&node)));
+    Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(NodeView::of(&node)));
     let missing = |uid: &str, name: &str| {
         let names = [(NodeUid::from(uid), NodeName::from(name))].into();
         !missing_nodes(
@@ -94,9 +86,9 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             BootcNodeView::of(serde_json::from_value(host).unwrap()),
             PoolView::of(serde_json::from_value(pool).unwrap()),
         );
-        Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry(node));
-        Arc::make_mut(&mut snapshot.hosts).insert("n1".to_owned(), entry(host));
-        Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), entry(pool));
+        Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(node));
+        Arc::make_mut(&mut snapshot.hosts).insert("n1".to_owned(), Entry::new(host));
+        Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), Entry::new(pool));
         let (occupied, none) = (Occupied::default(), BTreeSet::new());
         let shared = Shared {
             snapshot: &snapshot,
@@ -221,7 +213,7 @@ fn a_fleet_that_cannot_be_read_is_a_closed_gate() {
         let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
         let fleet = FleetView::of(serde_json::from_value(object).unwrap());
         let snapshot = Snapshot {
-            fleet: Some(entry(fleet)),
+            fleet: Some(Entry::new(fleet)),
             ..Snapshot::default()
         };
         snapshot.fleet_gate()

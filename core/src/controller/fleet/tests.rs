@@ -26,14 +26,6 @@ fn digest(n: u8) -> Digest {
     format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
 }
 
-fn entry<V>(view: V) -> Entry<V> {
-    Entry {
-        view: Arc::new(view),
-        version: "1".to_owned(),
-        heard: Moment::default(),
-    }
-}
-
 /// A cluster whose nodes run image 1, have image 2 staged, and are asked to run that.
 #[derive(Default)]
 struct Site {
@@ -60,7 +52,7 @@ impl Site {
     fn fleet(&mut self, limit: Value) {
         let fleet = json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": "cluster" },
             "spec": { "maxUnavailable": limit } });
-        self.snapshot.fleet = Some(entry(FleetView::of(serde_json::from_value(fleet).unwrap())));
+        self.snapshot.fleet = Some(Entry::new(FleetView::of(serde_json::from_value(fleet).unwrap())));
     }
 
     fn pool(&mut self, name: &str, k: usize, after: &[&str]) {
@@ -77,7 +69,7 @@ impl Site {
             },
         });
         let pool = PoolView::of(serde_json::from_value(pool).unwrap());
-        Arc::make_mut(&mut self.snapshot.pools).insert(name.to_owned(), entry(pool));
+        Arc::make_mut(&mut self.snapshot.pools).insert(name.to_owned(), Entry::new(pool));
         self.leases.retain(|lease| lease.pool.as_str() != name);
         (0..k.max(1)).for_each(|index| self.lease(Berth::new(name.into(), u32::try_from(index).unwrap(), EPOCH)));
     }
@@ -134,7 +126,7 @@ impl Site {
             },
         });
         let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
-        Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), entry(host));
+        Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), Entry::new(host));
     }
 
     /// The node's last turn ended because it could not be drained.
@@ -147,7 +139,7 @@ impl Site {
             digest: digest(2),
             attempts: 1,
         });
-        hosts.insert(name.to_owned(), entry(host));
+        hosts.insert(name.to_owned(), Entry::new(host));
     }
 
     fn ready(&mut self, name: &str, ready: bool) {
@@ -162,7 +154,7 @@ impl Site {
             },
         });
         let node = NodeView::of(&serde_json::from_value(node).unwrap());
-        Arc::make_mut(&mut self.snapshot.nodes).insert(name.to_owned(), entry(node));
+        Arc::make_mut(&mut self.snapshot.nodes).insert(name.to_owned(), Entry::new(node));
     }
 
     fn plans(&self) -> BTreeMap<PoolName, Plan> {
@@ -305,7 +297,7 @@ fn a_pool_that_cannot_be_read_is_named_when_its_berths_stay_unfenced() {
         name: "b".into(),
         object: Err("rollout.nonsense".to_owned()),
     };
-    pools.insert("b".to_owned(), entry(view));
+    pools.insert("b".to_owned(), Entry::new(view));
     assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
     assert_eq!(unreadable(&site), ["b".into()]);
     site.lease(Berth::new("b".into(), 0, EPOCH));

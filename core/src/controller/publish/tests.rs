@@ -12,14 +12,6 @@ fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
 
-fn entry<V>(view: V) -> Entry<V> {
-    Entry {
-        view: view.into(),
-        version: "5".into(),
-        heard: Moment::default(),
-    }
-}
-
 fn node(name: &str) -> NodeView {
     NodeView {
         name: name.into(),
@@ -82,7 +74,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         membership.join((*name).into(), "a".into());
     }
     World {
-        nodes: names.iter().map(|n| ((*n).to_owned(), entry(node(n)))).collect(),
+        nodes: names.iter().map(|n| ((*n).to_owned(), Entry::new(node(n)))).collect(),
         hosts: BTreeMap::new(),
         membership,
         terms: [
@@ -136,7 +128,7 @@ impl World {
                             told: vec![],
                         }),
                     };
-                    self.hosts.insert(name.clone(), entry(view));
+                    self.hosts.insert(name.clone(), Entry::new(view));
                 }
                 HostWrite::Update {
                     name,
@@ -160,7 +152,7 @@ impl World {
     fn edit(&mut self, name: &str, change: impl FnOnce(&mut BootcNodeView)) {
         let mut view = self.hosts[name].view.as_ref().clone();
         change(&mut view);
-        self.hosts.insert(name.to_owned(), entry(view));
+        self.hosts.insert(name.to_owned(), Entry::new(view));
     }
 
     fn report(&mut self, name: &str, change: impl FnOnce(&mut Report)) {
@@ -248,7 +240,7 @@ fn who_pulls_keeps_its_place() {
     assert!(world.step().is_empty(), "also when it failed before");
     let mut down = node("n1");
     down.ready = false;
-    world.nodes.insert("n1".into(), entry(down));
+    world.nodes.insert("n1".into(), Entry::new(down));
     assert!(world.step().is_empty(), "also when its Node is not Ready");
     world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
     assert!(world.step().is_empty(), "also when the image is withdrawn");
@@ -328,7 +320,7 @@ fn a_node_that_is_not_ready_pulls_after_the_others() {
     let mut world = world(&["n1", "n2"], 1);
     let mut broken = node("n1");
     broken.ready = false;
-    world.nodes.insert("n1".into(), entry(broken));
+    world.nodes.insert("n1".into(), Entry::new(broken));
     world.step();
     assert_eq!(world.allowed(), ["n2"]);
     world.staged("n2", 1);
@@ -407,7 +399,7 @@ fn a_platform_without_an_image_gets_none() {
     let mut world = world(&["n1"], 1);
     let mut other = node("n1");
     other.platform.architecture = "s390x".into();
-    world.nodes.insert("n1".into(), entry(other));
+    world.nodes.insert("n1".into(), Entry::new(other));
     world.step();
     let spec = world.spec("n1");
     assert!(spec.image.is_none() && spec.pool_name == "a");
@@ -500,7 +492,7 @@ fn a_node_created_anew_gets_a_bootcnode_of_its_own() {
     world.step();
     let mut new = node("n1");
     new.uid = "uid-new".into();
-    world.nodes.insert("n1".into(), entry(new));
+    world.nodes.insert("n1".into(), Entry::new(new));
     assert!(world.step().is_empty(), "not before a live read");
     world.gone.insert("uid-n1".into());
     assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
