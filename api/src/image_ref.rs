@@ -69,6 +69,14 @@ impl ImageRef {
             digest: Some(digest.clone()),
         }
     }
+
+    /// The same tag without a digest; `None` for a reference without a tag.
+    pub fn without_digest(&self) -> Option<ImageRef> {
+        self.tag.is_some().then(|| ImageRef {
+            digest: None,
+            ..self.clone()
+        })
+    }
 }
 
 fn is_registry(host: &str) -> bool {

@@ -28,8 +28,8 @@ pub const LEAST_POLL_INTERVAL: Duration = Duration::from_secs(60);
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolImage {
-    /// Reference with a tag, a digest, or both (then the digest counts): `quay.io/example/os:stable`. Each change of it
-    /// is resolved once; an image index is resolved to the manifest of each platform.
+    /// Reference with a tag, a digest, or both: `quay.io/example/os:stable`. A tag alone is followed; beside a digest, which
+    /// counts then, it is only watched. An image index is resolved to the manifest of each platform.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub reference: Option<String>,

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
+use crate::fleet::BootcFleetSpec;
 use crate::quantity::Quantity;
 
 mod drain;
@@ -103,6 +104,16 @@ impl BootcNodePoolSpec {
             .as_ref()
             .and_then(|i| i.reference.as_deref())
             .unwrap_or_default()
+    }
+
+    /// Time between two polls of the tag: `image.pollInterval`, the fleet's, or the default; `None` for no polls.
+    pub fn poll_interval(&self, fleet: Option<&BootcFleetSpec>) -> Option<Duration> {
+        let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
+        let default = fleet.map_or(DEFAULT_POLL_INTERVAL, BootcFleetSpec::poll_interval);
+        match duration::parse_or(text, default) {
+            Duration::ZERO => None,
+            interval => Some(interval.max(LEAST_POLL_INTERVAL)),
+        }
     }
 
     /// `image.minimumAge`, or its default.

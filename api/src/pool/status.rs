@@ -21,7 +21,7 @@ pub struct BootcNodePoolStatus {
     /// Image that the tag points at, while it is not the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<Available>,
-    /// The last `berth.dev/poll-requested-at` that was acted on.
+    /// The last `berth.dev/poll-requested-at` that was acted on, whether the registry answered or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub poll_request: Option<String>,
@@ -100,8 +100,8 @@ pub struct Available {
     pub version: Option<String>,
     /// Time when the tag was first seen to point at it, by the leader's clock.
     pub since: Time,
-    /// Seconds for which the tag has been known to point at it. Each leader adds to them by its own clock; a few seconds
-    /// are lost when the leader changes.
+    /// Seconds for which the tag has been known to point at it, up to `image.minimumAge`. Each leader adds to them by its own
+    /// clock; at most a twentieth of that is counted again when the leader changes.
     #[serde(default)]
     pub seen_seconds: u64,
 }

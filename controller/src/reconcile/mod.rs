@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::PoolName;
 use berth_api::membership::Membership;
 use berth_core::Moment;
 use berth_core::controller::publish;
@@ -18,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
-use crate::resolve::Resolver;
+use crate::resolve::{Resolver, Wish};
 use crate::store::Store;
 use crate::time;
 
@@ -177,20 +176,39 @@ impl Reconciler {
 
     /// Phase 4, pure but for the tasks that it starts: which images are to be resolved.
     fn resolve(&mut self, seen: &Seen) -> Resolutions {
-        let names: Vec<PoolName> = seen.pools.iter().map(|p| p.name.clone()).collect();
-        self.resolver.keep(&names);
-        self.resolver.collect(seen.now, seen.wall);
-        let mut resolutions = Resolutions::new();
+        for result in self.resolver.collect(seen.now, seen.wall) {
+            self.outside.metrics.polled(result);
+        }
+        let fleet = seen
+            .snapshot
+            .fleet
+            .as_ref()
+            .and_then(|fleet| fleet.view.object.as_ref().ok());
+        let ages = &mut self.memory.ages;
+        ages.keep(|name| seen.pools.iter().any(|pool| pool.name == *name));
+        let mut wishes = vec![];
         for pool in seen.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
-            let reference = object.spec.image_ref();
-            let resolution = self.resolver.ensure(&pool.name, reference, pool.target(), seen.now);
-            if let Some(due) = resolution.due {
-                self.again(due);
-            }
-            resolutions.insert(pool.name.clone(), resolution);
+            let status = object.status.as_ref();
+            let available = status.and_then(|s| s.available.as_ref());
+            wishes.push(Wish {
+                pool: &pool.name,
+                reference: object.spec.image_ref(),
+                interval: object.spec.poll_interval(fleet.map(|fleet| &fleet.spec)),
+                minimum_age: object.spec.minimum_age(),
+                secret: None,
+                target: pool.target(),
+                available,
+                seen: ages.see(&pool.name, available, seen.now),
+                request: pool.poll_request(),
+                obeyed: status.and_then(|s| s.poll_request.as_deref()),
+            });
+        }
+        let resolutions = self.resolver.ask(&wishes, seen.now);
+        if let Some(due) = self.resolver.due() {
+            self.again(due);
         }
         resolutions
     }

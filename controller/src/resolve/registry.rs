@@ -14,7 +14,7 @@ use reqwest::{Certificate, Client, RequestBuilder};
 use ring::digest::{SHA256, digest};
 
 use super::document::{self, Document};
-use super::fetch::{Answer, MAX_DOCUMENT, fetch, mismatch, too_large, words};
+use super::fetch::{Answer, MAX_DOCUMENT, fetch, mismatch, refusal, too_large, unavailable, words};
 use super::{ResolveError, ResolveReason, token};
 
 /// Longest wait for a connection, and for the next bytes of an answer.
@@ -61,12 +61,20 @@ struct Attempt {
     token: Option<HeaderValue>,
 }
 
-/// Resolves a reference. `text` is the reference as the admin wrote it.
-pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text: &str) -> Result<Target, ResolveError> {
+/// Resolves a reference. `text` is the reference as it was asked about; images that are `known` are not fetched again.
+pub(super) async fn resolve(
+    config: &RegistryConfig,
+    reference: &ImageRef,
+    text: &str,
+    known: &[Target],
+) -> Result<Target, ResolveError> {
     let needed = async {
         let attempt = Attempt::new(config, reference).await?;
+        if let Some(same) = attempt.unchanged(reference, known).await? {
+            return Ok((attempt, Err(same)));
+        }
         let found = attempt.image(reference).await?;
-        Ok((attempt, found))
+        Ok((attempt, Ok(found)))
     };
     let slow = || {
         ResolveError::new(
@@ -75,7 +83,10 @@ pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text:
         )
     };
     let (attempt, found) = tokio::time::timeout(NEEDED, needed).await.map_err(|_| slow())??;
-    let (digest, platforms, version) = found;
+    let (digest, platforms, version) = match found {
+        Ok(found) => found,
+        Err(same) => return Ok(same.clone()),
+    };
     let version = match (version, platforms.first()) {
         (None, Some(first)) if first.digest != digest => attempt.version_of(&first.digest).await,
         (version, _) => version,
@@ -130,6 +141,36 @@ impl Attempt {
                 Ok((digest, vec![platform], label.or(version)))
             }
         }
+    }
+
+    /// The known image that a tag still points at, by a request without a body. `None`: it has to be fetched.
+    async fn unchanged<'a>(
+        &self,
+        reference: &ImageRef,
+        known: &'a [Target],
+    ) -> Result<Option<&'a Target>, ResolveError> {
+        let Some(tag) = reference
+            .tag()
+            .filter(|_| !known.is_empty() && reference.digest().is_none())
+        else {
+            return Ok(None);
+        };
+        let request = self.client.head(format!("{}/manifests/{tag}", self.repository));
+        let request = request.header(ACCEPT, ACCEPTED.join(", "));
+        let request = match &self.token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        };
+        let response = request.send().await.map_err(|e| unavailable(&e))?;
+        match response.status().as_u16() {
+            200..=299 => {}
+            // Some registries do not know HEAD.
+            404 | 405 => return Ok(None),
+            _ => return Err(refusal(response).await),
+        }
+        let digest = response.headers().get("docker-content-digest");
+        let digest: Option<Digest> = digest.and_then(|d| d.to_str().ok()).and_then(|d| d.parse().ok());
+        Ok(known.iter().find(|image| Some(&image.digest) == digest.as_ref()))
     }
 
     /// Gets a manifest and its digest, which must be the one that the registry names, if it names one.
@@ -202,4 +243,4 @@ fn digest_of(bytes: &[u8]) -> Result<Digest, ResolveError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

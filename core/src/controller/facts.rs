@@ -75,6 +75,13 @@ impl Pool {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
     }
 
+    /// The request for a poll of its tag. One that the status has no room to repeat is none.
+    pub fn poll_request(&self) -> Option<&str> {
+        let annotations = self.object.as_ref()?.metadata.annotations.as_ref()?;
+        let request = annotations.get(keys::ANNOTATION_POLL_REQUESTED_AT)?;
+        (1..=64).contains(&request.len()).then_some(request)
+    }
+
     /// The spec names another reference than the one that the target was resolved from: what is published is no longer
     /// wanted, and what is wanted instead is not known yet.
     pub fn unresolved(&self) -> bool {

@@ -270,6 +270,7 @@ impl View for PoolView {
                     || a.status != b.status
                     || a.metadata.uid != b.metadata.uid
                     || a.metadata.finalizers != b.metadata.finalizers
+                    || a.metadata.annotations != b.metadata.annotations
                     || a.metadata.deletion_timestamp != b.metadata.deletion_timestamp
             }
             (a, b) => a != b,
@@ -467,7 +468,9 @@ impl PoolView {
     pub fn of(object: DeserializeGuard<BootcNodePool>) -> Self {
         let prune = |metadata: &mut ObjectMeta| {
             metadata.managed_fields = None;
-            metadata.annotations = None;
+            if let Some(annotations) = &mut metadata.annotations {
+                annotations.retain(|key, _| key == keys::ANNOTATION_POLL_REQUESTED_AT);
+            }
         };
         match object.0 {
             Ok(mut pool) => {

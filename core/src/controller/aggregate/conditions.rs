@@ -6,13 +6,13 @@ use berth_api::condition::{Verdict, pool as types};
 use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
-use super::{Doing, Facts, Kind, trouble, unserved};
+use super::{Doing, Facts, Kind, trouble};
 use crate::controller::plan::{BlockReason, Gate, GateReason};
 use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
 
-/// Every condition of the pool.
+/// Every condition of the pool but `ImageResolved`.
 pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Vec<(&'static str, Verdict)> {
     vec![
         (types::UPDATED, updated(facts, target, doing)),
@@ -21,7 +21,6 @@ pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>
         (types::PAUSED, paused(facts)),
         (types::WINDOW_OPEN, window(facts)),
         (types::ROLLOUT_HALTED, halted(facts)),
-        (types::IMAGE_RESOLVED, image_resolved(facts, target)),
         (types::NODE_CONFLICT, node_conflict(facts)),
     ]
 }
@@ -222,30 +221,6 @@ fn halted(facts: &Facts<'_>) -> Verdict {
         Some(halt) => Verdict::yes("TooManyFailures", halt.message.clone()),
         None => Verdict::no("AsExpected", ""),
     }
-}
-
-fn image_resolved(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
-    match (target.filter(|t| is_current(facts, t)), &facts.resolution) {
-        (Some(target), _) => Verdict::yes("Resolved", format!("{} is {}", target.image, target.digest)),
-        (None, Some(verdict)) => verdict.clone(),
-        (None, None) if let Some(refused) = &facts.resolved => no_such_platform(facts, refused),
-        (None, None) => Verdict::unknown("Resolving", format!("asking the registry for {}", facts.reference)),
-    }
-}
-
-/// Words about a target that is not adopted, because it lacks an image for some of the members.
-fn no_such_platform(facts: &Facts<'_>, refused: &Target) -> Verdict {
-    let nodes = unserved(facts, refused).map(|node| format!("{} ({})", node.name, node.platform));
-    let there: Vec<_> = refused.platforms.iter().map(ToString::to_string).collect();
-    let message = format!(
-        "{} has images for {}, and so none for {}; add them to the image, exclude these nodes, or label those that run \
-         such a variant with {}",
-        refused.image,
-        there.join(", "),
-        few(nodes),
-        keys::LABEL_VARIANT
-    );
-    Verdict::no("NoSuchPlatform", message)
 }
 
 fn node_conflict(facts: &Facts<'_>) -> Verdict {

@@ -89,6 +89,22 @@ fn holding(committed: bool) -> Holding {
     berth.holding().unwrap().clone()
 }
 
+/// The registry's answer to a reference that was changed.
+fn answered(image: &Target) -> Answers {
+    let found = image::Found {
+        image: image.clone(),
+        age: Duration::ZERO,
+    };
+    let named = image::Answer {
+        found: Some(found),
+        trouble: None,
+    };
+    Answers {
+        named,
+        ..Answers::default()
+    }
+}
+
 struct Case {
     members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>,
     plan: Plan,
@@ -200,8 +216,10 @@ impl Case {
             pool: "p",
             history_limit: 3,
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
-            resolved: self.news.clone(),
-            resolution: None,
+            minimum_age: Duration::ZERO,
+            answers: &self.news.as_ref().map(answered).unwrap_or_default(),
+            available_seen: Duration::ZERO,
+            poll_request: None,
             paused: self.paused,
             gates: None,
             reboot_timeout: Duration::from_secs(900),
@@ -528,12 +546,13 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             pool: "p",
             reference: "quay.io/os:v3",
             history_limit: 3,
-            resolved: Some(Target {
-                image: "quay.io/os:v3".into(),
+            minimum_age: Duration::ZERO,
+            answers: &answered(&Target {
                 digest: digest(digest_of),
                 ..target()
             }),
-            resolution: None,
+            available_seen: Duration::ZERO,
+            poll_request: None,
             paused: false,
             gates: None,
             reboot_timeout: Duration::from_secs(900),
