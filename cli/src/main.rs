@@ -81,6 +81,16 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Include(of) => carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await,
         Command::Release(of) => carry_out(cluster, of.consent, |s, now| admin::release(s, &of.node, now)).await,
         Command::Retry(of) => carry_out(cluster, of.consent, |s, now| admin::retry(s, &of.pool, now)).await,
+        Command::Poll(of) => {
+            let client = client(cluster).await?;
+            admin::poll(&client, &of.pool, of.timeout).await.map(Outcome::Done)
+        }
+        Command::Approve(of) if of.print => {
+            let snapshot = read(&client(cluster).await?, cluster, Scope::Admin).await?;
+            let plan = admin::approve(&snapshot, &of.pool, Timestamp::now())?;
+            admin::print(&plan).map(Outcome::Done).map_err(anyhow::Error::msg)
+        }
+        Command::Approve(of) => carry_out(cluster, of.consent, |s, now| admin::approve(s, &of.pool, now)).await,
     }
 }
 

@@ -256,7 +256,8 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
 /// Conditions that keep a pool from its target. A spec that no controller has read yet counts as one as well.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
     let matters = |c: &&Condition| match c.type_.as_str() {
-        types::IMAGE_RESOLVED => c.status != "True",
+        // An image in force of which there is more to say: a registry that is away, another image that waits.
+        types::IMAGE_RESOLVED => c.status != "True" || c.reason != "Resolved",
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
         _ => c.status == "True",
     };

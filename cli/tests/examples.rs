@@ -42,6 +42,10 @@ enum Show {
     Release(String),
     /// The pool of that name.
     Retry(String),
+    /// The pool of that name.
+    Approve(String),
+    /// The pool of that name, after a poll.
+    Polled(String),
 }
 
 impl Example {
@@ -57,6 +61,15 @@ impl Example {
             Show::Include(node) => planned(admin::include(snapshot, node, now), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),
             Show::Retry(pool) => planned(admin::retry(snapshot, pool, now), now),
+            Show::Approve(pool) => {
+                let plan = admin::approve(snapshot, pool, now);
+                let printed = plan.as_ref().ok().map(|plan| shown(admin::print(plan)));
+                format!("{}---\n{}", planned(plan, now), printed.unwrap_or_default())
+            }
+            Show::Polled(pool) => {
+                let found = snapshot.pools.iter().find(|p| p.metadata.name.as_ref() == Some(pool));
+                shown(admin::found_words(found.unwrap()))
+            }
             Show::PreviewJson => serde_json::to_string_pretty(&previews(snapshot, now)).unwrap() + "\n",
         }
     }
@@ -74,6 +87,9 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     };
     let changes = plan.changes.iter().map(|change| match change {
         Change::Label { node, uid, excluded } => format!("Node {node} {uid}: excluded {excluded}\n"),
+        Change::Approve {
+            pool, uid, from, to, ..
+        } => format!("BootcNodePool {pool} {uid}: {from} becomes {to}\n"),
         Change::Retry { pool, uid, token } => format!("BootcNodePool {pool} {uid}: retryToken {token}\n"),
         Change::Close {
             lease, closed, note, ..
