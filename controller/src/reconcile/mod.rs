@@ -185,7 +185,7 @@ impl Reconciler {
             .as_ref()
             .and_then(|fleet| fleet.view.object.as_ref().ok());
         let ages = &mut self.memory.ages;
-        ages.keep(|name| seen.pools.iter().any(|pool| pool.name == *name));
+        ages.keep(|name| seen.snapshot.pools.contains_key(name.as_str()));
         let mut wishes = vec![];
         for pool in seen.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {

@@ -3,7 +3,7 @@
 //! A question is asked once, however many pools have it. Nothing is decided here: an answer wakes the store's queue, and the
 //! next pass sees it. What is in force stands in the pools' status, and does not depend on anything here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -172,7 +172,8 @@ impl Resolver {
 
     /// Asks what all pools want to know, as far as it is time to, and answers what is known for each.
     pub fn ask(&mut self, wishes: &[Wish<'_>], now: Moment) -> BTreeMap<PoolName, Resolution> {
-        let is_there = |pool: &PoolName| wishes.iter().any(|wish| wish.pool == pool);
+        let pools: BTreeSet<&PoolName> = wishes.iter().map(|wish| wish.pool).collect();
+        let is_there = |pool: &PoolName| pools.contains(pool);
         for since in [&mut self.changes, &mut self.requests, &mut self.confirmations] {
             since.0.retain(|pool, _| is_there(pool));
         }

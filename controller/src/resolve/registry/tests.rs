@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
@@ -17,6 +17,7 @@ pub(in crate::resolve) struct Page {
     header: String,
     body: Vec<u8>,
     endless: bool,
+    hangs: bool,
 }
 
 fn page(body: impl ToString) -> Page {
@@ -25,6 +26,7 @@ fn page(body: impl ToString) -> Page {
         header: String::new(),
         body: body.to_string().into_bytes(),
         endless: false,
+        hangs: false,
     }
 }
 
@@ -82,8 +84,16 @@ async fn answer(mut stream: TcpStream, pages: Pages, requests: Arc<Mutex<Vec<Str
         let own = pages.get(&format!("{method} {path}"));
         own.or(pages.get(path)).cloned().unwrap_or(missing)
     };
+    if page.hangs && method == "HEAD" {
+        // Until the client gives up.
+        let _ = stream.read(&mut [0]).await;
+        return;
+    }
     let head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n{}\r\n", page.status, page.header);
     stream.write_all(head.as_bytes()).await.unwrap();
+    if page.hangs {
+        let _ = stream.read(&mut [0]).await;
+    }
     if method == "HEAD" {
         return;
     }
@@ -328,6 +338,28 @@ async fn a_new_manifest_that_is_not_what_it_should_be_is_refused() {
     };
     assert_eq!(reason(&unnamed).await, ResolveReason::InvalidAnswer);
     assert_eq!(reason(&truncated).await, ResolveReason::RegistryUnavailable);
+}
+
+#[tokio::test]
+async fn a_registry_that_hangs_is_given_up() {
+    let hangs = |page: Page| Page { hangs: true, ..page };
+    let began = std::time::Instant::now();
+    let no_head = Page {
+        status: 405,
+        ..page("")
+    };
+    let (at_once, at_the_body) = tokio::join!(
+        poll(|tag| vec![(HEAD, hangs(tag))]),
+        poll(|tag| vec![(HEAD, no_head), (ANY, hangs(tag))]),
+    );
+    for (answer, requests) in [at_once, at_the_body] {
+        assert_eq!(answer, Err(ResolveReason::RegistryUnavailable), "{requests:?}");
+    }
+    assert!(
+        began.elapsed() < NEEDED + Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test]
