@@ -2,12 +2,14 @@
 //! number; time, identity and chance are arguments. The same functions run in the programs, in the command line's
 //! preview and inside the model checker.
 //!
-//! [`agent`] decides for one node, [`controller`] for the fleet.
+//! [`agent`] decides for one node, [`controller`] for the fleet; [`registries`] reads the files that say how registries are
+//! reached.
 
 pub mod agent;
 #[cfg(feature = "controller")]
 pub mod controller;
 mod moment;
+pub mod registries;
 pub mod text;
 
 pub use moment::{Moment, Now};
