@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
-use crate::pool::DEFAULT_POLL_INTERVAL;
+use crate::pool::{BootcNodePoolSpec, DEFAULT_POLL_INTERVAL};
 use crate::quantity::Quantity;
 
 /// Name of the one BootcFleet that counts.
@@ -81,6 +81,12 @@ impl BootcFleetSpec {
     pub fn poll_interval(&self) -> Duration {
         let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
         duration::parse_or(text, DEFAULT_POLL_INTERVAL)
+    }
+
+    /// Name of the Secret with the credentials for a pool's image: the pool's own, or the one for all pools.
+    pub fn pull_secret<'a>(&'a self, pool: &'a BootcNodePoolSpec) -> Option<&'a str> {
+        let own = pool.image.as_ref().and_then(|image| image.pull_secret.as_deref());
+        own.or_else(|| self.image.as_ref()?.pull_secret.as_deref())
     }
 
     /// Number of nodes that may be unavailable at once, when all pools together have so many members. `None`: the fleet has

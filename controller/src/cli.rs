@@ -86,6 +86,9 @@ pub struct Cli {
     pub registry_plain_http: Vec<String>,
 
     /// PEM file with certificates that registries may be signed by, besides the system's.
+    ///
+    /// It is read anew whenever a registry is asked, so that a change needs no restart. A file that does not exist has
+    /// none; while it makes no sense, what it said before holds.
     #[arg(long, value_name = "FILE")]
     pub registry_ca: Option<PathBuf>,
 

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
-use crate::resolve::Resolver;
+use crate::resolve::{Question, Resolver};
 use crate::store::Store;
 use crate::time;
 
@@ -181,12 +181,19 @@ impl Reconciler {
         self.resolver.keep(&names);
         self.resolver.collect(seen.now, seen.wall);
         let mut resolutions = Resolutions::new();
+        // Without it nobody knows what may be asked, and with which credentials.
+        let Some(fleet) = seen.snapshot.fleet_spec() else {
+            return resolutions;
+        };
         for pool in seen.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
-            let reference = object.spec.image_ref();
-            let resolution = self.resolver.ensure(&pool.name, reference, pool.target(), seen.now);
+            let question = Question {
+                reference: object.spec.image_ref().to_owned(),
+                pull_secret: fleet.pull_secret(&object.spec).map(str::to_owned),
+            };
+            let resolution = self.resolver.ensure(&pool.name, &question, pool.target(), seen.now);
             if let Some(due) = resolution.due {
                 self.again(due);
             }

@@ -37,7 +37,11 @@ struct RegistryError {
 
 /// Sends a request, and reads no more of the answer than so many bytes.
 pub(super) async fn fetch(request: RequestBuilder, most: usize) -> Result<Answer, ResolveError> {
-    let response = request.send().await.map_err(|e| unavailable(&e))?;
+    read(request.send().await.map_err(|e| unavailable(&e))?, most).await
+}
+
+/// Reads no more of an answer than so many bytes.
+pub(super) async fn read(response: Response, most: usize) -> Result<Answer, ResolveError> {
     if !response.status().is_success() {
         return Err(refusal(response).await);
     }

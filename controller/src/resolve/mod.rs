@@ -16,12 +16,15 @@ use tokio::task::JoinHandle;
 
 use crate::store::Store;
 
+mod access;
 mod document;
 mod fetch;
 mod registry;
+mod secret;
 mod token;
 
-pub use registry::RegistryConfig;
+pub use access::{Mounted, RegistryConfig};
+pub use secret::PullSecrets;
 
 /// Longest time that one attempt may take, all requests together.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -35,6 +38,12 @@ const LAST_RETRY: Duration = Duration::from_secs(35);
 pub enum ResolveReason {
     /// The client of the registry cannot be set up.
     ClientSetup,
+    /// The pool's pull secret does not exist.
+    PullSecretNotFound,
+    /// The pool's pull secret cannot be read now.
+    PullSecretUnreadable,
+    /// The pool's pull secret has no credentials that can be used.
+    InvalidPullSecret,
     /// The reference is not one that can be resolved.
     InvalidReference,
     /// The registry's answer makes no sense.
@@ -60,6 +69,9 @@ impl ResolveReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ClientSetup => "ClientSetup",
+            Self::PullSecretNotFound => "PullSecretNotFound",
+            Self::PullSecretUnreadable => "PullSecretUnreadable",
+            Self::InvalidPullSecret => "InvalidPullSecret",
             Self::InvalidReference => "InvalidReference",
             Self::InvalidAnswer => "InvalidAnswer",
             Self::DigestMismatch => "DigestMismatch",
@@ -92,7 +104,16 @@ impl ResolveError {
     }
 }
 
-type Answers = Arc<Mutex<BTreeMap<PoolName, (String, Result<Target, ResolveError>)>>>;
+/// What a pool asks a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Reference as the admin wrote it.
+    pub reference: String,
+    /// Name of the Secret with the credentials.
+    pub pull_secret: Option<String>,
+}
+
+type Answers = Arc<Mutex<BTreeMap<PoolName, (Question, Result<Target, ResolveError>)>>>;
 
 #[derive(Debug)]
 enum State {
@@ -107,7 +128,7 @@ enum State {
 
 #[derive(Debug)]
 struct Job {
-    reference: String,
+    question: Question,
     attempts: u32,
     state: State,
 }
@@ -161,12 +182,13 @@ impl Resolver {
     /// Takes in the answers that have arrived.
     pub fn collect(&mut self, now: Moment, wall: Timestamp) {
         let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(|e| e.into_inner()));
-        for (pool, (reference, answer)) in answers {
+        for (pool, (question, answer)) in answers {
             // An answer to a question that nobody asks any more is dropped.
             let Some(job) = self.jobs.get_mut(&pool) else {
                 continue;
             };
-            if job.reference != reference || !matches!(job.state, State::Running(_)) {
+            let reference = &question.reference;
+            if job.question != question || !matches!(job.state, State::Running(_)) {
                 continue;
             }
             job.attempts += 1;
@@ -188,13 +210,19 @@ impl Resolver {
     }
 
     /// Starts to resolve the reference, unless the target in force is from that very reference.
-    pub fn ensure(&mut self, pool: &PoolName, reference: &str, current: Option<&Target>, now: Moment) -> Resolution {
-        if current.is_some_and(|t| t.image == reference) {
+    pub fn ensure(
+        &mut self,
+        pool: &PoolName,
+        question: &Question,
+        current: Option<&Target>,
+        now: Moment,
+    ) -> Resolution {
+        if current.is_some_and(|t| t.image == question.reference) {
             self.jobs.remove(pool);
             return Resolution::default();
         }
         let attempts = match self.jobs.get(pool) {
-            Some(job) if job.reference == reference => match &job.state {
+            Some(job) if job.question == *question => match &job.state {
                 State::Failed {
                     retry: Some((at, _)), ..
                 } if *at <= now => Some(job.attempts),
@@ -204,7 +232,7 @@ impl Resolver {
         };
         let verdict = self.jobs.get(pool).and_then(failed);
         if let Some(attempts) = attempts {
-            self.start(pool, reference, attempts);
+            self.start(pool, question, attempts);
             // While it is tried again, the last failure stays on display.
             let verdict = verdict.filter(|_| attempts > 0);
             return Resolution {
@@ -231,11 +259,11 @@ impl Resolver {
         }
     }
 
-    fn start(&mut self, pool: &PoolName, reference: &str, attempts: u32) {
+    fn start(&mut self, pool: &PoolName, question: &Question, attempts: u32) {
         let (config, answers) = (self.config.clone(), self.answers.clone());
-        let (store, key, text) = (self.store.clone(), pool.clone(), reference.to_owned());
+        let (store, key, asked) = (self.store.clone(), pool.clone(), question.clone());
         let task = tokio::spawn(async move {
-            let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &text)).await {
+            let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &asked)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(ResolveError::new(
                     ResolveReason::RegistryUnavailable,
@@ -243,11 +271,11 @@ impl Resolver {
                 )),
             };
             let mut answers = answers.lock().unwrap_or_else(|e| e.into_inner());
-            answers.insert(key, (text, answer));
+            answers.insert(key, (asked, answer));
             store.wake();
         });
         let job = Job {
-            reference: reference.to_owned(),
+            question: question.clone(),
             attempts,
             state: State::Running(task),
         };
@@ -266,17 +294,29 @@ fn failed(job: &Job) -> Option<Verdict> {
     Some(Verdict::no(error.reason.as_str(), format!("{}{next}", error.message)))
 }
 
-async fn resolve(config: &RegistryConfig, reference: &str) -> Result<Target, ResolveError> {
+async fn resolve(config: &RegistryConfig, question: &Question) -> Result<Target, ResolveError> {
+    let reference = &question.reference;
     let parsed: ImageRef = reference.parse().map_err(|e: berth_api::image_ref::ImageRefError| {
         ResolveError::new(ResolveReason::InvalidReference, e.to_string())
     })?;
-    registry::resolve(config, &parsed, reference).await
+    let secret = match (&question.pull_secret, &config.secrets) {
+        (Some(name), Some(secrets)) => Some(secrets.read(name).await?),
+        _ => None,
+    };
+    registry::resolve(config, &parsed, reference, secret.as_ref()).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::time;
+
+    fn asks(reference: &str) -> Question {
+        Question {
+            reference: reference.into(),
+            pull_secret: None,
+        }
+    }
 
     fn resolver() -> Resolver {
         Resolver::new(RegistryConfig::default(), Store::default())
@@ -287,11 +327,11 @@ mod tests {
         let mut resolver = resolver();
         let pool = PoolName::from("a");
         let now = time::now();
-        assert!(resolver.ensure(&pool, "nonsense", None, now).first);
+        assert!(resolver.ensure(&pool, &asks("nonsense"), None, now).first);
         tokio::time::sleep(Duration::from_millis(20)).await;
         resolver.collect(now, Timestamp::UNIX_EPOCH);
         let later = now + Duration::from_secs(3600);
-        let resolution = resolver.ensure(&pool, "nonsense", None, later);
+        let resolution = resolver.ensure(&pool, &asks("nonsense"), None, later);
         assert_eq!(resolution.verdict.unwrap().reason, "InvalidReference");
         assert!(resolution.due.is_none() && !resolution.first);
     }
@@ -301,29 +341,38 @@ mod tests {
         let mut resolver = Resolver::new(
             RegistryConfig {
                 plain_http: vec!["127.0.0.1:1".into()],
-                ca: None,
+                ..RegistryConfig::default()
             },
             Store::default(),
         );
         berth_shell::install_crypto();
         let (pool, reference) = (PoolName::from("a"), "127.0.0.1:1/os:1");
         let now = time::now();
-        resolver.ensure(&pool, reference, None, now);
+        resolver.ensure(&pool, &asks(reference), None, now);
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(20)).await;
             resolver.collect(now, Timestamp::UNIX_EPOCH);
-            if !resolver.ensure(&pool, reference, None, now).first {
+            if !resolver.ensure(&pool, &asks(reference), None, now).first {
                 break;
             }
         }
-        let resolution = resolver.ensure(&pool, reference, None, now);
+        let resolution = resolver.ensure(&pool, &asks(reference), None, now);
         let verdict = resolution.verdict.unwrap();
         assert_eq!(verdict.reason, "RegistryUnavailable");
         assert!(verdict.message.contains("attempt 1, next try at 1970-"), "{verdict:?}");
         let due = resolution.due.unwrap();
-        let again = resolver.ensure(&pool, reference, None, due);
+        let again = resolver.ensure(&pool, &asks(reference), None, due);
         assert!(!again.first && again.verdict.is_some(), "the failure stays on display");
-        let other = resolver.ensure(&pool, "127.0.0.1:1/os:2", None, due);
+        let secret = Some("s".to_owned());
+        let other = Question {
+            pull_secret: secret,
+            ..asks(reference)
+        };
+        assert!(
+            resolver.ensure(&pool, &other, None, now).first,
+            "another secret starts anew"
+        );
+        let other = resolver.ensure(&pool, &asks("127.0.0.1:1/os:2"), None, due);
         assert!(other.first, "another reference starts anew");
     }
 
@@ -331,16 +380,16 @@ mod tests {
     async fn a_registry_that_comes_back_is_not_missed_for_long() {
         let mut resolver = resolver();
         let (pool, now) = (PoolName::from("a"), time::now());
-        resolver.ensure(&pool, "quay.io/os:1", None, now);
+        resolver.ensure(&pool, &asks("quay.io/os:1"), None, now);
         resolver.jobs.get_mut(&pool).unwrap().attempts = 1000;
         let failed = Err(ResolveError::new(ResolveReason::RegistryUnavailable, "away"));
         resolver
             .answers
             .lock()
             .unwrap()
-            .insert(pool.clone(), ("quay.io/os:1".into(), failed));
+            .insert(pool.clone(), (asks("quay.io/os:1"), failed));
         resolver.collect(now, Timestamp::UNIX_EPOCH);
-        let due = resolver.ensure(&pool, "quay.io/os:1", None, now).due.unwrap();
+        let due = resolver.ensure(&pool, &asks("quay.io/os:1"), None, now).due.unwrap();
         assert!(due.since(now) <= LAST_RETRY * 2, "the jitter included");
     }
 
@@ -354,7 +403,7 @@ mod tests {
             platforms: vec![],
             publish_time: None,
         };
-        let resolution = resolver.ensure(&"a".into(), "quay.io/os:1", Some(&target), time::now());
+        let resolution = resolver.ensure(&"a".into(), &asks("quay.io/os:1"), Some(&target), time::now());
         assert!(!resolution.first && resolver.jobs.is_empty());
     }
 }

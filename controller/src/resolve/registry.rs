@@ -1,24 +1,28 @@
 //! Questions to a registry about an image: its manifest, and for people the version in its configuration.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
+use berth_api::condition::one_line;
 use berth_api::pool::{PlatformDigest, Target};
 use berth_api::{Digest, ImageRef};
+use berth_core::registries::credentials::Credentials;
 use oci_client::Reference;
 use oci_client::manifest::{
     IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE,
     OciDescriptor,
 };
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue};
-use reqwest::{Certificate, Client, RequestBuilder};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use ring::digest::{SHA256, digest};
 
+use super::access::{Redirects, RegistryConfig};
 use super::document::{self, Document};
-use super::fetch::{Answer, MAX_DOCUMENT, fetch, mismatch, too_large, words};
-use super::{ResolveError, ResolveReason, token};
+use super::fetch::{Answer, MAX_DOCUMENT, mismatch, read, too_large, unavailable};
+use super::secret::PullSecret;
+use super::token::Challenge;
+use super::{ResolveError, ResolveReason};
 
-/// Longest wait for a connection, and for the next bytes of an answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time that all requests may take which an image cannot be resolved without.
 const NEEDED: Duration = Duration::from_secs(20);
 /// Longest time for the version, which is for people only.
@@ -30,41 +34,29 @@ const ACCEPTED: [&str; 4] = [
     IMAGE_MANIFEST_MEDIA_TYPE,
 ];
 
-/// Settings for talking to registries.
-#[derive(Debug, Clone, Default)]
-pub struct RegistryConfig {
-    /// Registries (`host:port`) without TLS.
-    pub plain_http: Vec<String>,
-    /// A PEM bundle that is trusted besides the system's.
-    pub ca: Option<Vec<u8>>,
-}
-
-impl RegistryConfig {
-    fn client(&self) -> Result<Client, ResolveError> {
-        let setup = |e: reqwest::Error| ResolveError::new(ResolveReason::ClientSetup, words(&e));
-        let mut client = Client::builder()
-            .connect_timeout(REQUEST_TIMEOUT)
-            .read_timeout(REQUEST_TIMEOUT)
-            .user_agent(concat!("berth-controller/", env!("CARGO_PKG_VERSION")));
-        if let Some(ca) = &self.ca {
-            client = client.tls_certs_merge(Certificate::from_pem_bundle(ca).map_err(setup)?);
-        }
-        client.build().map_err(setup)
-    }
-}
-
-/// One attempt: a client, where the image is, and the credentials.
-struct Attempt {
+/// One attempt: a client, where the image is, and who asks.
+struct Attempt<'a> {
+    config: &'a RegistryConfig,
     client: Client,
-    /// Such as `https://quay.io/v2/example/os`.
-    repository: String,
-    token: Option<HeaderValue>,
+    /// Such as `https://quay.io`.
+    base: Url,
+    /// Such as `example/os`.
+    name: String,
+    secret: Option<&'a PullSecret>,
+    credentials: Option<Credentials>,
+    /// What the registry was told last about who asks.
+    authorization: Mutex<Option<HeaderValue>>,
 }
 
-/// Resolves a reference. `text` is the reference as the admin wrote it.
-pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text: &str) -> Result<Target, ResolveError> {
+/// Resolves a reference with the credentials of a Secret. `text` is the reference as the admin wrote it.
+pub(super) async fn resolve(
+    config: &RegistryConfig,
+    reference: &ImageRef,
+    text: &str,
+    secret: Option<&PullSecret>,
+) -> Result<Target, ResolveError> {
     let needed = async {
-        let attempt = Attempt::new(config, reference).await?;
+        let attempt = Attempt::new(config, reference, secret)?;
         let found = attempt.image(reference).await?;
         Ok((attempt, found))
     };
@@ -89,29 +81,89 @@ pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text:
     })
 }
 
-impl Attempt {
-    async fn new(config: &RegistryConfig, reference: &ImageRef) -> Result<Self, ResolveError> {
-        let image = Reference::try_from(reference.to_string())
-            .map_err(|e| ResolveError::new(ResolveReason::InvalidReference, e.to_string()))?;
+impl<'a> Attempt<'a> {
+    fn new(
+        config: &'a RegistryConfig,
+        reference: &ImageRef,
+        secret: Option<&'a PullSecret>,
+    ) -> Result<Self, ResolveError> {
+        let invalid = |words: String| ResolveError::new(ResolveReason::InvalidReference, words);
+        // It knows where Docker Hub is, and where its official images are.
+        let image = Reference::try_from(reference.to_string()).map_err(|e| invalid(e.to_string()))?;
         let (host, name) = (image.resolve_registry(), image.repository());
         let scheme = match config.plain_http.iter().any(|plain| plain == host) {
             true => "http",
             false => "https",
         };
-        let client = config.client()?;
+        let credentials = secret.map(|secret| secret.credentials(image.registry(), name));
         Ok(Self {
-            token: token::token(&client, &format!("{scheme}://{host}/v2/"), name).await?,
-            repository: format!("{scheme}://{host}/v2/{name}"),
-            client,
+            client: config.client(Redirects::Follow)?,
+            base: Url::parse(&format!("{scheme}://{host}")).map_err(|e| invalid(e.to_string()))?,
+            name: name.to_owned(),
+            credentials: credentials.transpose()?.flatten(),
+            config,
+            secret,
+            authorization: Mutex::default(),
         })
     }
 
-    fn get(&self, path: &str) -> RequestBuilder {
-        let request = self.client.get(format!("{}/{path}", self.repository));
-        match &self.token {
-            Some(token) => request.header(AUTHORIZATION, token),
-            None => request,
+    /// The image's repository, for people.
+    fn repository(&self) -> String {
+        format!("{}v2/{}", self.base, self.name)
+    }
+
+    /// Asks the registry, and says who asks if it wants to know: once for each request, since a token may have lapsed.
+    async fn send(&self, method: Method, path: &str) -> Result<Response, ResolveError> {
+        let last = || self.authorization.lock().unwrap_or_else(|e| e.into_inner());
+        let request = |authorization: Option<HeaderValue>| {
+            let url = format!("{}/{path}", self.repository());
+            let request = self
+                .client
+                .request(method.clone(), url)
+                .header(ACCEPT, ACCEPTED.join(", "));
+            let request = authorization
+                .iter()
+                .fold(request, |r, value| r.header(AUTHORIZATION, value));
+            async { request.send().await.map_err(|e| unavailable(&e)) }
+        };
+        let told = last().clone();
+        let response = request(told.clone()).await?;
+        // Somewhere behind a redirect nobody is told.
+        let asks = response.status() == StatusCode::UNAUTHORIZED && response.url().origin() == self.base.origin();
+        let Some(challenge) = Challenge::of(&response).filter(|_| asks) else {
+            return Ok(response);
+        };
+        let client = || self.config.client(Redirects::Refuse);
+        let secure = self.base.scheme() == "https";
+        let answer = challenge.answer(client, secure, &self.name, self.credentials.as_ref());
+        let answer = answer.await.map_err(|error| self.explained(error))?;
+        if answer.is_none() || answer == told {
+            return Ok(response);
         }
+        last().clone_from(&answer);
+        request(answer).await
+    }
+
+    /// Gets a document of the repository.
+    async fn get(&self, path: &str) -> Result<Answer, ResolveError> {
+        let response = self.send(Method::GET, path).await?;
+        read(response, MAX_DOCUMENT)
+            .await
+            .map_err(|error| self.explained(error))
+    }
+
+    /// Adds to a refusal which credentials were used.
+    fn explained(&self, error: ResolveError) -> ResolveError {
+        if error.reason != ResolveReason::Unauthorized {
+            return error;
+        }
+        let image = format!("{}/{}", self.base.authority(), self.name);
+        let used = match (self.secret, &self.credentials) {
+            (None, _) => "asked without credentials; name a Secret with some in image.pullSecret".to_owned(),
+            (Some(secret), None) => format!("Secret {} has no entry for {image}", secret.name),
+            (Some(secret), Some(_)) => format!("asked with the credentials for {image} of Secret {}", secret.name),
+        };
+        ResolveError::new(error.reason, one_line(&format!("{}; {used}", error.message)))
     }
 
     /// Gets what the reference names: its digest, its platforms, and the version if that is at hand.
@@ -134,9 +186,7 @@ impl Attempt {
 
     /// Gets a manifest and its digest, which must be the one that the registry names, if it names one.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
-        let accepted = ACCEPTED.join(", ");
-        let request = self.get(&format!("manifests/{name}")).header(ACCEPT, accepted);
-        let Answer { bytes, digest: named } = fetch(request, MAX_DOCUMENT).await?;
+        let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
         let digest = digest_of(&bytes)?;
         match named {
             Some(named) if document::digest(&named)? != digest => Err(mismatch()),
@@ -154,7 +204,7 @@ impl Attempt {
         if usize::try_from(descriptor.size).map_or(true, |size| size > MAX_DOCUMENT) {
             return Err(too_large(MAX_DOCUMENT));
         }
-        let answer = fetch(self.get(&format!("blobs/{expected}")), MAX_DOCUMENT).await?;
+        let answer = self.get(&format!("blobs/{expected}")).await?;
         if digest_of(&answer.bytes)? != expected {
             return Err(mismatch());
         }
@@ -177,12 +227,12 @@ impl Attempt {
         match tokio::time::timeout(VERSION, label).await {
             Ok(Ok(version)) => version,
             Ok(Err(error)) => {
-                tracing::warn!(image = self.repository, %error, "the image's version is not known");
+                tracing::warn!(image = self.repository(), %error, "the image's version is not known");
                 None
             }
             Err(_) => {
                 tracing::warn!(
-                    image = self.repository,
+                    image = self.repository(),
                     "the image's version is not known: no answer in time"
                 );
                 None
