@@ -115,7 +115,7 @@ impl<'a> Outlook<'a> {
         let facts = roster
             .world
             .facts(&seen.unwrap_or_else(|| Pool::orphaned(name.as_str().into())));
-        let target = target(pool);
+        let target = target(pool).filter(|_| !facts.unresolved);
         let plan = plan(&facts, now);
         let forecast = match target {
             Some(_) => forecast(&facts, now),

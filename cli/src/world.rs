@@ -45,7 +45,9 @@ impl World {
     pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Self {
         let seen = seen(snapshot);
         let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
-        let pools = Pool::readable(&seen.pools);
+        let fleet = seen.fleet_spec().unwrap_or_default();
+        let pools = Pool::readable(&seen.pools).into_iter();
+        let pools: Vec<Pool> = pools.map(|pool| pool.guarded(&fleet)).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
         // No clock but the agent's and this one's tells of that.
         let is_heard = |status| silence(status, now).is_none();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::PoolName;
+use berth_api::condition::Verdict;
 use berth_api::membership::Membership;
 use berth_core::Moment;
 use berth_core::controller::publish;
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
-use crate::resolve::{Question, Resolver};
+use crate::resolve::{Question, Resolution, Resolver};
 use crate::store::Store;
 use crate::time;
 
@@ -181,12 +182,19 @@ impl Reconciler {
         self.resolver.keep(&names);
         self.resolver.collect(seen.now, seen.wall);
         let mut resolutions = Resolutions::new();
-        // Without it nobody knows what may be asked, and with which credentials.
-        let Some(fleet) = seen.snapshot.fleet_spec() else {
-            return resolutions;
-        };
-        for pool in seen.pools.iter().filter(|p| !p.deleting) {
+        let fleet = seen.snapshot.fleet_spec();
+        for pool in seen.pools.iter().filter(|p| !p.deleting && p.refused.is_none()) {
             let Some(object) = &pool.object else {
+                continue;
+            };
+            // Without it nobody knows what may be asked, and with which credentials.
+            let Some(fleet) = &fleet else {
+                let words = "the BootcFleet cannot be read; no image is resolved until it can";
+                let resolution = Resolution {
+                    verdict: Some(Verdict::unknown("FleetUnreadable", words)),
+                    ..Resolution::default()
+                };
+                resolutions.insert(pool.name.clone(), resolution);
                 continue;
             };
             let question = Question {

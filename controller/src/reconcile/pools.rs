@@ -149,6 +149,7 @@ fn status(
         pool: pool.name.as_str(),
         reference: object.spec.image_ref(),
         history_limit: object.spec.history_limit(),
+        refused: pool.refused.as_deref(),
         resolved: resolution.resolved,
         resolution: resolution.verdict,
         paused: object.spec.paused(),

@@ -10,6 +10,7 @@ pub mod belonging;
 pub mod facts;
 pub mod fleet;
 pub mod gates;
+mod guard;
 pub mod history;
 pub mod memory;
 pub mod overdue;

@@ -375,6 +375,7 @@ mod tests {
             object: Some(object),
             deleting: false,
             bad_selector: None,
+            refused: None,
         }
     }
 

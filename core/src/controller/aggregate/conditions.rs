@@ -37,14 +37,17 @@ fn count(doing: &Doings<'_>, wanted: Doing) -> usize {
     doing.values().filter(|d| **d == wanted).count()
 }
 
-/// Says whether the target in force is what the spec asks for.
+/// Says whether the target in force is what the spec asks for, and may.
 fn is_current(facts: &Facts<'_>, target: &Target) -> bool {
-    target.image == facts.reference
+    facts.refused.is_none() && target.image == facts.reference
 }
 
 fn updated(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Verdict {
     let Some(target) = target.filter(|t| is_current(facts, t)) else {
-        return Verdict::no("ImageNotResolved", "the image of the spec is not resolved yet");
+        return Verdict::no(
+            "ImageNotResolved",
+            "the image of the spec is not resolved; see ImageResolved",
+        );
     };
     let done = count(doing, Doing::Updated);
     if facts.members.is_empty() {
@@ -98,10 +101,13 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
         return Verdict::no(gate.reason.as_str(), gate.message.clone());
     }
     if !is_current(facts, target) {
-        let message = format!(
-            "nobody goes on to {} before {} is resolved",
-            target.image, facts.reference
-        );
+        let message = match facts.refused {
+            Some(_) => format!("nobody goes on to {}; see ImageResolved", target.image),
+            None => format!(
+                "nobody goes on to {} before {} is resolved",
+                target.image, facts.reference
+            ),
+        };
         return Verdict::no("ImageNotResolved", message);
     }
     if let Some(order) = waits(facts, BlockReason::Order).next().and(facts.plan.order.as_ref()) {
@@ -225,6 +231,9 @@ fn halted(facts: &Facts<'_>) -> Verdict {
 }
 
 fn image_resolved(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
+    if let Some(words) = facts.refused {
+        return Verdict::no("RegistryNotAllowed", words.to_owned());
+    }
     match (target.filter(|t| is_current(facts, t)), &facts.resolution) {
         (Some(target), _) => Verdict::yes("Resolved", format!("{} is {}", target.image, target.digest)),
         (None, Some(verdict)) => verdict.clone(),

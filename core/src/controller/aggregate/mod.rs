@@ -49,6 +49,8 @@ pub struct Facts<'a> {
     pub reference: &'a str,
     /// Number of images that the history keeps.
     pub history_limit: usize,
+    /// Words on why the reference may not be used; none when it may.
+    pub refused: Option<&'a str>,
     /// Target that was just resolved and is not in the status yet.
     pub resolved: Option<Target>,
     /// Value of `ImageResolved`, when resolving has not simply succeeded.

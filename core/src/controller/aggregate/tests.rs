@@ -93,6 +93,7 @@ struct Case {
     members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>,
     plan: Plan,
     paused: bool,
+    refused: Option<&'static str>,
     resolved: bool,
     /// Resolved just now.
     news: Option<Target>,
@@ -112,6 +113,7 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
         members,
         plan: Plan::default(),
         paused: false,
+        refused: None,
         resolved: true,
         news: None,
         overdue: false,
@@ -202,6 +204,7 @@ impl Case {
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
             resolved: self.news.clone(),
             resolution: None,
+            refused: self.refused,
             paused: self.paused,
             gates: None,
             reboot_timeout: Duration::from_secs(900),
@@ -337,6 +340,19 @@ fn who_waits_is_told_for_what() {
     assert!(case.says("Progressing").starts_with("False ImageNotResolved"));
     assert!(case.says("ImageResolved").starts_with("Unknown Resolving"));
     assert!(case.says("Updated").starts_with("False ImageNotResolved"));
+}
+
+#[test]
+fn a_registry_that_is_not_allowed_is_said_so_and_the_target_stays() {
+    let mut case = case(vec![up("n1", booted(1)), up("n2", booted(2))]);
+    case.refused = Some("not allowed");
+    assert_eq!(case.says("ImageResolved"), "False RegistryNotAllowed not allowed");
+    assert!(case.says("Updated").starts_with("False ImageNotResolved"));
+    assert_eq!(
+        case.says("Progressing"),
+        "False ImageNotResolved nobody goes on to quay.io/os:v2; see ImageResolved"
+    );
+    assert_eq!(case.status().target, Some(target()));
 }
 
 #[test]
@@ -534,6 +550,7 @@ fn the_time_of_publishing_is_that_of_the_digest() {
                 ..target()
             }),
             resolution: None,
+            refused: None,
             paused: false,
             gates: None,
             reboot_timeout: Duration::from_secs(900),

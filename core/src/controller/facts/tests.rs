@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::Digest;
+use berth_api::fleet::BootcFleetSpec;
 use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
 
 use super::*;
@@ -46,6 +47,7 @@ fn pool(reference: &str, resolved: Option<&str>) -> Pool {
         object: Some(object),
         deleting: false,
         bad_selector: None,
+        refused: None,
     }
 }
 
@@ -161,6 +163,28 @@ fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
     let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
     let terms = &terms[&"a".into()];
     assert!(terms.unresolved && terms.target.is_some());
+}
+
+#[test]
+fn a_registry_that_is_not_allowed_withdraws_the_target_and_leaves_it_published() {
+    let fleet = |list: &[&str]| BootcFleetSpec {
+        allowed_registries: list.iter().map(ToString::to_string).collect(),
+        ..BootcFleetSpec::default()
+    };
+    let pool = || pool("r.io/a/os:1", Some("r.io/a/os:1"));
+    for list in [&[][..], &["r.io"], &["q.io", "r.io/a"]] {
+        let guarded = pool().guarded(&fleet(list));
+        assert!(guarded.refused.is_none() && !guarded.unresolved(), "{list:?}");
+    }
+    let refused = pool().guarded(&fleet(&["q.io", "r.io/b"]));
+    let words = refused.refused.clone().unwrap();
+    assert!(
+        words.contains("r.io/a/os:1") && words.contains("q.io, r.io/b"),
+        "{words}"
+    );
+    assert!(refused.unresolved() && refused.target().is_some());
+    assert!(refused.guarded(&fleet(&[])).refused.is_none(), "the list has changed");
+    assert!(Pool::orphaned("a".into()).guarded(&fleet(&["q.io"])).refused.is_none());
 }
 
 #[test]
