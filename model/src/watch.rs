@@ -284,6 +284,7 @@ fn status(pool: &Pool, token: Option<String>) -> BootcNodePoolStatus {
             image: reference(pool.target),
             digest: rich::digest(pool.target),
             version: None,
+            metadata: None,
             platforms: vec![PlatformDigest {
                 architecture: ARCHITECTURE.to_owned(),
                 variant: None,

@@ -22,8 +22,8 @@ pub use rollout::{
     Wave, Window,
 };
 pub use status::{
-    Available, BerthCounts, BootcNodePoolStatus, DeployedImage, DigestFailures, NodeCounts, PhaseDurations,
-    PlatformDigest, Target, WaveState, WaveStatus,
+    Available, BerthCounts, BootcNodePoolStatus, DeployedImage, DigestFailures, ImageMetadata, NodeCounts,
+    PhaseDurations, PlatformDigest, Target, WaveState, WaveStatus,
 };
 
 /// A set of nodes, the OS image they should run, and the rules by which they get there.

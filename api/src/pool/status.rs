@@ -72,12 +72,33 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
+    /// What its builder says of it, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<ImageMetadata>,
     /// The manifest of each platform. Hosts report these digests, never the digest of the index.
     #[schemars(length(max = 32))]
     pub platforms: Vec<PlatformDigest>,
     /// Time when this digest was first published to the members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish_time: Option<Time>,
+}
+
+/// What an image's builder says of it. Of an index: of its first image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageMetadata {
+    /// Time when it was built: the label `org.opencontainers.image.created`, else the configuration's `created`. Absent for
+    /// an image that was built to be reproducible, without a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    /// Revision of the sources: the label `org.opencontainers.image.revision`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub revision: Option<String>,
+    /// Address of the sources: the label `org.opencontainers.image.source`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub source: Option<String>,
 }
 
 impl Target {

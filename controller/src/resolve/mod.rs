@@ -54,6 +54,8 @@ pub enum ResolveReason {
     ImageNotFound,
     /// The image is not for Linux.
     NoSuchPlatform,
+    /// The image is none that a host can boot.
+    NotBootable,
     /// The registry wants credentials, or other ones.
     Unauthorized,
     /// The registry wants fewer requests.
@@ -77,6 +79,7 @@ impl ResolveReason {
             Self::DigestMismatch => "DigestMismatch",
             Self::ImageNotFound => "ImageNotFound",
             Self::NoSuchPlatform => "NoSuchPlatform",
+            Self::NotBootable => "NotBootable",
             Self::Unauthorized => "Unauthorized",
             Self::RateLimited => "RateLimited",
             Self::RegistryRefused => "RegistryRefused",
@@ -400,6 +403,7 @@ mod tests {
             image: "quay.io/os:1".into(),
             digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
             version: None,
+            metadata: None,
             platforms: vec![],
             publish_time: None,
         };

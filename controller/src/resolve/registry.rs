@@ -1,4 +1,4 @@
-//! Questions to a registry about an image: its manifest, and for people the version in its configuration.
+//! Questions to a registry about an image: its manifest, and what its configuration says.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use reqwest::{Client, Method, Response, StatusCode, Url};
 use ring::digest::{SHA256, digest};
 
 use super::access::{Redirects, RegistryConfig};
-use super::document::{self, Document};
+use super::document::{self, Config, Document};
 use super::fetch::{Answer, MAX_DOCUMENT, mismatch, read, too_large, unavailable};
 use super::secret::PullSecret;
 use super::token::Challenge;
@@ -25,8 +25,8 @@ use super::{ResolveError, ResolveReason};
 
 /// Longest time that all requests may take which an image cannot be resolved without.
 const NEEDED: Duration = Duration::from_secs(20);
-/// Longest time for the version, which is for people only.
-const VERSION: Duration = Duration::from_secs(5);
+/// Longest time for what an image of an index says of itself.
+const DESCRIPTION: Duration = Duration::from_secs(5);
 const ACCEPTED: [&str; 4] = [
     OCI_IMAGE_INDEX_MEDIA_TYPE,
     OCI_IMAGE_MEDIA_TYPE,
@@ -67,18 +67,38 @@ pub(super) async fn resolve(
         )
     };
     let (attempt, found) = tokio::time::timeout(NEEDED, needed).await.map_err(|_| slow())??;
-    let (digest, platforms, version) = found;
-    let version = match (version, platforms.first()) {
-        (None, Some(first)) if first.digest != digest => attempt.version_of(&first.digest).await,
-        (version, _) => version,
+    let (digest, found) = found;
+    let (platforms, version, metadata) = match found {
+        Found::Image(config) => (vec![config.platform], config.version, config.metadata),
+        Found::Index { platforms, version } => {
+            // All of them come from one build: what is said of the first is taken for the others.
+            let first = match platforms.first() {
+                Some(first) => attempt.described(&first.digest).await?,
+                None => None,
+            };
+            let (label, metadata) = first
+                .map(|config| (config.version, config.metadata))
+                .unwrap_or_default();
+            (platforms, version.or(label), metadata)
+        }
     };
     Ok(Target {
         image: text.to_owned(),
         digest,
         version,
+        metadata,
         platforms,
         publish_time: None,
     })
+}
+
+/// What a reference names.
+enum Found {
+    Index {
+        platforms: Vec<PlatformDigest>,
+        version: Option<String>,
+    },
+    Image(Config),
 }
 
 impl<'a> Attempt<'a> {
@@ -166,22 +186,23 @@ impl<'a> Attempt<'a> {
         ResolveError::new(error.reason, one_line(&format!("{}; {used}", error.message)))
     }
 
-    /// Gets what the reference names: its digest, its platforms, and the version if that is at hand.
-    async fn image(&self, reference: &ImageRef) -> Result<(Digest, Vec<PlatformDigest>, Option<String>), ResolveError> {
+    /// Gets what the reference names, and its digest.
+    async fn image(&self, reference: &ImageRef) -> Result<(Digest, Found), ResolveError> {
         let pinned = reference.digest().map(ToString::to_string);
         let name = pinned.as_deref().or(reference.tag()).unwrap_or_default();
         let (bytes, digest) = self.manifest(name).await?;
         if reference.digest().is_some_and(|pinned| *pinned != digest) {
             return Err(mismatch());
         }
-        match document::manifest(&bytes)? {
-            Document::Index { platforms, version } => Ok((digest, platforms, version)),
+        let found = match document::manifest(&bytes)? {
+            Document::Index { platforms, version } => Found::Index { platforms, version },
             Document::Image { config, version } => {
                 // Only the configuration says for which platform it is.
-                let (platform, label) = self.config(&config, &digest).await?;
-                Ok((digest, vec![platform], label.or(version)))
+                let config = self.config(&config, version, &digest).await?;
+                Found::Image(config)
             }
-        }
+        };
+        Ok((digest, found))
     }
 
     /// Gets a manifest and its digest, which must be the one that the registry names, if it names one.
@@ -194,12 +215,14 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Platform and version of the image with that digest, from its configuration, whose own digest is checked.
+    /// What the configuration of the image with that digest says; its own digest is checked. `version`: the one that the
+    /// manifest names.
     async fn config(
         &self,
         descriptor: &OciDescriptor,
+        version: Option<String>,
         image: &Digest,
-    ) -> Result<(PlatformDigest, Option<String>), ResolveError> {
+    ) -> Result<Config, ResolveError> {
         let expected = document::digest(&descriptor.digest)?;
         if usize::try_from(descriptor.size).map_or(true, |size| size > MAX_DOCUMENT) {
             return Err(too_large(MAX_DOCUMENT));
@@ -208,35 +231,32 @@ impl<'a> Attempt<'a> {
         if digest_of(&answer.bytes)? != expected {
             return Err(mismatch());
         }
-        document::config(&answer.bytes, image)
+        let config = document::config(&answer.bytes, image)?;
+        Ok(Config {
+            version: config.version.or(version),
+            ..config
+        })
     }
 
-    /// Version of an index: that of one of its images. It is for people only: whatever goes wrong, the image is resolved
-    /// without it.
-    async fn version_of(&self, digest: &Digest) -> Option<String> {
-        let label = async {
+    /// What one image of an index says of itself. An index is resolved without it, whatever goes wrong, unless it is known
+    /// that no host can boot it.
+    async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
+        let asked = async {
             let (bytes, _) = self.manifest(&digest.to_string()).await?;
             match document::manifest(&bytes)? {
-                Document::Image { config, version } => match self.config(&config, digest).await {
-                    Ok((_, label)) => Ok(label.or(version)),
-                    Err(error) => version.ok_or(error).map(Some),
-                },
-                Document::Index { version, .. } => Ok(version),
+                Document::Image { config, version } => self.config(&config, version, digest).await.map(Some),
+                Document::Index { .. } => Ok(None),
             }
         };
-        match tokio::time::timeout(VERSION, label).await {
-            Ok(Ok(version)) => version,
-            Ok(Err(error)) => {
-                tracing::warn!(image = self.repository(), %error, "the image's version is not known");
-                None
-            }
-            Err(_) => {
-                tracing::warn!(
-                    image = self.repository(),
-                    "the image's version is not known: no answer in time"
-                );
-                None
-            }
+        let unknown = |error: &dyn std::fmt::Display| {
+            tracing::warn!(image = self.repository(), %error, "what the image says of itself is not known");
+            Ok(None)
+        };
+        match tokio::time::timeout(DESCRIPTION, asked).await {
+            Ok(Err(error)) if error.reason == ResolveReason::NotBootable => Err(error),
+            Ok(Err(error)) => unknown(&error),
+            Ok(Ok(config)) => Ok(config),
+            Err(_) => unknown(&"no answer in time"),
         }
     }
 }

@@ -223,6 +223,7 @@ mod tests {
             image: "r/os:1".into(),
             digest: digest.clone(),
             version: None,
+            metadata: None,
             platforms: vec![PlatformDigest {
                 architecture: "amd64".into(),
                 variant: None,

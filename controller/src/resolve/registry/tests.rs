@@ -105,7 +105,15 @@ fn digest_text(body: &str) -> String {
 
 /// An index of one image, whose configuration is this page.
 fn image(config: Page) -> Vec<(String, Page)> {
-    let text = r#"{"architecture":"amd64","os":"linux","config":{"Labels":{"org.opencontainers.image.version":"2"}}}"#;
+    labelled(
+        r#"{"containers.bootc":"1","org.opencontainers.image.version":"2"}"#,
+        config,
+    )
+}
+
+/// The same with these labels.
+fn labelled(labels: &str, config: Page) -> Vec<(String, Page)> {
+    let text = &format!(r#"{{"architecture":"amd64","os":"linux","config":{{"Labels":{labels}}}}}"#);
     let config = if config.body.is_empty() && config.status == 200 && !config.endless {
         page(text)
     } else {
@@ -171,6 +179,22 @@ async fn a_configuration_that_cannot_be_had_costs_the_version_alone() {
     }
     assert_eq!(version(page("something else")).await, None);
     assert_eq!(version(endless()).await, None);
+}
+
+#[tokio::test]
+async fn an_image_that_no_host_can_boot_is_refused_within_an_index_and_alone() {
+    let plain = || labelled(r#"{"a":"b"}"#, page(""));
+    let index = registry(|_| plain()).await;
+    let alone = registry(|_| {
+        let mut pages = plain();
+        pages[0].1 = pages[1].1.clone();
+        pages
+    })
+    .await;
+    for registry in [index, alone] {
+        let error = registry.resolve().await.unwrap_err();
+        assert_eq!(error.reason, ResolveReason::NotBootable, "{error}");
+    }
 }
 
 #[tokio::test]

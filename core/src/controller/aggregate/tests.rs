@@ -19,6 +19,7 @@ fn target() -> Target {
         image: "quay.io/os:v2".into(),
         digest: digest(2),
         version: Some("v2".into()),
+        metadata: None,
         platforms: vec![PlatformDigest {
             architecture: "amd64".into(),
             variant: None,

@@ -35,6 +35,7 @@ fn pool(reference: &str, resolved: Option<&str>) -> Pool {
         image: image.to_owned(),
         digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
         version: None,
+        metadata: None,
         platforms: vec![],
         publish_time: None,
     });

@@ -38,6 +38,7 @@ fn target(n: u8) -> Target {
         image: "quay.io/example/os:v1".into(),
         digest: digest(n + 100),
         version: Some("1".into()),
+        metadata: None,
         platforms: vec![PlatformDigest {
             architecture: "amd64".into(),
             variant: None,
