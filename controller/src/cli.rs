@@ -92,6 +92,13 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     pub registry_ca: Option<PathBuf>,
 
+    /// File that names mirrors, and registries that are insecure or blocked, in the format of registries.conf.
+    ///
+    /// Mirrors are asked first, so that an image is found while the registry that it comes from is away. The file is
+    /// read anew whenever a registry is asked, as that of --registry-ca is.
+    #[arg(long, value_name = "FILE")]
+    pub registries_conf: Option<PathBuf>,
+
     /// Time without a change of the leader's Lease after which its holder counts as dead.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive)]
     pub leader_lease_duration: Duration,

@@ -70,6 +70,7 @@ fn registries(cli: &Cli, client: &Client) -> RegistryConfig {
     RegistryConfig {
         plain_http: cli.registry_plain_http.clone(),
         ca: cli.registry_ca.as_deref().map(Mounted::certificates),
+        conf: cli.registries_conf.as_deref().map(Mounted::registries_conf),
         secrets: Some(PullSecrets::new(client.clone(), &cli.namespace)),
     }
 }

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_api::ImageRef;
+use berth_api::condition::one_line;
+use berth_core::registries::conf::{RegistriesConf, Source, SourceError};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client};
 
@@ -25,8 +28,19 @@ pub struct RegistryConfig {
     pub plain_http: Vec<String>,
     /// A PEM bundle that is trusted besides the system's.
     pub ca: Option<Mounted<Vec<Certificate>>>,
+    /// Mirrors, in the format of `registries.conf`.
+    pub conf: Option<Mounted<Arc<RegistriesConf>>>,
     /// Secrets with credentials.
     pub secrets: Option<PullSecrets>,
+}
+
+/// The way that a client deals with certificates that nobody vouches for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Refuse them.
+    Verified,
+    /// Take them: the registry is named as insecure.
+    Insecure,
 }
 
 /// The way that a client deals with redirects.
@@ -39,8 +53,21 @@ pub(super) enum Redirects {
 }
 
 impl RegistryConfig {
+    /// The places to ask about an image, one after the other, as the files say now.
+    pub(super) fn sources(&self, reference: &ImageRef) -> Result<Vec<Source>, ResolveError> {
+        let conf = self.conf.as_ref().map(Mounted::read).transpose()?.flatten();
+        let sources = conf.unwrap_or_default().sources(reference);
+        sources.map_err(|error| {
+            let reason = match error {
+                SourceError::Blocked(_) => ResolveReason::RegistryBlocked,
+                SourceError::NoReference(_) => ResolveReason::ClientSetup,
+            };
+            ResolveError::new(reason, error.to_string())
+        })
+    }
+
     /// A client with what the files say now.
-    pub(super) fn client(&self, redirects: Redirects) -> Result<Client, ResolveError> {
+    pub(super) fn client(&self, redirects: Redirects, trust: Trust) -> Result<Client, ResolveError> {
         let setup = |e: reqwest::Error| ResolveError::new(ResolveReason::ClientSetup, words(&e));
         let mut client = Client::builder()
             .connect_timeout(REQUEST_TIMEOUT)
@@ -49,6 +76,7 @@ impl RegistryConfig {
                 Redirects::Follow => Policy::custom(follow),
                 Redirects::Refuse => Policy::none(),
             })
+            .tls_danger_accept_invalid_certs(trust == Trust::Insecure)
             .user_agent(concat!("berth-controller/", env!("CARGO_PKG_VERSION")));
         if let Some(ca) = &self.ca {
             client = client.tls_certs_merge(ca.read()?.unwrap_or_default());
@@ -103,6 +131,16 @@ impl Mounted<Vec<Certificate>> {
     }
 }
 
+impl Mounted<Arc<RegistriesConf>> {
+    /// A `registries.conf`.
+    pub fn registries_conf(path: &Path) -> Self {
+        Self::new(path, |bytes| {
+            let text = str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+            RegistriesConf::parse(text).map(Arc::new).map_err(|e| e.to_string())
+        })
+    }
+}
+
 impl<T: Clone> Mounted<T> {
     fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Self {
         Self {
@@ -128,7 +166,7 @@ impl<T: Clone> Mounted<T> {
                 *good = Some(now);
                 return Ok(good.clone());
             }
-            Err(error) => format!("{} cannot be used: {error}", self.path.display()),
+            Err(error) => one_line(&format!("{} cannot be used: {error}", self.path.display())),
         };
         if good.is_none() {
             return Err(ResolveError::new(ResolveReason::ClientSetup, error));

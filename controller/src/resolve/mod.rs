@@ -60,6 +60,8 @@ pub enum ResolveReason {
     Unauthorized,
     /// The registry wants fewer requests.
     RateLimited,
+    /// The registry is blocked by `registries.conf`.
+    RegistryBlocked,
     /// The registry refuses.
     RegistryRefused,
     /// The registry cannot be reached, or fails.
@@ -82,6 +84,7 @@ impl ResolveReason {
             Self::NotBootable => "NotBootable",
             Self::Unauthorized => "Unauthorized",
             Self::RateLimited => "RateLimited",
+            Self::RegistryBlocked => "RegistryBlocked",
             Self::RegistryRefused => "RegistryRefused",
             Self::RegistryUnavailable => "RegistryUnavailable",
         }

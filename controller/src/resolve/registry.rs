@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_api::condition::one_line;
 use berth_api::pool::{PlatformDigest, Target};
 use berth_api::{Digest, ImageRef};
+use berth_core::registries::conf::Source;
 use berth_core::registries::credentials::Credentials;
 use oci_client::Reference;
 use oci_client::manifest::{
@@ -16,7 +17,7 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue};
 use reqwest::{Client, Method, Response, StatusCode, Url};
 use ring::digest::{SHA256, digest};
 
-use super::access::{Redirects, RegistryConfig};
+use super::access::{Redirects, RegistryConfig, Trust};
 use super::document::{self, Config, Document};
 use super::fetch::{Answer, MAX_DOCUMENT, mismatch, read, too_large, unavailable};
 use super::secret::PullSecret;
@@ -38,6 +39,7 @@ const ACCEPTED: [&str; 4] = [
 struct Attempt<'a> {
     config: &'a RegistryConfig,
     client: Client,
+    trust: Trust,
     /// Such as `https://quay.io`.
     base: Url,
     /// Such as `example/os`.
@@ -55,19 +57,37 @@ pub(super) async fn resolve(
     text: &str,
     secret: Option<&PullSecret>,
 ) -> Result<Target, ResolveError> {
-    let needed = async {
-        let attempt = Attempt::new(config, reference, secret)?;
-        let found = attempt.image(reference).await?;
-        Ok((attempt, found))
-    };
-    let slow = || {
-        ResolveError::new(
-            ResolveReason::RegistryUnavailable,
-            format!("no answer within {} s", NEEDED.as_secs()),
-        )
-    };
-    let (attempt, found) = tokio::time::timeout(NEEDED, needed).await.map_err(|_| slow())??;
-    let (digest, found) = found;
+    let sources = config.sources(reference)?;
+    let share = NEEDED / u32::try_from(sources.len()).unwrap_or(u32::MAX);
+    let mut failures: Vec<ResolveError> = vec![];
+    for source in &sources {
+        let asked = async {
+            let attempt = Attempt::new(config, source, secret).await?;
+            let found = attempt.image(&source.reference).await?;
+            Ok((attempt, found))
+        };
+        let slow = || {
+            let words = format!("no answer within {} s", share.as_secs());
+            Err(ResolveError::new(ResolveReason::RegistryUnavailable, words))
+        };
+        match tokio::time::timeout(share, asked).await.unwrap_or_else(|_| slow()) {
+            Ok((attempt, (digest, found))) => return target(&attempt, digest, found, text).await,
+            Err(error) => failures.push(error),
+        }
+    }
+    Err(told(&sources, failures))
+}
+
+/// The failure where the image comes from, and in words those of the mirrors that were asked before.
+fn told(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
+    let unasked = || ResolveError::new(ResolveReason::ClientSetup, "there is no place to ask for the image");
+    let last = failures.pop().unwrap_or_else(unasked);
+    let mirrors = sources.iter().zip(&failures);
+    let mirrors = mirrors.map(|(source, error)| format!("; mirror {}: {}", source.reference.registry(), error.message));
+    ResolveError::new(last.reason, last.message + &mirrors.collect::<String>())
+}
+
+async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str) -> Result<Target, ResolveError> {
     let (platforms, version, metadata) = match found {
         Found::Image(config) => (vec![config.platform], config.version, config.metadata),
         Found::Index { platforms, version } => {
@@ -102,22 +122,30 @@ enum Found {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(
+    async fn new(
         config: &'a RegistryConfig,
-        reference: &ImageRef,
+        source: &Source,
         secret: Option<&'a PullSecret>,
     ) -> Result<Self, ResolveError> {
+        let reference = &source.reference;
         let invalid = |words: String| ResolveError::new(ResolveReason::InvalidReference, words);
         // It knows where Docker Hub is, and where its official images are.
         let image = Reference::try_from(reference.to_string()).map_err(|e| invalid(e.to_string()))?;
         let (host, name) = (image.resolve_registry(), image.repository());
-        let scheme = match config.plain_http.iter().any(|plain| plain == host) {
+        let trust = match source.insecure {
+            true => Trust::Insecure,
+            false => Trust::Verified,
+        };
+        let client = config.client(Redirects::Follow, trust)?;
+        let plain = config.plain_http.iter().any(|plain| plain == host);
+        let scheme = match plain || (source.insecure && !speaks_tls(&client, host).await) {
             true => "http",
             false => "https",
         };
         let credentials = secret.map(|secret| secret.credentials(image.registry(), name));
         Ok(Self {
-            client: config.client(Redirects::Follow)?,
+            client,
+            trust,
             base: Url::parse(&format!("{scheme}://{host}")).map_err(|e| invalid(e.to_string()))?,
             name: name.to_owned(),
             credentials: credentials.transpose()?.flatten(),
@@ -153,7 +181,7 @@ impl<'a> Attempt<'a> {
         let Some(challenge) = Challenge::of(&response).filter(|_| asks) else {
             return Ok(response);
         };
-        let client = || self.config.client(Redirects::Refuse);
+        let client = || self.config.client(Redirects::Refuse, self.trust);
         let secure = self.base.scheme() == "https";
         let answer = challenge.answer(client, secure, &self.name, self.credentials.as_ref());
         let answer = answer.await.map_err(|error| self.explained(error))?;
@@ -259,6 +287,12 @@ impl<'a> Attempt<'a> {
             Err(_) => unknown(&"no answer in time"),
         }
     }
+}
+
+/// Says whether a registry that may be asked without TLS has it all the same.
+async fn speaks_tls(client: &Client, host: &str) -> bool {
+    let asked = client.get(format!("https://{host}/v2/")).send().await;
+    !asked.is_err_and(|error| error.is_connect())
 }
 
 fn digest_of(bytes: &[u8]) -> Result<Digest, ResolveError> {

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 mod credentials;
+mod mirrors;
 mod server;
 
 /// The answer to one path: status, headers, body. One that is endless goes on after that body for as long as anybody reads.
