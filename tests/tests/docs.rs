@@ -9,13 +9,18 @@ use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
 /// Flags of other people's programs that the documentation names.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 17] = [
     "--all",
     "--bound-object-kind",
     "--bound-object-name",
     "--bound-object-uid",
+    "--docker-password",
+    "--docker-server",
+    "--docker-username",
     "--duration",
+    "--from-file",
     "--now",
+    "--preserve-digests",
     "--progress-fd",
     "--release",
     "--server-side",
