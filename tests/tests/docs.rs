@@ -9,11 +9,14 @@ use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
 /// Flags of other people's programs that the documentation names.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 15] = [
     "--all",
     "--bound-object-kind",
     "--bound-object-name",
     "--bound-object-uid",
+    "--docker-password",
+    "--docker-server",
+    "--docker-username",
     "--duration",
     "--now",
     "--progress-fd",

@@ -27,6 +27,8 @@ mod composefs;
 mod hosts;
 #[path = "rollout_sim/processes.rs"]
 mod processes;
+#[path = "rollout_sim/pulls.rs"]
+mod pulls;
 
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(90);

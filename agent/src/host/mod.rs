@@ -12,9 +12,11 @@ use berth_api::{BootId, Digest};
 use berth_core::agent::backend::Backend;
 use berth_core::agent::facts::Past;
 use berth_core::agent::rivals;
+use berth_core::agent::rules::credentials::Claim;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+mod auth;
 pub mod bootc;
 mod bus;
 pub mod clock;
@@ -30,6 +32,7 @@ pub mod root;
 mod tools;
 mod units;
 
+pub use auth::{AuthOutcome, AuthSource};
 pub use bootc::{BootcStatus, BootcVersion, HostStatus};
 pub use bus::BusError;
 pub use failure::{Failure, Reason};
@@ -38,6 +41,7 @@ pub use login::Inhibitor;
 pub use pull::{Pull, PullState};
 pub use root::HostRoot;
 
+use auth::HostAuth;
 use bus::{Bus, Changes};
 use memory::MemoryFile;
 use pull::{PullOptions, Pulls};
@@ -87,6 +91,7 @@ pub struct Host {
     bus: Arc<Bus>,
     pulls: Pulls,
     memory: MemoryFile,
+    auth: HostAuth,
     changes: Changes,
     /// The last answer about bootc's version, when it was given, and how often in a row.
     version: Mutex<Option<(BootcVersion, Instant, u32)>>,
@@ -114,6 +119,7 @@ impl Host {
             bus: Arc::new(Bus::new(address, changes.clone())),
             pulls: Pulls::new(root.clone(), changes.clone()),
             memory: MemoryFile::new(&root),
+            auth: HostAuth::new(root.clone(), AuthSource::default()),
             root,
             changes,
             version: Mutex::new(None),
@@ -125,6 +131,18 @@ impl Host {
             tracing::warn!(%error, "the host does not answer yet");
         }
         Ok(host)
+    }
+
+    /// The same, with credentials to give to the host.
+    #[must_use]
+    pub fn with_auth(mut self, source: AuthSource) -> Self {
+        self.auth = HostAuth::new(self.root.clone(), source);
+        self
+    }
+
+    /// Keeps the host's auth file as it should be, by what Berth may do here.
+    pub fn keep_auth(&self, claim: Claim) -> AuthOutcome {
+        self.auth.keep(claim)
     }
 
     /// Root under which the host's files are.
@@ -271,7 +289,9 @@ impl Host {
             download_only: self.stages_locked(),
             composefs: self.composefs.load(Ordering::Relaxed),
         };
-        self.pulls.start(&self.bus, &self.boot()?, image, options).await
+        self.pulls
+            .start(&self.bus, &self.boot()?, image, options, self.auth.in_use())
+            .await
     }
 
     /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.

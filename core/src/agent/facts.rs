@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::backend::Backend;
 use crate::agent::node::NodeFacts;
+use crate::agent::rules::Rules;
 
 /// Everything that a decision may depend on.
 #[derive(Debug, Clone)]
@@ -72,6 +73,7 @@ impl Facts {
                 shutdown_scheduled: false,
                 unreachable: None,
                 forgetful: None,
+                rules: Rules::default(),
                 rivals: vec![],
                 finalization_failed: false,
                 reboot: Reboot::NotAsked,
@@ -239,6 +241,8 @@ pub struct HostFacts {
     pub unreachable: Option<Unreachable>,
     /// Reason for which the agent's memory could not be written to the host, while that is so.
     pub forgetful: Option<String>,
+    /// Rules of the host about what it pulls, and by which credentials.
+    pub rules: Rules,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
     /// True if finalization of the staged deployment failed at the last shutdown.

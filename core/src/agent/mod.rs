@@ -12,4 +12,5 @@ pub mod past;
 pub mod reason;
 pub mod report;
 pub mod rivals;
+pub mod rules;
 pub mod step;

@@ -469,6 +469,9 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(message) = unguarded(facts) {
         return Verdict::yes(Reason::Unguarded.as_str(), message);
     }
+    if let Some(objection) = facts.host.rules.credentials.as_ref() {
+        return Verdict::yes(objection.reason.as_str(), objection.message.clone());
+    }
     if let Some(turn) = failed_turn(facts) {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);

@@ -28,6 +28,8 @@
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
 //!
+//! A pull that the registry refused for want of credentials is tried again at once when the host has others.
+//!
 //! That the API server refuses what it must is tried anew about an hour after it did so. Where there was nothing to try, it
 //! is tried before an offer is taken. Where it did not refuse, or did not answer, it is tried after 2 s, then twice that, up
 //! to ten minutes; what is no answer changes nothing of the last one.
@@ -79,6 +81,8 @@ impl Knowledge {
             Event::Services(services) => self.answered(services, now),
             Event::Unreachable(why) => self.silent(why, now),
             Event::Memory(failure) => self.forgetful = failure,
+            Event::Rules(rules) => self.rules = rules,
+            Event::NewCredentials => self.past.log_in_again(now.wall),
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,

@@ -479,6 +479,11 @@ impl Os {
                 "{open}: pinging container registry {registry}: Get \"https://{registry}/v2/\": dial tcp 192.0.2.1:443: connect: connection refused"
             ));
         }
+        if !cached && settings.login.as_ref().is_some_and(|login| !self.logs_in(login)) {
+            return Err(format!(
+                "{open}: reading manifest {digest} in {name}: unauthorized: authentication required"
+            ));
+        }
         let Some(image) = self.catalog.get(digest) else {
             return Err(format!("{open}: reading manifest {digest} in {name}: manifest unknown"));
         };
@@ -487,6 +492,14 @@ impl Os {
             return Err(format!("Image has architecture {has}; expected {expected}"));
         }
         Ok(image)
+    }
+
+    /// Says whether the host's auth file, the first that there is and no other, has this text.
+    fn logs_in(&self, login: &str) -> bool {
+        let places = ["run", "etc", "usr/lib"].map(|place| self.root.join(place).join("ostree/auth.json"));
+        let first = places.iter().find(|place| place.exists());
+        let text = first.and_then(|place| std::fs::read_to_string(place).ok());
+        text.is_some_and(|text| text.contains(login))
     }
 
     fn stage(&self, target: &str, digest: &str, image: CatalogImage, locked: bool) {

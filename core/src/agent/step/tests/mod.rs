@@ -18,6 +18,7 @@ use super::*;
 use crate::agent::backend::Backend;
 use crate::agent::facts::{DrainFacts, Guard, GuardFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
+use crate::agent::rules::Rules;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -90,6 +91,7 @@ fn facts() -> Facts {
             shutdown_scheduled: false,
             unreachable: None,
             forgetful: None,
+            rules: Rules::default(),
             rivals: vec![],
             finalization_failed: false,
             reboot: Reboot::NotAsked,

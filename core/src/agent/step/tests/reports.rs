@@ -4,7 +4,9 @@ use berth_api::condition::node as types;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
+use crate::agent::reason::Reason;
 use crate::agent::report::{Subject, report};
+use crate::agent::rules::Objection;
 
 fn status(facts: &Facts) -> BootcNodeStatus {
     status_after(facts, &BootcNodeStatus::default())
@@ -394,4 +396,24 @@ fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
     };
     member.rivals = RivalUpdaters::Tolerate;
     assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+}
+
+#[test]
+fn an_auth_file_of_somebody_else_is_told_behind_what_really_fails() {
+    let mut facts = facts();
+    facts.host.rules.credentials = Some(Objection::new(
+        Reason::ForeignAuthFile,
+        "the host has /etc/ostree/auth.json",
+    ));
+    assert!(
+        matches!(step(&facts), Step::Wait(WaitReason::NoBerth, _)),
+        "the host may have what it needs"
+    );
+    let degraded = "True ForeignAuthFile the host has /etc/ostree/auth.json";
+    assert_eq!(told(&facts, types::NODE_DEGRADED), degraded);
+    let (wall, digest) = (facts.now, digest(2));
+    facts
+        .past
+        .host_failed("Unauthorized", "the host pulled with it", &digest, true, wall, 0.0);
+    assert!(told(&facts, types::NODE_DEGRADED).starts_with("True Unauthorized the host pulled with it"));
 }
