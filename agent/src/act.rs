@@ -363,6 +363,7 @@ fn os(status: BootcStatus, means: &Means<'_>) -> Os {
         refusal: refusal(host.backend, means),
         booted: host.booted,
         staged: host.staged,
+        staged_signed: host.staged_signed,
         rollback: host.rollback,
         rollback_queued: host.rollback_queued,
     }))

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use berth_core::agent::rules::registries;
 use berth_shell::log::{self, LogFormat};
 use clap::{Parser, Subcommand};
 
@@ -14,6 +15,8 @@ EXIT STATUS
 
 FILES, as the host sees them
   /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
+  /etc/berth/allowed-registries  prefixes of images that may be staged, one a line; without the file, all
+  /etc/containers/policy.json, /usr/share/containers/policy.json   the signature policy, when the pool wants signatures
   /run/dbus/system_bus_socket    the system bus, unless --bus names another
   /run/ostree/auth.json          what --auth-file was given for the host's pulls
   /run/berth/                    lock, progress and output of host commands; goes with the boot
@@ -105,6 +108,13 @@ pub struct Args {
     /// Write over and hide auth files of the host that Berth did not write. What is written over is lost.
     #[arg(long, requires = "auth_file")]
     pub replace_auth_file: bool,
+    /// Registry, or a registry and the beginning of a path such as quay.io/example, from which images may be staged. May be
+    /// given several times.
+    ///
+    /// Any other image is refused, whoever publishes it: nothing is staged, and NodeDegraded says RegistryNotAllowed. The file
+    /// /etc/berth/allowed-registries of the host sets a limit of its own; where there are both, an image needs both.
+    #[arg(long = "allowed-registry", value_name = "PREFIX", value_parser = registries::prefix)]
+    pub allowed_registries: Vec<String>,
     /// File to touch at the end of each turn of the loop, as long as the API server answers. `berth-agent ready` looks at it.
     #[arg(long, env = "BERTH_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,

@@ -3,10 +3,12 @@
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::node::{BootcNode, BootcNodeStatus};
+use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Desired, PullFacts};
 use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
 use berth_core::agent::rules::Rules;
 use berth_core::agent::rules::credentials::Claim;
+use berth_core::agent::rules::signatures::Policy;
 
 use crate::host::{Failure, HostError, PullState, failure};
 use crate::run::Agent;
@@ -90,7 +92,18 @@ impl Agent {
             let reason = objection.reason.as_str();
             tracing::warn!(reason, message = objection.message, "the host's credentials");
         }
-        self.learn(Event::Rules(Rules { credentials }));
+        // Nobody asks for signatures: nobody needs to know.
+        let image = self.knowledge.desired.image();
+        let policy = match image.is_some_and(|image| image.signature == SignatureRule::Required) {
+            true => self.host.policy(),
+            false => Policy::Unread,
+        };
+        let rules = Rules {
+            credentials,
+            registries: self.host.registries(),
+            policy,
+        };
+        self.learn(Event::Rules(Box::new(rules)));
     }
 
     async fn ask_host(&mut self) -> Result<(Services, PullReading)> {

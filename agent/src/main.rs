@@ -68,7 +68,8 @@ async fn start(args: Args) -> Result<()> {
         let host = Host::connect(args.bus.as_deref(), root)
             .await
             .context("cannot reach the host's system bus")?
-            .with_auth(auth);
+            .with_auth(auth)
+            .with_allowed_registries(args.allowed_registries.clone());
         let ready = ReadyFile::new(args.ready_file.clone())?;
         tokio::select! {
             // A lock that is free is taken before anything is said.

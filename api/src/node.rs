@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::pool::{Drain, RivalUpdaters};
+use crate::pool::{Drain, RivalUpdaters, SignatureRule};
 
 /// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -98,6 +98,9 @@ pub struct DesiredImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
+    /// Rule for signatures of the image (from the pool).
+    #[serde(default, skip_serializing_if = "SignatureRule::is_default")]
+    pub signature: SignatureRule,
 }
 
 /// Permission to pull.

@@ -171,6 +171,7 @@ impl<'a> Outlook<'a> {
             digest: digest.clone(),
             index_digest: target.digest.clone(),
             version: target.version.clone(),
+            signature: berth_api::pool::SignatureRule::AsBooted,
         });
         let (from, to) = versions(status.booted.as_ref(), desired.as_ref());
         PreviewRow {

@@ -327,6 +327,7 @@ pub fn desired(spec: Option<Spec>) -> Desired {
             digest: rich::digest(spec.image),
             index_digest: rich::digest(spec.image),
             version: None,
+            signature: berth_api::pool::SignatureRule::AsBooted,
         }),
         staging: Staging::Allowed,
         drain: berth_api::pool::Drain::default(),

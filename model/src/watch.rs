@@ -179,6 +179,7 @@ fn host(number: No, spec: Spec, status: Status) -> BootcNodeView {
                 digest: rich::digest(spec.image),
                 index_digest: rich::digest(spec.image),
                 version: None,
+                signature: berth_api::pool::SignatureRule::AsBooted,
             }),
             staging: Staging::Allowed,
             retry_token: (spec.token != 0).then(|| spec.token.to_string()),
@@ -269,6 +270,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         }),
         rollout: Some(rollout),
         rival_updaters: None,
+        host: None,
         drain: None,
         history_limit: None,
     };

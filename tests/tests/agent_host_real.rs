@@ -24,6 +24,7 @@ fn desired(image: &OsImage, registry: &Registry) -> Result<DesiredImage> {
         index_digest: digest.clone(),
         digest,
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     })
 }
 

@@ -9,7 +9,7 @@ use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
 /// Flags of other people's programs that the documentation names.
-const FOREIGN: [&str; 15] = [
+const FOREIGN: [&str; 16] = [
     "--all",
     "--bound-object-kind",
     "--bound-object-name",
@@ -18,6 +18,7 @@ const FOREIGN: [&str; 15] = [
     "--docker-server",
     "--docker-username",
     "--duration",
+    "--enforce-container-sigpolicy",
     "--now",
     "--progress-fd",
     "--release",

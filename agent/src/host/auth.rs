@@ -4,7 +4,7 @@
 //! boot as the file does; so whoever finds the file after a crash at any instant knows whose it is.
 
 use std::fs;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use berth_api::Digest;
@@ -108,7 +108,7 @@ impl HostAuth {
             );
             (Given::Unusable(why), vec![])
         };
-        match read_bounded(path) {
+        match files::read_bounded(path, MAX_LENGTH) {
             Ok(text) => match credentials::check(&text) {
                 Ok(()) => (Given::File(digest(&text)), text),
                 Err(why) => unusable(why),
@@ -173,19 +173,11 @@ fn place(root: &HostRoot, path: &str) -> Place {
     if !kind.is_file() {
         return Place::Odd("not a file".to_owned());
     }
-    match read_bounded(&path) {
+    match files::read_bounded(&path, MAX_LENGTH) {
         Ok(text) if text.len() > MAX_LENGTH => Place::Odd("a large file".to_owned()),
         Ok(text) => Place::File(digest(&text)),
         Err(error) => Place::Odd(format!("which cannot be read: {error}")),
     }
-}
-
-/// The content, and of a file that is too long one byte more than the limit.
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let limit = u64::try_from(MAX_LENGTH).unwrap_or(u64::MAX).saturating_add(1);
-    fs::File::open(path)?.take(limit).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 fn digest(text: &[u8]) -> Digest {

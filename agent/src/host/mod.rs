@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use berth_api::node::{Deployment, DesiredImage, Progress};
+use berth_api::pool::SignatureRule;
 use berth_api::{BootId, Digest};
 use berth_core::agent::backend::Backend;
 use berth_core::agent::facts::Past;
 use berth_core::agent::rivals;
 use berth_core::agent::rules::credentials::Claim;
+use berth_core::agent::rules::registries::Registries;
+use berth_core::agent::rules::signatures::Policy;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -29,6 +32,7 @@ pub mod memory;
 mod progress;
 mod pull;
 pub mod root;
+mod rules;
 mod tools;
 mod units;
 
@@ -92,6 +96,7 @@ pub struct Host {
     pulls: Pulls,
     memory: MemoryFile,
     auth: HostAuth,
+    allowed_registries: Vec<String>,
     changes: Changes,
     /// The last answer about bootc's version, when it was given, and how often in a row.
     version: Mutex<Option<(BootcVersion, Instant, u32)>>,
@@ -120,6 +125,7 @@ impl Host {
             pulls: Pulls::new(root.clone(), changes.clone()),
             memory: MemoryFile::new(&root),
             auth: HostAuth::new(root.clone(), AuthSource::default()),
+            allowed_registries: vec![],
             root,
             changes,
             version: Mutex::new(None),
@@ -138,6 +144,23 @@ impl Host {
     pub fn with_auth(mut self, source: AuthSource) -> Self {
         self.auth = HostAuth::new(self.root.clone(), source);
         self
+    }
+
+    /// The same, with the prefixes of the images that may be staged; without one, as far as this goes, all may.
+    #[must_use]
+    pub fn with_allowed_registries(mut self, prefixes: Vec<String>) -> Self {
+        self.allowed_registries = prefixes;
+        self
+    }
+
+    /// Registries from which the host may be given an image.
+    pub fn registries(&self) -> Registries {
+        rules::registries(&self.root, &self.allowed_registries)
+    }
+
+    /// The host's signature policy.
+    pub fn policy(&self) -> Policy {
+        rules::policy(&self.root)
     }
 
     /// Keeps the host's auth file as it should be, by what Berth may do here.
@@ -285,7 +308,7 @@ impl Host {
     /// [`HostError::Busy`] while another pull runs; or systemd refused.
     pub async fn start_pull(&self, image: &DesiredImage) -> Result<(), HostError> {
         let options = PullOptions {
-            signed: self.signed.load(Ordering::Relaxed),
+            signed: self.signed.load(Ordering::Relaxed) || image.signature == SignatureRule::Required,
             download_only: self.stages_locked(),
             composefs: self.composefs.load(Ordering::Relaxed),
         };

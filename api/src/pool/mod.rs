@@ -11,11 +11,13 @@ use crate::duration;
 use crate::quantity::Quantity;
 
 mod drain;
+mod host;
 mod image;
 mod rollout;
 mod status;
 
 pub use drain::{DEFAULT_DRAIN_TIMEOUT, Drain, OnTimeout};
+pub use host::{PoolHost, SignatureRule};
 pub use image::{DEFAULT_POLL_INTERVAL, LEAST_POLL_INTERVAL, PoolImage};
 pub use rollout::{
     DEFAULT_MAX_FAILURES, DEFAULT_PROGRESS_INTERVAL, DEFAULT_REBOOT_TIMEOUT, DEFAULT_ZONE_KEY, Exclusion, Rollout,
@@ -76,6 +78,9 @@ pub struct BootcNodePoolSpec {
     /// Treatment of other updaters that are active on a member: `Wait` or `Tolerate`. Default Wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rival_updaters: Option<RivalUpdaters>,
+    /// Terms about what the hosts do with the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<PoolHost>,
     /// Number of images that `status.deployHistory` keeps, from 0 to 10; 3 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
@@ -109,6 +114,11 @@ impl BootcNodePoolSpec {
     pub fn minimum_age(&self) -> Duration {
         let text = self.image.as_ref().and_then(|i| i.minimum_age.as_deref());
         duration::parse_or(text, Duration::ZERO)
+    }
+
+    /// `host.signature`, or its default.
+    pub fn signature(&self) -> SignatureRule {
+        self.host.as_ref().and_then(|host| host.signature).unwrap_or_default()
     }
 
     /// Number of images in the pool's history.

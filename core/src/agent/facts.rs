@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::backend::Backend;
 use crate::agent::node::NodeFacts;
-use crate::agent::rules::Rules;
+use crate::agent::rules::{Objection, Rules};
 
 /// Everything that a decision may depend on.
 #[derive(Debug, Clone)]
@@ -53,6 +53,11 @@ impl Facts {
     pub fn staged_whole(&self, digest: &Digest) -> Option<&Deployment> {
         let staged = self.host.os.staged()?;
         (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
+    }
+
+    /// Objection of the host to the image that is desired now, by its own rules.
+    pub fn objection(&self) -> Option<Objection> {
+        self.host.rules.objection(self.desired.image()?)
     }
 
     /// Facts of an agent that has just started: its name and its boot, and nothing else.
@@ -207,12 +212,17 @@ impl Desired {
         }))
     }
 
-    /// The digest that this node should run, when one is published.
-    pub fn digest(&self) -> Option<&Digest> {
+    /// The image that this node should run, when one is published.
+    pub fn image(&self) -> Option<&DesiredImage> {
         match self {
-            Self::Member(member) => Some(&member.image.as_ref()?.digest),
+            Self::Member(member) => member.image.as_ref(),
             _ => None,
         }
+    }
+
+    /// The digest that this node should run, when one is published.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.image().map(|image| &image.digest)
     }
 }
 
@@ -298,6 +308,8 @@ pub struct Deployments {
     pub booted: Deployment,
     /// The staged deployment.
     pub staged: Option<Deployment>,
+    /// What is staged was staged under an enforced signature policy.
+    pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
     /// The next boot takes that one: somebody has queued a rollback, or it was finalized and not booted.

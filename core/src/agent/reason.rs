@@ -15,6 +15,10 @@ pub enum Reason {
     InvalidAuthFile,
     /// The host's auth file cannot be written or removed.
     AuthFileUnwritable,
+    /// The host's own list of registries does not have the image's.
+    RegistryNotAllowed,
+    /// The pool wants signed images, and the host would take others.
+    SignatureNotEnforced,
     /// The host's signature policy refuses the image.
     SignatureRejected,
     /// No space on the host.
@@ -76,6 +80,8 @@ impl Reason {
         Self::ForeignAuthFile,
         Self::InvalidAuthFile,
         Self::AuthFileUnwritable,
+        Self::RegistryNotAllowed,
+        Self::SignatureNotEnforced,
         Self::SignatureRejected,
         Self::DiskFull,
         Self::NotBootable,
@@ -112,6 +118,8 @@ impl Reason {
             Self::ForeignAuthFile => "ForeignAuthFile",
             Self::InvalidAuthFile => "InvalidAuthFile",
             Self::AuthFileUnwritable => "AuthFileUnwritable",
+            Self::RegistryNotAllowed => "RegistryNotAllowed",
+            Self::SignatureNotEnforced => "SignatureNotEnforced",
             Self::SignatureRejected => "SignatureRejected",
             Self::DiskFull => "DiskFull",
             Self::NotBootable => "NotBootable",

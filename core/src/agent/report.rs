@@ -149,6 +149,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
             | WaitReason::Unguarded
             | WaitReason::RivalUpdater
             | WaitReason::FailedDigest
+            | WaitReason::ImageRefused
             | WaitReason::RollbackQueued,
             _,
         ) => Phase::Degraded,
@@ -221,12 +222,14 @@ fn update_conditions(
         },
     };
     let here = staged(facts) || runs;
+    let refused = facts.objection().map(|o| Verdict::no(o.reason.as_str(), o.message));
     let pulled = match (here, &facts.past.failure) {
         (true, _) => Verdict::yes("AsExpected", ""),
         (false, _) if facts.host.pull.is_some() => Verdict::unknown("Pulling", format!("pulling {desired}")),
         (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
         (false, _) => Verdict::unknown("NotStarted", ""),
     };
+    let pulled = refused.filter(|_| !here).unwrap_or(pulled);
     let staged_now = match (runs, staged(facts)) {
         (true, _) => Verdict::no("Booted", "the image runs; nothing is staged"),
         (false, true) => Verdict::yes("Locked", format!("{desired} is staged with finalization locked")),
@@ -408,6 +411,12 @@ fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     }
     if let Some(why) = facts.host.os.refusal() {
         return Verdict::yes(Reason::ComposefsNotSupported.as_str(), why.to_owned());
+    }
+    if let Some(objection) = facts
+        .objection()
+        .filter(|_| facts.host.os.booted() != facts.desired.digest())
+    {
+        return Verdict::yes(objection.reason.as_str(), objection.message);
     }
     if let Some(why) = &facts.host.forgetful {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";

@@ -231,6 +231,7 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             resolving: resolving.contains(&pool.name),
             max_staging,
             drain: spec.drain(),
+            signature: spec.signature(),
             rival_updaters: spec.rival_updaters.unwrap_or_default(),
             retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
             reboot_timeout: spec.reboot_timeout(),

@@ -87,9 +87,12 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
             );
             part.until_node_says(node, says, SOON).await?;
             ensure!(has(host, RUN, three), "what worked stays");
+            // An agent that begins looks at once.
             fs::remove_file(&secret)?;
+            host.kill_agent();
             cluster.until("the file goes with the Secret", SOON, gone).await?;
             give(&secret, three)?;
+            host.kill_agent();
             run(three).await?;
             part.leave(host).await?;
             cluster.until("the file goes with the pool", SOON, gone).await?;
@@ -110,7 +113,114 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
             part.until_node_says(node, says, SOON).await?;
             ensure!(!host.root().join(RUN).exists(), "it is not hidden");
             fs::remove_file(host.root().join(ETC))?;
+            host.kill_agent();
             run(three).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_host_takes_only_images_that_its_own_rules_allow() -> Result<()> {
+    let name = "a_host_takes_only_images_that_its_rules_allow";
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned(), "--allowed-registry=127.0.0.1:1".to_owned()],
+        ..hosts(1)
+    };
+    scenario(name, options, |cluster| {
+        Box::pin(async move {
+            let part = Part::new(cluster, "workers", [1]).await?;
+            let (host, node) = (part.host(1), part.node(1));
+            part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "RegistryNotAllowed",
+                "is refused by --allowed-registry of this host",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            ensure!(
+                !host
+                    .commands()
+                    .iter()
+                    .any(|c| c.contains(" switch --") && !c.ends_with("--help")),
+                "nothing is pulled"
+            );
+            Ok(())
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
+    let name = "what_a_host_may_be_given_stands_on_the_host";
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..hosts(1)
+    };
+    scenario(name, options, |cluster| {
+        Box::pin(async move {
+            let part = Part::new(cluster, "workers", [1]).await?;
+            let (host, node) = (part.host(1), part.node(1));
+            let write = |file: &str, text: &str| -> Result<()> {
+                let path = host.root().join(file);
+                fs::create_dir_all(path.parent().context("no directory")?)?;
+                Ok(fs::write(path, text)?)
+            };
+            let list = "etc/berth/allowed-registries";
+            let staged = async |yes: bool| {
+                let as_asked = async || Ok(host.facts().staged.is_some() == yes);
+                cluster.until(&format!("staged: {yes}"), SOON, as_asked).await
+            };
+
+            write(list, "# ours\nquay.io/example\n")?;
+            let v2 = part.roll_to("2.0.0", json!({ "paused": true })).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "RegistryNotAllowed",
+                "is refused by /etc/berth/allowed-registries of this host",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            ensure!(host.facts().staged.is_none(), "nothing is staged");
+            write(list, cluster.registry.host().to_string().as_str())?;
+            staged(true).await?;
+            write(list, "https://quay.io")?;
+            staged(false).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "RegistryNotAllowed",
+                "/etc/berth/allowed-registries: line 1: \"https://quay.io\"",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            fs::remove_file(host.root().join(list))?;
+            staged(true).await?;
+
+            // What was staged without the policy is staged anew under it.
+            cluster
+                .patch_pool(&part.name, json!({ "host": { "signature": "Required" } }))
+                .await?;
+            staged(false).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "SignatureNotEnforced",
+                "the host has no signature policy",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            write("etc/containers/policy.json", r#"{"default": [{"type": "reject"}]}"#)?;
+            staged(true).await?;
+            let switch = host
+                .commands()
+                .iter()
+                .rfind(|c| c.contains(" switch --"))
+                .cloned()
+                .unwrap_or_default();
+            ensure!(switch.contains(" --enforce-container-sigpolicy "), "{switch}");
+            part.rollout(json!({ "paused": false })).await?;
+            part.until_all_run(&v2, SOON).await
         })
     })
     .await

@@ -127,7 +127,7 @@ pub enum Event<'a> {
     /// The memory was written to the host, or could not be, for this reason.
     Memory(Option<String>),
     /// The host's rules were read.
-    Rules(Rules),
+    Rules(Box<Rules>),
     /// The host pulls with other credentials from now on.
     NewCredentials,
     /// The pull unit was looked at.

@@ -41,6 +41,7 @@ use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::digest::Digest;
 use berth_api::names::NodeUid;
 use berth_api::node::{BootcNodeStatus, Deployment};
+use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
 use super::{Ending, Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
@@ -55,12 +56,16 @@ const HOST_AGAIN: Duration = Duration::from_secs(30);
 const GIVE_UP_AFTER: u32 = 3;
 
 /// Reason for which a pull that ended well has not led to what it was for.
-fn shortcoming(deployments: &Deployments, digest: &Digest) -> Option<(Reason, &'static str)> {
+fn shortcoming(deployments: &Deployments, digest: &Digest, rule: SignatureRule) -> Option<(Reason, &'static str)> {
     let is_it = |d: &Deployment| d.digest.as_ref() == Some(digest);
     let can_lock = deployments.backend.locks_what_is_staged();
     match deployments.staged.as_ref().filter(|d| is_it(d)) {
+        // Both would be removed and staged anew for ever, without a pause.
+        Some(_) if rule == SignatureRule::Required && !deployments.staged_signed => Some((
+            Reason::SignatureNotEnforced,
+            "bootc switch ended well, but the image is not staged under an enforced policy",
+        )),
         Some(staged) if staged.locked || can_lock => None,
-        // It would be removed and staged anew for ever, without a pause.
         Some(_) => Some((
             Reason::LockFailed,
             "bootc switch ended well, but the image is not locked",
@@ -81,7 +86,7 @@ impl Knowledge {
             Event::Services(services) => self.answered(services, now),
             Event::Unreachable(why) => self.silent(why, now),
             Event::Memory(failure) => self.forgetful = failure,
-            Event::Rules(rules) => self.rules = rules,
+            Event::Rules(rules) => self.rules = *rules,
             Event::NewCredentials => self.past.log_in_again(now.wall),
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
@@ -189,7 +194,11 @@ impl Knowledge {
         let Some(deployments) = self.os.deployments() else {
             return;
         };
-        match shortcoming(deployments, &digest) {
+        let rule = self
+            .desired
+            .image()
+            .map_or(SignatureRule::AsBooted, |image| image.signature);
+        match shortcoming(deployments, &digest, rule) {
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
                 let failure = HostFailure {
@@ -418,6 +427,7 @@ impl Knowledge {
             | WaitReason::Forgetful
             | WaitReason::Unguarded
             | WaitReason::FailedDigest
+            | WaitReason::ImageRefused
             | WaitReason::BackingOff
             | WaitReason::StagingHeld
             | WaitReason::Pulling

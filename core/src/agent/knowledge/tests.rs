@@ -117,6 +117,7 @@ fn image() -> DesiredImage {
         digest: digest(2),
         index_digest: digest(2),
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
-use berth_api::pool::{Drain, RivalUpdaters, Target};
+use berth_api::pool::{Drain, RivalUpdaters, SignatureRule, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, Platform, PoolName, keys};
 
 use crate::controller::memory::StagingPermits;
@@ -34,6 +34,8 @@ pub struct Terms {
     pub max_staging: usize,
     /// `drain`
     pub drain: Drain,
+    /// `host.signature`
+    pub signature: SignatureRule,
     /// `rivalUpdaters`
     pub rival_updaters: RivalUpdaters,
     /// `rollout.retryToken`
@@ -271,6 +273,7 @@ fn desired_image(terms: &Terms, platform: &Platform) -> Option<DesiredImage> {
         digest: digest.clone(),
         index_digest: target.digest.clone(),
         version: target.version.clone(),
+        signature: terms.signature,
     })
 }
 

@@ -1,6 +1,6 @@
 use berth_api::Platform;
 use berth_api::node::Phase;
-use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters};
+use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters, SignatureRule};
 
 use super::*;
 use crate::Moment;
@@ -71,6 +71,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
             timeout: Some("900s".into()),
             ..Drain::default()
         },
+        signature: SignatureRule::AsBooted,
         rival_updaters: RivalUpdaters::Wait,
         retry_token: None,
         reboot_timeout: Duration::from_secs(900),

@@ -127,6 +127,7 @@ struct Switch {
     target: String,
     progress: bool,
     download_only: bool,
+    signed: bool,
 }
 
 impl Os {
@@ -181,7 +182,7 @@ impl Os {
     /// Stages an image at once, unlocked, as if somebody else had done it. An unknown one has the version "0".
     pub(super) fn stage_image(&self, target: &str, digest: &str) {
         let image = self.catalog.get(digest).unwrap_or_else(|| CatalogImage::new("0"));
-        self.stage(target, digest, image, false);
+        self.stage(target, digest, image, false, false);
     }
 
     /// Runs a command to its end and answers its exit status. Dropping the future kills it.
@@ -454,7 +455,7 @@ impl Os {
             }
         }
         tokio::time::sleep(settings.command_time).await;
-        self.stage(&switch.target, digest, image, switch.download_only);
+        self.stage(&switch.target, digest, image, switch.download_only, switch.signed);
         if progress {
             io.progress(&staging(digest, 1)).await;
         }
@@ -502,13 +503,14 @@ impl Os {
         text.is_some_and(|text| text.contains(login))
     }
 
-    fn stage(&self, target: &str, digest: &str, image: CatalogImage, locked: bool) {
+    fn stage(&self, target: &str, digest: &str, image: CatalogImage, locked: bool, signed: bool) {
         let deployment = Deployment {
             image: target.to_owned(),
             digest: digest.to_owned(),
             version: image.version,
             timestamp: image.timestamp,
             architecture: image.architecture,
+            signed,
             serial: 0,
         };
         self.deployments(|d| d.stage(deployment, locked));
@@ -525,6 +527,7 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
         target: String::new(),
         progress: false,
         download_only: false,
+        signed: false,
     };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -532,7 +535,8 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
             "--progress-fd" if settings.no_progress_fd => return Err("--progress-fd"),
             "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
             "--download-only" if has_download_only(settings) => switch.download_only = true,
-            "--" | "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}
+            "--enforce-container-sigpolicy" => switch.signed = true,
+            "--" | "--quiet" | "--retain" => {}
             target if !target.starts_with('-') && switch.target.is_empty() => switch.target = target.to_owned(),
             other => return Err(other),
         }

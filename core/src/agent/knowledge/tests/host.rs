@@ -268,3 +268,32 @@ fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
         assert_eq!(knowledge.past.failure.map(|f| f.attempts), Some(1), "it stays told");
     }
 }
+
+#[test]
+fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
+    for (staged_signed, fails) in [(true, false), (false, true)] {
+        let mut knowledge = knowing(&offered());
+        let image = DesiredImage {
+            signature: berth_api::pool::SignatureRule::Required,
+            ..image()
+        };
+        ask_for(&mut knowledge, image);
+        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(1));
+        let look = Look {
+            os: Os::Bootc(Box::new(Deployments {
+                booted: deployment(1, false),
+                staged: Some(deployment(2, true)),
+                staged_signed,
+                ..Deployments::default()
+            })),
+            rivals: vec![],
+            finalization_failed: false,
+        };
+        knowledge.after(Event::Looked(look), &at(2));
+        assert_eq!(
+            knowledge.past.failure.is_some(),
+            fails,
+            "staged under the policy: {staged_signed}"
+        );
+    }
+}

@@ -11,6 +11,7 @@ mod any_facts;
 mod boots;
 mod hands_off;
 mod reports;
+mod rules;
 mod troubles;
 mod turns;
 
@@ -19,6 +20,7 @@ use crate::agent::backend::Backend;
 use crate::agent::facts::{DrainFacts, Guard, GuardFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
 use crate::agent::rules::Rules;
+use crate::agent::rules::registries::Registries;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -41,6 +43,7 @@ fn image(n: u8) -> DesiredImage {
         digest: digest(n),
         index_digest: digest(n),
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     }
 }
 
@@ -57,6 +60,14 @@ fn member(n: u8) -> Member {
         rivals: RivalUpdaters::Wait,
         retry_token: None,
         reboot_timeout: HOUR,
+    }
+}
+
+/// Rules of a host that is given no image from the registry of the tests.
+fn forbidding() -> Rules {
+    Rules {
+        registries: Registries::new(&["quay.io".to_owned()], None),
+        ..Rules::default()
     }
 }
 
