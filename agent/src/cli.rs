@@ -167,6 +167,16 @@ mod tests {
     }
 
     #[test]
+    fn a_registry_that_no_image_can_come_from_is_refused() {
+        let parse =
+            |flag: &str| Args::try_parse_from(["berth-agent", "--node-name=a", flag, "--allowed-registry=r:5000/"]);
+        let allowed = parse("--allowed-registry=quay.io/example").unwrap().allowed_registries;
+        assert_eq!(allowed, ["quay.io/example", "r:5000"]);
+        let refused = parse("--allowed-registry=https://quay.io").unwrap_err().to_string();
+        assert!(refused.contains("is no beginning of an image reference"), "{refused}");
+    }
+
+    #[test]
     fn a_log_level_that_does_not_exist_is_refused() {
         let parse = |level| Args::try_parse_from(["berth-agent", "--node-name=a", "--log-level", level]);
         assert_eq!(

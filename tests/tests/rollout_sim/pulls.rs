@@ -121,38 +121,6 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
 }
 
 #[tokio::test]
-async fn a_host_takes_only_images_that_its_own_rules_allow() -> Result<()> {
-    let name = "a_host_takes_only_images_that_its_rules_allow";
-    let options = ClusterOptions {
-        agent_args: vec!["--heartbeat=10".to_owned(), "--allowed-registry=127.0.0.1:1".to_owned()],
-        ..hosts(1)
-    };
-    scenario(name, options, |cluster| {
-        Box::pin(async move {
-            let part = Part::new(cluster, "workers", [1]).await?;
-            let (host, node) = (part.host(1), part.node(1));
-            part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
-            let says = (
-                DEGRADED,
-                "True",
-                "RegistryNotAllowed",
-                "is refused by --allowed-registry of this host",
-            );
-            part.until_node_says(node, says, SOON).await?;
-            ensure!(
-                !host
-                    .commands()
-                    .iter()
-                    .any(|c| c.contains(" switch --") && !c.ends_with("--help")),
-                "nothing is pulled"
-            );
-            Ok(())
-        })
-    })
-    .await
-}
-
-#[tokio::test]
 async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
     let name = "what_a_host_may_be_given_stands_on_the_host";
     let options = ClusterOptions {
