@@ -27,6 +27,11 @@ pub struct Registry {
     directory: Scratch,
 }
 
+/// The name `berth` and the password `secret`, as a registry knows them.
+pub const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
+/// The same, as `auth` of an auth file.
+pub const AUTH: &str = "YmVydGg6c2VjcmV0";
+
 /// What a door of a registry asks of everybody.
 #[derive(Debug, Default)]
 pub struct Guard<'a> {

@@ -11,7 +11,7 @@ use berth_api::node::DesiredImage;
 use berth_core::agent::rules::credentials::{Claim, PLACES};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
-use berth_tests::registry::{Guard, Registry};
+use berth_tests::registry::{AUTH, Guard, HTPASSWD, Registry};
 use berth_tests::scratch::Scratch;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
@@ -139,10 +139,6 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     passed("rebooted");
     Ok(())
 }
-
-/// A name and a password, `berth:secret`, as a registry knows them and as an auth file has them.
-const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
-const AUTH: &str = "YmVydGg6c2VjcmV0";
 
 /// A pull that the mirror refuses says that the host had no credentials.
 async fn is_refused_without_credentials(
