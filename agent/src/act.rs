@@ -178,7 +178,12 @@ impl Agent {
 
     /// Asks the API server; that it does not answer is no reason to stop.
     async fn try_guard(&mut self) -> Ending {
-        let answer = self.guard.ask().await.map_err(|error| format!("{error:#}"));
+        let kubelet = self.kubelet.get().await.context("cannot use the kubelet's credentials");
+        let answer = match kubelet {
+            Ok(kubelet) => self.guard.ask(kubelet).await,
+            Err(error) => Err(error),
+        };
+        let answer = answer.map_err(|error| format!("{error:#}"));
         match &answer {
             Ok(Guard::Allows(what)) => tracing::error!(
                 what,
@@ -363,6 +368,7 @@ fn os(status: BootcStatus, means: &Means<'_>) -> Os {
         refusal: refusal(host.backend, means),
         booted: host.booted,
         staged: host.staged,
+        staged_signed: host.staged_signed,
         rollback: host.rollback,
         rollback_queued: host.rollback_queued,
     }))

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use berth_core::agent::rules::registries;
 use berth_shell::log::{self, LogFormat};
 use clap::{Parser, Subcommand};
 
@@ -14,7 +15,10 @@ EXIT STATUS
 
 FILES, as the host sees them
   /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
+  /etc/berth/allowed-registries  prefixes of images that may be staged, one a line; without the file, all
+  /etc/containers/policy.json, /usr/share/containers/policy.json   the signature policy, when the pool wants signatures
   /run/dbus/system_bus_socket    the system bus, unless --bus names another
+  /run/ostree/auth.json          what --auth-file was given for the host's pulls
   /run/berth/                    lock, progress and output of host commands; goes with the boot
   /var/lib/berth/                digests that failed, how the last turn ended; outlives the BootcNode
   /var/run/secrets/kubernetes.io/serviceaccount/  (in the pod)   the agent's identity without --kubeconfig
@@ -22,6 +26,7 @@ FILES, as the host sees them
 ENVIRONMENT
   NODE_NAME, BERTH_LOG           stand for --node-name and --log-level
   BERTH_READY_FILE               stands for --ready-file, and for the file of `ready`
+  BERTH_AUTH_FILE                stands for --auth-file
   HTTPS_PROXY, NO_PROXY          the proxy to the API server, and hosts that are reached without one, unless the
                                  kubeconfig names a proxy. Pulls are units of the host and do not see them: give
                                  berth-pull-.service a drop-in with Environment=
@@ -93,6 +98,23 @@ pub struct Args {
     /// is begun on the host.
     #[arg(long)]
     pub experimental_composefs: bool,
+    /// Auth file to give to the host, for its pulls: JSON as in a Secret of type kubernetes.io/dockerconfigjson.
+    ///
+    /// While a pool has the node, the agent keeps its content in the host's /run/ostree/auth.json, and removes that when the
+    /// file is gone or no pool has the node any more. The file may be missing. A file of somebody else in /run/ostree,
+    /// /etc/ostree or /usr/lib/ostree is left alone, and NodeDegraded says ForeignAuthFile.
+    #[arg(long, env = "BERTH_AUTH_FILE", value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Write over and hide auth files of the host that Berth did not write. What is written over is lost.
+    #[arg(long, requires = "auth_file")]
+    pub replace_auth_file: bool,
+    /// Registry, or a registry and the beginning of a path such as quay.io/example, from which images may be staged. May be
+    /// given several times.
+    ///
+    /// Any other image is refused, whoever publishes it: nothing is staged, and NodeDegraded says RegistryNotAllowed. The file
+    /// /etc/berth/allowed-registries of the host sets a limit of its own; where there are both, an image needs both.
+    #[arg(long = "allowed-registry", value_name = "PREFIX", value_parser = registries::prefix)]
+    pub allowed_registries: Vec<String>,
     /// File to touch at the end of each turn of the loop, as long as the API server answers. `berth-agent ready` looks at it.
     #[arg(long, env = "BERTH_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -142,6 +164,16 @@ mod tests {
         );
         let both = ["berth-agent", "--node-name=a", "ready", "/ready/turned"];
         assert!(Args::try_parse_from(both).is_err());
+    }
+
+    #[test]
+    fn a_registry_that_no_image_can_come_from_is_refused() {
+        let parse =
+            |flag: &str| Args::try_parse_from(["berth-agent", "--node-name=a", flag, "--allowed-registry=r:5000/"]);
+        let allowed = parse("--allowed-registry=quay.io/example").unwrap().allowed_registries;
+        assert_eq!(allowed, ["quay.io/example", "r:5000"]);
+        let refused = parse("--allowed-registry=https://quay.io").unwrap_err().to_string();
+        assert!(refused.contains("is no beginning of an image reference"), "{refused}");
     }
 
     #[test]

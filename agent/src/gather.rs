@@ -3,8 +3,12 @@
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::node::{BootcNode, BootcNodeStatus};
+use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Desired, PullFacts};
 use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
+use berth_core::agent::rules::Rules;
+use berth_core::agent::rules::credentials::Claim;
+use berth_core::agent::rules::signatures::Policy;
 
 use crate::host::{Failure, HostError, PullState, failure};
 use crate::run::Agent;
@@ -26,6 +30,7 @@ impl Agent {
     /// Reads all that every decision needs.
     pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
         self.take_over(object);
+        self.read_rules();
         let (services, pull) = match self.ask_host().await {
             Ok(answers) => answers,
             Err(error) if is_silence(&error) => {
@@ -67,6 +72,38 @@ impl Agent {
             );
         }
         self.remember();
+    }
+
+    /// Reads the host's rules, and gives the host the credentials that it should have.
+    fn read_rules(&mut self) {
+        let claim = Claim::of(&self.knowledge.desired, &self.knowledge.cluster_node);
+        let credentials = if claim == Claim::Unknown {
+            self.knowledge.rules.credentials.clone()
+        } else {
+            let outcome = self.host.keep_auth(claim);
+            if outcome.changed {
+                self.learn(Event::NewCredentials);
+            }
+            outcome.objection
+        };
+        if credentials != self.knowledge.rules.credentials
+            && let Some(objection) = &credentials
+        {
+            let reason = objection.reason.as_str();
+            tracing::warn!(reason, message = objection.message, "the host's credentials");
+        }
+        // Nobody asks for signatures: nobody needs to know.
+        let image = self.knowledge.desired.image();
+        let policy = match image.is_some_and(|image| image.signature == SignatureRule::Required) {
+            true => self.host.policy(),
+            false => Policy::Unread,
+        };
+        let rules = Rules {
+            credentials,
+            registries: self.host.registries(),
+            policy,
+        };
+        self.learn(Event::Rules(Box::new(rules)));
     }
 
     async fn ask_host(&mut self) -> Result<(Services, PullReading)> {

@@ -16,11 +16,18 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::clients::{RequestError, with_deadline};
+use crate::node;
 
 /// The next step waits for the answers.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// BootcNodes among which one is chosen.
 const PAGE: u32 = 20;
+
+/// Advice where the policies do not work.
+const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its bindings";
+/// Advice where the kubelet's credentials may do too much.
+const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or give --kubelet-kubeconfig the \
+     kubelet's own credentials";
 
 /// The questions to the API server.
 #[derive(Debug)]
@@ -40,17 +47,26 @@ impl GuardProbe {
         }
     }
 
-    /// Tries one write against each policy. Where one has nothing that it could hit, that is said.
+    /// Tries one write against each policy, under the agent's own identity, and one under the kubelet's, which the agent
+    /// uses as well. Where one has nothing that it could hit, that is said.
     ///
     /// # Errors
     /// When the API server does not answer, or its answer says neither yes nor no.
-    pub(crate) async fn ask(&self) -> Result<Guard> {
+    pub(crate) async fn ask(&self, kubelet: &Client) -> Result<Guard> {
         let berth = self.write_berth().await.context("cannot try to write a berth")?;
         if let Guard::Allows(_) = berth {
             return Ok(berth);
         }
-        let status = self.write_another_node().await;
-        Ok(match status.context("cannot try to write another node's status")? {
+        let Some(other) = self.another().await.context("cannot list the BootcNodes")? else {
+            return Ok(Guard::NothingToTry);
+        };
+        let status = self.write_another_status(&other).await;
+        let status = status.context("cannot try to write another node's status")?;
+        if let Guard::Allows(_) = status {
+            return Ok(status);
+        }
+        let node = write_another_node(kubelet, &other).await;
+        Ok(match node.context("cannot try to write another Node as the kubelet")? {
             Guard::Refuses => berth,
             other => other,
         })
@@ -72,20 +88,22 @@ impl GuardProbe {
         };
         let answer = with_deadline(DEADLINE, self.berths.replace(&name, &params, &berth)).await;
         guard(answer, || {
-            format!("this node's agent could write Lease {name} as it likes")
+            format!("this node's agent could write Lease {name} as it likes; {POLICIES}")
         })
     }
 
-    /// Writes the status of another node's BootcNode, any of a page of them: one that is about to be deleted is not asked for
-    /// each time.
-    async fn write_another_node(&self) -> Result<Guard> {
+    /// Another node with a BootcNode, any of a page of them: one that is about to be deleted is not asked for each time. A
+    /// node that is alone has none, and nothing of others to write.
+    async fn another(&self) -> Result<Option<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
         let list = with_deadline(DEADLINE, self.nodes.list_metadata(&page)).await?;
         let names = list.items.iter().map(ResourceExt::name_any);
         let others: Vec<_> = names.filter(|name| *name != self.node.as_str()).collect();
-        let Some(other) = fastrand::choice(&others) else {
-            return Ok(Guard::NothingToTry);
-        };
+        Ok(fastrand::choice(others))
+    }
+
+    /// Writes the status of another node's BootcNode.
+    async fn write_another_status(&self, other: &str) -> Result<Guard> {
         let params = PatchParams {
             dry_run: true,
             ..PatchParams::default()
@@ -93,9 +111,21 @@ impl GuardProbe {
         let nothing = Patch::Merge(json!({ "status": {} }));
         let answer = with_deadline(DEADLINE, self.nodes.patch_status(other, &params, &nothing)).await;
         guard(answer, || {
-            format!("this node's agent could write the status of BootcNode {other}, which is not its own")
+            format!("this node's agent could write the status of BootcNode {other}, which is not its own; {POLICIES}")
         })
     }
+}
+
+/// Writes another Node, under the kubelet's identity.
+async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
+    let answer = node::try_patch(kubelet, other).await;
+    let is_gone = |error: &RequestError| error.status().is_some_and(|status| status.code == 404);
+    if answer.as_ref().err().is_some_and(is_gone) {
+        return Ok(Guard::NothingToTry);
+    }
+    guard(answer, || {
+        format!("the credentials of this node's kubelet could write Node {other}, which is not its own; {RESTRICTION}")
+    })
 }
 
 /// The answer to a write, with the words for one that would be done.
@@ -123,7 +153,70 @@ fn is_refusal(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+
     use super::*;
+
+    /// An API server with two nodes and a berth that refuses every dry run but those of a path that ends like this, which it
+    /// answers with that code. It must see no other write.
+    fn server(end: &'static str, code: u16) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let node = |name: &str| json!({ "metadata": { "name": name } });
+            let berth = json!({ "metadata": { "name": "workers-0" }, "spec": {} });
+            let list = |items| (200, json!({ "metadata": {}, "items": items }));
+            let is_dry = request.uri().query().is_some_and(|q| q.contains("dryRun=All"));
+            let (code, mut answer) = match *request.method() {
+                Method::GET if path.ends_with("/leases") => list(json!([berth])),
+                Method::GET => list(json!([node("n1"), node("n2")])),
+                _ if !is_dry => panic!("{path} is written"),
+                _ if path.ends_with(end) => (code, berth),
+                _ => (403, berth),
+            };
+            if code != 200 {
+                answer = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
+            }
+            let body = Body::from(answer.to_string().into_bytes());
+            let response = Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        Client::new(service, "ns")
+    }
+
+    #[tokio::test]
+    async fn every_write_to_what_others_own_is_tried() {
+        for (end, said) in [
+            (
+                "/leases/workers-0",
+                "agent could write Lease workers-0 as it likes; apply manifests",
+            ),
+            (
+                "/bootcnodes/n2/status",
+                "agent could write the status of BootcNode n2, ",
+            ),
+            (
+                "/api/v1/nodes/n2",
+                "kubelet could write Node n2, which is not its own; turn on NodeRestriction",
+            ),
+        ] {
+            let ask = async |client: Client| {
+                let probe = GuardProbe::new(client.clone(), "ns", &"n1".into());
+                probe.ask(&client).await
+            };
+            match ask(server(end, 200)).await.unwrap() {
+                Guard::Allows(what) => assert!(what.contains(said), "{what}"),
+                other => panic!("{end}: {other:?}"),
+            }
+            assert_eq!(ask(server(end, 403)).await.unwrap(), Guard::Refuses, "{end}");
+            ask(server(end, 500)).await.unwrap_err();
+        }
+        let client = server("/api/v1/nodes/n2", 404);
+        let gone = GuardProbe::new(client.clone(), "ns", &"n1".into()).ask(&client).await;
+        assert_eq!(gone.unwrap(), Guard::NothingToTry, "its Node was deleted just now");
+    }
 
     #[test]
     fn only_a_refusal_counts_as_one() {

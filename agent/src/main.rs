@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use berth_agent::cli::{Args, Command};
 use berth_agent::clients;
-use berth_agent::host::{Host, HostRoot};
+use berth_agent::host::{AuthSource, Host, HostRoot};
 use berth_agent::ready::{self, ReadyFile};
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
@@ -61,9 +61,15 @@ async fn start(args: Args) -> Result<()> {
         let root = HostRoot::new(&args.host_root);
         // Ready means that this process does what it is for, be it to wait for another agent to end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        let auth = AuthSource {
+            path: args.auth_file.clone(),
+            replace: args.replace_auth_file,
+        };
         let host = Host::connect(args.bus.as_deref(), root)
             .await
-            .context("cannot reach the host's system bus")?;
+            .context("cannot reach the host's system bus")?
+            .with_auth(auth)
+            .with_allowed_registries(args.allowed_registries.clone());
         let ready = ReadyFile::new(args.ready_file.clone())?;
         tokio::select! {
             // A lock that is free is taken before anything is said.

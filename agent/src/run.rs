@@ -348,6 +348,7 @@ impl Agent {
             step: next,
             bootc_version: self.bootc_version.clone(),
             heartbeat: self.heartbeat.time.clone(),
+            told: object.status.as_ref().map_or(&[], |status| &status.conditions),
         };
         let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
         let status: BootcNodeStatus = report(facts, &subject, self.status.known());

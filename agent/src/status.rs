@@ -79,9 +79,12 @@ impl StatusWriter {
         }
         self.pace(&mut status, progress_interval);
         self.pace_blockers(&mut status);
+        // The insight goes with a write that is made anyway: what it says beyond the rest can wait.
+        let insight = std::mem::replace(&mut status.insight, self.known.insight.clone());
         if status == self.known {
             return Ok(());
         }
+        status.insight = insight;
         let body = json!({
             "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
             "kind": "BootcNode",

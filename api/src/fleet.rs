@@ -1,9 +1,13 @@
 //! BootcFleet: switches and limits for all pools at once. There is one, named `cluster`.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+use crate::duration;
+use crate::pool::{BootcNodePoolSpec, DEFAULT_POLL_INTERVAL};
 use crate::quantity::Quantity;
 
 /// Name of the one BootcFleet that counts.
@@ -40,9 +44,51 @@ pub struct BootcFleetSpec {
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_unavailable: Option<Quantity>,
+    /// Defaults for the images of all pools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<FleetImage>,
+    /// Prefixes that the reference of each pool must have, by whole path segments: `quay.io/example` allows
+    /// `quay.io/example/os`, and not `quay.io/example2/os`. A pool with another one keeps the image that it has. Absent or
+    /// empty: all registries are allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub allowed_registries: Vec<String>,
+}
+
+/// Defaults for the images of all pools.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetImage {
+    /// Time between two looks at what a tag points at, for pools without their own: at least `1m`, or `0`, which turns
+    /// polling off. Default 12h.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))")
+        .message("pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h"))]
+    pub poll_interval: Option<String>,
+    /// Name of a Secret of the type `kubernetes.io/dockerconfigjson` in the controller's namespace, for pools without their
+    /// own `image.pullSecret`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
+        .message("pullSecret must be the name of a Secret in the controller's namespace"))]
+    pub pull_secret: Option<String>,
 }
 
 impl BootcFleetSpec {
+    /// `image.pollInterval`, or its default.
+    pub fn poll_interval(&self) -> Duration {
+        let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
+        duration::parse_or(text, DEFAULT_POLL_INTERVAL)
+    }
+
+    /// Name of the Secret with the credentials for a pool's image: the pool's own, or the one for all pools.
+    pub fn pull_secret<'a>(&'a self, pool: &'a BootcNodePoolSpec) -> Option<&'a str> {
+        let own = pool.image.as_ref().and_then(|image| image.pull_secret.as_deref());
+        own.or_else(|| self.image.as_ref()?.pull_secret.as_deref())
+    }
+
     /// Number of nodes that may be unavailable at once, when all pools together have so many members. `None`: the fleet has
     /// no limit of its own.
     pub fn limit(&self, members: usize) -> Option<usize> {

@@ -69,6 +69,27 @@ impl ImageRef {
             digest: Some(digest.clone()),
         }
     }
+
+    /// The same tag without a digest; `None` for a reference without a tag.
+    pub fn without_digest(&self) -> Option<ImageRef> {
+        self.tag.is_some().then(|| ImageRef {
+            digest: None,
+            ..self.clone()
+        })
+    }
+}
+
+/// Says whether a reference begins with one of these prefixes, by whole path segments: `quay.io/example` allows
+/// `quay.io/example/os`, and not `quay.io/example2/os`. Host and port must be the very same; tag and digest do not count.
+/// A slash at a prefix's end changes nothing. Without prefixes every reference is allowed; a prefix that no reference can
+/// begin with, such as an empty one, allows none.
+pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
+    let name = format!("{}/{}", reference.registry(), reference.repository());
+    let begins = |prefix: &str| {
+        let rest = name.strip_prefix(prefix.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    prefixes.is_empty() || prefixes.iter().any(|prefix| begins(prefix.as_ref()))
 }
 
 fn is_registry(host: &str) -> bool {
@@ -219,7 +240,55 @@ mod tests {
         }
     }
 
+    #[test]
+    fn allows_whole_path_segments() {
+        let reference: ImageRef = format!("quay.io/example/os:1@sha256:{}", "0".repeat(64))
+            .parse()
+            .unwrap();
+        for prefix in [
+            "quay.io",
+            "quay.io/",
+            "quay.io/example",
+            "quay.io/example/",
+            "quay.io/example/os",
+        ] {
+            assert!(allowed(&["a.b", prefix], &reference), "{prefix}");
+        }
+        for prefix in [
+            "",
+            "/",
+            "quay",
+            "quay.io:443",
+            "quay.io/ex",
+            "quay.io/example/os:1",
+            "quay.io/example/os/x",
+            "evil.quay.io",
+            "https://quay.io",
+            "*",
+            "QUAY.IO",
+        ] {
+            assert!(!allowed(&[prefix], &reference), "{prefix}");
+        }
+        assert!(allowed(&[] as &[&str], &reference));
+    }
+
     proptest! {
+        #[test]
+        fn allows_nothing_but_what_has_the_segments_of_a_prefix(
+            prefixes in proptest::collection::vec("[ab]{1,2}[.:/][ab1]{1,2}(/[ab]{1,2}){0,2}/?", 1..4),
+            text in "[ab]{1,2}[.:][1]{1,2}(/[ab]{1,2}){1,3}:x",
+        ) {
+            if let Ok(reference) = text.parse::<ImageRef>() {
+                let name = format!("{}/{}", reference.registry(), reference.repository());
+                let segments: Vec<_> = name.split('/').collect();
+                let expected = prefixes.iter().any(|prefix| {
+                    let prefix: Vec<_> = prefix.trim_end_matches('/').split('/').collect();
+                    segments.starts_with(&prefix)
+                });
+                prop_assert_eq!(allowed(&prefixes, &reference), expected);
+            }
+        }
+
         #[test]
         fn what_it_reads_it_prints(text in "[a-z0-9.:/@_ -]{0,60}") {
             if let Ok(reference) = text.parse::<ImageRef>() {

@@ -19,6 +19,9 @@ pub const LABEL_POOL: &str = "berth.dev/pool";
 /// berths by this label.
 pub const LABEL_NODE: &str = "berth.dev/node";
 
+/// Annotation on a BootcNodePool, with any new value: the tag is polled now. The time of the request, as RFC 3339.
+pub const ANNOTATION_POLL_REQUESTED_AT: &str = "berth.dev/poll-requested-at";
+
 /// Label on a Node, with any value: the node is no member of any pool and is not counted; a berth that it holds is
 /// given back.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";

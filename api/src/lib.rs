@@ -12,6 +12,7 @@ pub mod digest;
 pub mod duration;
 pub mod fleet;
 pub mod image_ref;
+pub mod insight;
 pub mod keys;
 pub mod membership;
 pub mod names;

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::pool::{Drain, RivalUpdaters};
+use crate::insight::NodeInsight;
+use crate::pool::{Drain, RivalUpdaters, SignatureRule};
 
 /// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -68,6 +69,10 @@ pub struct BootcNodeSpec {
     /// Treatment of other updaters that are active on the host (from the pool).
     #[serde(default)]
     pub rival_updaters: RivalUpdaters,
+    /// Updaters that are neither waited for nor named (from the pool).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 64)))]
+    pub tolerated_updaters: Vec<String>,
     /// Token of the pool. When it changes, digests that failed here are tried again, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -98,6 +103,9 @@ pub struct DesiredImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
+    /// Rule for signatures of the image (from the pool).
+    #[serde(default, skip_serializing_if = "SignatureRule::is_default")]
+    pub signature: SignatureRule,
 }
 
 /// Permission to pull.
@@ -196,6 +204,9 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 10))]
     #[serde(default)]
     pub drain_blockers: Vec<DrainBlocker>,
+    /// Insight into the node's update, as its agent knows of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insight: Option<NodeInsight>,
     /// Conditions; `berth_api::condition::node` lists the types.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 32))]

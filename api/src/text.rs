@@ -10,6 +10,14 @@ pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) ->
     }
 }
 
+/// The text, cut to so many characters, the last of which is then an ellipsis.
+pub fn truncated(text: &str, most: usize) -> String {
+    match text.chars().count() > most {
+        true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,15 @@
 //! The command line of `kubectl berth`. A part of the library, so that tests can compare the documentation with it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Shows the state of the pools of bootc nodes, and lets an admin decide when a node does not come back.
 ///
 /// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and each
-/// node, what a node waits for, and what would happen before it happens. status and history only read. Each of the other commands
-/// changes one thing: it says what it will do and what that means, and then asks.
+/// node, what a node waits for, and what would happen before it happens. status and history only read. poll asks the controller
+/// to look at a registry. Each of the other commands changes one thing: it says what it will do and what that means, and then asks.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-berth",
@@ -22,6 +23,9 @@ EXAMPLES
 
   What a change of the pool workers would do, and what blocks it:
       kubectl berth status workers --preview
+
+  The same in the words of oc adm upgrade status:
+      kubectl berth status --insights
 
   What the pool workers ran before, and one of its nodes:
       kubectl berth history workers
@@ -40,6 +44,10 @@ EXAMPLES
   The cause of a failed update is mended:
       kubectl berth retry workers
 
+  A tag was moved, and shall be looked at now; and, where the pool is pinned, adopted:
+      kubectl berth poll workers
+      kubectl berth approve workers
+
   All pools are to stop at once (BootcFleet is the switch; paused: false lets them go on):
       kubectl apply -f manifests/samples/fleet-paused.yaml
 
@@ -55,7 +63,8 @@ ENVIRONMENT
 
 EXIT STATUS
   0  Done, or there was nothing to do, or --dry-run has said what would be done.
-  1  The cluster could not be read, or refused a change; standard error says why.
+  1  The cluster could not be read, or refused a change, or a registry did not answer;
+     standard error says why.
   2  The command line is wrong, or --yes is missing where nobody can be asked.
   3  You did not say yes; nothing was changed.
 
@@ -134,6 +143,21 @@ pub enum Command {
     /// the next apply would take this one back.
     #[command(long_about)]
     Retry(Retry),
+    /// Have the tag of a pool's image looked at now.
+    ///
+    /// Sets the annotation berth.dev/poll-requested-at of the pool, waits until the controller has asked the registry, and
+    /// prints what it found. A tag that is followed and has moved is adopted, once image.minimumAge allows it. When the
+    /// registry does not answer, the pool keeps its image, and the exit status is 1.
+    #[command(long_about)]
+    Poll(Poll),
+    /// Adopt the image that the tag of a pinned pool points at.
+    ///
+    /// A pool whose image.ref has a tag and a digest stays at the digest; status.available shows what the tag points at
+    /// meanwhile. This writes that digest into image.ref, unless the pool or what is available has changed since it was
+    /// shown to you. Where the pool is applied from a repository, use --print and put the result there: the next apply
+    /// would take this back.
+    #[command(long_about)]
+    Approve(Approve),
     /// Print the version of this program and of the API that it reads.
     Version,
 }
@@ -152,9 +176,28 @@ pub struct Status {
     /// made from the same objects; what it takes for granted, and what only the controller knows, is said above it.
     #[arg(long)]
     pub preview: bool,
+    /// Show instead how each pool and node fares, in the words and columns of oc adm upgrade status.
+    ///
+    /// Assessments: Degraded, Unavailable, Progressing, Excluded (held back by a pause), Outdated, Completed. EST is the
+    /// time to go by what was measured in the pool lately: ? where nobody can tell. Ten nodes of each pool are shown, and
+    /// those that need a look; --details=nodes shows all.
+    #[arg(long, conflicts_with = "preview")]
+    pub insights: bool,
+    /// Amount to show with --insights.
+    #[arg(long, value_enum, value_name = "WHAT", requires = "insights", default_value_t = Details::None)]
+    pub details: Details,
     /// Form of the output.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
+}
+
+/// Amount of detail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Details {
+    /// Ten nodes of each pool, and those that need a look.
+    None,
+    /// All nodes.
+    Nodes,
 }
 
 /// Arguments of `history`.
@@ -196,6 +239,29 @@ pub struct OfNode {
 pub struct Retry {
     /// Name of the pool.
     pub pool: String,
+    /// Consent to the plan.
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// Arguments of `poll`.
+#[derive(Debug, Args)]
+pub struct Poll {
+    /// Name of the pool.
+    pub pool: String,
+    /// Longest time to wait for the answer.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = berth_api::duration::parse)]
+    pub timeout: Duration,
+}
+
+/// Arguments of `approve`.
+#[derive(Debug, Args)]
+pub struct Approve {
+    /// Name of the pool.
+    pub pool: String,
+    /// Print the change for a repository, and change nothing.
+    #[arg(long, conflicts_with_all = ["yes", "dry_run"])]
+    pub print: bool,
     /// Consent to the plan.
     #[command(flatten)]
     pub consent: Consent,

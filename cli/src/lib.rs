@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod arguments;
 mod history;
+mod insights;
 mod members;
 mod nodes;
 mod preview;
@@ -16,6 +17,7 @@ mod text;
 mod world;
 
 pub use history::{node_history, pool_history};
+pub use insights::{Counts, NodeLine, PoolInsight, insights, render_insights};
 pub use nodes::{NodeRow, ProgressView};
 pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
 pub use render::render;

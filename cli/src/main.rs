@@ -11,8 +11,10 @@ use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
-use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, History, Output, Status};
-use kubectl_berth::{Scope, Snapshot, node_history, pool_history, previews, render, render_preview, views};
+use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, Details, History, Output, Status};
+use kubectl_berth::{
+    Scope, Snapshot, insights, node_history, pool_history, previews, render, render_insights, render_preview, views,
+};
 
 /// Longest time that the API server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -81,6 +83,16 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Include(of) => carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await,
         Command::Release(of) => carry_out(cluster, of.consent, |s, now| admin::release(s, &of.node, now)).await,
         Command::Retry(of) => carry_out(cluster, of.consent, |s, now| admin::retry(s, &of.pool, now)).await,
+        Command::Poll(of) => {
+            let client = client(cluster).await?;
+            admin::poll(&client, &of.pool, of.timeout).await.map(Outcome::Done)
+        }
+        Command::Approve(of) if of.print => {
+            let snapshot = read(&client(cluster).await?, cluster, Scope::Admin).await?;
+            let plan = admin::approve(&snapshot, &of.pool, Timestamp::now())?;
+            admin::print(&plan).map(Outcome::Done).map_err(anyhow::Error::msg)
+        }
+        Command::Approve(of) => carry_out(cluster, of.consent, |s, now| admin::approve(s, &of.pool, now)).await,
     }
 }
 
@@ -117,7 +129,10 @@ async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapsh
 
 async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     let client = client(cluster).await?;
-    let scope = if what.preview { Scope::Preview } else { Scope::Status };
+    let scope = match what.preview || what.insights {
+        true => Scope::Preview,
+        false => Scope::Status,
+    };
     let mut snapshot = read(&client, cluster, scope).await?;
     if let Some(pool) = &what.pool {
         let names: Vec<_> = snapshot.pools.iter().filter_map(|p| p.metadata.name.clone()).collect();
@@ -128,6 +143,12 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     }
     let (now, width) = (Timestamp::now(), width());
     let json = |value| Ok::<_, anyhow::Error>(serde_json::to_string_pretty(&value)? + "\n");
+    if what.insights {
+        return match what.output {
+            Output::Table => Ok(render_insights(&snapshot, now, width, what.details == Details::Nodes)),
+            Output::Json => json(serde_json::to_value(insights(&snapshot, now))?),
+        };
+    }
     match (what.output, what.preview) {
         (Output::Table, false) => Ok(render(&snapshot, now, width)),
         (Output::Table, true) => Ok(render_preview(&snapshot, now, width)),

@@ -115,7 +115,7 @@ impl<'a> Outlook<'a> {
         let facts = roster
             .world
             .facts(&seen.unwrap_or_else(|| Pool::orphaned(name.as_str().into())));
-        let target = target(pool);
+        let target = target(pool).filter(|_| !facts.unresolved);
         let plan = plan(&facts, now);
         let forecast = match target {
             Some(_) => forecast(&facts, now),
@@ -171,6 +171,7 @@ impl<'a> Outlook<'a> {
             digest: digest.clone(),
             index_digest: target.digest.clone(),
             version: target.version.clone(),
+            signature: berth_api::pool::SignatureRule::AsBooted,
         });
         let (from, to) = versions(status.booted.as_ref(), desired.as_ref());
         PreviewRow {
@@ -287,8 +288,8 @@ impl<'a> Outlook<'a> {
         let halt = self.plan.halt.as_ref().filter(|_| self.target.is_some());
         blocks.extend(halt.map(|halt| format!("halted: {}", clean(&halt.message))));
         blocks.extend(self.facts.order.as_ref().map(|order| clean(&order.message)));
-        let used_up = room.fleet.filter(|fleet| !fleet.room_for(false));
-        blocks.extend(used_up.map(|fleet| fleet.words()));
+        let used_up = room.fleet.as_ref().filter(|fleet| !fleet.room_for(false));
+        blocks.extend(used_up.map(|fleet| clean(&fleet.words())));
         let users = room.users.values();
         blocks.extend(users.map(|why| format!("{why}, which uses up capacity")));
         blocks.extend(self.stuck());
@@ -368,7 +369,7 @@ fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: 
         up_to_date: members.saturating_sub(going),
         capacity: room.capacity,
         free: room.free(),
-        fleet_limit: room.fleet.map(|fleet| fleet.limit),
+        fleet_limit: room.fleet.as_ref().map(|fleet| fleet.limit),
         after: pool.spec.after().iter().map(|name| clean(name)).collect(),
         blocks: outlook.pool_blocks(&room),
         notes: outlook.notes(&control_plane),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use berth_api::pool::{DigestFailures, WaveState};
+use berth_api::pool::{DigestFailures, ImageMetadata, WaveState};
 use berth_api::text::names;
 use jiff::Timestamp;
 
@@ -44,6 +44,11 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
         format!("Pool {}  {}{}", view.name, view.image, resolved(view)),
         format!("  {updated} of {total} updated, {}", berths_text(&view.berths)),
     ];
+    lines.extend(
+        view.metadata
+            .as_ref()
+            .map(|image| format!("  image: {}", built_text(image))),
+    );
     lines.extend(after_text(&view.after).map(|text| format!("  {text}")));
     if !view.waves.is_empty() {
         let waves: Vec<_> = view.waves.iter().map(wave_text).collect();
@@ -119,6 +124,19 @@ fn resolved(view: &PoolView) -> String {
         (None, Some(digest)) => format!(" = {}", short(digest)),
         _ => " (not resolved yet)".to_owned(),
     }
+}
+
+/// `built 2026-11-20T10:00:00Z from https://example.com/os at 0a1b2c`, as far as it is known.
+fn built_text(image: &ImageMetadata) -> String {
+    let parts = [
+        image.created.as_ref().map(|time| format!("built {:.0}", time.0)),
+        image.source.as_ref().map(|source| format!("from {}", clean(source))),
+        image
+            .revision
+            .as_ref()
+            .map(|revision| format!("at {}", clean(revision))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn berths_text(berths: &Berths) -> String {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
 use berth_api::condition::{self, pool as types};
-use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, WaveState, WaveStatus};
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageMetadata, WaveState, WaveStatus};
 use berth_api::{duration, keys};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -29,6 +29,9 @@ pub struct PoolView {
     pub version: Option<String>,
     /// Digest that the reference was resolved to.
     pub digest: Option<berth_api::Digest>,
+    /// What the target's builder says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<ImageMetadata>,
     /// Members.
     pub total: usize,
     /// Members that run the target and are not being worked on.
@@ -167,6 +170,7 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now
         image: clean(pool.spec.image_ref()),
         version: target.and_then(|t| t.version.as_deref()).map(clean),
         digest: target.map(|t| t.digest.clone()),
+        metadata: target.and_then(|t| t.metadata.clone()),
         total: status.nodes.total as usize,
         updated: status.nodes.updated as usize,
         berths: berths(snapshot, pool),
@@ -256,7 +260,8 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
 /// Conditions that keep a pool from its target. A spec that no controller has read yet counts as one as well.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
     let matters = |c: &&Condition| match c.type_.as_str() {
-        types::IMAGE_RESOLVED => c.status != "True",
+        // An image in force of which there is more to say: a registry that is away, another image that waits.
+        types::IMAGE_RESOLVED => c.status != "True" || c.reason != "Resolved",
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
         _ => c.status == "True",
     };

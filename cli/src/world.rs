@@ -45,7 +45,9 @@ impl World {
     pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Self {
         let seen = seen(snapshot);
         let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
-        let pools = Pool::readable(&seen.pools);
+        let fleet = seen.fleet_spec().unwrap_or_default();
+        let pools = Pool::readable(&seen.pools).into_iter();
+        let pools: Vec<Pool> = pools.map(|pool| pool.guarded(&fleet)).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
         // No clock but the agent's and this one's tells of that.
         let is_heard = |status| silence(status, now).is_none();
@@ -130,7 +132,7 @@ impl Room {
             .map(|user| (user.who.clone(), words(facts, &user)));
         Self {
             capacity: facts.capacity,
-            fleet: facts.fleet,
+            fleet: facts.fleet.clone(),
             users: users.collect(),
         }
     }
@@ -140,12 +142,13 @@ impl Room {
         let used = self.users.remove(node).is_some();
         if let Some(fleet) = self.fleet.as_mut().filter(|_| used) {
             fleet.all = fleet.all.saturating_sub(1);
+            fleet.used_by.retain(|user| user.who != node);
         }
     }
 
     pub(crate) fn free(&self) -> usize {
         let of_pool = self.capacity.saturating_sub(self.users.len());
-        let of_fleet = self.fleet.map(|fleet| fleet.limit.saturating_sub(fleet.all));
+        let of_fleet = self.fleet.as_ref().map(|fleet| fleet.limit.saturating_sub(fleet.all));
         of_fleet.map_or(of_pool, |free| free.min(of_pool))
     }
 }
@@ -199,9 +202,8 @@ fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
 
 fn entry<V>(object: &impl ResourceExt, view: V) -> (String, Entry<V>) {
     let entry = Entry {
-        view: Arc::new(view),
         version: object.resource_version().unwrap_or_default(),
-        heard: Moment::default(),
+        ..Entry::new(view)
     };
     (object.name_any(), entry)
 }

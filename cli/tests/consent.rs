@@ -19,12 +19,13 @@ fn berth(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     Ok((status.code(), String::from_utf8_lossy(&stderr).into_owned()))
 }
 
-const WORDS: [&[&str]; 5] = [
+const WORDS: [&[&str]; 6] = [
     &["exclude", "n3"],
     &["exclude", "n3", "--undo"],
     &["include", "n3"],
     &["release", "n3"],
     &["retry", "workers"],
+    &["approve", "workers"],
 ];
 
 #[test]

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use kubectl_berth::admin::{self, Change, NoPlan, Plan};
-use kubectl_berth::{Snapshot, node_history, pool_history, previews, render, render_preview, views};
+use kubectl_berth::{
+    Snapshot, insights, node_history, pool_history, previews, render, render_insights, render_preview, views,
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -27,6 +29,10 @@ struct Example {
 enum Show {
     Status,
     Preview,
+    /// All nodes, or ten of each pool.
+    Insights(bool),
+    #[serde(rename = "insights-json")]
+    InsightsJson,
     Json,
     PreviewJson,
     /// The pool of that name.
@@ -42,6 +48,10 @@ enum Show {
     Release(String),
     /// The pool of that name.
     Retry(String),
+    /// The pool of that name.
+    Approve(String),
+    /// The pool of that name, after a poll.
+    Polled(String),
 }
 
 impl Example {
@@ -49,6 +59,8 @@ impl Example {
         let (snapshot, now) = (&self.snapshot, self.now);
         match &self.show {
             Show::Status => render(snapshot, now, self.width),
+            Show::Insights(all) => render_insights(snapshot, now, self.width, *all),
+            Show::InsightsJson => serde_json::to_string_pretty(&insights(snapshot, now)).unwrap() + "\n",
             Show::Preview => render_preview(snapshot, now, self.width),
             Show::Json => serde_json::to_string_pretty(&views(snapshot, now)).unwrap() + "\n",
             Show::History(pool) => shown(pool_history(snapshot, pool, now, self.width)),
@@ -57,6 +69,15 @@ impl Example {
             Show::Include(node) => planned(admin::include(snapshot, node, now), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),
             Show::Retry(pool) => planned(admin::retry(snapshot, pool, now), now),
+            Show::Approve(pool) => {
+                let plan = admin::approve(snapshot, pool, now);
+                let printed = plan.as_ref().ok().map(|plan| shown(admin::print(plan)));
+                format!("{}---\n{}", planned(plan, now), printed.unwrap_or_default())
+            }
+            Show::Polled(pool) => {
+                let found = snapshot.pools.iter().find(|p| p.metadata.name.as_ref() == Some(pool));
+                shown(admin::found_words(found.unwrap()))
+            }
             Show::PreviewJson => serde_json::to_string_pretty(&previews(snapshot, now)).unwrap() + "\n",
         }
     }
@@ -74,6 +95,9 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     };
     let changes = plan.changes.iter().map(|change| match change {
         Change::Label { node, uid, excluded } => format!("Node {node} {uid}: excluded {excluded}\n"),
+        Change::Approve {
+            pool, uid, from, to, ..
+        } => format!("BootcNodePool {pool} {uid}: {from} becomes {to}\n"),
         Change::Retry { pool, uid, token } => format!("BootcNodePool {pool} {uid}: retryToken {token}\n"),
         Change::Close {
             lease, closed, note, ..

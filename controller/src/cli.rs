@@ -86,8 +86,18 @@ pub struct Cli {
     pub registry_plain_http: Vec<String>,
 
     /// PEM file with certificates that registries may be signed by, besides the system's.
+    ///
+    /// It is read anew whenever a registry is asked, so that a change needs no restart. A file that does not exist has
+    /// none; while it makes no sense, what it said before holds.
     #[arg(long, value_name = "FILE")]
     pub registry_ca: Option<PathBuf>,
+
+    /// File that names mirrors, and registries that are insecure or blocked, in the format of registries.conf.
+    ///
+    /// Mirrors are asked first, so that an image is found while the registry that it comes from is away. The file is
+    /// read anew whenever a registry is asked, as that of --registry-ca is.
+    #[arg(long, value_name = "FILE")]
+    pub registries_conf: Option<PathBuf>,
 
     /// Time without a change of the leader's Lease after which its holder counts as dead.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive)]

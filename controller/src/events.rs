@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::berth::{Berth, BerthState, ClosedReason};
-use berth_api::keys;
 use berth_api::node::BootcNode;
-use berth_api::pool::BootcNodePool;
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
+use berth_api::{Digest, keys};
 use berth_shell::request::within;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -58,6 +58,42 @@ impl Note {
             message,
             about: pool.object_ref(&()),
         }
+    }
+
+    /// Events of a pool's image: one that is available and not in force, and one that has come into force.
+    pub fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
+        let named = |version: &Option<String>, digest: &Digest| match version {
+            Some(version) => format!("{version} ({digest})"),
+            None => digest.to_string(),
+        };
+        let note = |reason, action, message| Self {
+            warning: false,
+            reason,
+            action,
+            message,
+            about: pool.object_ref(&()),
+        };
+        let mut notes = vec![];
+        let before = old.available.as_ref().map(|a| &a.digest);
+        if let Some(available) = new.available.as_ref().filter(|a| Some(&a.digest) != before) {
+            let image = named(&available.version, &available.digest);
+            let message = format!(
+                "the tag of {} points at {image}, which is not in force",
+                pool.spec.image_ref()
+            );
+            notes.push(note("ImageAvailable", "Watch", message));
+        }
+        if let (Some(before), Some(after)) = (&old.target, &new.target)
+            && before.digest != after.digest
+        {
+            let images = [before, after].map(|image| named(&image.version, &image.digest));
+            let message = format!(
+                "{} was adopted from {}; before it was {}",
+                images[1], after.image, images[0]
+            );
+            notes.push(note("ImageAdopted", "Adopt", message));
+        }
+        notes
     }
 
     /// Event of a berth that was closed although its holder has not given it back; `None` for any other write.
@@ -179,7 +215,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use berth_api::berth::Offer;
-    use berth_api::pool::BootcNodePoolSpec;
+    use berth_api::pool::{Available, BootcNodePoolSpec, Target};
 
     use super::*;
 
@@ -214,6 +250,45 @@ mod tests {
             "it held nothing"
         );
         assert_eq!(Note::closed(&pool, Some(&held), &held.stamped(9)), None);
+    }
+
+    #[test]
+    fn a_new_image_is_told_of_once() {
+        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+        let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
+        let status = |target: u8, available: Option<u8>| BootcNodePoolStatus {
+            target: Some(Target {
+                image: "quay.io/os:1".into(),
+                digest: digest(target),
+                version: Some(format!("{target}.0")),
+                metadata: None,
+                platforms: vec![],
+                publish_time: None,
+            }),
+            available: available.map(|n| Available {
+                digest: digest(n),
+                version: None,
+                since: jiff::Timestamp::UNIX_EPOCH.into(),
+                seen_seconds: 0,
+            }),
+            ..BootcNodePoolStatus::default()
+        };
+        let told = |old: BootcNodePoolStatus, new: BootcNodePoolStatus| -> Vec<&str> {
+            let notes = Note::of_image(&pool, &old, &new);
+            notes.iter().map(|note| note.reason).collect()
+        };
+        assert_eq!(told(status(1, None), status(1, Some(2))), ["ImageAvailable"]);
+        assert_eq!(told(status(1, Some(2)), status(2, None)), ["ImageAdopted"]);
+        assert!(told(status(1, Some(2)), status(1, Some(2))).is_empty());
+        assert!(
+            told(BootcNodePoolStatus::default(), status(1, None)).is_empty(),
+            "the first is no news"
+        );
+        let adopted = &Note::of_image(&pool, &status(1, None), &status(2, None))[0].message;
+        assert!(
+            adopted.starts_with("2.0 (sha256:2") && adopted.contains("before it was 1.0"),
+            "{adopted}"
+        );
     }
 
     #[test]

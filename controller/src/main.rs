@@ -12,13 +12,13 @@ use berth_controller::metrics::{self, Metrics, Page};
 use berth_controller::pulse::Pulse;
 use berth_controller::readyz::Readyz;
 use berth_controller::reconcile::{Outside, Reconciler};
-use berth_controller::resolve::{RegistryConfig, Resolver};
+use berth_controller::resolve::{Mounted, PullSecrets, RegistryConfig, Resolver};
 use berth_controller::runtime::runtime;
 use berth_controller::store::Store;
 use berth_shell::{client, log};
 use clap::Parser;
-use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -66,12 +66,13 @@ async fn serve(cli: &Cli, metrics: &Metrics, pulse: &Pulse) -> anyhow::Result<()
     Ok(())
 }
 
-fn registries(cli: &Cli) -> anyhow::Result<RegistryConfig> {
-    let read = |file| std::fs::read(file).with_context(|| format!("--registry-ca {}", std::path::Path::display(file)));
-    Ok(RegistryConfig {
+fn registries(cli: &Cli, client: &Client) -> RegistryConfig {
+    RegistryConfig {
         plain_http: cli.registry_plain_http.clone(),
-        ca: cli.registry_ca.as_deref().map(read).transpose()?,
-    })
+        ca: cli.registry_ca.as_deref().map(Mounted::certificates),
+        conf: cli.registries_conf.as_deref().map(Mounted::registries_conf),
+        secrets: Some(PullSecrets::new(client.clone(), &cli.namespace)),
+    }
 }
 
 fn identity(cli: &Cli) -> String {
@@ -83,7 +84,6 @@ fn identity(cli: &Cli) -> String {
 async fn run(cli: Cli) -> anyhow::Result<()> {
     berth_shell::install_crypto();
     let timing = cli.timing().map_err(anyhow::Error::msg)?;
-    let registries = registries(&cli)?;
     let config = config(&cli).await?;
     let client = client::client(api::settled(config.clone(), api::SILENCE))?;
     let (metrics, pulse) = (Metrics::default(), Pulse::default());
@@ -117,6 +117,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         readyz: Readyz::start(config, client.clone(), store.clone()),
         clock: Clock::new(cli.trust_clock),
     };
+    let registries = registries(&cli, &client);
     let kube = Kube::new(client, &cli.namespace, leadership.clone());
     let resolver = Resolver::new(registries, store.clone());
     let reconciler = Reconciler::new(kube, store, resolver, cli.settings(), outside);

@@ -48,6 +48,11 @@ struct ForReason {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WithResult {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfNode {
     pool: String,
     node: String,
@@ -76,6 +81,7 @@ pub struct Metrics {
     leader: Gauge,
     passes: Counter,
     write_errors: Counter,
+    registry_polls: Family<WithResult, Counter>,
     nodes: Family<InState, Gauge>,
     berths: Family<InState, Gauge>,
     halted: Family<OfPool, Gauge>,
@@ -98,6 +104,11 @@ impl Metrics {
     /// Counts a failed request to the API server, other than a conflict.
     pub fn error(&self) {
         self.write_errors.inc();
+    }
+
+    /// Counts a question to a registry: `Changed`, `Unchanged`, or the reason for which it was not answered.
+    pub fn polled(&self, result: &'static str) {
+        self.registry_polls.get_or_create(&WithResult { result }).inc();
     }
 
     /// Replaces the numbers of all pools by these. Pools that are not among them disappear. Requests are served by the
@@ -157,6 +168,8 @@ impl Metrics {
         r.register("passes", "Passes over all pools", self.passes.clone());
         let help = "Requests to the API server that failed, other than by a conflict";
         r.register("write_errors", help, self.write_errors.clone());
+        let help = "Questions to registries by result: Changed, Unchanged, or the reason for which there was no answer";
+        r.register("registry_polls", help, self.registry_polls.clone());
         let help = "Members of a pool by state; a node is counted in each that is true of it, and in total";
         r.register("pool_nodes", help, self.nodes.clone());
         r.register(
@@ -296,6 +309,7 @@ mod tests {
         metrics.leads();
         metrics.pass();
         metrics.error();
+        metrics.polled("Unchanged");
         let lost = PoolNumbers {
             pool: "workers".into(),
             nodes: vec![("total", 3), ("updated", 1)],
@@ -311,6 +325,7 @@ mod tests {
             "berth_leader 1",
             "berth_passes_total 1",
             "berth_write_errors_total 1",
+            "berth_registry_polls_total{result=\"Unchanged\"} 1",
             "berth_pool_nodes{pool=\"workers\",state=\"total\"} 3",
             "berth_pool_berths{pool=\"workers\",state=\"held\"} 1",
             "berth_rollout_halted{pool=\"workers\"} 1",

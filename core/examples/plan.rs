@@ -66,14 +66,6 @@ fn pool_name(n: usize) -> String {
     format!("workers-{n}")
 }
 
-fn entry<V>(view: V) -> Entry<V> {
-    Entry {
-        view: Arc::new(view),
-        version: "1".to_owned(),
-        heard: Moment::default(),
-    }
-}
-
 impl World {
     /// Every second node runs the target, the others have it staged; a tenth may be unavailable at a time.
     fn of(nodes: usize, pools: usize, zones: usize) -> Result<Self> {
@@ -85,17 +77,17 @@ impl World {
         for n in 0..nodes {
             let name = node_name(n);
             let pool = pool_name(n % pools);
-            Arc::make_mut(&mut world.snapshot.nodes).insert(name.clone(), entry(node(n, &pool, zones)?));
+            Arc::make_mut(&mut world.snapshot.nodes).insert(name.clone(), Entry::new(node(n, &pool, zones)?));
             Arc::make_mut(&mut world.snapshot.hosts)
-                .insert(name.clone(), entry(host(n, &pool, (n / pools).is_multiple_of(2))?));
+                .insert(name.clone(), Entry::new(host(n, &pool, (n / pools).is_multiple_of(2))?));
             world.heard.insert(NodeName::new(name));
         }
         for p in 0..pools {
             let berths = nodes / pools / 10;
-            Arc::make_mut(&mut world.snapshot.pools).insert(pool_name(p), entry(pool(&pool_name(p), berths)?));
+            Arc::make_mut(&mut world.snapshot.pools).insert(pool_name(p), Entry::new(pool(&pool_name(p), berths)?));
             for index in 0..berths {
                 let view = berth(&pool_name(p), index, p + pools * (2 * index + 1))?;
-                Arc::make_mut(&mut world.snapshot.leases).insert(view.name().to_owned(), entry(view.clone()));
+                Arc::make_mut(&mut world.snapshot.leases).insert(view.name().to_owned(), Entry::new(view.clone()));
                 world.leases.push(view);
             }
         }

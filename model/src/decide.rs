@@ -213,6 +213,7 @@ fn decide(view: &View) -> Decision {
         step: &next,
         bootc_version: None,
         heartbeat: Time::from(rich::NOW),
+        told: &[],
     };
     let told = report(&facts, &subject, &BootcNodeStatus::default());
     let after = |knowledge: &Knowledge, event: Event<'_>| {
@@ -327,10 +328,12 @@ pub fn desired(spec: Option<Spec>) -> Desired {
             digest: rich::digest(spec.image),
             index_digest: rich::digest(spec.image),
             version: None,
+            signature: berth_api::pool::SignatureRule::AsBooted,
         }),
         staging: Staging::Allowed,
         drain: berth_api::pool::Drain::default(),
         rivals: berth_api::pool::RivalUpdaters::Wait,
+        tolerated: vec![],
         retry_token: (spec.token != 0).then(|| spec.token.to_string()),
         reboot_timeout: Duration::from_secs(900),
     }))

@@ -35,10 +35,10 @@ struct Options {
     /// Shows every move of the rollouts.
     #[arg(long)]
     history: bool,
-    /// As well: one rollout of so many nodes.
+    /// With --rollouts: one more rollout, of so many nodes.
     #[arg(long, default_value_t = 0)]
     huge: usize,
-    /// As well: finds each deliberate bug in so many rollouts at most; 0 looks for none.
+    /// With --rollouts: finds each deliberate bug in so many rollouts at most; 0 looks for none.
     #[arg(long, default_value_t = 0)]
     bugs: u64,
     /// Workers.

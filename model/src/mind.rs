@@ -264,6 +264,8 @@ fn node(object: &Object) -> NodeFacts {
             Cordon::OverCordoned => Some(record(true)),
         },
         excluded: object.excluded,
+        // For people only: no step depends on it.
+        control_plane: false,
     }
 }
 

@@ -13,7 +13,6 @@ use berth_api::pool::{
 };
 use berth_api::quantity::Quantity;
 use berth_api::{Platform, keys};
-use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
     BadTurn, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
@@ -50,10 +49,10 @@ impl Eyes {
         for (number, seen) in (0..).zip(&view.nodes) {
             let name = rich::name(number);
             if seen.object.there {
-                nodes.insert(name.to_string(), entry(self.node(number, seen)));
+                nodes.insert(name.to_string(), Entry::new(self.node(number, seen)));
             }
             if let Some(spec) = seen.spec {
-                hosts.insert(name.to_string(), entry(self.host(number, spec, seen.status)));
+                hosts.insert(name.to_string(), Entry::new(self.host(number, spec, seen.status)));
             }
         }
         let pool = |(number, pool): (u8, &Pool)| {
@@ -62,10 +61,10 @@ impl Eyes {
                 object: Ok(object(world, number, pool)),
                 name: name.clone(),
             };
-            (name.to_string(), entry(Arc::new(view)))
+            (name.to_string(), Entry::new(Arc::new(view)))
         };
         if world.fleet != 0 {
-            snapshot.fleet = Some(entry(Arc::new(fleet(world, view.fleet.paused))));
+            snapshot.fleet = Some(Entry::new(Arc::new(fleet(world, view.fleet.paused))));
         }
         snapshot.pools = Arc::new((0..).zip(&view.pools).map(pool).collect());
         snapshot.nodes = Arc::new(nodes);
@@ -105,17 +104,10 @@ fn fleet(world: &World, paused: bool) -> FleetView {
     let spec = BootcFleetSpec {
         paused,
         max_unavailable,
+        ..BootcFleetSpec::default()
     };
     FleetView {
         object: Ok(BootcFleet::new(fleet::NAME, spec)),
-    }
-}
-
-fn entry<V>(view: Arc<V>) -> Entry<V> {
-    Entry {
-        view,
-        version: String::new(),
-        heard: Moment::default(),
     }
 }
 
@@ -178,6 +170,7 @@ fn host(number: No, spec: Spec, status: Status) -> BootcNodeView {
                 digest: rich::digest(spec.image),
                 index_digest: rich::digest(spec.image),
                 version: None,
+                signature: berth_api::pool::SignatureRule::AsBooted,
             }),
             staging: Staging::Allowed,
             retry_token: (spec.token != 0).then(|| spec.token.to_string()),
@@ -264,9 +257,12 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         node_selector: with(POOL, name.to_string()),
         image: Some(PoolImage {
             reference: Some(reference(pool.target)),
+            ..PoolImage::default()
         }),
         rollout: Some(rollout),
         rival_updaters: None,
+        tolerated_updaters: vec![],
+        host: None,
         drain: None,
         history_limit: None,
     };
@@ -282,6 +278,7 @@ fn status(pool: &Pool, token: Option<String>) -> BootcNodePoolStatus {
             image: reference(pool.target),
             digest: rich::digest(pool.target),
             version: None,
+            metadata: None,
             platforms: vec![PlatformDigest {
                 architecture: ARCHITECTURE.to_owned(),
                 variant: None,

@@ -15,5 +15,6 @@ pub mod scratch;
 pub mod soak;
 pub mod tools;
 pub mod truth;
+pub mod walk;
 
 pub use berth_shell::install_crypto;

@@ -1,4 +1,4 @@
-//! A real image registry of one's own, over plain HTTP.
+//! A real image registry of one's own, over plain HTTP; and doors to it that want TLS, a name and a password.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::controlplane::pki::Pair;
 use crate::images::RegistryClient;
 use crate::ports::Port;
 use crate::process::Process;
@@ -21,33 +22,68 @@ pub struct Registry {
     address: SocketAddr,
     process: Mutex<Option<Process>>,
     program: PathBuf,
+    data: PathBuf,
     _port: Port,
     directory: Scratch,
+}
+
+/// The name `berth` and the password `secret`, as a registry knows them.
+pub const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
+/// The same, as `auth` of an auth file.
+pub const AUTH: &str = "YmVydGg6c2VjcmV0";
+
+/// What a door of a registry asks of everybody.
+#[derive(Debug, Default)]
+pub struct Guard<'a> {
+    /// TLS with this certificate.
+    pub tls: Option<&'a Pair>,
+    /// A name and a password, as a line of htpasswd with bcrypt.
+    pub htpasswd: Option<&'a str>,
 }
 
 impl Registry {
     /// Starts one on a free port of this address (loopback, or a bridge's) and waits until it answers.
     pub async fn start(bind: IpAddr) -> Result<Self> {
+        Self::launch(bind, None, &Guard::default()).await
+    }
+
+    /// Opens another door to what this one holds, on the same address and another port.
+    pub async fn door(&self, guard: &Guard<'_>) -> Result<Self> {
+        Self::launch(self.address.ip(), Some(self.data()), guard).await
+    }
+
+    async fn launch(bind: IpAddr, data: Option<PathBuf>, guard: &Guard<'_>) -> Result<Self> {
         let tools = tokio::task::spawn_blocking(|| Tools::ensure(&[Tool::Registry])).await??;
         let port = Port::reserve()?;
         let directory = Scratch::new("berth-registry-")?;
         let address = SocketAddr::from((bind, port.number()));
-        let config = serde_json::json!({
+        let data = data.unwrap_or_else(|| directory.path().join("data"));
+        let mut config = serde_json::json!({
             "version": "0.1",
             "log": {"level": "warn"},
             "storage": {
-                "filesystem": {"rootdirectory": directory.path().join("data")},
+                "filesystem": {"rootdirectory": data},
                 "delete": {"enabled": true},
                 "maintenance": {"uploadpurging": {"enabled": false}},
             },
             // A fixed secret, so that an upload survives a restart.
             "http": {"addr": address.to_string(), "secret": "berth-tests"},
         });
+        if let Some(pair) = guard.tls {
+            let (certificate, key) = pair.write(directory.path(), "tls")?;
+            config["http"]["tls"] = serde_json::json!({"certificate": certificate, "key": key});
+        }
+        if let Some(line) = guard.htpasswd {
+            let path = directory.path().join("htpasswd");
+            fs::write(&path, line)?;
+            config["auth"] = serde_json::json!({"htpasswd": {"realm": "berth-tests", "path": path}});
+        }
         fs::write(directory.path().join("config.yml"), config.to_string())?;
         let this = Self {
             address,
             process: Mutex::default(),
             program: tools.path(Tool::Registry)?.to_owned(),
+            data,
             _port: port,
             directory,
         };
@@ -110,7 +146,7 @@ impl Registry {
 
     /// Its directory of data (`data/docker/registry/v2/…`).
     pub fn data(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.data.clone()
     }
 
     fn with_process<T>(&self, change: impl FnOnce(&mut Option<Process>) -> T) -> Result<T> {

@@ -55,6 +55,7 @@ fn image(digest: &Digest) -> DesiredImage {
         digest: digest.clone(),
         index_digest: digest.clone(),
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     }
 }
 

@@ -1,14 +1,18 @@
 //! The agent's host side against a real host: its own systemd, logind and ostree. The agent's loop is not here.
 
+use std::fs;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use berth_agent::host::{BootcStatus, BootcVersion, Host, HostRoot, HostStatus, PullState, failure};
+use berth_agent::host::{AuthSource, BootcStatus, BootcVersion, Host, HostRoot, HostStatus, PullState, failure};
 use berth_api::node::DesiredImage;
+use berth_core::agent::rules::credentials::{Claim, PLACES};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
-use berth_tests::registry::Registry;
+use berth_tests::registry::{AUTH, Guard, HTPASSWD, Registry};
+use berth_tests::scratch::Scratch;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 
@@ -24,6 +28,7 @@ fn desired(image: &OsImage, registry: &Registry) -> Result<DesiredImage> {
         index_digest: digest.clone(),
         digest,
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     })
 }
 
@@ -87,10 +92,26 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     passed("failed");
     goes_through_the_proxy_of_a_drop_in(&host, &real, &image, hosts.gateway()).await?;
     passed("asked a proxy");
+    let guard = Guard {
+        htpasswd: Some(HTPASSWD),
+        ..Guard::default()
+    };
+    let door = registry.door(&guard).await?;
+    let scratch = Scratch::new("berth-auth-")?;
+    let auth = AuthSource {
+        path: Some(scratch.path().join("auth.json")),
+        replace: false,
+    };
+    // From here on the origin is away, and everything comes from a mirror that wants a password.
+    registry.stop()?;
+    is_refused_without_credentials(&host, &real, &image, &registry.host(), &door.host()).await?;
+    let host = host.with_auth(auth.clone());
+    has_credentials(&host, &real, &auth, &door.host())?;
+    passed("has credentials");
     is_adopted_and_locked(host, &real, &image).await?;
     passed("staged");
 
-    let host = agent(&real).await?;
+    let host = agent(&real).await?.with_auth(auth.clone());
     let staged = status(&host).await?.staged.context("nothing staged")?;
     host.unstage(&staged).await?;
     assert!(status(&host).await?.staged.is_none());
@@ -108,10 +129,53 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
         (boot.digest.as_str(), boot.version.as_str()),
         (v2.digest.as_str(), "2.0.0")
     );
-    let host = agent(&real).await?;
+    let host = agent(&real).await?.with_auth(auth.clone());
+    let file = real.path(PLACES[0])?;
+    assert!(!file.exists(), "it went with the boot");
+    has_credentials(&host, &real, &auth, &door.host())?;
+    assert!(host.keep_auth(Claim::Released).changed && !file.exists());
     assert_eq!(status(&host).await?.booted.digest, Some(image.digest));
     assert!(host.find_pull(None).await?.is_none());
     passed("rebooted");
+    Ok(())
+}
+
+/// A pull that the mirror refuses says that the host had no credentials.
+async fn is_refused_without_credentials(
+    host: &Host,
+    real: &RealHost,
+    image: &DesiredImage,
+    origin: &str,
+    mirror: &str,
+) -> Result<()> {
+    let config = format!(
+        "[[registry]]\nlocation = \"{origin}\"\ninsecure = true\n\
+         [[registry.mirror]]\nlocation = \"{mirror}\"\ninsecure = true\n"
+    );
+    let path = "/etc/containers/registries.conf.d/with-mirror.conf";
+    real.write(path, &config).await?;
+    host.start_pull(image).await?;
+    let (Some(PullState::Failed { message }), _) = pull_ends(host).await? else {
+        bail!("did not fail")
+    };
+    let reason = failure::classify(&message).reason.as_str();
+    assert_eq!(reason, "Unauthorized", "{message}");
+    ensure!(
+        message.contains("; the host pulled without credentials: it has none of"),
+        "{message}"
+    );
+    host.forget_pull(&image.digest).await.context("cannot forget the pull")
+}
+
+/// Gives the host the credentials of the mirror.
+fn has_credentials(host: &Host, real: &RealHost, auth: &AuthSource, mirror: &str) -> Result<()> {
+    let text = format!(r#"{{"auths": {{"{mirror}": {{"auth": "{AUTH}"}}}}}}"#);
+    fs::write(auth.path.as_ref().context("no file")?, &text)?;
+    let outcome = host.keep_auth(Claim::Member);
+    ensure!(outcome.changed && outcome.objection.is_none(), "{outcome:?}");
+    let file = real.path(PLACES[0])?;
+    ensure!(fs::read_to_string(&file)? == text);
+    ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600);
     Ok(())
 }
 

@@ -202,6 +202,11 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}",
         "may not be more than 512",
     ),
+    // Beside whom.
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, toleratedUpdaters: [zincati]}",
+        "toleratedUpdaters knows bootc-fetch-apply-updates.timer, ",
+    ),
     // How many.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}",

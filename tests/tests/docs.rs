@@ -9,13 +9,19 @@ use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
 /// Flags of other people's programs that the documentation names.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 18] = [
     "--all",
     "--bound-object-kind",
     "--bound-object-name",
     "--bound-object-uid",
+    "--docker-password",
+    "--docker-server",
+    "--docker-username",
     "--duration",
+    "--enforce-container-sigpolicy",
+    "--from-file",
     "--now",
+    "--preserve-digests",
     "--progress-fd",
     "--release",
     "--server-side",

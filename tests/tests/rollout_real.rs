@@ -145,7 +145,16 @@ async fn staged(host: &RealHost) -> Result<Value> {
 async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let v2 = rig.roll_to("2.0.0", 1).await?;
-    rig.until_all_run(&v2, &before).await
+    rig.until_all_run(&v2, &before).await?;
+    // All of it with the credentials of a Secret, from a mirror of an origin that is away.
+    for host in &rig.cluster.hosts {
+        let file = ["stat", "--format=%a %U", "/run/ostree/auth.json"];
+        let found = host.exec(&file).await?;
+        ensure!(found.trim() == "600 root", "{}: {found}", host.name());
+    }
+    let log = std::fs::read_to_string(rig.cluster.mirror.log())?;
+    ensure!(log.contains("GET /v2/os/blobs/"), "nothing came from the mirror");
+    Ok(())
 }
 
 async fn two_at_once(rig: &mut Rig) -> Result<()> {

@@ -12,6 +12,7 @@ use berth_tests::cluster::{Cluster, ClusterOptions, Published};
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::sim::{Inhibitor, RebootFault, Settings, SimHost};
 use berth_tests::programs;
+use berth_tests::walk::Walks;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -27,6 +28,8 @@ mod composefs;
 mod hosts;
 #[path = "rollout_sim/processes.rs"]
 mod processes;
+#[path = "rollout_sim/pulls.rs"]
+mod pulls;
 
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(90);
@@ -136,9 +139,11 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
     scenario("one_at_a_time_then_two_then_back", hosts(3), |cluster| {
         Box::pin(async move {
             cluster.deploy("web", 3).await?;
+            let walks = Walks::of(cluster.bootc_nodes());
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             cluster.until_all_run(&v2, LONG).await?;
             cluster.judge()?;
+            walks.ensure(&["Updating", "Pending", "Draining", "Rebooting", "Updated"])?;
             let v3 = roll_to(cluster, "3.0.0", 2).await?;
             cluster.until_all_run(&v3, LONG).await?;
             cluster.judge()?;

@@ -216,7 +216,13 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
             .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
             .collect();
         let mut seen = Vec::new();
-        for mount in mounts.filter(|mount| mount.name != volume) {
+        // Beside the host's paths: what the pod itself keeps, and the one Secret.
+        let is_secret = |name: &str| {
+            let named = |v: &&Volume| v.name == name;
+            let volume = pod.volumes.iter().flatten().find(named);
+            volume.is_some_and(|v| v.secret.is_some())
+        };
+        for mount in mounts.filter(|mount| mount.name != volume && !is_secret(&mount.name)) {
             let path = paths.get(mount.name.as_str()).context("a mount without a volume")?;
             ensure!(
                 mount.mount_path == format!("/host{path}"),
@@ -227,7 +233,16 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
             seen.push(*path);
         }
         ensure!(seen.len() == paths.len(), "a volume is not mounted: {paths:?}");
-        let here = ["/run/", "/proc/", "/var/lib/berth"];
+        // Those of the host itself; what is left is the kubelet's.
+        let here = [
+            "/run/",
+            "/proc/",
+            "/usr",
+            "/etc/berth",
+            "/etc/containers",
+            "/etc/ostree",
+            "/var/lib/berth",
+        ];
         seen.retain(|path| !here.iter().any(|prefix| path.starts_with(prefix)));
         seen.sort_unstable();
         let files = [

@@ -11,6 +11,7 @@ use berth_tests::cluster::RealCluster;
 use berth_tests::controlplane::Bound;
 use berth_tests::hosts::real::RealHost;
 use berth_tests::programs;
+use berth_tests::registry::AUTH;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -84,11 +85,18 @@ async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
         "contexts": [{ "name": "agent", "context": { "cluster": "cluster", "user": "agent" } }],
         "current-context": "agent",
     });
-    host.exec(&["mkdir", "--mode=0700", "/etc/berth"]).await?;
+    // The pod's kubelet has made the directory already, where there was one.
+    host.exec(&["mkdir", "--parents", "/etc/berth"]).await?;
+    host.exec(&["chmod", "0700", "/etc/berth"]).await?;
+    let auths = json!({ "auths": { cluster.mirror.host(): { "auth": AUTH } } });
+    host.write("/etc/berth/auth.json", &auths.to_string()).await?;
+    host.write("/etc/berth/agent.env", "BERTH_AUTH_FILE=/etc/berth/auth.json\n")
+        .await?;
     host.write("/etc/berth/agent.kubeconfig", &kubeconfig.to_string())
         .await?;
     host.write("/etc/berth/agent.token", &token).await?;
-    host.exec(&["chmod", "0600", "/etc/berth/agent.kubeconfig", "/etc/berth/agent.token"])
+    let secrets = ["agent.kubeconfig", "agent.token", "auth.json"].map(|name| format!("/etc/berth/{name}"));
+    host.exec(&["chmod", "0600", &secrets[0], &secrets[1], &secrets[2]])
         .await?;
 
     let shipped = programs::workspace_root().join("systemd").join(UNIT);

@@ -72,6 +72,8 @@ pub struct HostStatus {
     /// The deployment that a shutdown applies, unless it is locked. One without an image (a kernel argument that
     /// somebody staged, say) has no digest, but is there all the same.
     pub staged: Option<Deployment>,
+    /// What is staged was staged under an enforced signature policy.
+    pub staged_signed: bool,
     /// The first deployment that is neither.
     pub rollback: Option<Deployment>,
     /// The next boot takes the rollback deployment.
@@ -211,7 +213,12 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
         }) => BootcStatus::Host(Box::new(HostStatus {
             backend: composefs.map_or(Backend::Ostree, |_| Backend::Composefs),
             staged_verity: verity(status.staged.as_ref()),
-            signature_enforced: image.image.signature.as_ref().is_some_and(RawSignature::enforced),
+            signature_enforced: enforced(&image),
+            staged_signed: status
+                .staged
+                .as_ref()
+                .and_then(|s| s.image.as_ref())
+                .is_some_and(enforced),
             booted: deployment(Some(image), false),
             staged: status.staged.map(entry),
             rollback: status.rollback.map(entry),
@@ -219,6 +226,10 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
         })),
         _ => BootcStatus::NotBootc,
     })
+}
+
+fn enforced(image: &RawImage) -> bool {
+    image.image.signature.as_ref().is_some_and(RawSignature::enforced)
 }
 
 fn verity(entry: Option<&RawEntry>) -> Option<String> {

@@ -26,6 +26,17 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
+/// The content of a file; of one with more than `limit` bytes one more than that.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)?.take(limit).read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// The last `limit` bytes of a file as text, whatever they are; empty when there is no such file.
 pub fn tail(path: &Path, limit: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {

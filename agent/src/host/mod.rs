@@ -8,13 +8,18 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use berth_api::node::{Deployment, DesiredImage, Progress};
+use berth_api::pool::SignatureRule;
 use berth_api::{BootId, Digest};
 use berth_core::agent::backend::Backend;
 use berth_core::agent::facts::Past;
 use berth_core::agent::rivals;
+use berth_core::agent::rules::credentials::Claim;
+use berth_core::agent::rules::registries::Registries;
+use berth_core::agent::rules::signatures::Policy;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+mod auth;
 pub mod bootc;
 mod bus;
 pub mod clock;
@@ -27,9 +32,11 @@ pub mod memory;
 mod progress;
 mod pull;
 pub mod root;
+mod rules;
 mod tools;
 mod units;
 
+pub use auth::{AuthOutcome, AuthSource};
 pub use bootc::{BootcStatus, BootcVersion, HostStatus};
 pub use bus::BusError;
 pub use failure::{Failure, Reason};
@@ -38,6 +45,7 @@ pub use login::Inhibitor;
 pub use pull::{Pull, PullState};
 pub use root::HostRoot;
 
+use auth::HostAuth;
 use bus::{Bus, Changes};
 use memory::MemoryFile;
 use pull::{PullOptions, Pulls};
@@ -80,6 +88,15 @@ impl HostError {
     }
 }
 
+/// The last answer about bootc's version.
+#[derive(Debug, Clone)]
+struct KeptVersion {
+    version: BootcVersion,
+    at: Instant,
+    /// Number of times in a row that it was given.
+    times: u32,
+}
+
 /// The host that the agent runs on.
 #[derive(Debug)]
 pub struct Host {
@@ -87,9 +104,10 @@ pub struct Host {
     bus: Arc<Bus>,
     pulls: Pulls,
     memory: MemoryFile,
+    auth: HostAuth,
+    allowed_registries: Vec<String>,
     changes: Changes,
-    /// The last answer about bootc's version, when it was given, and how often in a row.
-    version: Mutex<Option<(BootcVersion, Instant, u32)>>,
+    version: Mutex<Option<KeptVersion>>,
     /// The booted image was pulled under an enforced signature policy, when last seen.
     signed: AtomicBool,
     /// The host keeps its deployments in composefs, when last seen.
@@ -114,6 +132,8 @@ impl Host {
             bus: Arc::new(Bus::new(address, changes.clone())),
             pulls: Pulls::new(root.clone(), changes.clone()),
             memory: MemoryFile::new(&root),
+            auth: HostAuth::new(root.clone(), AuthSource::default()),
+            allowed_registries: vec![],
             root,
             changes,
             version: Mutex::new(None),
@@ -125,6 +145,35 @@ impl Host {
             tracing::warn!(%error, "the host does not answer yet");
         }
         Ok(host)
+    }
+
+    /// The same, with credentials to give to the host.
+    #[must_use]
+    pub fn with_auth(mut self, source: AuthSource) -> Self {
+        self.auth = HostAuth::new(self.root.clone(), source);
+        self
+    }
+
+    /// The same, with the prefixes of the images that may be staged; without one, as far as this goes, all may.
+    #[must_use]
+    pub fn with_allowed_registries(mut self, prefixes: Vec<String>) -> Self {
+        self.allowed_registries = prefixes;
+        self
+    }
+
+    /// Registries from which the host may be given an image.
+    pub fn registries(&self) -> Registries {
+        rules::registries(&self.root, &self.allowed_registries)
+    }
+
+    /// The host's signature policy.
+    pub fn policy(&self) -> Policy {
+        rules::policy(&self.root)
+    }
+
+    /// Keeps the host's auth file as it should be, by what Berth may do here.
+    pub fn keep_auth(&self, claim: Claim) -> AuthOutcome {
+        self.auth.keep(claim)
     }
 
     /// Root under which the host's files are.
@@ -170,10 +219,10 @@ impl Host {
     /// [`HostError::Busy`] while a tool of an earlier agent runs: its end is waited for, not taken for an answer.
     pub async fn bootc_version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        if let Some((version, at, times)) = &kept
-            && version.is_believed(at.elapsed(), *times)
+        if let Some(kept) = &kept
+            && kept.version.is_believed(kept.at.elapsed(), kept.times)
         {
-            return Ok(version.clone());
+            return Ok(kept.version.clone());
         }
         let version = match self.ask_version().await {
             Ok(version) => version,
@@ -181,10 +230,12 @@ impl Host {
             Err(error @ HostError::Busy(_)) => return Err(error),
             Err(error) => BootcVersion::Failed(error.to_string()),
         };
-        let times = kept
-            .filter(|(before, ..)| *before == version)
-            .map_or(0, |(_, _, times)| times);
-        let kept = (version.clone(), Instant::now(), times.saturating_add(1));
+        let before = kept.filter(|kept| kept.version == version);
+        let kept = KeptVersion {
+            version: version.clone(),
+            at: Instant::now(),
+            times: before.map_or(0, |kept| kept.times).saturating_add(1),
+        };
         *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
         Ok(version)
     }
@@ -214,15 +265,13 @@ impl Host {
     /// Says whether the host's bootc locks what it stages from the first instant, as far as it was asked.
     fn stages_locked(&self) -> bool {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner());
+        let version = kept.as_ref().map(|kept| &kept.version);
         matches!(
-            &*kept,
-            Some((
-                BootcVersion::Version {
-                    download_only: true,
-                    ..
-                },
+            version,
+            Some(BootcVersion::Version {
+                download_only: true,
                 ..
-            ))
+            })
         )
     }
 
@@ -267,11 +316,13 @@ impl Host {
     /// [`HostError::Busy`] while another pull runs; or systemd refused.
     pub async fn start_pull(&self, image: &DesiredImage) -> Result<(), HostError> {
         let options = PullOptions {
-            signed: self.signed.load(Ordering::Relaxed),
+            signed: self.signed.load(Ordering::Relaxed) || image.signature == SignatureRule::Required,
             download_only: self.stages_locked(),
             composefs: self.composefs.load(Ordering::Relaxed),
         };
-        self.pulls.start(&self.bus, &self.boot()?, image, options).await
+        self.pulls
+            .start(&self.bus, &self.boot()?, image, options, self.auth.in_use())
+            .await
     }
 
     /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use berth_api::condition::MAX_MESSAGE;
 use berth_api::image_ref::{ImageRef, ImageRefError};
 use berth_api::node::{DesiredImage, Progress};
 use berth_api::{BootId, Digest};
@@ -81,6 +82,9 @@ struct Record {
     /// bootc itself locks what it stages.
     #[serde(default)]
     download_only: bool,
+    /// The credentials that the host had, in words.
+    #[serde(default)]
+    credentials: String,
 }
 
 /// Options of a pull.
@@ -189,8 +193,10 @@ impl Pulls {
                 if words.contains(NO_PROGRESS) {
                     self.without_progress.store(true, Ordering::Relaxed);
                 }
+                let message = explain(&units::defeat(bus, &unit).await?, &words);
+                let credentials = record.as_ref().map_or("", |r| &r.credentials);
                 PullState::Failed {
-                    message: explain(&units::defeat(bus, &unit).await?, &words),
+                    message: with_credentials(message, credentials),
                 }
             }
             // Started, and systemd has nothing to say against it.
@@ -228,6 +234,7 @@ impl Pulls {
         boot_id: &BootId,
         image: &DesiredImage,
         options: PullOptions,
+        credentials: String,
     ) -> Result<(), HostError> {
         let target = target(image)?;
         if options.composefs && !options.download_only {
@@ -250,6 +257,7 @@ impl Pulls {
             boot_id: boot_id.as_str().to_owned(),
             started: false,
             download_only: options.download_only,
+            credentials,
         };
         self.write(&record)?;
         let progress = !self.without_progress.load(Ordering::Relaxed)
@@ -457,6 +465,19 @@ fn explain(defeat: &Defeat, words: &str) -> String {
         (result, _) => said(format!("the pull failed: {result}")),
     };
     text.trim_end_matches([':', ' ']).to_owned()
+}
+
+/// Adds to the words of a pull that the registry refused by which credentials it was tried. Words that are too
+/// long are cut for it.
+fn with_credentials(message: String, credentials: &str) -> String {
+    if credentials.is_empty() || failure::recognise(&message) != Some(Reason::Unauthorized) {
+        return message;
+    }
+    let words: String = message
+        .chars()
+        .take(MAX_MESSAGE.saturating_sub(credentials.len() + 2))
+        .collect();
+    format!("{words}; {credentials}")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_RELEASED, LABEL_EXCLUDE};
 use berth_api::seeded::Bug;
+use berth_api::waves::is_control_plane;
 use berth_api::{BootId, NodeUid};
 use berth_core::agent::node::{CordonRecord, NodeFacts};
 use kube::Client;
@@ -86,17 +87,15 @@ impl From<RawNode> for NodeFacts {
     fn from(node: RawNode) -> Self {
         let annotation = |key: &str| node.metadata.annotations.as_ref()?.get(key).cloned();
         let conditions = node.status.conditions.as_deref().unwrap_or_default();
+        let labels = node.metadata.labels.as_ref();
         let boot_id = node.status.node_info.map(|info| info.boot_id);
         Self {
             unschedulable: node.spec.unschedulable.unwrap_or(false),
             ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(BootId::new),
             cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
-            excluded: node
-                .metadata
-                .labels
-                .as_ref()
-                .is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
+            excluded: labels.is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
+            control_plane: labels.is_some_and(is_control_plane),
             uid: NodeUid::new(node.metadata.uid),
             resource_version: node.metadata.resource_version,
         }
@@ -213,6 +212,8 @@ fn judge(error: RequestError) -> NodeError {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::keys::LABELS_CONTROL_PLANE;
+
     use super::*;
 
     fn node(unschedulable: bool, annotation: Option<&str>) -> NodeFacts {
@@ -220,7 +221,7 @@ mod tests {
             "metadata": {
                 "uid": "u", "resourceVersion": "7", "name": "n",
                 "annotations": annotation.map(|text| json!({ANNOTATION_CORDON: text, "other": "x"})),
-                "labels": {LABEL_EXCLUDE: "", "zone": "a"},
+                "labels": {LABEL_EXCLUDE: "", "zone": "a", LABELS_CONTROL_PLANE[0]: ""},
             },
             "spec": {"unschedulable": unschedulable, "podCIDR": "10.0.0.0/24"},
             "status": {
@@ -236,7 +237,7 @@ mod tests {
     fn reads_what_matters() {
         let facts = node(true, Some(r#"{"berth":"workers-0","unschedulable":true}"#));
         assert!(
-            facts.ready && facts.unschedulable && facts.excluded,
+            facts.ready && facts.unschedulable && facts.excluded && facts.control_plane,
             "with any value, also none"
         );
         assert_eq!(facts.boot_id, Some(BootId::from("b")));
@@ -247,7 +248,12 @@ mod tests {
         let bare: RawNode = serde_json::from_value(json!({"metadata": {"uid": "u", "resourceVersion": "1"}})).unwrap();
         let bare = NodeFacts::from(bare);
         assert!(
-            !bare.ready && !bare.unschedulable && !bare.excluded && bare.boot_id.is_none() && bare.cordon.is_none()
+            !bare.ready
+                && !bare.unschedulable
+                && !bare.excluded
+                && !bare.control_plane
+                && bare.boot_id.is_none()
+                && bare.cordon.is_none()
         );
         let odd = node(true, Some("by hand")).cordon.unwrap();
         assert!(!odd.unschedulable);

@@ -14,13 +14,23 @@ mod volumes;
 
 use http::Request;
 use kube::Client;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::clients::{REQUEST_DEADLINE, RequestError, with_deadline};
 
 /// Sends a request and reads its answer.
 async fn send<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -> Result<T, RequestError> {
     with_deadline(REQUEST_DEADLINE, client.request(request)).await
+}
+
+/// Tries a write that changes nothing of a Node, as a dry run: whether it would be done.
+///
+/// # Errors
+/// When it would not be done, or there is no answer.
+pub async fn try_patch(client: &Client, name: &str) -> Result<(), RequestError> {
+    let path = format!("/api/v1/nodes/{name}?dryRun=All");
+    let request = request("PATCH", &path, b"{}".to_vec(), "application/merge-patch+json")?;
+    send::<IgnoredAny>(client, request).await.map(drop)
 }
 
 /// Makes a request for this path. Names that come from the API server always make a valid path; building fails for any

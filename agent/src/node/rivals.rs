@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_core::agent::rivals;
 use http::Request;
 use kube::Client;
 use serde::Deserialize;
@@ -11,10 +12,8 @@ use tokio::time::Instant;
 use super::send;
 use crate::clients::RequestError;
 
-/// Labels by which such pods are known: those of their own manifests and charts.
+/// Labels by which such pods are known.
 const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
-/// Their values.
-const NAMES: [&str; 2] = ["kured", "machine-config-daemon"];
 /// Time between two questions: they come and go with their DaemonSets.
 const AGAIN: Duration = Duration::from_secs(300);
 
@@ -43,10 +42,12 @@ struct Metadata {
 impl Metadata {
     /// Name of the rival that the pod belongs to, with the pod.
     fn rival(&self) -> Option<String> {
-        let rival = KEYS
-            .iter()
-            .find_map(|key| self.labels.get(*key).filter(|value| NAMES.contains(&value.as_str())))?;
-        Some(format!("{rival} (pod {}/{})", self.namespace, self.name))
+        let rival = KEYS.iter().find_map(|key| {
+            self.labels
+                .get(*key)
+                .filter(|value| rivals::PODS.contains(&value.as_str()))
+        })?;
+        Some(rivals::pod(rival, &self.namespace, &self.name))
     }
 }
 

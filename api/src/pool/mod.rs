@@ -8,20 +8,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
+use crate::fleet::BootcFleetSpec;
 use crate::quantity::Quantity;
 
 mod drain;
+mod host;
+mod image;
 mod rollout;
 mod status;
 
 pub use drain::{DEFAULT_DRAIN_TIMEOUT, Drain, OnTimeout};
+pub use host::{PoolHost, SignatureRule};
+pub use image::{DEFAULT_POLL_INTERVAL, LEAST_POLL_INTERVAL, PoolImage};
 pub use rollout::{
     DEFAULT_MAX_FAILURES, DEFAULT_PROGRESS_INTERVAL, DEFAULT_REBOOT_TIMEOUT, DEFAULT_ZONE_KEY, Exclusion, Rollout,
     Wave, Window,
 };
 pub use status::{
-    BerthCounts, BootcNodePoolStatus, DeployedImage, DigestFailures, NodeCounts, PhaseDurations, PlatformDigest,
-    Target, WaveState, WaveStatus,
+    Available, BerthCounts, BootcNodePoolStatus, DeployedImage, DigestFailures, ImageMetadata, NodeCounts,
+    PhaseDurations, PlatformDigest, Target, WaveState, WaveStatus,
 };
 
 /// A set of nodes, the OS image they should run, and the rules by which they get there.
@@ -74,11 +79,25 @@ pub struct BootcNodePoolSpec {
     /// Treatment of other updaters that are active on a member: `Wait` or `Tolerate`. Default Wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rival_updaters: Option<RivalUpdaters>,
+    /// Updaters that are neither waited for nor named, while all others are, such as `machine-config-daemon`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 64)))]
+    #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(UPDATERS_RULE).message(UPDATERS_MESSAGE))]
+    pub tolerated_updaters: Vec<String>,
+    /// Terms about what the hosts do with the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<PoolHost>,
     /// Number of images that `status.deployHistory` keeps, from 0 to 10; 3 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
     pub history_limit: Option<u8>,
 }
+
+/// Rule of `toleratedUpdaters`: the names that the agent knows, `berth_core::agent::rivals`.
+const UPDATERS_RULE: &str = "self.all(name, name in ['bootc-fetch-apply-updates.timer', 'bootc-fetch-apply-updates.service', \
+     'rpm-ostreed-automatic.timer', 'zincati.service', 'kured', 'machine-config-daemon'])";
+const UPDATERS_MESSAGE: &str = "toleratedUpdaters knows bootc-fetch-apply-updates.timer, bootc-fetch-apply-updates.service, \
+     rpm-ostreed-automatic.timer, zincati.service, kured and machine-config-daemon";
 
 /// Treatment of other updaters and reboot daemons that are active on a member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -94,31 +113,6 @@ pub enum RivalUpdaters {
 /// Number of images in a pool's history, unless the pool says otherwise.
 pub const DEFAULT_HISTORY_LIMIT: u8 = 3;
 
-/// The image of a pool.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
-#[x_kube(
-    validation = Rule::new("has(self.ref)")
-        .message("image.ref is missing; write the whole reference, such as quay.io/example/os:stable"),
-    validation = Rule::new("!has(self.ref) || (!self.ref.startsWith('-') && self.ref.matches('^[A-Za-z0-9._:/@_-]+$'))")
-        .message("image.ref is not an image reference; write one without spaces or options, such as quay.io/example/os:stable"),
-    validation = Rule::new("!has(self.ref) || self.ref.matches('^([^/@]*[.:][^/@]*|localhost)/')")
-        .message("image.ref names no registry; write the whole reference, such as quay.io/example/os:stable"),
-    validation = Rule::new("!has(self.ref) || self.ref.contains('@') || self.ref.matches('/[^/]*:[^/]+$')")
-        .message("image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…"),
-    validation = Rule::new("!has(self.ref) || !self.ref.contains('@') || self.ref.matches('@sha256:[0-9a-f]{64}$')")
-        .message("the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits"),
-    validation = Rule::new("!has(self.ref) || self.ref.matches('^[^/]+(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@.*)?$')")
-        .message("image.ref has a repository or tag that no registry accepts; repositories are lower case, tags are letters, digits, '.', '_' and '-'"),
-)]
-#[serde(rename_all = "camelCase")]
-pub struct PoolImage {
-    /// Reference with a tag, a digest, or both (then the digest counts): `quay.io/example/os:stable`. Each change of it
-    /// is resolved once; an image index is resolved to the manifest of each platform.
-    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 512))]
-    pub reference: Option<String>,
-}
-
 impl BootcNodePoolSpec {
     /// The image reference as written; the server refuses a pool without one.
     pub fn image_ref(&self) -> &str {
@@ -126,6 +120,27 @@ impl BootcNodePoolSpec {
             .as_ref()
             .and_then(|i| i.reference.as_deref())
             .unwrap_or_default()
+    }
+
+    /// Time between two polls of the tag: `image.pollInterval`, the fleet's, or the default; `None` for no polls.
+    pub fn poll_interval(&self, fleet: Option<&BootcFleetSpec>) -> Option<Duration> {
+        let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
+        let default = fleet.map_or(DEFAULT_POLL_INTERVAL, BootcFleetSpec::poll_interval);
+        match duration::parse_or(text, default) {
+            Duration::ZERO => None,
+            interval => Some(interval.max(LEAST_POLL_INTERVAL)),
+        }
+    }
+
+    /// `image.minimumAge`, or its default.
+    pub fn minimum_age(&self) -> Duration {
+        let text = self.image.as_ref().and_then(|i| i.minimum_age.as_deref());
+        duration::parse_or(text, Duration::ZERO)
+    }
+
+    /// `host.signature`, or its default.
+    pub fn signature(&self) -> SignatureRule {
+        self.host.as_ref().and_then(|host| host.signature).unwrap_or_default()
     }
 
     /// Number of images in the pool's history.

@@ -18,6 +18,13 @@ pub struct BootcNodePoolStatus {
     /// The resolved image, which is published to the members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
+    /// Image that the tag points at, while it is not the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<Available>,
+    /// The last `berth.dev/poll-requested-at` that was acted on, whether the registry answered or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub poll_request: Option<String>,
     /// Number of members in each state.
     #[serde(default)]
     pub nodes: NodeCounts,
@@ -65,6 +72,9 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
+    /// What its builder says of it, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<ImageMetadata>,
     /// The manifest of each platform. Hosts report these digests, never the digest of the index.
     #[schemars(length(max = 32))]
     pub platforms: Vec<PlatformDigest>,
@@ -73,11 +83,48 @@ pub struct Target {
     pub publish_time: Option<Time>,
 }
 
+/// What an image's builder says of it. Of an index: of its first image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageMetadata {
+    /// Time when it was built: the label `org.opencontainers.image.created`, else the configuration's `created`. Absent for
+    /// an image that was built to be reproducible, without a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    /// Revision of the sources: the label `org.opencontainers.image.revision`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub revision: Option<String>,
+    /// Address of the sources: the label `org.opencontainers.image.source`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub source: Option<String>,
+}
+
 impl Target {
     /// The manifest digest for a node's platform.
     pub fn digest_for(&self, node: &Platform) -> Option<&Digest> {
         self.platforms.iter().find(|p| node.runs(p)).map(|p| &p.digest)
     }
+}
+
+/// An image that a tag points at, and that the pool does not run: the reference is pinned to another one, the image is too
+/// young, or some members cannot run it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Available {
+    /// Digest that the registry answered for the tag.
+    pub digest: Digest,
+    /// The image's version label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub version: Option<String>,
+    /// Time when the tag was first seen to point at it, by the leader's clock.
+    pub since: Time,
+    /// Seconds for which the tag has been known to point at it, up to `image.minimumAge`. Each leader adds to them by its own
+    /// clock; at most a twentieth of that is counted again when the leader changes.
+    #[serde(default)]
+    pub seen_seconds: u64,
 }
 
 /// An image that members of a pool were deployed to.

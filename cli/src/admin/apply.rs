@@ -1,6 +1,7 @@
 //! Making the changes of a plan.
 
 use anyhow::{Context, Result, anyhow};
+use berth_api::Digest;
 use berth_api::berth::{Berth, lease};
 use berth_api::keys;
 use berth_api::pool::BootcNodePool;
@@ -58,6 +59,16 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             };
             Ok(vec![format!("Node {node} {now}.")])
         }
+        Change::Approve {
+            pool,
+            uid,
+            from,
+            to,
+            digest,
+        } => {
+            approve(client, (pool, uid), (from, digest), to).await?;
+            Ok(vec![format!("Pool {pool} goes to {to}.")])
+        }
         Change::Retry { pool, uid, token } => {
             let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": { "retryToken": token } } });
             let pools = Api::<BootcNodePool>::all(client.clone());
@@ -84,7 +95,36 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
     }
 }
 
-fn params() -> PatchParams {
+/// Tries of a change that others' writes to the status get in the way of.
+const TRIES: usize = 5;
+
+/// Writes a pool's reference by a compare-and-swap, if the pool asks for and has what the plan was made from.
+async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest), to: &str) -> Result<()> {
+    let pools = Api::<BootcNodePool>::all(client.clone());
+    for _ in 0..TRIES {
+        let now = pools.get(pool).await.with_context(|| format!("reading pool {pool}"))?;
+        let available = now.status.as_ref().and_then(|s| s.available.as_ref());
+        let same = now.uid().as_deref() == Some(uid)
+            && now.spec.image_ref() == was.0
+            && available.is_some_and(|available| available.digest == *was.1);
+        if !same {
+            return Err(anyhow!(
+                "pool {pool} has changed since it was read; nothing was done to it: look again, and decide again"
+            ));
+        }
+        let metadata = json!({ "uid": uid, "resourceVersion": now.resource_version() });
+        let patch = json!({ "metadata": metadata, "spec": { "image": { "ref": to } } });
+        match pools.patch(pool, &params(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            other => return other.map(drop).with_context(|| format!("changing pool {pool}")),
+        }
+    }
+    Err(anyhow!(
+        "pool {pool} changes all the time; nothing was done to it: try again"
+    ))
+}
+
+pub(super) fn params() -> PatchParams {
     PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()

@@ -1,23 +1,32 @@
-//! Commands of an admin: `exclude`, `include`, `release` and `retry`.
+//! Commands of an admin: `exclude`, `include`, `release`, `retry`, `approve` and `poll`.
 //!
 //! A pure function decides each of them from a [`Snapshot`](crate::Snapshot), as a [`Plan`]: sentences that say what
 //! will be done and what it means, and the changes themselves. [`apply`] makes the changes. Each change names the
 //! object by the UID that the plan was made from, and a berth by its resourceVersion too, so that nothing is done to
 //! another object than the one that the admin read about.
 
+use berth_api::Digest;
 use berth_api::berth::Berth;
+use berth_api::pool::BootcNodePool;
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+
+use crate::Snapshot;
 
 mod apply;
+mod approve;
 mod confirm;
 mod exclude;
 mod holder;
+mod poll;
 mod release;
 mod retry;
 
 pub use apply::{FIELD_MANAGER, apply};
+pub use approve::{approve, print};
 pub use confirm::{Answer, ask};
 pub use exclude::{exclude, include};
+pub use poll::{found_words, poll};
 pub use release::release;
 pub use retry::retry;
 
@@ -58,6 +67,19 @@ pub enum Change {
         uid: String,
         /// Text of the event, in front of the name of the admin.
         note: String,
+    },
+    /// Pins a pool to another image, if it still is as it was.
+    Approve {
+        /// Name of the pool.
+        pool: String,
+        /// UID of the pool.
+        uid: String,
+        /// The reference that it has.
+        from: String,
+        /// The reference that it gets.
+        to: String,
+        /// The digest that must still be what is available.
+        digest: Digest,
     },
     /// Gives a pool a new retry token.
     Retry {
@@ -100,4 +122,17 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
+}
+
+/// The pool of that name.
+fn pool_of<'a>(snapshot: &'a Snapshot, pool: &str) -> Result<&'a BootcNodePool, NoPlan> {
+    snapshot.pool(pool).ok_or_else(|| NoPlan::NoPool {
+        name: pool.to_owned(),
+        known: snapshot
+            .pools
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
 }

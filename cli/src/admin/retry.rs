@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::holder::of_target;
-use super::{Change, NoPlan, Plan};
+use super::{Change, NoPlan, Plan, pool_of};
 use crate::Snapshot;
 use crate::members::Roster;
 use crate::text::{clean, short};
@@ -20,15 +20,7 @@ use crate::text::{clean, short};
 /// # Errors
 /// When there is no such pool.
 pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
-    let found = snapshot.pool(pool).ok_or_else(|| NoPlan::NoPool {
-        name: pool.to_owned(),
-        known: snapshot
-            .pools
-            .iter()
-            .map(ResourceExt::name_any)
-            .collect::<Vec<_>>()
-            .join(", "),
-    })?;
+    let found = pool_of(snapshot, pool)?;
     let roster = Roster::of(snapshot, now);
     let failed = failed(found, &roster);
     let halted = found

@@ -13,6 +13,7 @@ use berth_core::controller::facts::{self, Pool, Shared};
 use berth_core::controller::gates::Gates;
 use berth_core::controller::plan::{BerthWrite, Plan, WriteReason};
 use berth_core::controller::quorum::ControlPlane;
+use berth_core::controller::rereads::Rereads;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -112,52 +113,36 @@ impl Reconciler {
         seen.pools.iter().map(|pool| pool.name.clone()).collect()
     }
 
-    /// Reads the pools that something is to be offered in, those that go before them, and the fleet. Answers the pools that
-    /// offer nothing in this pass: where one of these is no longer as the watches show it, or cannot be read now; and then
-    /// also all that were not to offer anything, since nobody has read them, and there may be room for them now.
+    /// Reads the fleet, and the pools that the offers depend on. Answers the pools that offer nothing in this pass.
     async fn changed_pools(
         &mut self,
         before: Before<'_>,
         plans: &BTreeMap<PoolName, Plan>,
     ) -> Result<BTreeSet<PoolName>, Lost> {
         let seen = before.seen;
-        let offers = |pool: &&Pool| {
-            plans
-                .get(&pool.name)
-                .is_some_and(|plan| plan.writes.iter().any(is_offer))
-        };
-        let offering: Vec<&Pool> = seen.pools.iter().filter(offers).collect();
-        if offering.is_empty() {
+        let Some(rereads) = Rereads::of(&seen.pools, plans) else {
             return Ok(BTreeSet::new());
-        }
-        let goes_first = |pool: &Pool| offering.iter().any(|later| later.comes_after(&pool.name));
-        let is_read = |pool: &&Pool| offering.iter().any(|offers| offers.name == pool.name) || goes_first(pool);
-        let read: Vec<&Pool> = seen.pools.iter().filter(is_read).collect();
+        };
+        let read = rereads.pools();
         let kube = self.kube.clone();
         let (fleets, all) = (kube.all::<BootcFleet>(), kube.all::<BootcNodePool>());
         let reads = read.iter().map(|pool| kube.get(&all, pool.name.as_str()));
         let (fleet, pools) = tokio::join!(kube.get(&fleets, fleet::NAME), futures::future::join_all(reads));
-        let mut changed = BTreeSet::new();
         let fleet = self.outcome("fleet/read", fleet)?;
         let fleet = fleet.map(|fleet| fleet.map(|fleet| fleet.spec).unwrap_or_default());
-        if fleet.is_none() || fleet != seen.snapshot.fleet_spec() {
-            changed.extend(seen.pools.iter().map(|pool| pool.name.clone()));
-        }
+        let fleet_changed = fleet.is_none() || fleet != seen.snapshot.fleet_spec();
+        let mut changed = BTreeSet::new();
         for (pool, read) in read.into_iter().zip(pools) {
             let read = self.outcome(&format!("pool/{}/read", pool.name), read)?;
             if !read.is_some_and(|now| facts::is_as_shown(pool, now.as_ref())) {
-                let later = offering.iter().filter(|later| later.comes_after(&pool.name));
-                changed.extend(later.map(|later| later.name.clone()));
                 changed.insert(pool.name.clone());
             }
         }
-        if changed.is_empty() {
-            return Ok(changed);
+        let closed = rereads.closed(&changed, fleet_changed);
+        if !closed.is_empty() {
+            tracing::info!(pools = ?changed, fleet_changed, "not as the watches show it; nothing is offered there in this pass");
         }
-        tracing::info!(pools = ?changed, "the pools or the fleet are not as the watches show them; nothing is offered there in this pass");
-        let is_sure = |pool: &PoolName| offering.iter().any(|o| o.name == *pool) && !changed.contains(pool);
-        let names = seen.pools.iter().map(|pool| pool.name.clone());
-        Ok(names.filter(|pool| !is_sure(pool)).collect())
+        Ok(closed)
     }
 
     /// Facts that the plans of all pools share.
@@ -212,7 +197,7 @@ impl Reconciler {
         // A plan may write one Lease twice: closed, and offered to the next node. The second write counts on the first.
         let mut written = BTreeMap::new();
         for write in writes {
-            if is_offer(&write) && !self.store.stale().is_empty() {
+            if write.is_offer() && !self.store.stale().is_empty() {
                 break;
             }
             let result = self.execute_one(berths, pool, &write, &written).await;
@@ -288,16 +273,6 @@ impl Reconciler {
             }
         }
     }
-}
-
-fn is_offer(write: &BerthWrite) -> bool {
-    matches!(
-        write,
-        BerthWrite::Update {
-            why: WriteReason::Offer,
-            ..
-        }
-    )
 }
 
 /// The Lease that was read, saying what it shall say now.

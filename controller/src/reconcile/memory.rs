@@ -6,6 +6,7 @@ use berth_api::{NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::gates::Keeper;
+use berth_core::controller::image::Ages;
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::overdue::Overdue;
 use berth_core::controller::waiting::Desk;
@@ -33,6 +34,8 @@ pub(super) struct Memory {
     pub(super) gates: Keeper,
     /// Soak times of the waves so far.
     pub(super) soaks: Soaks,
+    /// Time for which each pool's available image has been known.
+    pub(super) ages: Ages,
     /// Which nodes are to be told why they wait.
     pub(super) desk: Desk,
     /// Members that were allowed to pull and did not.

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::PoolName;
 use berth_api::membership::Membership;
 use berth_core::Moment;
 use berth_core::controller::publish;
@@ -18,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
-use crate::resolve::Resolver;
+use crate::resolve::{Resolution, Resolver, Wish};
 use crate::store::Store;
 use crate::time;
 
@@ -177,20 +176,45 @@ impl Reconciler {
 
     /// Phase 4, pure but for the tasks that it starts: which images are to be resolved.
     fn resolve(&mut self, seen: &Seen) -> Resolutions {
-        let names: Vec<PoolName> = seen.pools.iter().map(|p| p.name.clone()).collect();
-        self.resolver.keep(&names);
-        self.resolver.collect(seen.now, seen.wall);
+        for result in self.resolver.collect(seen.now, seen.wall) {
+            self.outside.metrics.polled(result);
+        }
+        let fleet = seen.snapshot.fleet_spec();
+        let ages = &mut self.memory.ages;
+        ages.keep(|name| seen.snapshot.pools.contains_key(name.as_str()));
         let mut resolutions = Resolutions::new();
+        let mut wishes = vec![];
         for pool in seen.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
-            let reference = object.spec.image_ref();
-            let resolution = self.resolver.ensure(&pool.name, reference, pool.target(), seen.now);
-            if let Some(due) = resolution.due {
-                self.again(due);
+            let status = object.status.as_ref();
+            let available = status.and_then(|s| s.available.as_ref());
+            let known = ages.see(&pool.name, available, seen.now);
+            if pool.refused.is_some() {
+                continue;
             }
-            resolutions.insert(pool.name.clone(), resolution);
+            // Without it nobody knows what may be asked, and with which credentials.
+            let Some(fleet) = &fleet else {
+                resolutions.insert(pool.name.clone(), Resolution::unasked());
+                continue;
+            };
+            wishes.push(Wish {
+                pool: &pool.name,
+                reference: object.spec.image_ref(),
+                interval: object.spec.poll_interval(Some(fleet)),
+                minimum_age: object.spec.minimum_age(),
+                secret: fleet.pull_secret(&object.spec),
+                target: pool.target(),
+                available,
+                seen: known,
+                request: pool.poll_request(),
+                obeyed: status.and_then(|s| s.poll_request.as_deref()),
+            });
+        }
+        resolutions.extend(self.resolver.ask(&wishes, seen.now));
+        if let Some(due) = self.resolver.due() {
+            self.again(due);
         }
         resolutions
     }

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::Reconciler;
 use super::seen::{Berths, Findings, Seen};
+use crate::events::Note;
 use crate::leader::Lost;
 use crate::time;
 
@@ -87,6 +88,9 @@ impl Reconciler {
             if self.outcome(&key, result)?.is_some() {
                 self.memory.reported.insert(pool.name.clone(), time::now());
                 log(pool, &old, &new);
+                for note in Note::of_image(&object, &old, &new) {
+                    self.outside.events.tell(note);
+                }
             }
         }
         self.memory
@@ -149,8 +153,12 @@ fn status(
         pool: pool.name.as_str(),
         reference: object.spec.image_ref(),
         history_limit: object.spec.history_limit(),
-        resolved: resolution.resolved,
-        resolution: resolution.verdict,
+        refused: pool.refused.as_deref(),
+        minimum_age: object.spec.minimum_age(),
+        answers: &resolution.answers,
+        available_seen: resolution.seen,
+        // A pool that is being deleted asks nothing any more.
+        poll_request: resolution.poll_request.or_else(|| old.poll_request.clone()),
         paused: object.spec.paused(),
         gates: findings.gates.get(&pool.name),
         reboot_timeout: object.spec.reboot_timeout(),
@@ -219,6 +227,8 @@ fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
     old.target != new.target
         || old.failures != new.failures
         || old.retry_token != new.retry_token
+        || old.poll_request != new.poll_request
+        || old.available.as_ref().map(|a| &a.digest) != new.available.as_ref().map(|a| &a.digest)
         || old.berths.total != new.berths.total
         || old.observed_generation != new.observed_generation
         || words(old) != words(new)

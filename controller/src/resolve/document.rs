@@ -4,21 +4,35 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::Digest;
+use berth_api::condition::one_line;
 use berth_api::platform::level;
-use berth_api::pool::PlatformDigest;
+use berth_api::pool::{ImageMetadata, PlatformDigest};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use oci_client::manifest::{ImageIndexEntry, OciDescriptor, OciManifest};
 use serde::Deserialize;
 
 use super::{ResolveError, ResolveReason};
 
-/// Label and annotation that carries an image's version.
+/// Label and annotation that carries an image's version, and an older one that bootc knows as well.
 const VERSION: &str = "org.opencontainers.image.version";
+const OLD_VERSION: &str = "version";
+/// Labels with what else its builder says of it.
+const CREATED: &str = "org.opencontainers.image.created";
+const REVISION: &str = "org.opencontainers.image.revision";
+const SOURCE: &str = "org.opencontainers.image.source";
+/// Labels of a bootable OS image. `bootc` asks for one of them, with any value.
+const BOOTABLE: [&str; 2] = ["containers.bootc", "ostree.bootable"];
 /// Most platforms that a pool's status holds.
 const MAX_PLATFORMS: usize = 32;
 /// Longest variant that a pool's status holds.
 const MAX_VARIANT: usize = 32;
-/// Longest version that a pool's status holds.
+/// Longest version, revision and source that a pool's status holds.
 const MAX_VERSION: usize = 256;
+const MAX_REVISION: usize = 128;
+const MAX_SOURCE: usize = 256;
+/// Times that a pool's status can hold, in seconds: those before are of images that were built without one.
+const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 
 /// Kind of a manifest that was read.
 #[derive(Debug)]
@@ -42,6 +56,8 @@ struct RawConfig {
     architecture: Option<String>,
     variant: Option<String>,
     os: Option<String>,
+    // Of any type: it is for people only.
+    created: Option<serde_json::Value>,
     config: Option<RawSettings>,
 }
 
@@ -51,13 +67,26 @@ struct RawSettings {
     labels: Option<BTreeMap<String, String>>,
 }
 
+/// What the configuration of an image says.
+#[derive(Debug)]
+pub(super) struct Config {
+    pub(super) platform: PlatformDigest,
+    pub(super) version: Option<String>,
+    pub(super) metadata: Option<ImageMetadata>,
+}
+
 fn invalid(what: &str, detail: impl std::fmt::Display) -> ResolveError {
     ResolveError::new(ResolveReason::InvalidAnswer, format!("the registry's {what}: {detail}"))
 }
 
-fn version(map: Option<&BTreeMap<String, String>>) -> Option<String> {
-    let version = map?.get(VERSION)?.trim();
-    (!version.is_empty()).then(|| version.chars().take(MAX_VERSION).collect())
+/// A text for people: in one line, and no longer than this.
+fn text(map: &BTreeMap<String, String>, key: &str, most: usize) -> Option<String> {
+    let words = one_line(map.get(key)?);
+    (!words.is_empty()).then(|| words.chars().take(most).collect())
+}
+
+fn version(map: &BTreeMap<String, String>) -> Option<String> {
+    text(map, VERSION, MAX_VERSION).or_else(|| text(map, OLD_VERSION, MAX_VERSION))
 }
 
 /// Reads a manifest or an index.
@@ -68,11 +97,11 @@ pub(super) fn manifest(bytes: &[u8]) -> Result<Document, ResolveError> {
     })?;
     Ok(match manifest {
         OciManifest::ImageIndex(index) => Document::Index {
-            version: version(index.annotations.as_ref()),
+            version: index.annotations.as_ref().and_then(version),
             platforms: platforms(index.manifests)?,
         },
         OciManifest::Image(image) => Document::Image {
-            version: version(image.annotations.as_ref()),
+            version: image.annotations.as_ref().and_then(version),
             config: image.config,
         },
     })
@@ -143,8 +172,8 @@ pub(super) fn digest(text: &str) -> Result<Digest, ResolveError> {
     text.parse().map_err(|e| invalid("digest", e))
 }
 
-/// Platform and version of an image with that digest, from its configuration.
-pub(super) fn config(bytes: &[u8], image: &Digest) -> Result<(PlatformDigest, Option<String>), ResolveError> {
+/// Reads the configuration of an image with that digest. An image that no host can boot is refused.
+pub(super) fn config(bytes: &[u8], image: &Digest) -> Result<Config, ResolveError> {
     let raw: RawConfig = serde_json::from_slice(bytes).map_err(|e| invalid("image config", e))?;
     let os = raw.os.unwrap_or_default();
     let architecture = raw.architecture.unwrap_or_default();
@@ -155,9 +184,37 @@ pub(super) fn config(bytes: &[u8], image: &Digest) -> Result<(PlatformDigest, Op
             format!("the image is for {shown:?}, not for linux"),
         ));
     }
-    let labels = raw.config.and_then(|c| c.labels);
-    let platform = platform(architecture, raw.variant, image.clone());
-    Ok((platform, version(labels.as_ref())))
+    let labels = raw.config.and_then(|c| c.labels).unwrap_or_default();
+    if !BOOTABLE.iter().any(|label| labels.contains_key(*label)) {
+        return Err(ResolveError::new(
+            ResolveReason::NotBootable,
+            format!(
+                "the image {image} is no bootable OS image: it has neither the label {} nor {}; build it from a bootc base \
+                 image, or add LABEL containers.bootc=1",
+                BOOTABLE[0], BOOTABLE[1]
+            ),
+        ));
+    }
+    let created = raw.created.as_ref().and_then(serde_json::Value::as_str);
+    Ok(Config {
+        platform: platform(architecture, raw.variant, image.clone()),
+        version: version(&labels),
+        metadata: metadata(&labels, created),
+    })
+}
+
+fn metadata(labels: &BTreeMap<String, String>, created: Option<&str>) -> Option<ImageMetadata> {
+    let time = |text: &str| {
+        let time: Timestamp = text.trim().parse().ok()?;
+        TIMES.contains(&time.as_second()).then_some(Time(time))
+    };
+    let label = labels.get(CREATED).and_then(|label| time(label));
+    let metadata = ImageMetadata {
+        created: label.or_else(|| time(created?)),
+        revision: text(labels, REVISION, MAX_REVISION),
+        source: text(labels, SOURCE, MAX_SOURCE),
+    };
+    (metadata != ImageMetadata::default()).then_some(metadata)
 }
 
 #[cfg(test)]
@@ -237,13 +294,74 @@ mod tests {
         });
         let document = manifest(json.to_string().as_bytes()).unwrap();
         assert!(matches!(document, Document::Image { config, .. } if config.size == 7 && config.digest == hex('a')));
-        let json =
-            r#"{"architecture":"arm64","os":"linux","config":{"Labels":{"org.opencontainers.image.version":"2"}}}"#;
+        let json = r#"{"architecture":"arm64","os":"linux","config":{"Labels":{"org.opencontainers.image.version":"2","containers.bootc":"1"}}}"#;
         let digest = digest(&hex('a')).unwrap();
-        let read = |json: &str| config(json.as_bytes(), &digest).map(|(p, version)| (p.to_string(), version));
+        let read = |json: &str| config(json.as_bytes(), &digest).map(|c| (c.platform.to_string(), c.version));
         assert_eq!(read(json).unwrap(), ("arm64".into(), Some("2".into())));
-        let bare = r#"{"os":"linux","architecture":"amd64","variant":"v3"}"#;
+        let bare =
+            r#"{"os":"linux","architecture":"amd64","variant":"v3","config":{"Labels":{"ostree.bootable":"true"}}}"#;
         assert_eq!(read(bare).unwrap(), ("amd64/v3".into(), None));
+    }
+
+    fn labelled(labels: serde_json::Value, created: serde_json::Value) -> Result<Config, ResolveError> {
+        let settings = serde_json::json!({"Labels": labels});
+        let json = serde_json::json!({"os": "linux", "architecture": "amd64", "created": created, "config": settings});
+        config(json.to_string().as_bytes(), &digest(&hex('a')).unwrap())
+    }
+
+    #[test]
+    fn what_no_host_can_boot_is_refused() {
+        for labels in [
+            serde_json::json!({}),
+            serde_json::json!(null),
+            serde_json::json!({"org.opencontainers.image.version": "2"}),
+        ] {
+            let error = labelled(labels, "".into()).unwrap_err();
+            assert_eq!(error.reason, ResolveReason::NotBootable);
+            assert!(error.message.contains("LABEL containers.bootc=1"), "{error}");
+        }
+        for label in BOOTABLE {
+            assert!(labelled(serde_json::json!({(label): "1"}), "".into()).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_the_builder_says_is_shown_within_bounds() {
+        let said = |mut labels: serde_json::Value, created: serde_json::Value| {
+            labels["containers.bootc"] = "1".into();
+            let config = labelled(labels, created).unwrap();
+            (config.version, config.metadata)
+        };
+        let some = |created: &str, revision: &str, source: &str| {
+            let some = |text: &str| Some(text.to_owned()).filter(|t| !t.is_empty());
+            let created = some(created).map(|t| Time(t.parse().unwrap()));
+            Some(ImageMetadata {
+                created,
+                revision: some(revision),
+                source: some(source),
+            })
+        };
+        let (day, later) = ("2026-01-02T03:04:05Z", "2026-02-02T00:00:00Z");
+        let labels = serde_json::json!({(VERSION): " 9.4\n", (OLD_VERSION): "1", (REVISION): "abc", (SOURCE): "https://a/b", (CREATED): later});
+        assert_eq!(
+            said(labels, day.into()),
+            (Some("9.4".into()), some(later, "abc", "https://a/b"))
+        );
+        let long = "x".repeat(1000);
+        let labels = serde_json::json!({(OLD_VERSION): "1", (REVISION): long, (SOURCE): long, (CREATED): "yesterday"});
+        assert_eq!(
+            said(labels, day.into()),
+            (Some("1".into()), some(day, &long[..128], &long[..256]))
+        );
+        for nothing in [
+            "1970-01-01T00:00:00Z",
+            "-000001-01-01T00:00:00Z",
+            "9999-12-31T23:59:60Z x",
+            "",
+        ] {
+            assert_eq!(said(serde_json::json!({}), nothing.into()), (None, None), "{nothing}");
+        }
+        assert_eq!(said(serde_json::json!({}), 7.into()), (None, None));
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! Requests to a registry, whose answers are read no further than to a limit.
 
 use std::error::Error;
+use std::time::Duration;
 
 use berth_api::condition::one_line;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use reqwest::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 
@@ -37,7 +41,11 @@ struct RegistryError {
 
 /// Sends a request, and reads no more of the answer than so many bytes.
 pub(super) async fn fetch(request: RequestBuilder, most: usize) -> Result<Answer, ResolveError> {
-    let response = request.send().await.map_err(|e| unavailable(&e))?;
+    read(request.send().await.map_err(|e| unavailable(&e))?, most).await
+}
+
+/// Reads no more of an answer than so many bytes.
+pub(super) async fn read(response: Response, most: usize) -> Result<Answer, ResolveError> {
     if !response.status().is_success() {
         return Err(refusal(response).await);
     }
@@ -64,6 +72,7 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
     let (status, mut url) = (response.status(), response.url().clone());
     // The address of a blob's store may be signed.
     url.set_query(None);
+    let retry_after = retry_after(response.headers(), Timestamp::now());
     let body = body(response, MAX_ERROR).await.unwrap_or_default();
     let errors = serde_json::from_slice::<Envelope>(&body).map_or(vec![], |envelope| envelope.errors);
     let reason = match errors.first().map(|e| e.code.as_str()) {
@@ -80,7 +89,23 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
         (true, StatusCode::UNAUTHORIZED) => "the registry asks for credentials".to_owned(),
         (true, status) => format!("the registry answers {status}"),
     };
-    ResolveError::new(reason, one_line(&format!("{url}: {message}")))
+    ResolveError {
+        retry_after,
+        ..ResolveError::new(reason, one_line(&format!("{url}: {message}")))
+    }
+}
+
+/// Time for which the registry wants to be left alone: seconds, or a date, which counts from the registry's own if it tells
+/// that.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let date = |text: &str| rfc2822::parse(text.trim()).ok().map(|date| date.timestamp());
+    let wanted = text(RETRY_AFTER)?;
+    if let Ok(seconds) = wanted.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let from = text(DATE).and_then(date).unwrap_or(now);
+    Duration::try_from(date(wanted)?.duration_since(from)).ok()
 }
 
 fn by_status(status: StatusCode) -> ResolveReason {

@@ -1,145 +1,149 @@
-//! Resolves the reference that an admin wrote to digests: once for each change of it, off the main loop, with backoff.
+//! Asks registries what the pools' references and tags point at, off the main loop.
 //!
-//! The result is kept in the pool's status and is not asked for again, not even by the next controller.
+//! A question is asked once, however many pools have it. Nothing is decided here: an answer wakes the store's queue, and the
+//! next pass sees it. What is in force stands in the pools' status, and does not depend on anything here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_api::condition::Verdict;
-use berth_api::pool::Target;
+use berth_api::pool::{Available, Target};
 use berth_api::{ImageRef, PoolName};
 use berth_core::Moment;
-use berth_shell::retry;
+use berth_core::controller::image::{self, Answer, Answers, Found, Questions};
 use jiff::Timestamp;
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 
 use crate::store::Store;
 
+mod access;
 mod document;
 mod fetch;
+mod polls;
+mod reason;
 mod registry;
+mod secret;
 mod token;
 
-pub use registry::RegistryConfig;
+pub use access::{Mounted, RegistryConfig};
+use polls::{Ask, Polls, Question};
+pub use reason::{ResolveError, ResolveReason};
+pub use secret::PullSecrets;
 
 /// Longest time that one attempt may take, all requests together.
 const DEADLINE: Duration = Duration::from_secs(30);
-const FIRST_RETRY: Duration = Duration::from_millis(1500);
-/// Longest wait between two attempts. While a reference is not resolved its pool stands still, maybe on an image that
-/// somebody wants to be rid of.
-const LAST_RETRY: Duration = Duration::from_secs(35);
+/// Time for which a request for a poll waits for those of other pools.
+const GATHER: Duration = Duration::from_millis(100);
 
-/// The sort of a failure to resolve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResolveReason {
-    /// The client of the registry cannot be set up.
-    ClientSetup,
-    /// The reference is not one that can be resolved.
-    InvalidReference,
-    /// The registry's answer makes no sense.
-    InvalidAnswer,
-    /// The registry's answer is not what its digest says.
-    DigestMismatch,
-    /// The registry does not have the image.
-    ImageNotFound,
-    /// The image is not for Linux.
-    NoSuchPlatform,
-    /// The registry wants credentials, or other ones.
-    Unauthorized,
-    /// The registry wants fewer requests.
-    RateLimited,
-    /// The registry refuses.
-    RegistryRefused,
-    /// The registry cannot be reached, or fails.
-    RegistryUnavailable,
+/// What a pool has and wants, as far as its image goes.
+#[derive(Debug, Clone)]
+pub struct Wish<'a> {
+    /// Its name.
+    pub pool: &'a PoolName,
+    /// `image.ref`
+    pub reference: &'a str,
+    /// Time between two polls; `None` for no polls.
+    pub interval: Option<Duration>,
+    /// `image.minimumAge`
+    pub minimum_age: Duration,
+    /// Secret with the credentials to ask with.
+    pub secret: Option<&'a str>,
+    /// `status.target`
+    pub target: Option<&'a Target>,
+    /// `status.available`
+    pub available: Option<&'a Available>,
+    /// Time for which leaders have known of what is available.
+    pub seen: Duration,
+    /// Request for a poll.
+    pub request: Option<&'a str>,
+    /// The last request that was acted on.
+    pub obeyed: Option<&'a str>,
 }
 
-impl ResolveReason {
-    /// The reason of the condition `ImageResolved`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClientSetup => "ClientSetup",
-            Self::InvalidReference => "InvalidReference",
-            Self::InvalidAnswer => "InvalidAnswer",
-            Self::DigestMismatch => "DigestMismatch",
-            Self::ImageNotFound => "ImageNotFound",
-            Self::NoSuchPlatform => "NoSuchPlatform",
-            Self::Unauthorized => "Unauthorized",
-            Self::RateLimited => "RateLimited",
-            Self::RegistryRefused => "RegistryRefused",
-            Self::RegistryUnavailable => "RegistryUnavailable",
-        }
-    }
-}
-
-/// Error of a reference that is not resolved.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {message}", reason.as_str())]
-pub struct ResolveError {
-    /// What went wrong.
-    pub reason: ResolveReason,
-    /// One line, in the registry's own words where it had any.
-    pub message: String,
-}
-
-impl ResolveError {
-    fn new(reason: ResolveReason, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-        }
-    }
-}
-
-type Answers = Arc<Mutex<BTreeMap<PoolName, (String, Result<Target, ResolveError>)>>>;
-
-#[derive(Debug)]
-enum State {
-    Running(JoinHandle<()>),
-    Failed {
-        error: ResolveError,
-        /// Time of the next try. `None`: only another reference can help.
-        retry: Option<(Moment, Timestamp)>,
-    },
-    Done(Target),
-}
-
-#[derive(Debug)]
-struct Job {
-    reference: String,
-    attempts: u32,
-    state: State,
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        if let State::Running(task) = &self.state {
-            task.abort();
-        }
-    }
-}
-
-/// State of resolving one pool's reference.
+/// What is known for a pool.
 #[derive(Debug, Clone, Default)]
 pub struct Resolution {
-    /// Target that is resolved and not yet in the pool's status.
-    pub resolved: Option<Target>,
-    /// Value of `ImageResolved` while the reference is not resolved.
-    pub verdict: Option<Verdict>,
-    /// True while the very first attempt is under way, or its answer is on its way into the status.
+    /// What registries have said.
+    pub answers: Answers,
+    /// Time for which leaders have known of what is available.
+    pub seen: Duration,
+    /// True while the very first attempt for a reference is under way, or its answer is on its way into the status.
     pub first: bool,
-    /// Time of the next look.
-    pub due: Option<Moment>,
+    /// The last request for a poll that was acted on.
+    pub poll_request: Option<String>,
 }
 
-/// Resolves the references of all pools.
+impl Resolution {
+    /// The state of a pool for which nobody may ask, since the BootcFleet cannot be read.
+    pub fn unasked() -> Self {
+        let answers = Answers {
+            fleet_unreadable: true,
+            ..Answers::default()
+        };
+        Self {
+            answers,
+            ..Self::default()
+        }
+    }
+}
+
+/// Moments since which this process knows of what a pool wants.
+#[derive(Debug, Default)]
+struct Since(BTreeMap<PoolName, (String, Moment)>);
+
+impl Since {
+    /// The moment since which the pool wants this.
+    fn wants(&mut self, pool: &PoolName, what: &str, now: Moment) -> Moment {
+        let entry = self.0.entry(pool.clone()).or_insert_with(|| (what.to_owned(), now));
+        if entry.0 != what {
+            *entry = (what.to_owned(), now);
+        }
+        entry.1
+    }
+
+    /// The moment, if the pool has wanted exactly this.
+    fn wanted(&self, pool: &PoolName, what: &str) -> Option<Moment> {
+        self.0
+            .get(pool)
+            .filter(|(known, _)| known == what)
+            .map(|(_, since)| *since)
+    }
+}
+
+type Arrived = Arc<Mutex<Vec<(Question, Result<Target, ResolveError>)>>>;
+
+/// Task that ends with its owner.
+#[derive(Debug)]
+struct Task(AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Resolves the references of all pools, and follows their tags.
 #[derive(Debug)]
 pub struct Resolver {
     config: Arc<RegistryConfig>,
     store: Store,
-    jobs: BTreeMap<PoolName, Job>,
-    answers: Answers,
+    polls: Polls,
+    tasks: BTreeMap<Question, Task>,
+    arrived: Arrived,
+    changes: Since,
+    requests: Since,
+    confirmations: Since,
+    /// What pools that are not polled were told last.
+    told: BTreeMap<PoolName, (Target, Moment)>,
+}
+
+/// What one pool asks, and how its answers are to be read.
+struct Asked {
+    questions: Result<Questions, String>,
+    /// Since when its reference is another one than its target's.
+    changed: Option<Moment>,
+    requested: Option<Moment>,
+    confirmed: Option<Moment>,
 }
 
 impl Resolver {
@@ -148,213 +152,270 @@ impl Resolver {
         Self {
             config: Arc::new(config),
             store,
-            jobs: BTreeMap::new(),
-            answers: Answers::default(),
+            polls: Polls::default(),
+            tasks: BTreeMap::new(),
+            arrived: Arrived::default(),
+            changes: Since::default(),
+            requests: Since::default(),
+            confirmations: Since::default(),
+            told: BTreeMap::new(),
         }
     }
 
-    /// Forgets the pools that are not among these.
-    pub fn keep(&mut self, pools: &[PoolName]) {
-        self.jobs.retain(|pool, _| pools.contains(pool));
-    }
-
-    /// Takes in the answers that have arrived.
-    pub fn collect(&mut self, now: Moment, wall: Timestamp) {
-        let answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(|e| e.into_inner()));
-        for (pool, (reference, answer)) in answers {
-            // An answer to a question that nobody asks any more is dropped.
-            let Some(job) = self.jobs.get_mut(&pool) else {
-                continue;
-            };
-            if job.reference != reference || !matches!(job.state, State::Running(_)) {
-                continue;
-            }
-            job.attempts += 1;
-            job.state = match answer {
-                Ok(target) => {
-                    tracing::info!(%pool, %reference, digest = %target.digest, "image resolved");
-                    State::Done(target)
+    /// Takes in the answers that have arrived. Names the result of each.
+    pub fn collect(&mut self, now: Moment, wall: Timestamp) -> Vec<&'static str> {
+        let arrived = std::mem::take(&mut *self.arrived.lock().unwrap_or_else(|e| e.into_inner()));
+        let mut results = vec![];
+        for (question, answer) in arrived {
+            self.tasks.remove(&question);
+            results.push(match &answer {
+                Ok(image) => {
+                    let before = self.polls.found(&question).map(|(image, _)| &image.digest);
+                    let news = before != Some(&image.digest);
+                    if news {
+                        tracing::info!(image = %question.image, digest = %image.digest, "image resolved");
+                    }
+                    if news { "Changed" } else { "Unchanged" }
                 }
                 Err(error) => {
-                    tracing::warn!(%pool, %reference, attempt = job.attempts, reason = error.reason.as_str(), message = %error.message, "image not resolved");
-                    let retry = (error.reason != ResolveReason::InvalidReference).then(|| {
-                        let wait = retry::delay(job.attempts, FIRST_RETRY, LAST_RETRY);
-                        (now + wait, wall.checked_add(wait).unwrap_or(wall))
-                    });
-                    State::Failed { error, retry }
+                    tracing::warn!(image = %question.image, reason = error.reason.as_str(), message = %error.message, "image not resolved");
+                    error.reason.as_str()
                 }
-            };
+            });
+            self.polls.answered(&question, answer, (now, wall));
         }
+        results
     }
 
-    /// Starts to resolve the reference, unless the target in force is from that very reference.
-    pub fn ensure(&mut self, pool: &PoolName, reference: &str, current: Option<&Target>, now: Moment) -> Resolution {
-        if current.is_some_and(|t| t.image == reference) {
-            self.jobs.remove(pool);
-            return Resolution::default();
+    /// Asks what all pools want to know, as far as it is time to, and answers what is known for each.
+    pub fn ask(&mut self, wishes: &[Wish<'_>], now: Moment) -> BTreeMap<PoolName, Resolution> {
+        let pools: BTreeSet<&PoolName> = wishes.iter().map(|wish| wish.pool).collect();
+        let is_there = |pool: &PoolName| pools.contains(pool);
+        for since in [&mut self.changes, &mut self.requests, &mut self.confirmations] {
+            since.0.retain(|pool, _| is_there(pool));
         }
-        let attempts = match self.jobs.get(pool) {
-            Some(job) if job.reference == reference => match &job.state {
-                State::Failed {
-                    retry: Some((at, _)), ..
-                } if *at <= now => Some(job.attempts),
-                _ => None,
-            },
-            _ => Some(0),
+        self.told.retain(|pool, _| is_there(pool));
+        let asked: Vec<Asked> = wishes.iter().map(|wish| self.asked(wish, now)).collect();
+        let mut asks: BTreeMap<Question, Vec<Ask>> = BTreeMap::new();
+        for (wish, asked) in wishes.iter().zip(&asked) {
+            for (image, ask) in asked.asks(wish) {
+                asks.entry(question(&image, wish)).or_default().push(ask);
+            }
+        }
+        self.polls.ask(asks, now);
+        for (question, known) in self.polls.start(now) {
+            self.start(question, known);
+        }
+        let resolutions = wishes.iter().zip(&asked);
+        resolutions
+            .map(|(wish, asked)| (wish.pool.clone(), self.resolution(wish, asked, now)))
+            .collect()
+    }
+
+    /// Time of the next request.
+    pub fn due(&self) -> Option<Moment> {
+        self.polls.due()
+    }
+
+    fn asked(&mut self, wish: &Wish<'_>, now: Moment) -> Asked {
+        let is_current = wish.target.is_some_and(|target| target.image == wish.reference);
+        let changed = match is_current {
+            true => {
+                self.changes.0.remove(wish.pool);
+                None
+            }
+            false => Some(self.changes.wants(wish.pool, wish.reference, now)),
         };
-        let verdict = self.jobs.get(pool).and_then(failed);
-        if let Some(attempts) = attempts {
-            self.start(pool, reference, attempts);
-            // While it is tried again, the last failure stays on display.
-            let verdict = verdict.filter(|_| attempts > 0);
-            return Resolution {
-                verdict,
-                first: attempts == 0,
-                ..Resolution::default()
+        let requested = match wish.request {
+            Some(request) if wish.obeyed != Some(request) => Some(self.requests.wants(wish.pool, request, now)),
+            // What a former leader did is not done again.
+            Some(request) => self.requests.wanted(wish.pool, request),
+            None => None,
+        };
+        let mut asked = Asked {
+            questions: Questions::of(wish.reference).map_err(|error| error.to_string()),
+            changed,
+            requested,
+            confirmed: None,
+        };
+        if let (Ok(questions), Some(available)) = (&asked.questions, wish.available) {
+            let answers = self.resolution(wish, &asked, now).answers;
+            let facts = image::Facts {
+                reference: wish.reference,
+                minimum_age: wish.minimum_age,
+                target: wish.target,
+                available: Some(available),
+                seen: wish.seen,
+                answers: &answers,
+            };
+            let digest = available.digest.to_string();
+            asked.confirmed = match facts.wants_confirmation(questions) {
+                true => Some(self.confirmations.wants(wish.pool, &digest, now)),
+                false => self.confirmations.wanted(wish.pool, &digest),
             };
         }
-        match self.jobs.get(pool) {
-            Some(job) => Resolution {
-                resolved: match &job.state {
-                    State::Done(target) => Some(target.clone()),
-                    _ => None,
-                },
-                verdict,
-                // What is resolved and not in the status yet is not worth saying that it is missing.
-                first: job.attempts == 0 || matches!(job.state, State::Done(_)),
-                due: match &job.state {
-                    State::Failed { retry, .. } => retry.map(|(at, _)| at),
-                    _ => None,
-                },
-            },
-            None => Resolution::default(),
-        }
+        asked
     }
 
-    fn start(&mut self, pool: &PoolName, reference: &str, attempts: u32) {
-        let (config, answers) = (self.config.clone(), self.answers.clone());
-        let (store, key, text) = (self.store.clone(), pool.clone(), reference.to_owned());
+    fn start(&mut self, question: Question, known: Vec<Target>) {
+        let (config, arrived, store) = (self.config.clone(), self.arrived.clone(), self.store.clone());
+        let asked = question.clone();
         let task = tokio::spawn(async move {
-            let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &text)).await {
+            let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &asked, &known)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(ResolveError::new(
                     ResolveReason::RegistryUnavailable,
                     format!("no answer within {} s", DEADLINE.as_secs()),
                 )),
             };
-            let mut answers = answers.lock().unwrap_or_else(|e| e.into_inner());
-            answers.insert(key, (text, answer));
+            arrived.lock().unwrap_or_else(|e| e.into_inner()).push((asked, answer));
             store.wake();
         });
-        let job = Job {
-            reference: reference.to_owned(),
-            attempts,
-            state: State::Running(task),
+        self.tasks.insert(question, Task(task.abort_handle()));
+    }
+
+    fn resolution(&mut self, wish: &Wish<'_>, asked: &Asked, now: Moment) -> Resolution {
+        let mut resolution = Resolution {
+            seen: wish.seen,
+            poll_request: wish.obeyed.map(str::to_owned),
+            ..Resolution::default()
         };
-        self.jobs.insert(pool.clone(), job);
+        let request = || wish.request.map(str::to_owned);
+        let questions = match &asked.questions {
+            Ok(questions) => questions,
+            Err(error) => {
+                resolution.answers.invalid = Some(error.clone());
+                resolution.poll_request = request().or(resolution.poll_request);
+                return resolution;
+            }
+        };
+        if asked.changed.is_some() {
+            let answer = self.polls.answer(&question(&questions.named, wish), asked.changed, now);
+            resolution.first = answer.trouble.is_none();
+            resolution.answers.named = answer;
+        }
+        let tag = questions.tag.as_ref().map(|tag| question(tag, wish));
+        if let Some(tag) = &tag {
+            resolution.answers.tag = self.tag(wish, asked, tag, now);
+        }
+        let is_over = match (&tag, asked.requested) {
+            (Some(tag), Some(after)) => self.polls.is_over(tag, after, now),
+            (None, _) => true,
+            (_, None) => false,
+        };
+        if is_over {
+            resolution.poll_request = request().or(resolution.poll_request);
+        }
+        resolution
+    }
+
+    /// What is known of a pool's tag. A pool that is not polled learns what it has asked for, and nothing of what others have.
+    fn tag(&mut self, wish: &Wish<'_>, asked: &Asked, tag: &Question, now: Moment) -> Answer {
+        if wish.interval.is_some() {
+            return self.polls.answer(tag, None, now);
+        }
+        let wanted = asked.requested.max(asked.confirmed);
+        let answer = self.polls.answer(tag, wanted, now);
+        if let (Some(wanted), Some((image, began))) = (wanted, self.polls.found(tag)) {
+            let told = self.told.get(wish.pool);
+            if *began >= wanted && told.is_none_or(|(_, before)| *before < wanted) {
+                self.told.insert(wish.pool.clone(), (image.clone(), *began));
+            }
+        }
+        let mut told = self.told.get(wish.pool).cloned();
+        if asked.changed.is_some() {
+            self.told.remove(wish.pool);
+            told = None;
+        }
+        Answer {
+            found: told.map(|(image, began)| Found {
+                image,
+                age: now.since(began),
+            }),
+            trouble: answer.trouble.filter(|_| wanted.is_some()),
+        }
     }
 }
 
-fn failed(job: &Job) -> Option<Verdict> {
-    let State::Failed { error, retry } = &job.state else {
-        return None;
-    };
-    let next = match retry {
-        Some((_, at)) => format!("; attempt {}, next try at {at:.0}", job.attempts),
-        None => String::new(),
-    };
-    Some(Verdict::no(error.reason.as_str(), format!("{}{next}", error.message)))
+impl Asked {
+    /// What the pool asks of its questions.
+    fn asks(&self, wish: &Wish<'_>) -> Vec<(ImageRef, Ask)> {
+        let Ok(questions) = &self.questions else {
+            return vec![];
+        };
+        let mut asks = vec![];
+        if self.changed.is_some() {
+            let ask = Ask {
+                after: self.changed,
+                urgent: true,
+                until_answered: true,
+                ..Ask::default()
+            };
+            asks.push((questions.named.clone(), ask));
+        }
+        if let Some(tag) = &questions.tag {
+            // What is in force came from this repository, whatever its tag was.
+            let known = wish.target.filter(|target| is_of_repository(target, tag));
+            let ask = Ask {
+                interval: wish.interval,
+                known: known.into_iter().cloned().collect(),
+                ..Ask::default()
+            };
+            asks.push((tag.clone(), ask.clone()));
+            if self.requested.is_some() && wish.obeyed != wish.request {
+                let ask = Ask {
+                    after: self.requested,
+                    gather: GATHER,
+                    by_admin: true,
+                    ..ask.clone()
+                };
+                asks.push((tag.clone(), ask));
+            }
+            if self.confirmed.is_some() {
+                let ask = Ask {
+                    after: self.confirmed,
+                    until_answered: true,
+                    ..ask
+                };
+                asks.push((tag.clone(), ask));
+            }
+        }
+        asks
+    }
 }
 
-async fn resolve(config: &RegistryConfig, reference: &str) -> Result<Target, ResolveError> {
-    let parsed: ImageRef = reference.parse().map_err(|e: berth_api::image_ref::ImageRefError| {
-        ResolveError::new(ResolveReason::InvalidReference, e.to_string())
-    })?;
-    registry::resolve(config, &parsed, reference).await
+fn is_of_repository(target: &Target, tag: &ImageRef) -> bool {
+    let image = target.image.parse::<ImageRef>();
+    image.is_ok_and(|image| (image.registry(), image.repository()) == (tag.registry(), tag.repository()))
+}
+
+fn question(image: &ImageRef, wish: &Wish<'_>) -> Question {
+    Question {
+        image: image.to_string(),
+        secret: wish.secret.map(str::to_owned),
+    }
+}
+
+async fn resolve(config: &RegistryConfig, question: &Question, known: &[Target]) -> Result<Target, ResolveError> {
+    let parsed: ImageRef = question
+        .image
+        .parse()
+        .map_err(|e: berth_api::image_ref::ImageRefError| {
+            ResolveError::new(ResolveReason::InvalidReference, e.to_string())
+        })?;
+    let secret = match (&question.secret, &config.secrets) {
+        (Some(name), Some(secrets)) => Some(secrets.read(name).await?),
+        _ => None,
+    };
+    let answer = registry::resolve(config, &parsed, &question.image, known, secret.as_ref()).await;
+    answer.map_err(|error| match error.reason {
+        ResolveReason::ImageNotFound if parsed.digest().is_some() => ResolveError {
+            reason: ResolveReason::DigestUnavailable,
+            ..error
+        },
+        _ => error,
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::time;
-
-    fn resolver() -> Resolver {
-        Resolver::new(RegistryConfig::default(), Store::default())
-    }
-
-    #[tokio::test]
-    async fn a_bad_reference_is_said_so_and_not_tried_again() {
-        let mut resolver = resolver();
-        let pool = PoolName::from("a");
-        let now = time::now();
-        assert!(resolver.ensure(&pool, "nonsense", None, now).first);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        resolver.collect(now, Timestamp::UNIX_EPOCH);
-        let later = now + Duration::from_secs(3600);
-        let resolution = resolver.ensure(&pool, "nonsense", None, later);
-        assert_eq!(resolution.verdict.unwrap().reason, "InvalidReference");
-        assert!(resolution.due.is_none() && !resolution.first);
-    }
-
-    #[tokio::test]
-    async fn an_unreachable_registry_is_tried_again_later() {
-        let mut resolver = Resolver::new(
-            RegistryConfig {
-                plain_http: vec!["127.0.0.1:1".into()],
-                ca: None,
-            },
-            Store::default(),
-        );
-        berth_shell::install_crypto();
-        let (pool, reference) = (PoolName::from("a"), "127.0.0.1:1/os:1");
-        let now = time::now();
-        resolver.ensure(&pool, reference, None, now);
-        for _ in 0..100 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            resolver.collect(now, Timestamp::UNIX_EPOCH);
-            if !resolver.ensure(&pool, reference, None, now).first {
-                break;
-            }
-        }
-        let resolution = resolver.ensure(&pool, reference, None, now);
-        let verdict = resolution.verdict.unwrap();
-        assert_eq!(verdict.reason, "RegistryUnavailable");
-        assert!(verdict.message.contains("attempt 1, next try at 1970-"), "{verdict:?}");
-        let due = resolution.due.unwrap();
-        let again = resolver.ensure(&pool, reference, None, due);
-        assert!(!again.first && again.verdict.is_some(), "the failure stays on display");
-        let other = resolver.ensure(&pool, "127.0.0.1:1/os:2", None, due);
-        assert!(other.first, "another reference starts anew");
-    }
-
-    #[tokio::test]
-    async fn a_registry_that_comes_back_is_not_missed_for_long() {
-        let mut resolver = resolver();
-        let (pool, now) = (PoolName::from("a"), time::now());
-        resolver.ensure(&pool, "quay.io/os:1", None, now);
-        resolver.jobs.get_mut(&pool).unwrap().attempts = 1000;
-        let failed = Err(ResolveError::new(ResolveReason::RegistryUnavailable, "away"));
-        resolver
-            .answers
-            .lock()
-            .unwrap()
-            .insert(pool.clone(), ("quay.io/os:1".into(), failed));
-        resolver.collect(now, Timestamp::UNIX_EPOCH);
-        let due = resolver.ensure(&pool, "quay.io/os:1", None, now).due.unwrap();
-        assert!(due.since(now) <= LAST_RETRY * 2, "the jitter included");
-    }
-
-    #[tokio::test]
-    async fn what_is_in_the_status_is_not_asked_again() {
-        let mut resolver = resolver();
-        let target = Target {
-            image: "quay.io/os:1".into(),
-            digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
-            version: None,
-            platforms: vec![],
-            publish_time: None,
-        };
-        let resolution = resolver.ensure(&"a".into(), "quay.io/os:1", Some(&target), time::now());
-        assert!(!resolution.first && resolver.jobs.is_empty());
-    }
-}
+mod tests;

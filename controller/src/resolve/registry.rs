@@ -1,28 +1,33 @@
-//! Questions to a registry about an image: its manifest, and for people the version in its configuration.
+//! Questions to a registry about an image: its manifest, and what its configuration says.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
+use berth_api::condition::one_line;
 use berth_api::pool::{PlatformDigest, Target};
 use berth_api::{Digest, ImageRef};
+use berth_core::registries::conf::Source;
+use berth_core::registries::credentials::Credentials;
 use oci_client::Reference;
 use oci_client::manifest::{
     IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE,
     OciDescriptor,
 };
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue};
-use reqwest::{Certificate, Client, RequestBuilder};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use ring::digest::{SHA256, digest};
 
-use super::document::{self, Document};
-use super::fetch::{Answer, MAX_DOCUMENT, fetch, mismatch, too_large, words};
-use super::{ResolveError, ResolveReason, token};
+use super::access::{Redirects, RegistryConfig, Trust};
+use super::document::{self, Config, Document};
+use super::fetch::{Answer, MAX_DOCUMENT, mismatch, read, refusal, too_large, unavailable};
+use super::secret::PullSecret;
+use super::token::Challenge;
+use super::{ResolveError, ResolveReason};
 
-/// Longest wait for a connection, and for the next bytes of an answer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time that all requests may take which an image cannot be resolved without.
 const NEEDED: Duration = Duration::from_secs(20);
-/// Longest time for the version, which is for people only.
-const VERSION: Duration = Duration::from_secs(5);
+/// Longest time for what an image of an index says of itself.
+const DESCRIPTION: Duration = Duration::from_secs(5);
 const ACCEPTED: [&str; 4] = [
     OCI_IMAGE_INDEX_MEDIA_TYPE,
     OCI_IMAGE_MEDIA_TYPE,
@@ -30,113 +35,241 @@ const ACCEPTED: [&str; 4] = [
     IMAGE_MANIFEST_MEDIA_TYPE,
 ];
 
-/// Settings for talking to registries.
-#[derive(Debug, Clone, Default)]
-pub struct RegistryConfig {
-    /// Registries (`host:port`) without TLS.
-    pub plain_http: Vec<String>,
-    /// A PEM bundle that is trusted besides the system's.
-    pub ca: Option<Vec<u8>>,
+/// One attempt: a client, where the image is, and who asks.
+struct Attempt<'a> {
+    config: &'a RegistryConfig,
+    client: Client,
+    trust: Trust,
+    /// Such as `https://quay.io`.
+    base: Url,
+    /// Such as `example/os`.
+    name: String,
+    secret: Option<&'a PullSecret>,
+    credentials: Option<Credentials>,
+    /// What the registry was told last about who asks.
+    authorization: Mutex<Option<HeaderValue>>,
 }
 
-impl RegistryConfig {
-    fn client(&self) -> Result<Client, ResolveError> {
-        let setup = |e: reqwest::Error| ResolveError::new(ResolveReason::ClientSetup, words(&e));
-        let mut client = Client::builder()
-            .connect_timeout(REQUEST_TIMEOUT)
-            .read_timeout(REQUEST_TIMEOUT)
-            .user_agent(concat!("berth-controller/", env!("CARGO_PKG_VERSION")));
-        if let Some(ca) = &self.ca {
-            client = client.tls_certs_merge(Certificate::from_pem_bundle(ca).map_err(setup)?);
+/// Resolves a reference with the credentials of a Secret. `text` is the reference as it was asked about; images that are
+/// `known` are not fetched again.
+pub(super) async fn resolve(
+    config: &RegistryConfig,
+    reference: &ImageRef,
+    text: &str,
+    known: &[Target],
+    secret: Option<&PullSecret>,
+) -> Result<Target, ResolveError> {
+    let sources = config.sources(reference)?;
+    let share = NEEDED / u32::try_from(sources.len()).unwrap_or(u32::MAX);
+    let mut failures: Vec<ResolveError> = vec![];
+    for source in &sources {
+        let asked = async {
+            let attempt = Attempt::new(config, source, secret).await?;
+            if let Some(same) = attempt.unchanged(&source.reference, known).await? {
+                return Ok((attempt, Err(same)));
+            }
+            let found = attempt.image(&source.reference).await?;
+            Ok((attempt, Ok(found)))
+        };
+        let slow = || {
+            let words = format!("no answer within {} s", share.as_secs());
+            Err(ResolveError::new(ResolveReason::RegistryUnavailable, words))
+        };
+        match tokio::time::timeout(share, asked).await.unwrap_or_else(|_| slow()) {
+            Ok((_, Err(same))) => return Ok(same.clone()),
+            Ok((attempt, Ok((digest, found)))) => return target(&attempt, digest, found, text).await,
+            Err(error) => failures.push(error),
         }
-        client.build().map_err(setup)
+    }
+    Err(told(&sources, failures))
+}
+
+/// The failure where the image comes from, and in words those of the mirrors that were asked before.
+fn told(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
+    let unasked = || ResolveError::new(ResolveReason::ClientSetup, "there is no place to ask for the image");
+    let last = failures.pop().unwrap_or_else(unasked);
+    let mirrors = sources.iter().zip(&failures);
+    let mirrors = mirrors.map(|(source, error)| format!("; mirror {}: {}", source.reference.registry(), error.message));
+    ResolveError {
+        message: last.message + &mirrors.collect::<String>(),
+        ..last
     }
 }
 
-/// One attempt: a client, where the image is, and the credentials.
-struct Attempt {
-    client: Client,
-    /// Such as `https://quay.io/v2/example/os`.
-    repository: String,
-    token: Option<HeaderValue>,
-}
-
-/// Resolves a reference. `text` is the reference as the admin wrote it.
-pub(super) async fn resolve(config: &RegistryConfig, reference: &ImageRef, text: &str) -> Result<Target, ResolveError> {
-    let needed = async {
-        let attempt = Attempt::new(config, reference).await?;
-        let found = attempt.image(reference).await?;
-        Ok((attempt, found))
-    };
-    let slow = || {
-        ResolveError::new(
-            ResolveReason::RegistryUnavailable,
-            format!("no answer within {} s", NEEDED.as_secs()),
-        )
-    };
-    let (attempt, found) = tokio::time::timeout(NEEDED, needed).await.map_err(|_| slow())??;
-    let (digest, platforms, version) = found;
-    let version = match (version, platforms.first()) {
-        (None, Some(first)) if first.digest != digest => attempt.version_of(&first.digest).await,
-        (version, _) => version,
+async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str) -> Result<Target, ResolveError> {
+    let (platforms, version, metadata) = match found {
+        Found::Image(config) => (vec![config.platform], config.version, config.metadata),
+        Found::Index { platforms, version } => {
+            // All of them come from one build: what is said of the first is taken for the others.
+            let first = match platforms.first() {
+                Some(first) => attempt.described(&first.digest).await?,
+                None => None,
+            };
+            let (label, metadata) = first
+                .map(|config| (config.version, config.metadata))
+                .unwrap_or_default();
+            (platforms, version.or(label), metadata)
+        }
     };
     Ok(Target {
         image: text.to_owned(),
         digest,
         version,
+        metadata,
         platforms,
         publish_time: None,
     })
 }
 
-impl Attempt {
-    async fn new(config: &RegistryConfig, reference: &ImageRef) -> Result<Self, ResolveError> {
-        let image = Reference::try_from(reference.to_string())
-            .map_err(|e| ResolveError::new(ResolveReason::InvalidReference, e.to_string()))?;
+/// What a reference names.
+enum Found {
+    Index {
+        platforms: Vec<PlatformDigest>,
+        version: Option<String>,
+    },
+    Image(Config),
+}
+
+impl<'a> Attempt<'a> {
+    async fn new(
+        config: &'a RegistryConfig,
+        source: &Source,
+        secret: Option<&'a PullSecret>,
+    ) -> Result<Self, ResolveError> {
+        let reference = &source.reference;
+        let invalid = |words: String| ResolveError::new(ResolveReason::InvalidReference, words);
+        // It knows where Docker Hub is, and where its official images are.
+        let image = Reference::try_from(reference.to_string()).map_err(|e| invalid(e.to_string()))?;
         let (host, name) = (image.resolve_registry(), image.repository());
-        let scheme = match config.plain_http.iter().any(|plain| plain == host) {
+        let trust = match source.insecure {
+            true => Trust::Insecure,
+            false => Trust::Verified,
+        };
+        let client = config.client(Redirects::Follow, trust)?;
+        let plain = config.plain_http.iter().any(|plain| plain == host);
+        let scheme = match plain || (source.insecure && !speaks_tls(&client, host).await) {
             true => "http",
             false => "https",
         };
-        let client = config.client()?;
+        let credentials = secret.map(|secret| secret.credentials(image.registry(), name));
         Ok(Self {
-            token: token::token(&client, &format!("{scheme}://{host}/v2/"), name).await?,
-            repository: format!("{scheme}://{host}/v2/{name}"),
             client,
+            trust,
+            base: Url::parse(&format!("{scheme}://{host}")).map_err(|e| invalid(e.to_string()))?,
+            name: name.to_owned(),
+            credentials: credentials.transpose()?.flatten(),
+            config,
+            secret,
+            authorization: Mutex::default(),
         })
     }
 
-    fn get(&self, path: &str) -> RequestBuilder {
-        let request = self.client.get(format!("{}/{path}", self.repository));
-        match &self.token {
-            Some(token) => request.header(AUTHORIZATION, token),
-            None => request,
+    /// The image's repository, for people.
+    fn repository(&self) -> String {
+        format!("{}v2/{}", self.base, self.name)
+    }
+
+    /// Asks the registry, and says who asks if it wants to know: once for each request, since a token may have lapsed.
+    async fn send(&self, method: Method, path: &str) -> Result<Response, ResolveError> {
+        let last = || self.authorization.lock().unwrap_or_else(|e| e.into_inner());
+        let request = |authorization: Option<HeaderValue>| {
+            let url = format!("{}/{path}", self.repository());
+            let request = self
+                .client
+                .request(method.clone(), url)
+                .header(ACCEPT, ACCEPTED.join(", "));
+            let request = authorization
+                .iter()
+                .fold(request, |r, value| r.header(AUTHORIZATION, value));
+            async { request.send().await.map_err(|e| unavailable(&e)) }
+        };
+        let told = last().clone();
+        let response = request(told.clone()).await?;
+        // Somewhere behind a redirect nobody is told.
+        let asks = response.status() == StatusCode::UNAUTHORIZED && response.url().origin() == self.base.origin();
+        let Some(challenge) = Challenge::of(&response).filter(|_| asks) else {
+            return Ok(response);
+        };
+        let client = || self.config.client(Redirects::Refuse, self.trust);
+        let secure = self.base.scheme() == "https";
+        let answer = challenge.answer(client, secure, &self.name, self.credentials.as_ref());
+        let answer = answer.await.map_err(|error| self.explained(error))?;
+        if answer.is_none() || answer == told {
+            return Ok(response);
+        }
+        last().clone_from(&answer);
+        request(answer).await
+    }
+
+    /// Gets a document of the repository.
+    async fn get(&self, path: &str) -> Result<Answer, ResolveError> {
+        let response = self.send(Method::GET, path).await?;
+        read(response, MAX_DOCUMENT)
+            .await
+            .map_err(|error| self.explained(error))
+    }
+
+    /// Adds to a refusal which credentials were used.
+    fn explained(&self, error: ResolveError) -> ResolveError {
+        if error.reason != ResolveReason::Unauthorized {
+            return error;
+        }
+        let image = format!("{}/{}", self.base.authority(), self.name);
+        let used = match (self.secret, &self.credentials) {
+            (None, _) => "asked without credentials; name a Secret with some in image.pullSecret".to_owned(),
+            (Some(secret), None) => format!("Secret {} has no entry for {image}", secret.name),
+            (Some(secret), Some(_)) => format!("asked with the credentials for {image} of Secret {}", secret.name),
+        };
+        ResolveError {
+            message: one_line(&format!("{}; {used}", error.message)),
+            ..error
         }
     }
 
-    /// Gets what the reference names: its digest, its platforms, and the version if that is at hand.
-    async fn image(&self, reference: &ImageRef) -> Result<(Digest, Vec<PlatformDigest>, Option<String>), ResolveError> {
+    /// Gets what the reference names, and its digest.
+    async fn image(&self, reference: &ImageRef) -> Result<(Digest, Found), ResolveError> {
         let pinned = reference.digest().map(ToString::to_string);
         let name = pinned.as_deref().or(reference.tag()).unwrap_or_default();
         let (bytes, digest) = self.manifest(name).await?;
         if reference.digest().is_some_and(|pinned| *pinned != digest) {
             return Err(mismatch());
         }
-        match document::manifest(&bytes)? {
-            Document::Index { platforms, version } => Ok((digest, platforms, version)),
+        let found = match document::manifest(&bytes)? {
+            Document::Index { platforms, version } => Found::Index { platforms, version },
             Document::Image { config, version } => {
                 // Only the configuration says for which platform it is.
-                let (platform, label) = self.config(&config, &digest).await?;
-                Ok((digest, vec![platform], label.or(version)))
+                let config = self.config(&config, version, &digest).await?;
+                Found::Image(config)
             }
+        };
+        Ok((digest, found))
+    }
+
+    /// The known image that a tag still points at, by a request without a body. `None`: it has to be fetched.
+    async fn unchanged<'k>(
+        &self,
+        reference: &ImageRef,
+        known: &'k [Target],
+    ) -> Result<Option<&'k Target>, ResolveError> {
+        let is_asked = !known.is_empty() && reference.digest().is_none();
+        let Some(tag) = reference.tag().filter(|_| is_asked) else {
+            return Ok(None);
+        };
+        let response = self.send(Method::HEAD, &format!("manifests/{tag}")).await?;
+        match response.status().as_u16() {
+            200..=299 => {}
+            // Some registries do not know HEAD.
+            404 | 405 => return Ok(None),
+            _ => return Err(self.explained(refusal(response).await)),
         }
+        let digest = response.headers().get("docker-content-digest");
+        let digest: Option<Digest> = digest.and_then(|d| d.to_str().ok()).and_then(|d| d.parse().ok());
+        Ok(known.iter().find(|image| Some(&image.digest) == digest.as_ref()))
     }
 
     /// Gets a manifest and its digest, which must be the one that the registry names, if it names one.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
-        let accepted = ACCEPTED.join(", ");
-        let request = self.get(&format!("manifests/{name}")).header(ACCEPT, accepted);
-        let Answer { bytes, digest: named } = fetch(request, MAX_DOCUMENT).await?;
+        let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
         let digest = digest_of(&bytes)?;
         match named {
             Some(named) if document::digest(&named)? != digest => Err(mismatch()),
@@ -144,51 +277,56 @@ impl Attempt {
         }
     }
 
-    /// Platform and version of the image with that digest, from its configuration, whose own digest is checked.
+    /// What the configuration of the image with that digest says; its own digest is checked. `version`: the one that the
+    /// manifest names.
     async fn config(
         &self,
         descriptor: &OciDescriptor,
+        version: Option<String>,
         image: &Digest,
-    ) -> Result<(PlatformDigest, Option<String>), ResolveError> {
+    ) -> Result<Config, ResolveError> {
         let expected = document::digest(&descriptor.digest)?;
         if usize::try_from(descriptor.size).map_or(true, |size| size > MAX_DOCUMENT) {
             return Err(too_large(MAX_DOCUMENT));
         }
-        let answer = fetch(self.get(&format!("blobs/{expected}")), MAX_DOCUMENT).await?;
+        let answer = self.get(&format!("blobs/{expected}")).await?;
         if digest_of(&answer.bytes)? != expected {
             return Err(mismatch());
         }
-        document::config(&answer.bytes, image)
+        let config = document::config(&answer.bytes, image)?;
+        Ok(Config {
+            version: config.version.or(version),
+            ..config
+        })
     }
 
-    /// Version of an index: that of one of its images. It is for people only: whatever goes wrong, the image is resolved
-    /// without it.
-    async fn version_of(&self, digest: &Digest) -> Option<String> {
-        let label = async {
+    /// What one image of an index says of itself. An index is resolved without it, whatever goes wrong, unless it is known
+    /// that no host can boot it.
+    async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
+        let asked = async {
             let (bytes, _) = self.manifest(&digest.to_string()).await?;
             match document::manifest(&bytes)? {
-                Document::Image { config, version } => match self.config(&config, digest).await {
-                    Ok((_, label)) => Ok(label.or(version)),
-                    Err(error) => version.ok_or(error).map(Some),
-                },
-                Document::Index { version, .. } => Ok(version),
+                Document::Image { config, version } => self.config(&config, version, digest).await.map(Some),
+                Document::Index { .. } => Ok(None),
             }
         };
-        match tokio::time::timeout(VERSION, label).await {
-            Ok(Ok(version)) => version,
-            Ok(Err(error)) => {
-                tracing::warn!(image = self.repository, %error, "the image's version is not known");
-                None
-            }
-            Err(_) => {
-                tracing::warn!(
-                    image = self.repository,
-                    "the image's version is not known: no answer in time"
-                );
-                None
-            }
+        let unknown = |error: &dyn std::fmt::Display| {
+            tracing::warn!(image = self.repository(), %error, "what the image says of itself is not known");
+            Ok(None)
+        };
+        match tokio::time::timeout(DESCRIPTION, asked).await {
+            Ok(Err(error)) if error.reason == ResolveReason::NotBootable => Err(error),
+            Ok(Err(error)) => unknown(&error),
+            Ok(Ok(config)) => Ok(config),
+            Err(_) => unknown(&"no answer in time"),
         }
     }
+}
+
+/// Says whether a registry that may be asked without TLS has it all the same.
+async fn speaks_tls(client: &Client, host: &str) -> bool {
+    let asked = client.get(format!("https://{host}/v2/")).send().await;
+    !asked.is_err_and(|error| error.is_connect())
 }
 
 fn digest_of(bytes: &[u8]) -> Result<Digest, ResolveError> {
@@ -202,4 +340,4 @@ fn digest_of(bytes: &[u8]) -> Result<Digest, ResolveError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,10 +1,13 @@
-//! Tokens for registries that want one from everybody.
+//! Answers to a registry that asks who is there: a name and a password, or a token from the service that it names.
 
-use reqwest::header::{HeaderValue, WWW_AUTHENTICATE};
-use reqwest::{Client, Url};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_core::registries::credentials::Credentials;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{Client, Response, Url};
 use serde::Deserialize;
 
-use super::fetch::{fetch, unavailable};
+use super::fetch::fetch;
 use super::{ResolveError, ResolveReason};
 
 /// Largest answer with a token that is read.
@@ -16,46 +19,156 @@ struct Answer {
     access_token: Option<String>,
 }
 
+/// The way in which a registry wants to be told who asks.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Challenge {
+    /// With a name and a password.
+    Basic,
+    /// With a token of this realm, for this service.
+    Bearer { realm: String, service: Option<String> },
+}
+
+impl Challenge {
+    /// The challenge of an answer, if it has one that can be met. A token is preferred to a password.
+    pub(super) fn of(response: &Response) -> Option<Self> {
+        let headers = response.headers().get_all(WWW_AUTHENTICATE).iter();
+        let mut found: Vec<Self> = headers.filter_map(|h| h.to_str().ok()).flat_map(parse).collect();
+        found.sort_by_key(|challenge| *challenge == Self::Basic);
+        found.into_iter().next()
+    }
+
+    /// The value of the header that meets it, for reading that repository. `None`: without credentials there is none.
+    ///
+    /// `client` must not follow redirects. `secure`: the registry was asked over TLS, and so must the service be.
+    pub(super) async fn answer(
+        &self,
+        client: impl FnOnce() -> Result<Client, ResolveError>,
+        secure: bool,
+        repository: &str,
+        credentials: Option<&Credentials>,
+    ) -> Result<Option<HeaderValue>, ResolveError> {
+        match (self, credentials) {
+            (_, Some(Credentials::RegistryToken(token))) => bearer(token).map(Some),
+            (Self::Basic, Some(Credentials::Basic { username, password })) => basic(username, password).map(Some),
+            (Self::Basic, _) => Ok(None),
+            (Self::Bearer { realm, service }, credentials) => {
+                let realm = Url::parse(realm).map_err(|e| invalid(&format!("address for tokens: {e}")))?;
+                if realm.scheme() != "https" && secure {
+                    return Err(invalid("address for tokens has no TLS"));
+                }
+                let token = token(&client()?, realm, service.as_deref(), repository, credentials).await?;
+                bearer(&token).map(Some)
+            }
+        }
+    }
+}
+
 fn invalid(what: &str) -> ResolveError {
     ResolveError::new(ResolveReason::InvalidAnswer, format!("the registry's {what}"))
 }
 
-/// Gets a token for reading that repository, when the registry at `base` says that it wants one. Answers the value of the
-/// header that carries it.
-pub(super) async fn token(client: &Client, base: &str, repository: &str) -> Result<Option<HeaderValue>, ResolveError> {
-    let response = client.get(base).send().await.map_err(|e| unavailable(&e))?;
-    let challenge = response.headers().get(WWW_AUTHENTICATE).and_then(|h| h.to_str().ok());
-    let Some((realm, service)) = challenge.and_then(bearer) else {
-        return Ok(None);
-    };
-    let mut realm = Url::parse(&realm).map_err(|e| invalid(&format!("address for tokens: {e}")))?;
-    if realm.scheme() != "https" && base.starts_with("https:") {
-        return Err(invalid("address for tokens has no TLS"));
-    }
-    realm
+/// Gets a token for reading that repository: with a name and a password or without anything by GET, with a refresh token
+/// by POST, so that it stands in no address.
+async fn token(
+    client: &Client,
+    realm: Url,
+    service: Option<&str>,
+    repository: &str,
+    credentials: Option<&Credentials>,
+) -> Result<String, ResolveError> {
+    let mut query = realm.clone();
+    query
         .query_pairs_mut()
         .append_pair("scope", &format!("repository:{repository}:pull"))
         .extend_pairs(service.iter().map(|service| ("service", service)));
-    let answer = fetch(client.get(realm), MAX_TOKEN).await?;
-    let answer: Answer = serde_json::from_slice(&answer.bytes).map_err(|e| invalid(&format!("token: {e}")))?;
-    let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
-    let token = token.ok_or_else(|| invalid("answer has no token"))?;
-    if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(invalid("token has characters that no header may have"));
-    }
-    let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|e| invalid(&format!("token: {e}")))?;
-    header.set_sensitive(true);
-    Ok(Some(header))
+    let request = match credentials {
+        Some(Credentials::IdentityToken(refresh)) => {
+            let mut form = query;
+            form.query_pairs_mut()
+                .append_pair("grant_type", "refresh_token")
+                .append_pair("client_id", "berth-controller")
+                .append_pair("refresh_token", refresh);
+            let body = form.query().unwrap_or_default().to_owned();
+            let request = client.post(realm).body(body);
+            request.header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+        }
+        Some(Credentials::Basic { username, password }) => {
+            client.get(query).header(AUTHORIZATION, basic(username, password)?)
+        }
+        _ => client.get(query),
+    };
+    let answer = fetch(request, MAX_TOKEN).await?;
+    let answer: Answer = serde_json::from_slice(&answer.bytes).map_err(|_| invalid("token is not in JSON"))?;
+    let token = answer.token.filter(|token| !token.is_empty()).or(answer.access_token);
+    let token = token.filter(|token| !token.is_empty());
+    token.ok_or_else(|| invalid("answer has no token"))
 }
 
-/// Realm and service of the challenge that asks for a token.
-fn bearer(header: &str) -> Option<(String, Option<String>)> {
-    let challenges = http_auth::parse_challenges(header).ok()?;
-    let bearer = challenges.iter().find(|c| c.scheme.eq_ignore_ascii_case("bearer"))?;
-    let parameter = |name: &str| {
-        let mut all = bearer.params.iter();
-        all.find(|(n, _)| n.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.to_unescaped())
+fn basic(username: &str, password: &str) -> Result<HeaderValue, ResolveError> {
+    secret(&format!("Basic {}", STANDARD.encode(format!("{username}:{password}"))))
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, ResolveError> {
+    match token.bytes().all(|b| b.is_ascii_graphic()) {
+        true => secret(&format!("Bearer {token}")),
+        false => Err(invalid("token has characters that no header may have")),
+    }
+}
+
+fn secret(value: &str) -> Result<HeaderValue, ResolveError> {
+    let mut header = HeaderValue::from_str(value).map_err(|_| invalid("token is no value of a header"))?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+fn parse(header: &str) -> Vec<Challenge> {
+    let challenges = http_auth::parse_challenges(header).unwrap_or_default();
+    let read = |challenge: &http_auth::ChallengeRef<'_>| {
+        let parameter = |name: &str| {
+            let mut all = challenge.params.iter();
+            all.find(|(n, _)| n.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.to_unescaped())
+        };
+        match challenge.scheme.to_ascii_lowercase().as_str() {
+            "basic" => Some(Challenge::Basic),
+            "bearer" => Some(Challenge::Bearer {
+                realm: parameter("realm")?,
+                service: parameter("service"),
+            }),
+            _ => None,
+        }
     };
-    Some((parameter("realm")?, parameter("service")))
+    challenges.iter().filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn challenges_are_read_in_every_form() {
+        let token = |service: Option<&str>| Challenge::Bearer {
+            realm: "https://a/t".into(),
+            service: service.map(str::to_owned),
+        };
+        assert_eq!(
+            parse(r#"Bearer realm="https://a/t",service="r.io",scope="x""#),
+            [token(Some("r.io"))]
+        );
+        assert_eq!(parse(r#"bearer REALM="https://a/t""#), [token(None)]);
+        assert_eq!(
+            parse(r#"Basic realm="Registry", Bearer realm="https://a/t""#),
+            [Challenge::Basic, token(None)]
+        );
+        for other in [
+            "",
+            "Negotiate",
+            "Bearer",
+            "Bearer realm",
+            "\u{fffd}",
+            "Digest realm=\"x\"",
+        ] {
+            assert_eq!(parse(other), [], "{other}");
+        }
+    }
 }

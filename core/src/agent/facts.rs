@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::backend::Backend;
 use crate::agent::node::NodeFacts;
+use crate::agent::rules::{Objection, Rules};
 
 /// Everything that a decision may depend on.
 #[derive(Debug, Clone)]
@@ -54,6 +55,11 @@ impl Facts {
         (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
     }
 
+    /// Objection of the host to the image that is desired now, by its own rules.
+    pub fn objection(&self) -> Option<Objection> {
+        self.host.rules.objection(self.desired.image()?)
+    }
+
     /// Facts of an agent that has just started: its name and its boot, and nothing else.
     pub fn nothing_yet(node: NodeName, boot_id: BootId, now: Timestamp) -> Self {
         Self {
@@ -72,6 +78,7 @@ impl Facts {
                 shutdown_scheduled: false,
                 unreachable: None,
                 forgetful: None,
+                rules: Rules::default(),
                 rivals: vec![],
                 finalization_failed: false,
                 reboot: Reboot::NotAsked,
@@ -103,7 +110,7 @@ pub enum Guard {
     NothingToTry,
     /// The write is refused.
     Refuses,
-    /// The write would be done; what it is, in words.
+    /// The write would be done; what it is, and what to do about it, in words.
     Allows(String),
 }
 
@@ -131,7 +138,7 @@ impl GuardFacts {
             // An offer is a berth, on which it is tried before that is taken.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
-                "the API server does not keep the agents of the nodes apart: {what}; apply manifests/admission-policies.yaml again, with its bindings"
+                "the API server does not keep the agents of the nodes apart: {what}"
             )),
             Guard::Unknown => {
                 let unknown = "the API server has not answered yet whether it refuses writes to what other nodes own";
@@ -179,6 +186,8 @@ pub struct Member {
     pub drain: Drain,
     /// Treatment of other updaters.
     pub rivals: RivalUpdaters,
+    /// Updaters that the pool tolerates.
+    pub tolerated: Vec<String>,
     /// Token of the pool. When it changes, digests that have failed here are tried again.
     pub retry_token: Option<String>,
     /// Longest time from reboot to proof.
@@ -200,17 +209,23 @@ impl Desired {
             staging: spec.staging,
             drain: spec.drain.clone(),
             rivals: spec.rival_updaters,
+            tolerated: spec.tolerated_updaters.clone(),
             retry_token: spec.retry_token.clone(),
             reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
         }))
     }
 
-    /// The digest that this node should run, when one is published.
-    pub fn digest(&self) -> Option<&Digest> {
+    /// The image that this node should run, when one is published.
+    pub fn image(&self) -> Option<&DesiredImage> {
         match self {
-            Self::Member(member) => Some(&member.image.as_ref()?.digest),
+            Self::Member(member) => member.image.as_ref(),
             _ => None,
         }
+    }
+
+    /// The digest that this node should run, when one is published.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.image().map(|image| &image.digest)
     }
 }
 
@@ -239,6 +254,8 @@ pub struct HostFacts {
     pub unreachable: Option<Unreachable>,
     /// Reason for which the agent's memory could not be written to the host, while that is so.
     pub forgetful: Option<String>,
+    /// Rules of the host about what it pulls, and by which credentials.
+    pub rules: Rules,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
     /// True if finalization of the staged deployment failed at the last shutdown.
@@ -294,6 +311,8 @@ pub struct Deployments {
     pub booted: Deployment,
     /// The staged deployment.
     pub staged: Option<Deployment>,
+    /// What is staged was staged under an enforced signature policy.
+    pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
     /// The next boot takes that one: somebody has queued a rollback, or it was finalized and not booted.

@@ -6,10 +6,12 @@
 pub mod backend;
 pub mod deployments;
 pub mod facts;
+mod insight;
 pub mod knowledge;
 pub mod node;
 pub mod past;
 pub mod reason;
 pub mod report;
 pub mod rivals;
+pub mod rules;
 pub mod step;

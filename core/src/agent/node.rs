@@ -20,6 +20,8 @@ pub struct NodeFacts {
     pub cordon: Option<CordonRecord>,
     /// An admin has excluded it: see [`berth_api::keys::LABEL_EXCLUDE`].
     pub excluded: bool,
+    /// The node carries the control plane.
+    pub control_plane: bool,
 }
 
 /// Record of our cordon patch on the Node.

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::agent::facts::Past;
+use crate::agent::reason::Reason;
 
 /// Number of reboots that did not apply a digest after which it counts as failed on this node (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
@@ -42,6 +43,14 @@ impl Past {
     pub fn pull_begins(&mut self, digest: &Digest) {
         self.staged_by_us = Some(digest.clone());
         self.incomplete = None;
+    }
+
+    /// The host has other credentials than those by which a pull was refused: there is no reason to wait with the next try.
+    pub fn log_in_again(&mut self, now: Timestamp) {
+        let refused = |f: &&mut Failure| f.reason == Reason::Unauthorized.as_str();
+        if let Some(failure) = self.failure.as_mut().filter(refused) {
+            failure.next_try_time = Time::from(now);
+        }
     }
 
     /// A pull failed or was stopped. `retry` says whether trying again can help at all.

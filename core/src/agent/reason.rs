@@ -9,6 +9,16 @@ pub enum Reason {
     ImageNotFound,
     /// The registry wants credentials, or other ones.
     Unauthorized,
+    /// The host has an auth file that Berth did not write, in place of what the agent was given.
+    ForeignAuthFile,
+    /// The auth file that the agent was given is of no use.
+    InvalidAuthFile,
+    /// The host's auth file cannot be written or removed.
+    AuthFileUnwritable,
+    /// The host's own list of registries does not have the image's.
+    RegistryNotAllowed,
+    /// The pool wants signed images, and the host would take others.
+    SignatureNotEnforced,
     /// The host's signature policy refuses the image.
     SignatureRejected,
     /// No space on the host.
@@ -67,6 +77,11 @@ impl Reason {
         Self::RegistryUnavailable,
         Self::ImageNotFound,
         Self::Unauthorized,
+        Self::ForeignAuthFile,
+        Self::InvalidAuthFile,
+        Self::AuthFileUnwritable,
+        Self::RegistryNotAllowed,
+        Self::SignatureNotEnforced,
         Self::SignatureRejected,
         Self::DiskFull,
         Self::NotBootable,
@@ -100,6 +115,11 @@ impl Reason {
             Self::RegistryUnavailable => "RegistryUnavailable",
             Self::ImageNotFound => "ImageNotFound",
             Self::Unauthorized => "Unauthorized",
+            Self::ForeignAuthFile => "ForeignAuthFile",
+            Self::InvalidAuthFile => "InvalidAuthFile",
+            Self::AuthFileUnwritable => "AuthFileUnwritable",
+            Self::RegistryNotAllowed => "RegistryNotAllowed",
+            Self::SignatureNotEnforced => "SignatureNotEnforced",
             Self::SignatureRejected => "SignatureRejected",
             Self::DiskFull => "DiskFull",
             Self::NotBootable => "NotBootable",

@@ -9,12 +9,16 @@ use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::deployments;
-use crate::agent::facts::{Deployments, Desired, Facts, Os};
+use crate::agent::facts::{Deployments, Facts};
+use crate::agent::insight;
 use crate::agent::reason::Reason;
-use crate::agent::rivals;
 use crate::agent::step::{
-    Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued, twin,
+    Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
 };
+
+mod degraded;
+
+use degraded::degraded;
 
 /// Input of a report beside the facts.
 #[derive(Debug, Clone)]
@@ -27,6 +31,8 @@ pub struct Subject<'a> {
     pub bootc_version: Option<String>,
     /// Changes when the agent shows that it lives.
     pub heartbeat: Time,
+    /// Conditions of the BootcNode, with those that the controller writes.
+    pub told: &'a [Condition],
 }
 
 /// The status that the BootcNode should have now, given the one that it has.
@@ -80,10 +86,12 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         clock_synchronized: facts.host.clock_synchronized,
         deployments: deployments::record(facts, phase, &before.deployments),
         conditions: before.conditions.clone(),
+        insight: None,
     };
     for (type_, verdict) in conditions(facts, holding, phase, subject.step, &before.conditions) {
         condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
     }
+    status.insight = insight::of(facts, subject, &status, before);
     status
 }
 
@@ -111,6 +119,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
         set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
         let no_offer = Verdict::no(Reason::HostUnreachable.as_str(), "the host does not answer");
         set(types::UPDATE_PREPARED, no_offer);
+        status.insight = insight::of(facts, subject, &status, before);
     }
     status
 }
@@ -149,6 +158,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
             | WaitReason::Unguarded
             | WaitReason::RivalUpdater
             | WaitReason::FailedDigest
+            | WaitReason::ImageRefused
             | WaitReason::RollbackQueued,
             _,
         ) => Phase::Degraded,
@@ -221,12 +231,14 @@ fn update_conditions(
         },
     };
     let here = staged(facts) || runs;
+    let refused = facts.objection().map(|o| Verdict::no(o.reason.as_str(), o.message));
     let pulled = match (here, &facts.past.failure) {
         (true, _) => Verdict::yes("AsExpected", ""),
         (false, _) if facts.host.pull.is_some() => Verdict::unknown("Pulling", format!("pulling {desired}")),
         (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
         (false, _) => Verdict::unknown("NotStarted", ""),
     };
+    let pulled = refused.filter(|_| !here).unwrap_or(pulled);
     let staged_now = match (runs, staged(facts)) {
         (true, _) => Verdict::no("Booted", "the image runs; nothing is staged"),
         (false, true) => Verdict::yes("Locked", format!("{desired} is staged with finalization locked")),
@@ -396,119 +408,6 @@ fn failed_turn(facts: &Facts) -> Option<&Turn> {
         .last_turn
         .as_ref()
         .filter(|t| Some(&t.digest) == facts.desired.digest())
-}
-
-/// Condition that says whether a person should look, and at what.
-fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
-    if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_to_be_told()) {
-        return Verdict::yes(Reason::HostUnreachable.as_str(), silence.why.clone());
-    }
-    if let Os::Unusable { reason, message } = &facts.host.os {
-        return Verdict::yes(*reason, message.clone());
-    }
-    if let Some(why) = facts.host.os.refusal() {
-        return Verdict::yes(Reason::ComposefsNotSupported.as_str(), why.to_owned());
-    }
-    if let Some(why) = &facts.host.forgetful {
-        let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
-        return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
-    }
-    if let Some(trouble) = &facts.trouble {
-        // Powers of two, so that a step that fails for hours is not a write for each try.
-        let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
-        return Verdict::yes(
-            trouble.reason,
-            format!("{} (tried {attempts} times or more)", trouble.message),
-        );
-    }
-    if let Some(verdict) = rivals::verdict(facts).filter(|_| matches!(step, Step::Wait(WaitReason::RivalUpdater, _))) {
-        return verdict;
-    }
-    if let Some(message) = rollback_queued(facts) {
-        return Verdict::yes("RollbackQueued", message);
-    }
-    if let Some(desired) = facts.desired.digest()
-        && facts.past.failed_digests.contains(desired)
-        && facts.host.os.booted() != Some(desired)
-    {
-        let message = facts
-            .past
-            .last_turn
-            .as_ref()
-            .map(|t| format!(": {} ({} times)", t.message, t.attempts));
-        let message = format!(
-            "{desired} failed here and is not tried again{}",
-            message.unwrap_or_default()
-        );
-        return Verdict::yes("DigestFailed", message);
-    }
-    if let Some(message) = facts.desired.digest().and_then(|desired| twin(facts, desired)) {
-        return Verdict::yes(Reason::SameDeployment.as_str(), message);
-    }
-    if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
-        let message = "a berth names another Node object of this name; the controller closes it";
-        return Verdict::yes("ForeignBerth", message);
-    }
-    if let Some(message) = drains_too_long(facts) {
-        return Verdict::yes("DrainTimeout", message);
-    }
-    if phase == Phase::Proving
-        && let Some(verdict) = unproven(facts)
-    {
-        return verdict;
-    }
-    if let Some(failure) = &facts.past.failure {
-        let again = format!(
-            "{} (try {}, next at {})",
-            failure.message,
-            failure.attempts,
-            failure.next_try_time.0.strftime("%H:%M:%SZ")
-        );
-        return Verdict::yes(reason(&failure.reason), again);
-    }
-    if let Some(message) = unguarded(facts) {
-        return Verdict::yes(Reason::Unguarded.as_str(), message);
-    }
-    if let Some(turn) = failed_turn(facts) {
-        let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
-        let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
-        return Verdict::yes(
-            Outcome::from_word(&turn.outcome).map_or("TurnFailed", Outcome::as_str),
-            message,
-        );
-    }
-    rivals::verdict(facts).unwrap_or_else(|| Verdict::no("AsExpected", ""))
-}
-
-/// The trouble of a cluster whose API server does not guard the berths, told of each member that would take one.
-fn unguarded(facts: &Facts) -> Option<String> {
-    let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
-    let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
-    facts
-        .guard
-        .unguarded()
-        .filter(|_| would_take && facts.guard.is_to_be_told())
-}
-
-/// A boot that only a person or another image helps out of.
-fn unproven(facts: &Facts) -> Option<Verdict> {
-    let holding = holding(facts)?;
-    let known = facts.host.os.deployments()?;
-    let booted = known.booted.digest.as_ref();
-    if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
-        let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
-        let message = format!("runs {booted}, which is neither the target nor what ran before; the berth is kept");
-        return Some(Verdict::yes("BootUnproven", message));
-    }
-    let message = "the Node is not Ready under this boot within rebootTimeout; the berth is kept";
-    late(facts).then(|| Verdict::yes("NodeNotReady", message))
-}
-
-fn late(facts: &Facts) -> bool {
-    match &facts.desired {
-        Desired::Member(member) => facts.proving_for >= member.reboot_timeout,
-        _ => false,
-    }
 }
 
 /// Reasons that come back from a stored object are again the constants that they were written from.

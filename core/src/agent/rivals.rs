@@ -18,21 +18,43 @@ const APPLY_TIMER: &str = "bootc-fetch-apply-updates.timer";
 /// `bootc upgrade --apply`, which unlocks what is staged, whoever staged it, and reboots.
 const APPLY_SERVICE: &str = "bootc-fetch-apply-updates.service";
 
-fn tolerates(facts: &Facts) -> bool {
-    matches!(&facts.desired, Desired::Member(member) if member.rivals == RivalUpdaters::Tolerate)
+/// Pods that update or reboot their node by themselves, by the values of the labels that their own manifests and charts give
+/// them.
+pub const PODS: [&str; 2] = ["kured", "machine-config-daemon"];
+
+/// The name of a rival's pod, as people are told it.
+pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
+    format!("{rival} (pod {namespace}/{name})")
+}
+
+/// Name of a rival, by which a pool tolerates it: without its pod.
+fn name(rival: &str) -> &str {
+    rival.split_once(" (").map_or(rival, |(name, _)| name)
+}
+
+/// The rivals that the pool does not tolerate.
+fn active(facts: &Facts) -> Vec<&str> {
+    let is_tolerated = |rival: &str| match &facts.desired {
+        Desired::Member(member) => {
+            member.rivals == RivalUpdaters::Tolerate
+                || member.tolerated.iter().any(|tolerated| tolerated == name(rival))
+        }
+        _ => false,
+    };
+    let rivals = facts.host.rivals.iter().map(String::as_str);
+    rivals.filter(|rival| !is_tolerated(rival)).collect()
 }
 
 /// The rival beside which nothing may stay staged: it would be applied outside of every turn.
 pub(crate) fn in_the_way(facts: &Facts) -> Option<&str> {
-    let rivals = facts.host.rivals.iter().map(String::as_str);
-    let mut applying = rivals.filter(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name));
-    applying.next().filter(|_| !tolerates(facts))
+    let mut active = active(facts).into_iter();
+    active.find(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name))
 }
 
 /// Verdict on the rivals that are active, for people; `None` where there are none, or the pool tolerates them.
 pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
-    let rivals = &facts.host.rivals;
-    if rivals.is_empty() || tolerates(facts) {
+    let rivals = active(facts);
+    if rivals.is_empty() {
         return None;
     }
     let advice = match in_the_way(facts) {
@@ -41,9 +63,12 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
         ),
         None => "it may replace what Berth stages or reboot the host; disable it".to_owned(),
     };
+    let mut names: Vec<&str> = rivals.iter().map(|rival| name(rival)).collect();
+    names.dedup();
     let message = format!(
-        "{} is active: {advice}, or set rivalUpdaters: Tolerate in the pool",
-        rivals.join(", ")
+        "{} is active: {advice}, or set toleratedUpdaters: [{}] in the pool",
+        rivals.join(", "),
+        names.join(", ")
     );
     Some(Verdict::yes(Reason::RivalUpdater.as_str(), message))
 }

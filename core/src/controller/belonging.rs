@@ -109,14 +109,6 @@ mod tests {
     use super::*;
     use crate::controller::snapshot::Entry;
 
-    fn entry<V>(view: V) -> Entry<V> {
-        Entry {
-            view: Arc::new(view),
-            version: "1".to_owned(),
-            heard: crate::Moment::default(),
-        }
-    }
-
     fn node(world: &mut Snapshot, name: &str, role: &str, ready: &str) {
         let object = json!({
             "metadata": { "name": name, "labels": { "role": role } },
@@ -124,7 +116,7 @@ mod tests {
         });
         Arc::make_mut(&mut world.nodes).insert(
             name.to_owned(),
-            entry(NodeView::of(&serde_json::from_value(object).unwrap())),
+            Entry::new(NodeView::of(&serde_json::from_value(object).unwrap())),
         );
     }
 
@@ -136,7 +128,7 @@ mod tests {
         });
         Arc::make_mut(&mut world.pools).insert(
             name.to_owned(),
-            entry(PoolView::of(serde_json::from_value(object).unwrap())),
+            Entry::new(PoolView::of(serde_json::from_value(object).unwrap())),
         );
     }
 
@@ -147,7 +139,7 @@ mod tests {
         });
         Arc::make_mut(&mut world.hosts).insert(
             name.to_owned(),
-            entry(BootcNodeView::of(serde_json::from_value(object).unwrap())),
+            Entry::new(BootcNodeView::of(serde_json::from_value(object).unwrap())),
         );
     }
 

@@ -30,6 +30,8 @@ pub struct Pool {
     pub deleting: bool,
     /// Error in its selector.
     pub bad_selector: Option<String>,
+    /// Words on why its reference may not be used; none when it may.
+    pub refused: Option<String>,
 }
 
 /// Says whether a pool is still what the watch showed of it, as far as the admin writes it. `now`: as it was just read.
@@ -54,6 +56,7 @@ impl Pool {
                     name: entry.view.name.clone(),
                     deleting: object.metadata.deletion_timestamp.is_some(),
                     bad_selector: selector.err(),
+                    refused: None,
                     object: Some(object),
                 })
             })
@@ -67,6 +70,7 @@ impl Pool {
             object: None,
             deleting: true,
             bad_selector: None,
+            refused: None,
         }
     }
 
@@ -75,12 +79,19 @@ impl Pool {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
     }
 
-    /// The spec names another reference than the one that the target was resolved from: what is published is no longer
-    /// wanted, and what is wanted instead is not known yet.
+    /// The request for a poll of its tag. One that the status has no room to repeat is none.
+    pub fn poll_request(&self) -> Option<&str> {
+        let annotations = self.object.as_ref()?.metadata.annotations.as_ref()?;
+        let request = annotations.get(keys::ANNOTATION_POLL_REQUESTED_AT)?;
+        (1..=64).contains(&request.len()).then_some(request)
+    }
+
+    /// The spec names another reference than the one that the target was resolved from, or one that is not allowed: what is
+    /// published is no longer wanted, and what is wanted instead is not known yet.
     pub fn unresolved(&self) -> bool {
         let reference = self.object.as_ref().map(|o| o.spec.image_ref());
         self.target()
-            .is_some_and(|target| Some(target.image.as_str()) != reference)
+            .is_some_and(|target| self.refused.is_some() || Some(target.image.as_str()) != reference)
     }
 
     /// Says whether the pool waits for the one of that name.
@@ -231,7 +242,9 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             resolving: resolving.contains(&pool.name),
             max_staging,
             drain: spec.drain(),
+            signature: spec.signature(),
             rival_updaters: spec.rival_updaters.unwrap_or_default(),
+            tolerated_updaters: spec.tolerated_updaters.clone(),
             retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
             reboot_timeout: spec.reboot_timeout(),
             progress_interval: match spec.progress_interval() {

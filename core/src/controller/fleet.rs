@@ -3,18 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use berth_api::berth::Berth;
 use berth_api::seeded::Bug;
-use berth_api::{NodeUid, PoolName};
+use berth_api::{NodeName, NodeUid, PoolName, text};
 
 use crate::controller::facts::{Pool, Shared};
-use crate::controller::plan::{Gate, GateReason, PoolFacts};
+use crate::controller::plan::{Gate, GateReason, How, PoolFacts, Use};
+use crate::controller::view::{LeaseView, NodeView};
+use crate::text::NAMED;
 
 #[cfg(test)]
 mod tests;
 
 /// Use of the fleet's limit: the sets H, R and U over the members of all pools, each node counted once. The plans of all
 /// pools hand it on, so that what one offers the next one counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FleetUse {
     /// Number of nodes that may be unavailable at once.
     pub limit: usize,
@@ -24,8 +27,14 @@ pub struct FleetUse {
     pub unavailable: usize,
     /// |H ∪ U ∪ R|
     pub all: usize,
+    /// The first of all these, by name.
+    pub used_by: Vec<Use>,
+    /// Number of open offers that may stay, when the limit has become smaller: the holders come first.
+    pub may_stay: usize,
     /// A write of another leader, or one of unknown fate, could still land on a berth of any pool.
     pub unfenced: bool,
+    /// The pools of these berths that cannot be read, so that nobody fences them.
+    pub unreadable: Vec<PoolName>,
 }
 
 impl FleetUse {
@@ -37,16 +46,39 @@ impl FleetUse {
 
     /// For people, when it is used up.
     pub fn words(&self) -> String {
+        let users = text::names(self.used_by.iter().map(Use::words), self.all);
         format!(
-            "maxUnavailable of BootcFleet cluster is used up: {} of {} nodes, over all pools",
+            "maxUnavailable of BootcFleet cluster is used up, {} of {} over all pools: {users}",
             self.all, self.limit
         )
     }
 
+    /// For people, when berths stay unfenced because nobody can read their pools.
+    pub fn unfenced_words(&self) -> Option<String> {
+        let pools: Vec<&str> = self.unreadable.iter().take(NAMED).map(PoolName::as_str).collect();
+        let words = format!(
+            "BootcFleet cluster has a limit, and a former leader may still offer berths of pools that cannot be read: {}; \
+             mend them (the controller's log says what is wrong), or take maxUnavailable out of BootcFleet cluster",
+            text::names(pools, self.unreadable.len())
+        );
+        (!self.unreadable.is_empty()).then_some(words)
+    }
+
+    /// Keeps an open offer, or says that it is one too many.
+    pub fn keep_offer(&mut self) -> bool {
+        let left = self.may_stay.checked_sub(1);
+        self.may_stay = left.unwrap_or_default();
+        left.is_some()
+    }
+
     /// Counts an offer to a node that had no berth.
-    pub fn offer(&mut self, is_unavailable: bool) {
+    pub fn offer(&mut self, node: &NodeName, is_unavailable: bool) {
         self.held_or_offered += 1;
         self.all += usize::from(!is_unavailable);
+        if self.used_by.len() < NAMED && self.used_by.iter().all(|user| user.who != node.as_str()) {
+            let (who, how) = (node.to_string(), How::IsOffered);
+            self.used_by.push(Use { who, how });
+        }
     }
 
     /// Says whether nodes that are unavailable use up the whole limit: nobody else can be offered a berth before one of them
@@ -61,20 +93,53 @@ impl Shared<'_> {
     pub fn fleet_use(&self) -> Option<FleetUse> {
         let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
         let readable = || self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)));
-        let unreadable = self.leases.iter().filter(|l| l.berth.is_err()).count();
+        let unreadable: Vec<&str> = self
+            .leases
+            .iter()
+            .filter(|l| l.berth.is_err())
+            .map(LeaseView::name)
+            .collect();
         let worked_on: BTreeSet<&NodeUid> = readable().filter_map(|(_, b)| Some(b.node()?.1)).collect();
         let leaving = self.membership.all_leaving().filter(|name| self.has_yet_to_leave(name));
         let members = self.membership.all().chain(leaving);
         let nodes = members.filter_map(|name| self.snapshot.nodes.get(name.as_str()));
-        let unavailable = nodes.map(|n| n.view.as_ref()).filter(|n| n.is_unavailable());
-        let unavailable: BTreeSet<&NodeUid> = unavailable.map(|n| &n.uid).collect();
-        let unfenced = readable().any(|(l, b)| b.epoch != self.epoch || self.in_doubt.contains(l.name()));
+        let down: Vec<(&NodeView, How)> = nodes.filter_map(|n| Some((n.view.as_ref(), n.view.down()?))).collect();
+        let unavailable: BTreeSet<&NodeUid> = down.iter().map(|(n, _)| &n.uid).collect();
+        let mut users: BTreeMap<&str, How> = down.iter().map(|(n, how)| (n.name.as_str(), *how)).collect();
+        users.extend(unreadable.iter().map(|lease| (*lease, How::Unreadable)));
+        users.extend(readable().filter_map(|(_, berth)| {
+            let how = berth.holding().map_or(How::IsOffered, |_| How::Holds);
+            Some((berth.node()?.0.as_str(), how))
+        }));
+        let users = users.into_iter().take(NAMED);
+        let is_unreadable = |pool: &PoolName| {
+            let pool = self.snapshot.pools.get(pool.as_str());
+            pool.is_some_and(|pool| pool.view.object.is_err())
+        };
+        // What nobody plans is not withdrawn.
+        let stays = |lease: &LeaseView, berth: &Berth| berth.holding().is_some() || is_unreadable(&lease.pool);
+        let staying = readable().filter(|(l, b)| stays(l, b));
+        let staying: BTreeSet<&NodeUid> = staying.filter_map(|(_, b)| Some(b.node()?.1)).collect();
+        let is_unfenced = |(l, b): &(&LeaseView, &Berth)| b.epoch != self.epoch || self.in_doubt.contains(l.name());
+        let unfenced: BTreeSet<&PoolName> = readable().filter(is_unfenced).map(|(l, _)| &l.pool).collect();
         Some(FleetUse {
             limit,
-            held_or_offered: worked_on.len() + unreadable,
+            held_or_offered: worked_on.len() + unreadable.len(),
             unavailable: unavailable.len(),
-            all: worked_on.union(&unavailable).count() + unreadable,
-            unfenced: unfenced && !Bug::NoEpochStamp.is_awake(),
+            all: worked_on.union(&unavailable).count() + unreadable.len(),
+            used_by: users
+                .map(|(who, how)| Use {
+                    who: who.to_owned(),
+                    how,
+                })
+                .collect(),
+            may_stay: limit.saturating_sub(staying.len() + unreadable.len()),
+            unfenced: !unfenced.is_empty() && !Bug::NoEpochStamp.is_awake(),
+            unreadable: unfenced
+                .into_iter()
+                .filter(|pool| is_unreadable(pool))
+                .cloned()
+                .collect(),
         })
     }
 
@@ -84,7 +149,7 @@ impl Shared<'_> {
         let fleet = self.fleet_use();
         let mut order = order(pools, &all);
         for facts in &mut all {
-            facts.fleet = fleet;
+            facts.fleet = fleet.clone();
             facts.order = order.remove(&facts.pool);
         }
         all

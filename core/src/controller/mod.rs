@@ -2,7 +2,7 @@
 //!
 //! [`view`] and [`snapshot`] are what it knows. From that, [`belonging`] says who is a member of which pool, [`gates`]
 //! and [`quorum`] what keeps berths closed (the latter by what the [`servers`] answer), [`fleet`] what the pools share,
-//! [`publish`] what each node is told, [`plan`] what becomes of the berths, and [`aggregate`] what the pools' status says. [`facts`] leads from one to the next, and [`memory`] and [`overdue`] keep
+//! [`publish`] what each node is told, [`plan`] what becomes of the berths, [`image`] which image a pool has, and [`aggregate`] what the pools' status says. [`facts`] leads from one to the next, and [`memory`] and [`overdue`] keep
 //! what one process has seen.
 
 pub mod aggregate;
@@ -10,13 +10,16 @@ pub mod belonging;
 pub mod facts;
 pub mod fleet;
 pub mod gates;
+mod guard;
 pub mod history;
+pub mod image;
 pub mod memory;
 pub mod overdue;
 pub mod plan;
 pub mod plans;
 pub mod publish;
 pub mod quorum;
+pub mod rereads;
 pub mod servers;
 pub mod snapshot;
 pub mod view;

@@ -46,10 +46,10 @@ impl Shared<'_> {
     /// so that one whose nodes cannot be drained starves no other.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
-        let mut fleet = all.first().and_then(|facts| facts.fleet);
+        let mut fleet = all.first().and_then(|facts| facts.fleet.clone());
         let lapses = self.lapses(&control_plane);
         all.sort_by_cached_key(|facts| {
-            let best = fleet.and_then(|_| facts.best_candidate());
+            let best = fleet.as_ref().and_then(|_| facts.best_candidate());
             // A pool without any has nothing to offer.
             (
                 best.is_none(),
@@ -58,9 +58,9 @@ impl Shared<'_> {
             )
         });
         let plan = |mut facts: PoolFacts| {
-            facts.fleet = fleet;
+            facts.fleet = fleet.take();
             let plan = control_plane.plan(&mut facts, wall);
-            fleet = plan.fleet;
+            fleet = plan.fleet.clone();
             (facts.pool, plan)
         };
         all.into_iter().map(plan).collect()

@@ -20,6 +20,17 @@ pub struct Entry<V> {
     pub heard: Moment,
 }
 
+impl<V> Entry<V> {
+    /// An object of which nothing but its content matters: without a version, and heard of never.
+    pub fn new(view: impl Into<Arc<V>>) -> Self {
+        Self {
+            view: view.into(),
+            version: String::new(),
+            heard: Moment::default(),
+        }
+    }
+}
+
 impl<V> Clone for Entry<V> {
     fn clone(&self) -> Self {
         Self {

@@ -8,13 +8,14 @@ use berth_api::berth::{self, Berth, BerthState};
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, NodeDeployment, Phase};
 use berth_api::pool::BootcNodePool;
-use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid, Platform, PoolName, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::DeserializeGuard;
+
+use crate::controller::plan::How;
 
 /// Urgency of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -190,12 +191,9 @@ pub struct FleetView {
 }
 
 impl NodeView {
-    /// Says whether the node is in U: unavailable for whatever reason.
-    pub fn is_unavailable(&self) -> bool {
-        if Bug::OwnFlagOnly.is_awake() {
-            return self.our_cordon;
-        }
-        !self.ready || self.unschedulable || self.our_cordon
+    /// Way in which the node is unavailable (U), if it is.
+    pub(super) fn down(&self) -> Option<How> {
+        How::down(self.ready, self.unschedulable, self.our_cordon)
     }
 }
 
@@ -270,6 +268,7 @@ impl View for PoolView {
                     || a.status != b.status
                     || a.metadata.uid != b.metadata.uid
                     || a.metadata.finalizers != b.metadata.finalizers
+                    || a.metadata.annotations != b.metadata.annotations
                     || a.metadata.deletion_timestamp != b.metadata.deletion_timestamp
             }
             (a, b) => a != b,
@@ -467,7 +466,9 @@ impl PoolView {
     pub fn of(object: DeserializeGuard<BootcNodePool>) -> Self {
         let prune = |metadata: &mut ObjectMeta| {
             metadata.managed_fields = None;
-            metadata.annotations = None;
+            if let Some(annotations) = &mut metadata.annotations {
+                annotations.retain(|key, _| key == keys::ANNOTATION_POLL_REQUESTED_AT);
+            }
         };
         match object.0 {
             Ok(mut pool) => {

@@ -223,6 +223,7 @@ mod tests {
             image: "r/os:1".into(),
             digest: digest.clone(),
             version: None,
+            metadata: None,
             platforms: vec![PlatformDigest {
                 architecture: "amd64".into(),
                 variant: None,
@@ -337,14 +338,6 @@ mod tests {
         );
     }
 
-    fn entry<V>(view: V) -> Entry<V> {
-        Entry {
-            view: Arc::new(view),
-            version: "1".into(),
-            heard: Moment::default(),
-        }
-    }
-
     /// One node of pool `a`, and what its condition says.
     fn snapshot(told: Option<(&str, &str, &str)>) -> Snapshot {
         let conditions: Vec<_> = told
@@ -358,9 +351,11 @@ mod tests {
         let host = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": conditions}});
         let host = BootcNodeView::of(kube::core::DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
         let mut snapshot = Snapshot::default();
-        Arc::make_mut(&mut snapshot.nodes)
-            .insert("n1".into(), entry(NodeView::of(&serde_json::from_value(node).unwrap())));
-        Arc::make_mut(&mut snapshot.hosts).insert("n1".into(), entry(host));
+        Arc::make_mut(&mut snapshot.nodes).insert(
+            "n1".into(),
+            Entry::new(NodeView::of(&serde_json::from_value(node).unwrap())),
+        );
+        Arc::make_mut(&mut snapshot.hosts).insert("n1".into(), Entry::new(host));
         snapshot
     }
 
@@ -375,6 +370,7 @@ mod tests {
             object: Some(object),
             deleting: false,
             bad_selector: None,
+            refused: None,
         }
     }
 

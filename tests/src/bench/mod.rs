@@ -9,6 +9,7 @@ pub mod idle;
 pub mod leader;
 pub mod memory;
 pub mod planner;
+pub mod polls;
 pub mod publish;
 pub mod rollout;
 pub mod staging;

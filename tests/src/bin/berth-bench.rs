@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::bench::fleet::Fleet;
-use berth_tests::bench::{Progress, Selection, handover, hundred, idle, leader, planner, publish, rollout, staging};
+use berth_tests::bench::{
+    Progress, Selection, handover, hundred, idle, leader, planner, polls, publish, rollout, staging,
+};
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
 
@@ -55,6 +57,11 @@ async fn main() -> Result<()> {
         publish::measure(&selection, progress)
             .await
             .context("cannot measure the controller")?;
+    }
+    if selection.wants_one(&polls::BENCHES) {
+        polls::measure(&selection, progress)
+            .await
+            .context("cannot measure how tags are followed")?;
     }
     if selection.wants_one(&planner::BENCHES) {
         planner::measure(&selection, progress)

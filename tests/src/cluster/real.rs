@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use crate::hosts::HostLog;
 use crate::hosts::real::{GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, OsVersion, RealHost, RealHosts};
 use crate::images::ImageSpec;
 use crate::programs;
-use crate::registry::Registry;
+use crate::registry::{AUTH, Guard, HTPASSWD, Registry};
 use crate::tools::{Tool, Tools};
 
 /// Repository of the OS images.
@@ -44,6 +44,8 @@ pub struct RealCluster {
     pub hosts: Vec<RealHost>,
     site: Site,
     images: OsImages,
+    /// The only place from which hosts get OS images. It wants a password.
+    pub mirror: Box<Registry>,
     _network: RealHosts,
 }
 
@@ -110,6 +112,13 @@ impl RealCluster {
             Registry::start(gateway)
         )?;
         install(&control_plane).await?;
+        let guard = Guard {
+            htpasswd: Some(HTPASSWD),
+            ..Guard::default()
+        };
+        let mirror = registry.door(&guard).await?;
+        // Before the pods, which would see it some minutes later.
+        give_credentials(&control_plane, &mirror).await?;
         deploy_agent(&control_plane, &registry, &agent).await?;
         clock.says("control plane");
         let controllers = Controllers::new(controller, &control_plane, &registry).await?;
@@ -120,12 +129,13 @@ impl RealCluster {
             image: GUEST_IMAGE.to_owned(),
             uneven: "DoNotSchedule".to_owned(),
         };
-        let hosts = add_hosts(&network, &images, &site, hosts).await?;
+        let hosts = add_hosts(&network, &images, &site, &mirror, hosts).await?;
         clock.says("installation");
         let cluster = Self {
             hosts,
             site,
             images,
+            mirror: Box::new(mirror),
             _network: network,
         };
         try_join_all(cluster.hosts.iter().map(RealHost::start)).await?;
@@ -353,7 +363,34 @@ async fn publish(images: &OsImages, registry: &Registry, spec: OsVersion) -> Res
     blocking.await.context("the push ended")?
 }
 
-async fn add_hosts(network: &RealHosts, images: &OsImages, site: &Site, count: usize) -> Result<Vec<RealHost>> {
+/// Makes the Secret that the agents bring to their hosts.
+async fn give_credentials(control_plane: &ControlPlane, mirror: &Registry) -> Result<()> {
+    let auths = json!({ "auths": { mirror.host(): { "auth": AUTH } } }).to_string();
+    let secret: Secret = serde_json::from_value(json!({
+        "metadata": { "name": "berth-host-pull" },
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": { ".dockerconfigjson": auths },
+    }))?;
+    let secrets: Api<Secret> = Api::namespaced(control_plane.admin_client(), "berth-system");
+    secrets.create(&Default::default(), &secret).await?;
+    Ok(())
+}
+
+async fn add_hosts(
+    network: &RealHosts,
+    images: &OsImages,
+    site: &Site,
+    mirror: &Registry,
+    count: usize,
+) -> Result<Vec<RealHost>> {
+    // For the hosts the origin of OS images is away, all the time.
+    let mirrors = format!(
+        "[[registry]]\nprefix = \"{0}/{REPOSITORY}\"\nlocation = \"origin.invalid/{REPOSITORY}\"\n\
+         [[registry.mirror]]\nlocation = \"{1}/{REPOSITORY}\"\ninsecure = true\n",
+        site.registry.host(),
+        mirror.host()
+    );
+    let path = "etc/containers/registries.conf.d/with-mirror.conf";
     publish(images, &site.registry, os_version("1.0.0")).await?;
     let first = images.version(&os_version("1.0.0"))?;
     let mut hosts = vec![];
@@ -361,6 +398,9 @@ async fn add_hosts(network: &RealHosts, images: &OsImages, site: &Site, count: u
         let name = format!("node{n}");
         let mut options = HostOptions::new(&name, &first, &site.registry.host());
         let kubeconfig = site.control_plane.node_kubeconfig(&name)?.text;
+        options
+            .files
+            .push((path.to_owned(), 0o644, mirrors.clone().into_bytes()));
         options.node = Some(NodeIdentity {
             kubeconfig,
             ca: site.control_plane.ca_certificate(),

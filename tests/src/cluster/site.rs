@@ -106,13 +106,17 @@ impl Site {
         Ok(())
     }
 
-    /// Gives the fleet a limit, which the judge holds the whole test to.
-    pub async fn limit_fleet(&self, most: usize) -> Result<()> {
-        *self.fleet.lock().unwrap_or_else(|e| e.into_inner()) = Some(most);
-        let fleet = json!({
+    /// Gives the fleet a limit, which the judge holds the whole test to, or takes it away.
+    pub async fn limit_fleet(&self, most: impl Into<Option<usize>>) -> Result<()> {
+        let most = most.into();
+        *self.fleet.lock().unwrap_or_else(|e| e.into_inner()) = most;
+        let mut fleet = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": fleet::NAME },
-            "spec": { "maxUnavailable": most },
+            "spec": { "paused": false },
         });
+        if let Some(most) = most {
+            fleet["spec"]["maxUnavailable"] = json!(most);
+        }
         Api::<BootcFleet>::all(self.client())
             .patch(fleet::NAME, &PatchParams::apply("admin").force(), &Patch::Apply(&fleet))
             .await

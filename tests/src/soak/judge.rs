@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::inject::{POOL, SPARE};
+use super::plan::Plan;
 use crate::audit::{AuditLog, Record};
 use crate::cluster::Cluster;
 use crate::hosts::{HostChange, HostEvent};
@@ -82,11 +83,12 @@ impl Judge {
         new
     }
 
-    /// Judges what happened since it began, where so many nodes may have held a berth at most. It goes on from there.
+    /// Judges what happened since it began, where so many nodes may have held a berth at most, and by the plan. It goes on
+    /// from there.
     ///
     /// # Errors
     /// When the audit log cannot be read.
-    pub fn judge(&mut self, cluster: &Cluster, most: usize, lag: SignedDuration) -> Result<Verdict> {
+    pub fn judge(&mut self, cluster: &Cluster, most: usize, plan: &Plan) -> Result<Verdict> {
         self.audit.refresh()?;
         let mut records = std::mem::take(&mut self.kept);
         records.extend(self.audit.take());
@@ -106,8 +108,8 @@ impl Judge {
             audit: &records,
             excused: &excused,
             capacity,
-            fleet: None,
-            lag,
+            fleet: plan.fleet,
+            lag: plan.lag(),
         };
         let (violations, licensed) = (truth.violations(), truth.licensed_reboots());
         self.kept = last_writes(&records);

@@ -36,6 +36,8 @@ pub struct Plan {
     /// Nodes that an admin cordoned before the rollout began, and after what time they are uncordoned; the last one
     /// stays cordoned to the end when that is `None`.
     pub cordoned: (Vec<usize>, Option<Duration>),
+    /// Limit of the fleet in this rollout.
+    pub fleet: Option<usize>,
     /// Faults in order of time.
     pub faults: Vec<Timed>,
     /// Faults that wait for their moment.
@@ -95,10 +97,14 @@ impl Plan {
         let count = draw.random.within(if scene.is_some() { 0..=4 } else { 2..=6 });
         let mut faults: Vec<Timed> = besides.chain((0..count).filter_map(|_| draw.timed())).collect();
         faults.sort_by_key(|timed| timed.at);
+        // By a source of its own, so that each seed still means the faults that it did before there was a limit.
+        let mut of_fleet = Random::new(seed ^ 0xf1ee_7000);
+        let fleet = of_fleet.once_in(3).then(|| 2 + of_fleet.index(CAPACITY));
         Self {
             rollout,
             seed,
             cordoned,
+            fleet,
             faults,
             scene,
         }
@@ -110,6 +116,7 @@ impl Plan {
             rollout,
             seed: seed_of(run, rollout),
             cordoned: (vec![], None),
+            fleet: None,
             faults: vec![],
             scene: None,
         }
@@ -292,6 +299,9 @@ impl Draw {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rollout {} seed {:#018x} faults:", self.rollout, self.seed)?;
+        if let Some(fleet) = self.fleet {
+            write!(f, " fleet limited to {fleet},")?;
+        }
         let (cordoned, until) = &self.cordoned;
         if !cordoned.is_empty() {
             let names: Vec<_> = cordoned.iter().map(|node| format!("node{node}")).collect();
@@ -342,6 +352,12 @@ mod tests {
     }
 
     #[test]
+    fn some_rollouts_go_under_a_limit_of_the_fleet() {
+        let limits: BTreeSet<_> = plans(200).iter().map(|plan| plan.fleet).collect();
+        assert_eq!(limits, [None, Some(2), Some(3), Some(4)].into());
+    }
+
+    #[test]
     fn plans_keep_their_bounds() {
         for plan in plans(1000) {
             assert!(plan.faults.len() <= 15 && plan.faults.is_sorted_by_key(|t| t.at));
@@ -357,8 +373,9 @@ mod tests {
                 violent.len(),
                 "one for each node: {plan}"
             );
+            let least = plan.fleet.map_or(CAPACITY, |fleet| fleet.min(CAPACITY));
             assert!(
-                plan.cordoned_to_the_end().len() < CAPACITY,
+                plan.cordoned_to_the_end().len() < least,
                 "who stays cordoned must leave room: {plan}"
             );
             for timed in &plan.faults {

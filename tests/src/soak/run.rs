@@ -104,7 +104,7 @@ impl Soak {
             Ok(()) => None,
             Err(_) => Some(self.cluster.describe().await),
         };
-        let mut verdict = self.judge.judge(&self.cluster, most(plan), plan.lag())?;
+        let mut verdict = self.judge.judge(&self.cluster, most(plan), plan)?;
         if let Err(error) = settled {
             let what = format!("{error:#}");
             let line = what.lines().next().unwrap_or_default();
@@ -157,6 +157,7 @@ impl Soak {
         }
         let mut of_spare = rollout.clone();
         of_spare["maxUnavailable"] = json!(1);
+        self.cluster.limit_fleet(plan.fleet).await?;
         for (pool, rollout) in [(SPARE, of_spare), (POOL, rollout)] {
             let spec = json!({ "image": { "ref": target.reference }, "rollout": rollout });
             self.cluster.patch_pool(pool, spec).await?;

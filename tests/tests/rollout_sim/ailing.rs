@@ -258,12 +258,13 @@ async fn nothing_is_staged_beside_a_rival() -> Result<()> {
             ensure!(writes <= 2, "{writes} writes of a BootcNode that can only wait");
             // The pod is nobody's, so that its drain needs force.
             let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": false });
-            let tolerate = json!({ "rivalUpdaters": "Tolerate", "rollout": rollout, "drain": { "force": true } });
+            let names = ["bootc-fetch-apply-updates.timer", "kured"];
+            let tolerate = json!({ "toleratedUpdaters": names, "rollout": rollout, "drain": { "force": true } });
             cluster.patch_pool("workers", tolerate).await?;
             cluster.until_all_run(&v2, LONG).await?;
 
             let v3 = cluster.publish("3.0.0").await?;
-            let change = json!({ "rivalUpdaters": "Wait", "image": { "ref": v3.reference } });
+            let change = json!({ "toleratedUpdaters": null, "image": { "ref": v3.reference } });
             cluster.patch_pool("workers", change).await?;
             for node in ["node1", "node2"] {
                 until_degraded(cluster, node, "RivalUpdater", "nothing is staged beside").await?;

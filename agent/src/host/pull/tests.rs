@@ -7,6 +7,7 @@ fn image() -> DesiredImage {
         index_digest: digest.clone(),
         digest,
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     }
 }
 

@@ -1,22 +1,27 @@
 //! Registries that misbehave.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
+mod credentials;
+mod mirrors;
+mod server;
+
 /// The answer to one path: status, headers, body. One that is endless goes on after that body for as long as anybody reads.
 #[derive(Clone)]
-struct Page {
+pub(in crate::resolve) struct Page {
     status: u16,
     header: String,
     body: Vec<u8>,
     endless: bool,
+    hangs: bool,
 }
 
 fn page(body: impl ToString) -> Page {
@@ -25,6 +30,7 @@ fn page(body: impl ToString) -> Page {
         header: String::new(),
         body: body.to_string().into_bytes(),
         endless: false,
+        hangs: false,
     }
 }
 
@@ -35,40 +41,66 @@ fn endless() -> Page {
     }
 }
 
-/// A registry of such pages; counts the bytes of endless ones that it could send.
-struct Registry {
-    address: String,
+type Pages = Arc<Mutex<BTreeMap<String, Page>>>;
+
+/// A registry of such pages; counts the bytes of endless ones that it could send, and notes the requests. A page for `HEAD
+/// path` is the answer to that alone.
+pub(in crate::resolve) struct Registry {
+    pub(in crate::resolve) address: String,
+    pages: Pages,
+    requests: Arc<Mutex<Vec<String>>>,
     sent: Arc<AtomicUsize>,
 }
 
-async fn registry(pages: impl FnOnce(&str) -> Vec<(String, Page)>) -> Registry {
+pub(in crate::resolve) async fn registry(pages: impl FnOnce(&str) -> Vec<(String, Page)>) -> Registry {
     berth_shell::install_crypto();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let pages: Arc<BTreeMap<_, _>> = Arc::new(pages(&address).into_iter().collect());
-    let sent = Arc::new(AtomicUsize::new(0));
-    let counter = sent.clone();
+    let pages = Pages::new(Mutex::new(pages(&address).into_iter().collect()));
+    let registry = Registry {
+        address,
+        pages: pages.clone(),
+        requests: Arc::default(),
+        sent: Arc::default(),
+    };
+    let (requests, sent) = (registry.requests.clone(), registry.sent.clone());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, pages.clone(), counter.clone()));
+            tokio::spawn(answer(stream, pages.clone(), requests.clone(), sent.clone()));
         }
     });
-    Registry { address, sent }
+    registry
 }
 
-async fn answer(mut stream: TcpStream, pages: Arc<BTreeMap<String, Page>>, sent: Arc<AtomicUsize>) {
+async fn answer(mut stream: TcpStream, pages: Pages, requests: Arc<Mutex<Vec<String>>>, sent: Arc<AtomicUsize>) {
     let mut lines = BufReader::new(&mut stream).lines();
     let first = lines.next_line().await.unwrap().unwrap_or_default();
     while lines.next_line().await.unwrap().is_some_and(|line| !line.is_empty()) {}
-    let path = first.split(' ').nth(1).unwrap_or_default();
-    let path = path.split('?').next().unwrap_or_default();
+    let (method, rest) = first.split_once(' ').unwrap_or_default();
+    let path = rest.split([' ', '?']).next().unwrap_or_default();
+    requests.lock().unwrap().push(format!("{method} {path}"));
     let missing = Page {
         status: 404,
         ..page("")
     };
-    let page = pages.get(path).cloned().unwrap_or(missing);
+    let page = {
+        let pages = pages.lock().unwrap();
+        let own = pages.get(&format!("{method} {path}"));
+        own.or(pages.get(path)).cloned().unwrap_or(missing)
+    };
+    if page.hangs && method == "HEAD" {
+        // Until the client gives up.
+        let _ = stream.read(&mut [0]).await;
+        return;
+    }
     let head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n{}\r\n", page.status, page.header);
     stream.write_all(head.as_bytes()).await.unwrap();
+    if page.hangs {
+        let _ = stream.read(&mut [0]).await;
+    }
+    if method == "HEAD" {
+        return;
+    }
     stream.write_all(&page.body).await.unwrap();
     if !page.endless {
         return;
@@ -80,12 +112,36 @@ async fn answer(mut stream: TcpStream, pages: Arc<BTreeMap<String, Page>>, sent:
 
 impl Registry {
     async fn resolve(&self) -> Result<Target, ResolveError> {
+        self.poll(&[]).await
+    }
+
+    async fn poll(&self, known: &[Target]) -> Result<Target, ResolveError> {
         let config = RegistryConfig {
             plain_http: vec![self.address.clone()],
-            ca: None,
+            ..RegistryConfig::default()
         };
         let text = format!("{}/os:1", self.address);
-        resolve(&config, &text.parse().unwrap(), &text).await
+        resolve(&config, &text.parse().unwrap(), &text, known, None).await
+    }
+
+    /// Has these pages alone from now on.
+    pub(in crate::resolve) fn set(&self, pages: Vec<(String, Page)>) {
+        *self.pages.lock().unwrap() = pages.into_iter().collect();
+    }
+
+    /// Has these pages as well.
+    pub(in crate::resolve) fn add(&self, pages: Vec<(String, Page)>) {
+        self.pages.lock().unwrap().extend(pages);
+    }
+
+    /// The requests so far.
+    pub(in crate::resolve) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub(in crate::resolve) fn count(&self, method: &str, path: &str) -> usize {
+        let request = format!("{method} {path}");
+        self.requests().iter().filter(|r| **r == request).count()
     }
 
     /// Bytes that were sent in vain: what was read, and what the kernels hold.
@@ -100,24 +156,42 @@ fn digest_text(body: &str) -> String {
     digest_of(body.as_bytes()).unwrap().to_string()
 }
 
-/// An index of one image, whose configuration is this page.
-fn image(config: Page) -> Vec<(String, Page)> {
-    let text = r#"{"architecture":"amd64","os":"linux","config":{"Labels":{"org.opencontainers.image.version":"2"}}}"#;
-    let config = if config.body.is_empty() && config.status == 200 && !config.endless {
-        page(text)
-    } else {
-        config
-    };
-    let descriptor = json!({ "mediaType": "a/b", "digest": digest_text(text), "size": text.len() });
+/// An index of one image of that version under this tag, with all its parts.
+pub(in crate::resolve) fn image_of(tag: &str, version: &str) -> Vec<(String, Page)> {
+    labelled(
+        tag,
+        &json!({ "containers.bootc": "1", "org.opencontainers.image.version": version }),
+    )
+}
+
+/// The same with these labels.
+fn labelled(tag: &str, labels: &serde_json::Value) -> Vec<(String, Page)> {
+    let config = json!({ "architecture": "amd64", "os": "linux", "config": { "Labels": labels } }).to_string();
+    let descriptor = json!({ "mediaType": "a/b", "digest": digest_text(&config), "size": config.len() });
     let manifest = json!({ "schemaVersion": 2, "config": descriptor, "layers": [] }).to_string();
     let platform = json!({ "os": "linux", "architecture": "amd64" });
     let entry = json!({ "mediaType": MANIFEST, "digest": digest_text(&manifest), "size": 1, "platform": platform });
     let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string();
+    let named = Page {
+        header: format!("Docker-Content-Digest: {}\r\n", digest_text(&index)),
+        ..page(&index)
+    };
     vec![
-        ("/v2/os/manifests/1".to_owned(), page(&index)),
+        (format!("/v2/os/manifests/{tag}"), named.clone()),
+        (format!("/v2/os/manifests/{}", digest_text(&index)), named),
         (format!("/v2/os/manifests/{}", digest_text(&manifest)), page(&manifest)),
-        (format!("/v2/os/blobs/{}", digest_text(text)), config),
+        (format!("/v2/os/blobs/{}", digest_text(&config)), page(&config)),
     ]
+}
+
+/// The same under the tag `1`, with this page for its configuration.
+fn image(config: Page) -> Vec<(String, Page)> {
+    let mut pages = image_of("1", "2");
+    if config.status != 200 || config.endless || !config.body.is_empty() {
+        pages[3].1 = config;
+    }
+    pages[0].1.header.clear();
+    pages
 }
 
 #[tokio::test]
@@ -130,7 +204,8 @@ async fn an_endless_answer_is_read_no_further_than_to_its_limit() {
     let manifest = registry(|_| vec![("/v2/os/manifests/1".to_owned(), endless())]).await;
     let token = registry(|address| {
         let realm = format!("http://{address}/token");
-        vec![("/v2/".to_owned(), bearer(&realm)), ("/token".to_owned(), endless())]
+        let guarded = (ANY.to_owned(), bearer(&realm));
+        vec![guarded, ("/token".to_owned(), endless())]
     })
     .await;
     let refusal = registry(|_| {
@@ -170,7 +245,23 @@ async fn a_configuration_that_cannot_be_had_costs_the_version_alone() {
 }
 
 #[tokio::test]
-async fn a_token_is_fetched_and_a_wrong_digest_is_refused() {
+async fn an_image_that_no_host_can_boot_is_refused_within_an_index_and_alone() {
+    let plain = || labelled("1", &json!({ "a": "b" }));
+    let index = registry(|_| plain()).await;
+    let alone = registry(|_| {
+        let mut pages = plain();
+        pages[0].1 = pages[2].1.clone();
+        pages
+    })
+    .await;
+    for registry in [index, alone] {
+        let error = registry.resolve().await.unwrap_err();
+        assert_eq!(error.reason, ResolveReason::NotBootable, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_digest_is_refused() {
     let wrong = registry(|_| {
         let index = Page {
             header: format!("Docker-Content-Digest: {}\r\n", digest_text("x")),
@@ -180,15 +271,137 @@ async fn a_token_is_fetched_and_a_wrong_digest_is_refused() {
     })
     .await;
     assert_eq!(wrong.resolve().await.unwrap_err().reason, ResolveReason::DigestMismatch);
-    let tokens = registry(|address| {
-        let challenge = Page {
-            status: 401,
-            header: format!("WWW-Authenticate: Bearer realm=\"http://{address}/token\"\r\n"),
+}
+
+/// How a poll of a tag ended whose image is known, and its requests for the tag's manifest.
+async fn poll(tag: impl FnOnce(Page) -> Vec<(&'static str, Page)>) -> (Result<String, ResolveReason>, Vec<String>) {
+    let registry = registry(|_| image_of("1", "1.0")).await;
+    let known = registry.resolve().await.unwrap();
+    let good = image_of("1", "2.0");
+    let pages = tag(good[0].1.clone())
+        .into_iter()
+        .map(|(path, page)| (path.to_owned(), page));
+    registry.add(good);
+    registry.add(pages.collect());
+    let before = registry.requests().len();
+    let answer = registry.poll(&[known]).await;
+    let requests = registry.requests().split_off(before);
+    let of_tag = requests
+        .into_iter()
+        .filter(|r| r.ends_with(TAG))
+        .map(|r| r.replace(TAG, ""));
+    let version = answer.map(|image| image.version.unwrap_or_default());
+    (version.map_err(|error| error.reason), of_tag.collect())
+}
+
+const TAG: &str = " /v2/os/manifests/1";
+const HEAD: &str = "HEAD /v2/os/manifests/1";
+const ANY: &str = "/v2/os/manifests/1";
+
+#[tokio::test]
+async fn a_poll_fetches_the_manifest_only_when_it_has_to() {
+    let with = |page: Page, status: u16, header: &str| Page {
+        status,
+        header: header.to_owned(),
+        ..page
+    };
+    let ok = |version: &str| Ok(version.to_owned());
+    assert_eq!(
+        poll(|_| vec![(ANY, image_of("1", "1.0").remove(0).1)]).await,
+        (ok("1.0"), vec!["HEAD".into()])
+    );
+    let both = || vec!["HEAD".to_owned(), "GET".to_owned()];
+    assert_eq!(poll(|_| vec![]).await, (ok("2.0"), both()));
+    assert_eq!(
+        poll(|page| vec![(ANY, with(page, 200, ""))]).await,
+        (ok("2.0"), both()),
+        "names no digest"
+    );
+    for status in [404, 405] {
+        let (answer, requests) = poll(|page| vec![(HEAD, with(page, status, ""))]).await;
+        assert_eq!((answer, requests), (ok("2.0"), both()), "{status}");
+    }
+    for (status, reason) in [
+        (429, ResolveReason::RateLimited),
+        (503, ResolveReason::RegistryUnavailable),
+        (401, ResolveReason::Unauthorized),
+    ] {
+        let (answer, requests) = poll(|page| vec![(HEAD, with(page, status, ""))]).await;
+        assert_eq!((answer, requests), (Err(reason), vec!["HEAD".into()]), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_manifest_that_is_not_what_it_should_be_is_refused() {
+    let body = |page: Page, body: &str| Page {
+        body: body.as_bytes().to_vec(),
+        ..page
+    };
+    let truncated = |page: Page| {
+        let half = page.body[..page.body.len() / 2].to_vec();
+        let header = format!("{}Content-Length: {}\r\n", page.header, page.body.len());
+        Page {
+            body: half,
+            header,
+            ..page
+        }
+    };
+    let reason = async |tag: &dyn Fn(Page) -> Page| poll(|page| vec![(ANY, tag(page))]).await.0.unwrap_err();
+    let html = "<html>log in</html>";
+    assert_eq!(reason(&|page| body(page, html)).await, ResolveReason::DigestMismatch);
+    let unnamed = |page: Page| Page {
+        header: String::new(),
+        ..body(page, html)
+    };
+    assert_eq!(reason(&unnamed).await, ResolveReason::InvalidAnswer);
+    assert_eq!(reason(&truncated).await, ResolveReason::RegistryUnavailable);
+}
+
+#[tokio::test]
+async fn a_registry_that_hangs_is_given_up() {
+    let hangs = |page: Page| Page { hangs: true, ..page };
+    let began = std::time::Instant::now();
+    let no_head = Page {
+        status: 405,
+        ..page("")
+    };
+    let (at_once, at_the_body) = tokio::join!(
+        poll(|tag| vec![(HEAD, hangs(tag))]),
+        poll(|tag| vec![(HEAD, no_head), (ANY, hangs(tag))]),
+    );
+    for (answer, requests) in [at_once, at_the_body] {
+        assert_eq!(answer, Err(ResolveReason::RegistryUnavailable), "{requests:?}");
+    }
+    assert!(
+        began.elapsed() < NEEDED + Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_registry_says_how_long_it_wants_to_be_left_alone() {
+    for (header, seconds) in [
+        ("Retry-After: 120\r\n", Some(120)),
+        (
+            "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\nDate: Sun, 06 Nov 1994 08:48:37 GMT\r\n",
+            Some(60),
+        ),
+        (
+            "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\nDate: Sun, 06 Nov 1994 08:59:37 GMT\r\n",
+            None,
+        ),
+        ("Retry-After: soon\r\n", None),
+        ("", None),
+    ] {
+        let limited = Page {
+            status: 429,
+            header: header.to_owned(),
             ..page("")
         };
-        let token = ("/token".to_owned(), page(json!({ "access_token": "t" })));
-        [image(page("")), vec![("/v2/".to_owned(), challenge), token]].concat()
-    })
-    .await;
-    assert_eq!(tokens.resolve().await.unwrap().version.as_deref(), Some("2"));
+        let registry = registry(|_| vec![(ANY.to_owned(), limited)]).await;
+        let error = registry.resolve().await.unwrap_err();
+        let after = error.retry_after.map(|after| after.as_secs());
+        assert_eq!((error.reason, after), (ResolveReason::RateLimited, seconds), "{header}");
+    }
 }

@@ -8,6 +8,7 @@ use berth_api::names::{BootId, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
 use crate::agent::facts::{ClusterNode, Desired, Guard, Os, PullFacts};
+use crate::agent::rules::Rules;
 use crate::agent::step::{Step, WaitReason};
 
 /// Answers of the host's services, asked in every pass.
@@ -125,6 +126,10 @@ pub enum Event<'a> {
     Unreachable(String),
     /// The memory was written to the host, or could not be, for this reason.
     Memory(Option<String>),
+    /// The host's rules were read.
+    Rules(Box<Rules>),
+    /// The host pulls with other credentials from now on.
+    NewCredentials,
     /// The pull unit was looked at.
     Pull(PullReading),
     /// The deployments were read.

@@ -5,6 +5,7 @@
 
 mod event;
 mod guard;
+mod memory;
 mod rules;
 
 use std::mem::{Discriminant, discriminant};
@@ -21,6 +22,7 @@ use crate::agent::facts::{
     ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble, Unreachable,
 };
 use crate::agent::reason::Reason;
+use crate::agent::rules::Rules;
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
@@ -52,6 +54,8 @@ pub struct Knowledge {
     pub lock_fails: bool,
     /// Moment at which the deployments were read last.
     pub looked: Moment,
+    /// Rules of the host about what it pulls, as read in this pass.
+    pub rules: Rules,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
     /// Finalization of the staged deployment failed at the last shutdown.
@@ -155,6 +159,7 @@ impl Knowledge {
             disarmed: false,
             lock_fails: false,
             looked: now.clock,
+            rules: Rules::default(),
             rivals: vec![],
             finalization_failed: false,
             pull: None,
@@ -193,6 +198,7 @@ impl Knowledge {
                     ago: now.clock.since(*since),
                 }),
                 forgetful: self.forgetful.clone(),
+                rules: self.rules.clone(),
                 rivals: self.rivals.clone(),
                 finalization_failed: self.finalization_failed,
                 reboot: self.reboot(now),

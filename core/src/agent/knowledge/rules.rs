@@ -28,6 +28,8 @@
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
 //!
+//! A pull that the registry refused for want of credentials is tried again at once when the host has others.
+//!
 //! That the API server refuses what it must is tried anew about an hour after it did so. Where there was nothing to try, it
 //! is tried before an offer is taken. Where it did not refuse, or did not answer, it is tried after 2 s, then twice that, up
 //! to ten minutes; what is no answer changes nothing of the last one.
@@ -39,13 +41,14 @@ use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::digest::Digest;
 use berth_api::names::NodeUid;
 use berth_api::node::{BootcNodeStatus, Deployment};
+use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
 use super::{Ending, Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
 use crate::Now;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble};
 use crate::agent::reason::Reason;
-use crate::agent::step::{Step, WaitReason, is_unproven};
+use crate::agent::step::{Step, WaitReason};
 
 /// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(30);
@@ -53,12 +56,16 @@ const HOST_AGAIN: Duration = Duration::from_secs(30);
 const GIVE_UP_AFTER: u32 = 3;
 
 /// Reason for which a pull that ended well has not led to what it was for.
-fn shortcoming(deployments: &Deployments, digest: &Digest) -> Option<(Reason, &'static str)> {
+fn shortcoming(deployments: &Deployments, digest: &Digest, rule: SignatureRule) -> Option<(Reason, &'static str)> {
     let is_it = |d: &Deployment| d.digest.as_ref() == Some(digest);
     let can_lock = deployments.backend.locks_what_is_staged();
     match deployments.staged.as_ref().filter(|d| is_it(d)) {
+        // Both would be removed and staged anew for ever, without a pause.
+        Some(_) if rule == SignatureRule::Required && !deployments.staged_signed => Some((
+            Reason::SignatureNotEnforced,
+            "bootc switch ended well, but the image is not staged under an enforced policy",
+        )),
         Some(staged) if staged.locked || can_lock => None,
-        // It would be removed and staged anew for ever, without a pause.
         Some(_) => Some((
             Reason::LockFailed,
             "bootc switch ended well, but the image is not locked",
@@ -79,6 +86,8 @@ impl Knowledge {
             Event::Services(services) => self.answered(services, now),
             Event::Unreachable(why) => self.silent(why, now),
             Event::Memory(failure) => self.forgetful = failure,
+            Event::Rules(rules) => self.rules = *rules,
+            Event::NewCredentials => self.past.log_in_again(now.wall),
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
@@ -185,7 +194,11 @@ impl Knowledge {
         let Some(deployments) = self.os.deployments() else {
             return;
         };
-        match shortcoming(deployments, &digest) {
+        let rule = self
+            .desired
+            .image()
+            .map_or(SignatureRule::AsBooted, |image| image.signature);
+        match shortcoming(deployments, &digest, rule) {
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
                 let failure = HostFailure {
@@ -414,24 +427,12 @@ impl Knowledge {
             | WaitReason::Forgetful
             | WaitReason::Unguarded
             | WaitReason::FailedDigest
+            | WaitReason::ImageRefused
             | WaitReason::BackingOff
             | WaitReason::StagingHeld
             | WaitReason::Pulling
             | WaitReason::Draining
             | WaitReason::NotReady => {}
-        }
-    }
-
-    /// Forgets that Berth staged something here, once it is gone: from then on the host of a node that no pool has is not
-    /// even read (I12).
-    fn forget_what_is_gone(&mut self) {
-        let ours = |d: &Deployments| {
-            let staged = d.staged.as_ref().and_then(|s| s.digest.as_ref());
-            staged.is_some() && staged == self.past.staged_by_us.as_ref()
-        };
-        let pulls = self.pull.is_some() || self.pulled.is_some();
-        if !pulls && self.os.deployments().is_some_and(|d| !ours(d)) {
-            self.past.staged_by_us = None;
         }
     }
 
@@ -459,58 +460,5 @@ impl Knowledge {
         self.turn.drain = DrainFacts::default();
         self.turn.next_pass = None;
         self.turn.drain_number = self.turn.drain_number.wrapping_add(1);
-    }
-
-    /// The turn ends like this: the next one must know.
-    fn count_turn(&mut self, berth: &Berth, now: &Now) {
-        let Some(holding) = berth.holding() else { return };
-        let HoldPhase::Releasing(outcome) = holding.phase else {
-            return;
-        };
-        if self.turn.counted {
-            return;
-        }
-        let message = match self.turn.message.as_str() {
-            "" => outcome.as_str(),
-            message => message,
-        };
-        self.past
-            .turn_ended(outcome, message, &holding.target, now.wall, now.chance);
-        if outcome == Outcome::Updated {
-            self.past.succeeded(&holding.target);
-        }
-        self.turn.counted = true;
-    }
-
-    /// Draws the memory's conclusions from what is known now. Doing so twice makes no difference.
-    fn recall(&mut self, now: &Now) {
-        let token = match &self.desired {
-            Desired::Member(member) => member.retry_token.as_deref(),
-            Desired::Unknown | Desired::Release => None,
-        };
-        self.past.retry(token);
-        let holding = self.berths.iter().flatten().find_map(Berth::holding);
-        if let Some(digest) = self.desired.digest() {
-            self.past.desire(digest);
-            let is_staged = |s: &berth_api::node::Deployment| s.locked && s.digest.as_ref() == Some(digest);
-            if self.os.booted() == Some(digest) && self.berths.is_some() && holding.is_none() {
-                self.past.proven(digest);
-            } else if self.os.staged().is_some_and(is_staged) {
-                self.past.succeeded(digest);
-            }
-        }
-        // That a target ran is known before anything is decided about it, and for good (I5).
-        let boot_id = &self.services.boot_id;
-        match holding {
-            Some(holding) => {
-                self.past.runs(holding, self.os.booted());
-                let unproven = is_unproven(holding, boot_id, &self.os, &self.past);
-                self.proving = unproven.then(|| match self.proving {
-                    Some(since) => since,
-                    None => Since::remembered(self.past.proof_begins(boot_id, now.wall), now),
-                });
-            }
-            None => self.proving = None,
-        }
     }
 }

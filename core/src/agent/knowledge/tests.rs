@@ -50,6 +50,7 @@ fn node() -> ClusterNode {
         boot_id: Some("b1".into()),
         cordon: None,
         excluded: false,
+        control_plane: false,
     })
 }
 
@@ -117,6 +118,7 @@ fn image() -> DesiredImage {
         digest: digest(2),
         index_digest: digest(2),
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     }
 }
 

@@ -187,6 +187,10 @@ fn way_on<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<W
     };
     let image = member.image.as_ref()?;
     let (desired, booted) = (&image.digest, facts.host.os.booted());
+    // What was licensed already is as good as committed, and what runs needs no pull.
+    if facts.objection().is_some() && booted != Some(desired) && !is_licensed(facts, holding, image) {
+        return None;
+    }
     // I5: without it nobody could tell later that the boot is not proven. I8: no failed digest.
     if holding.from.is_none() || facts.past.failed_digests.contains(desired) {
         return None;
@@ -288,9 +292,15 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
         return first;
     }
     let proof = proof(facts, holding, node);
-    if let (None, Some(why), Proof::From) = (staged, facts.host.os.refusal(), &proof) {
+    let refusal = facts
+        .host
+        .os
+        .refusal()
+        .map(str::to_owned)
+        .or_else(|| Some(facts.objection()?.message));
+    if let (None, Some(why), Proof::From) = (staged, refusal, &proof) {
         // Nothing can be staged here any more.
-        return Step::Release(berth.clone(), Outcome::RebootBlocked, why.to_owned());
+        return Step::Release(berth.clone(), Outcome::RebootBlocked, why);
     }
     match (ahead, proof) {
         // It has become whole meanwhile, running what it ran before.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_api::berth::{Berth, Offer};
 use berth_api::digest::Digest;
 use berth_api::node::{Deployment, DesiredImage, Staging};
+use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
 use super::way::is_rollback_in_the_way;
@@ -46,7 +47,7 @@ fn rest_refused(facts: &Facts, deployments: &Deployments, desired: &Digest) -> S
     let runs = deployments.booted.digest.as_ref() == Some(desired);
     let ours = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s));
     let is_of_use =
-        |s: &Deployment| !runs && s.locked && facts.staged_whole(desired).is_some() && !has_failed(facts, desired);
+        |s: &Deployment| !runs && s.locked && facts.staged_whole(desired).is_some() && !is_unwelcome(facts, desired);
     match ours {
         Some(staged) if !is_of_use(staged) => Step::Unstage(staged.clone()),
         _ if !facts.host.fresh => Step::LookAtHost,
@@ -64,7 +65,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     let desired = &image.digest;
     if let Some(pull) = &facts.host.pull {
         // I7: one pull at a time; the one for the desired digest is adopted, another one is stopped.
-        return match pull.digest == *desired {
+        return match pull.digest == *desired && facts.objection().is_none() {
             true => Step::Wait(WaitReason::Pulling, None),
             false => Step::CancelPull(pull.digest.clone()),
         };
@@ -90,7 +91,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     if let Some(staged) = &deployments.staged {
         // I3: the lock is no help against a rival that takes it off.
         let rival = rivals::in_the_way(facts).is_some();
-        if facts.staged_whole(desired).is_none() || has_failed(facts, desired) || rival {
+        if facts.staged_whole(desired).is_none() || is_unwelcome(facts, desired) || rival {
             return Step::Unstage(staged.clone());
         }
         if Bug::SkipBerth.is_awake() {
@@ -101,7 +102,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         }
         return wait_for_berth(facts, desired, berths);
     }
-    if !has_failed(facts, desired)
+    if !is_unwelcome(facts, desired)
         && let Some(first) = await_host(facts, desired)
     {
         return first;
@@ -127,11 +128,34 @@ fn has_failed(facts: &Facts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
 
+/// Says whether an image that is desired must not be staged here: it has failed here, or the host's own rules refuse it, or want
+/// it staged in another way than it was.
+fn is_unwelcome(facts: &Facts, desired: &Digest) -> bool {
+    has_failed(facts, desired) || facts.objection().is_some() || lacks_policy(facts)
+}
+
+/// Says whether what is staged was pulled without the policy that the pool wants enforced.
+fn lacks_policy(facts: &Facts) -> bool {
+    let required = facts
+        .desired
+        .image()
+        .is_some_and(|image| image.signature == SignatureRule::Required);
+    required
+        && facts
+            .host
+            .os
+            .deployments()
+            .is_some_and(|d| d.staged.is_some() && !d.staged_signed)
+}
+
 /// Pulls the image when that is allowed, since nothing of use is staged. Other updaters are not asked about here: on the way
 /// on from a boot that is not proven the node is down already, and whatever boots then is under its berth (I10).
 pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);
+    }
+    if facts.objection().is_some() {
+        return Step::Wait(WaitReason::ImageRefused, None);
     }
     if let Some(left) = facts.past.pull_backoff(&image.digest, facts.now) {
         return Step::Wait(WaitReason::BackingOff, Some(left));

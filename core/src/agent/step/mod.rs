@@ -154,6 +154,8 @@ pub enum WaitReason {
     Unguarded,
     /// Another updater on the host would apply what is staged.
     RivalUpdater,
+    /// The host's own rules refuse the image.
+    ImageRefused,
     /// The digest failed here before.
     FailedDigest,
     /// Something failed; its backoff runs.

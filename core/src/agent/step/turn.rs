@@ -84,6 +84,9 @@ fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(
     if let Some(why) = facts.host.os.refusal() {
         return Some((Outcome::RebootBlocked, why.to_owned()));
     }
+    if let Some(objection) = facts.objection() {
+        return Some((Outcome::RebootBlocked, objection.message));
+    }
     if let Reboot::Blocked { why, .. } = &facts.host.reboot {
         return Some((Outcome::RebootBlocked, why.clone()));
     }

@@ -6,13 +6,14 @@ use berth_api::condition::{Verdict, pool as types};
 use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
-use super::{Doing, Facts, Kind, trouble, unserved};
-use crate::controller::plan::{BlockReason, Gate, GateReason};
+use super::{Doing, Facts, Kind, trouble};
+use crate::controller::fleet::FleetUse;
+use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
 
-/// Every condition of the pool.
+/// Every condition of the pool but `ImageResolved`.
 pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Vec<(&'static str, Verdict)> {
     vec![
         (types::UPDATED, updated(facts, target, doing)),
@@ -21,7 +22,6 @@ pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>
         (types::PAUSED, paused(facts)),
         (types::WINDOW_OPEN, window(facts)),
         (types::ROLLOUT_HALTED, halted(facts)),
-        (types::IMAGE_RESOLVED, image_resolved(facts, target)),
         (types::NODE_CONFLICT, node_conflict(facts)),
     ]
 }
@@ -37,14 +37,17 @@ fn count(doing: &Doings<'_>, wanted: Doing) -> usize {
     doing.values().filter(|d| **d == wanted).count()
 }
 
-/// Says whether the target in force is what the spec asks for.
+/// Says whether the target in force is what the spec asks for, and may.
 fn is_current(facts: &Facts<'_>, target: &Target) -> bool {
-    target.image == facts.reference
+    facts.refused.is_none() && target.image == facts.reference
 }
 
 fn updated(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Verdict {
     let Some(target) = target.filter(|t| is_current(facts, t)) else {
-        return Verdict::no("ImageNotResolved", "the image of the spec is not resolved yet");
+        return Verdict::no(
+            "ImageNotResolved",
+            "the image of the spec is not resolved; see ImageResolved",
+        );
     };
     let done = count(doing, Doing::Updated);
     if facts.members.is_empty() {
@@ -98,10 +101,13 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
         return Verdict::no(gate.reason.as_str(), gate.message.clone());
     }
     if !is_current(facts, target) {
-        let message = format!(
-            "nobody goes on to {} before {} is resolved",
-            target.image, facts.reference
-        );
+        let message = match facts.refused {
+            Some(_) => format!("nobody goes on to {}; see ImageResolved", target.image),
+            None => format!(
+                "nobody goes on to {} before {} is resolved",
+                target.image, facts.reference
+            ),
+        };
         return Verdict::no("ImageNotResolved", message);
     }
     if let Some(order) = waits(facts, BlockReason::Order).next().and(facts.plan.order.as_ref()) {
@@ -119,23 +125,25 @@ fn waits<'a>(facts: &'a Facts<'_>, wanted: BlockReason) -> impl Iterator<Item = 
 /// Describes a pool in which nothing moves: who waits for what, the most telling reason first.
 fn waiting(facts: &Facts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
-        let node = |u: &&crate::controller::plan::Use| u.how == crate::controller::plan::How::IsOffered;
+        let node = |u: &&Use| u.how == How::IsOffered;
         let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
         return Verdict::yes("Offered", format!("a berth is offered to {names}"));
     }
     if waits(facts, BlockReason::Capacity).next().is_some() {
-        let users = few(facts
-            .plan
-            .used_by
-            .iter()
-            .map(|u| format!("{}, {}", u.who, u.how.words())));
+        let users = few(facts.plan.used_by.iter().map(Use::words));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
         return Verdict::no("Waiting", message);
     }
-    let fleet = waits(facts, BlockReason::FleetCapacity).next().and(facts.plan.fleet);
+    let fleet = waits(facts, BlockReason::FleetCapacity)
+        .next()
+        .and(facts.plan.fleet.as_ref());
     if let Some(fleet) = fleet {
         return Verdict::no("FleetCapacity", fleet.words());
+    }
+    let fleet = waits(facts, BlockReason::Fencing).next().and(facts.plan.fleet.as_ref());
+    if let Some(unfenced) = fleet.and_then(FleetUse::unfenced_words) {
+        return Verdict::no("Fencing", unfenced);
     }
     let mut groups: BTreeMap<BlockReason, Vec<String>> = BTreeMap::new();
     for (node, wait) in &facts.plan.waiting {
@@ -151,47 +159,53 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     Verdict::no("Waiting", message)
 }
 
+/// Says what is wrong with the pool itself, which gives the reason, and behind that what is wrong with its nodes.
 fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
-    if let Some(error) = facts.bad_selector {
-        return Verdict::yes(
-            "InvalidSelector",
-            format!("{error}; the pool keeps the nodes it has, and gets no more"),
-        );
+    match (pool_trouble(facts), node_trouble(facts, target)) {
+        (None, None) => Verdict::no("AsExpected", ""),
+        (Some((reason, pool)), Some((_, nodes))) => Verdict::yes(reason, format!("{pool}; {nodes}")),
+        (Some((reason, message)), None) | (None, Some((reason, message))) => Verdict::yes(reason, message),
     }
-    let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
+}
+
+fn pool_trouble(facts: &Facts<'_>) -> Option<(&'static str, String)> {
+    if let Some(error) = facts.bad_selector {
+        let message = format!("{error}; the pool keeps the nodes it has, and gets no more");
+        return Some(("InvalidSelector", message));
+    }
     if !facts.unreadable.is_empty() {
-        return Verdict::yes("UnreadableLease", few(unreadable));
+        let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
+        return Some(("UnreadableLease", few(unreadable)));
     }
     if let Some(lease) = facts.name_taken {
-        return Verdict::yes(
-            "NameTaken",
-            format!(
-                "Lease {lease} has the name of a berth, and not its label {}; nothing is offered until it has the label again, or \
-                 is deleted, which is safe when it names no holder",
-                keys::LABEL_POOL
-            ),
+        let message = format!(
+            "Lease {lease} has the name of a berth, and not its label {}; nothing is offered until it has the label again, or \
+             is deleted, which is safe when it names no holder",
+            keys::LABEL_POOL
         );
+        return Some(("NameTaken", message));
     }
     let is_wrong = |order: &&Gate| matches!(order.reason, GateReason::OrderCycle | GateReason::UnknownPool);
-    if let Some(order) = facts.plan.order.as_ref().filter(is_wrong) {
-        return Verdict::yes(order.reason.as_str(), order.message.clone());
-    }
+    let order = facts.plan.order.as_ref().filter(is_wrong)?;
+    Some((order.reason.as_str(), order.message.clone()))
+}
+
+fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(&'static str, String)> {
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
     // Of those that have left, only who does not come back is this pool's business: it keeps its berth.
     let away = facts.away.iter().filter_map(|m| Some((m, trouble(m, None)?)));
     let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.kind == Kind::TimedOut)).collect();
-    let reason = match troubles.iter().map(|(_, t)| t.kind).max() {
-        None => return Verdict::no("AsExpected", ""),
-        Some(Kind::TimedOut) => "RebootTimedOut",
-        Some(Kind::Degraded) => "NodesDegraded",
-        Some(Kind::Turn(outcome)) => outcome,
+    let reason = match troubles.iter().map(|(_, t)| t.kind).max()? {
+        Kind::TimedOut => "RebootTimedOut",
+        Kind::Degraded => "NodesDegraded",
+        Kind::Turn(outcome) => outcome,
     };
     let words = troubles
         .iter()
         .take(NAMED)
         .map(|(m, t)| format!("{}: {}: {}", m.node.name, t.reason, t.message));
     let shown = words.collect::<Vec<_>>().join("; ");
-    Verdict::yes(reason, format!("{} degraded: {shown}", troubles.len()))
+    Some((reason, format!("{} degraded: {shown}", troubles.len())))
 }
 
 fn paused(facts: &Facts<'_>) -> Verdict {
@@ -222,30 +236,6 @@ fn halted(facts: &Facts<'_>) -> Verdict {
         Some(halt) => Verdict::yes("TooManyFailures", halt.message.clone()),
         None => Verdict::no("AsExpected", ""),
     }
-}
-
-fn image_resolved(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
-    match (target.filter(|t| is_current(facts, t)), &facts.resolution) {
-        (Some(target), _) => Verdict::yes("Resolved", format!("{} is {}", target.image, target.digest)),
-        (None, Some(verdict)) => verdict.clone(),
-        (None, None) if let Some(refused) = &facts.resolved => no_such_platform(facts, refused),
-        (None, None) => Verdict::unknown("Resolving", format!("asking the registry for {}", facts.reference)),
-    }
-}
-
-/// Words about a target that is not adopted, because it lacks an image for some of the members.
-fn no_such_platform(facts: &Facts<'_>, refused: &Target) -> Verdict {
-    let nodes = unserved(facts, refused).map(|node| format!("{} ({})", node.name, node.platform));
-    let there: Vec<_> = refused.platforms.iter().map(ToString::to_string).collect();
-    let message = format!(
-        "{} has images for {}, and so none for {}; add them to the image, exclude these nodes, or label those that run \
-         such a variant with {}",
-        refused.image,
-        there.join(", "),
-        few(nodes),
-        keys::LABEL_VARIANT
-    );
-    Verdict::no("NoSuchPlatform", message)
 }
 
 fn node_conflict(facts: &Facts<'_>) -> Verdict {

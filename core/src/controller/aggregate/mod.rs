@@ -7,14 +7,16 @@ use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::{self, Verdict};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
-use berth_api::{Digest, NodeName};
+use berth_api::{Digest, NodeName, keys};
 use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
 use crate::controller::history::history;
+use crate::controller::image::{self, Answers};
 use crate::controller::overdue::knows_better;
 use crate::controller::plan::{MAX_NAMED, Plan};
 use crate::controller::view::{BootcNodeView, NodeView, Report};
+use crate::text::few;
 use berth_api::membership::Conflict;
 
 mod conditions;
@@ -49,10 +51,16 @@ pub struct Facts<'a> {
     pub reference: &'a str,
     /// Number of images that the history keeps.
     pub history_limit: usize,
-    /// Target that was just resolved and is not in the status yet.
-    pub resolved: Option<Target>,
-    /// Value of `ImageResolved`, when resolving has not simply succeeded.
-    pub resolution: Option<Verdict>,
+    /// Words on why the reference may not be used; none when it may.
+    pub refused: Option<&'a str>,
+    /// `image.minimumAge`
+    pub minimum_age: Duration,
+    /// What registries have said about the reference.
+    pub answers: &'a Answers,
+    /// Time for which leaders have known of `status.available`.
+    pub available_seen: Duration,
+    /// The last request for a poll that was acted on.
+    pub poll_request: Option<String>,
     /// The admin has paused the pool.
     pub paused: bool,
     /// The gates of the pool.
@@ -94,18 +102,26 @@ enum Doing {
 
 /// The status as it should be now.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
-    let target = target(facts, now);
+    let image = image::decide(&facts.image(), |image| no_such_platform(facts, image), now);
+    let target = image.target;
     let doing: BTreeMap<&NodeName, Doing> = facts
         .members
         .iter()
         .map(|m| (&m.node.name, doing(m, target.as_ref())))
         .collect();
     let mut conditions = facts.old.conditions.clone();
-    for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing) {
+    let resolved = match facts.refused {
+        Some(words) => Verdict::no("RegistryNotAllowed", words),
+        None => image.verdict,
+    };
+    let own = (condition::pool::IMAGE_RESOLVED, resolved);
+    for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing).into_iter().chain([own]) {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
     }
     BootcNodePoolStatus {
         observed_generation: facts.generation,
+        available: image.available,
+        poll_request: facts.poll_request.clone(),
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         failures: failures(facts, target.as_ref()),
@@ -140,22 +156,31 @@ fn unserved<'a>(facts: &Facts<'a>, target: &Target) -> impl Iterator<Item = &'a 
     nodes.filter(|node| !node.platform.architecture.is_empty() && target.digest_for(&node.platform).is_none())
 }
 
-/// The target in force: the newly resolved one if it has an image for each member, or the last one.
-fn target(facts: &Facts<'_>, now: Timestamp) -> Option<Target> {
-    let old = facts.old.target.as_ref();
-    let Some(new) = facts
-        .resolved
-        .as_ref()
-        .filter(|new| unserved(facts, new).next().is_none())
-    else {
-        return old.cloned();
-    };
-    let same_digest = old.filter(|old| old.digest == new.digest);
-    let publish_time = same_digest.and_then(|old| old.publish_time.clone());
-    Some(Target {
-        publish_time: Some(publish_time.unwrap_or_else(|| now.into())),
-        ..new.clone()
-    })
+/// Words about the members that an image has nothing for; `None` if there are none.
+fn no_such_platform(facts: &Facts<'_>, image: &Target) -> Option<String> {
+    let mut nodes = unserved(facts, image).peekable();
+    nodes.peek()?;
+    let nodes = few(nodes.map(|node| format!("{} ({})", node.name, node.platform)));
+    let there: Vec<_> = image.platforms.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "has images for {}, and so none for {nodes}; add them to the image, exclude these nodes, or label those that run \
+         such a variant with {}",
+        there.join(", "),
+        keys::LABEL_VARIANT
+    ))
+}
+
+impl<'a> Facts<'a> {
+    fn image(&self) -> image::Facts<'a> {
+        image::Facts {
+            reference: self.reference,
+            minimum_age: self.minimum_age,
+            target: self.old.target.as_ref(),
+            available: self.old.available.as_ref(),
+            seen: self.available_seen,
+            answers: self.answers,
+        }
+    }
 }
 
 fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
@@ -197,7 +222,7 @@ fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName
         pending: in_state(Doing::Pending),
         excluded: count(facts.excluded),
         degraded: members(&|m| trouble(m, target).is_some()),
-        unavailable: members(&|m| m.node.is_unavailable()),
+        unavailable: members(&|m| m.node.down().is_some()),
     }
 }
 

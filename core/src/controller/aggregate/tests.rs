@@ -7,6 +7,7 @@ use berth_api::{BootId, Platform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
+use crate::controller::fleet::FleetUse;
 use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::controller::view::{BadTurn, HostContent, Report};
 
@@ -19,6 +20,7 @@ fn target() -> Target {
         image: "quay.io/os:v2".into(),
         digest: digest(2),
         version: Some("v2".into()),
+        metadata: None,
         platforms: vec![PlatformDigest {
             architecture: "amd64".into(),
             variant: None,
@@ -89,10 +91,27 @@ fn holding(committed: bool) -> Holding {
     berth.holding().unwrap().clone()
 }
 
+/// The registry's answer to a reference that was changed.
+fn answered(image: &Target) -> Answers {
+    let found = image::Found {
+        image: image.clone(),
+        age: Duration::ZERO,
+    };
+    let named = image::Answer {
+        found: Some(found),
+        trouble: None,
+    };
+    Answers {
+        named,
+        ..Answers::default()
+    }
+}
+
 struct Case {
     members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>,
     plan: Plan,
     paused: bool,
+    refused: Option<&'static str>,
     resolved: bool,
     /// Resolved just now.
     news: Option<Target>,
@@ -112,6 +131,7 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
         members,
         plan: Plan::default(),
         paused: false,
+        refused: None,
         resolved: true,
         news: None,
         overdue: false,
@@ -200,8 +220,11 @@ impl Case {
             pool: "p",
             history_limit: 3,
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
-            resolved: self.news.clone(),
-            resolution: None,
+            minimum_age: Duration::ZERO,
+            answers: &self.news.as_ref().map(answered).unwrap_or_default(),
+            available_seen: Duration::ZERO,
+            poll_request: None,
+            refused: self.refused,
             paused: self.paused,
             gates: None,
             reboot_timeout: Duration::from_secs(900),
@@ -283,6 +306,52 @@ fn every_member_is_counted_where_it_is() {
 }
 
 #[test]
+fn what_is_wrong_with_a_pool_hides_no_node() {
+    let degraded = Report {
+        degraded: Some(("DiskFull".into(), "no space".into())),
+        ..booted(1)
+    };
+    let mut case = case(vec![up("n1", degraded)]);
+    case.plan.order = Some(Gate {
+        reason: GateReason::UnknownPool,
+        message: "no such pool".to_owned(),
+    });
+    let both = "True UnknownPool no such pool; 1 degraded: n1: DiskFull: no space";
+    assert_eq!(case.says("Degraded"), both);
+    case.plan.order = case.plan.order.map(|order| Gate {
+        reason: GateReason::EarlierPool,
+        ..order
+    });
+    assert!(
+        case.says("Degraded").starts_with("True NodesDegraded 1 "),
+        "to wait is no trouble"
+    );
+    case.name_taken = Some("p-0");
+    let says = case.says("Degraded");
+    assert!(
+        says.starts_with("True NameTaken ") && says.ends_with("; 1 degraded: n1: DiskFull: no space"),
+        "{says}"
+    );
+}
+
+#[test]
+fn a_fleet_that_stays_unfenced_names_the_pools() {
+    let mut case = case(vec![up("n1", booted(1))]);
+    case.plan.waiting = [("n1".into(), BlockReason::Fencing)].into();
+    case.plan.fleet = Some(FleetUse {
+        unfenced: true,
+        ..FleetUse::default()
+    });
+    assert_eq!(case.says("Progressing"), "False Waiting waits for the new leader: n1");
+    case.plan.fleet.as_mut().unwrap().unreadable = vec!["b".into(), "c".into()];
+    let says = case.says("Progressing");
+    assert!(
+        says.starts_with("False Fencing ") && says.contains("cannot be read: b, c; mend"),
+        "{says}"
+    );
+}
+
+#[test]
 fn done_is_done() {
     let case = case(vec![up("n1", booted(2)), up("n2", booted(2))]);
     assert_eq!(case.says("Updated"), "True AllUpdated 2 of 2 nodes run v2");
@@ -337,6 +406,19 @@ fn who_waits_is_told_for_what() {
     assert!(case.says("Progressing").starts_with("False ImageNotResolved"));
     assert!(case.says("ImageResolved").starts_with("Unknown Resolving"));
     assert!(case.says("Updated").starts_with("False ImageNotResolved"));
+}
+
+#[test]
+fn a_registry_that_is_not_allowed_is_said_so_and_the_target_stays() {
+    let mut case = case(vec![up("n1", booted(1)), up("n2", booted(2))]);
+    case.refused = Some("not allowed");
+    assert_eq!(case.says("ImageResolved"), "False RegistryNotAllowed not allowed");
+    assert!(case.says("Updated").starts_with("False ImageNotResolved"));
+    assert_eq!(
+        case.says("Progressing"),
+        "False ImageNotResolved nobody goes on to quay.io/os:v2; see ImageResolved"
+    );
+    assert_eq!(case.status().target, Some(target()));
 }
 
 #[test]
@@ -528,12 +610,14 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             pool: "p",
             reference: "quay.io/os:v3",
             history_limit: 3,
-            resolved: Some(Target {
-                image: "quay.io/os:v3".into(),
+            minimum_age: Duration::ZERO,
+            answers: &answered(&Target {
                 digest: digest(digest_of),
                 ..target()
             }),
-            resolution: None,
+            available_seen: Duration::ZERO,
+            poll_request: None,
+            refused: None,
             paused: false,
             gates: None,
             reboot_timeout: Duration::from_secs(900),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::Digest;
+use berth_api::fleet::BootcFleetSpec;
 use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
 
 use super::*;
@@ -10,17 +11,10 @@ use crate::controller::belonging::Belonging;
 use crate::controller::snapshot::Entry;
 use crate::controller::view::FleetView;
 
-fn entry<V>(view: V) -> Entry<V> {
-    Entry {
-        view: Arc::new(view),
-        version: "1".to_owned(),
-        heard: Moment::default(),
-    }
-}
-
 fn pool(reference: &str, resolved: Option<&str>) -> Pool {
     let image = PoolImage {
         reference: Some(reference.to_owned()),
+        ..PoolImage::default()
     };
     let mut object = BootcNodePool::new(
         "a",
@@ -33,6 +27,7 @@ fn pool(reference: &str, resolved: Option<&str>) -> Pool {
         image: image.to_owned(),
         digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
         version: None,
+        metadata: None,
         platforms: vec![],
         publish_time: None,
     });
@@ -45,6 +40,7 @@ fn pool(reference: &str, resolved: Option<&str>) -> Pool {
         object: Some(object),
         deleting: false,
         bad_selector: None,
+        refused: None,
     }
 }
 
@@ -52,7 +48,7 @@ fn pool(reference: &str, resolved: Option<&str>) -> Pool {
 fn a_node_is_missing_when_no_node_has_its_uid() {
     let mut snapshot = Snapshot::default();
     let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
-    Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry(NodeView::of(&node)));
+    Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(NodeView::of(&node)));
     let missing = |uid: &str, name: &str| {
         let names = [(NodeUid::from(uid), NodeName::from(name))].into();
         !missing_nodes(
@@ -93,9 +89,9 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             BootcNodeView::of(serde_json::from_value(host).unwrap()),
             PoolView::of(serde_json::from_value(pool).unwrap()),
         );
-        Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), entry(node));
-        Arc::make_mut(&mut snapshot.hosts).insert("n1".to_owned(), entry(host));
-        Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), entry(pool));
+        Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(node));
+        Arc::make_mut(&mut snapshot.hosts).insert("n1".to_owned(), Entry::new(host));
+        Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), Entry::new(pool));
         let (occupied, none) = (Occupied::default(), BTreeSet::new());
         let shared = Shared {
             snapshot: &snapshot,
@@ -163,6 +159,28 @@ fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
 }
 
 #[test]
+fn a_registry_that_is_not_allowed_withdraws_the_target_and_leaves_it_published() {
+    let fleet = |list: &[&str]| BootcFleetSpec {
+        allowed_registries: list.iter().map(ToString::to_string).collect(),
+        ..BootcFleetSpec::default()
+    };
+    let pool = || pool("r.io/a/os:1", Some("r.io/a/os:1"));
+    for list in [&[][..], &["r.io"], &["q.io", "r.io/a"]] {
+        let guarded = pool().guarded(&fleet(list));
+        assert!(guarded.refused.is_none() && !guarded.unresolved(), "{list:?}");
+    }
+    let refused = pool().guarded(&fleet(&["q.io", "r.io/b"]));
+    let words = refused.refused.clone().unwrap();
+    assert!(
+        words.contains("r.io/a/os:1") && words.contains("q.io, r.io/b"),
+        "{words}"
+    );
+    assert!(refused.unresolved() && refused.target().is_some());
+    assert!(refused.guarded(&fleet(&[])).refused.is_none(), "the list has changed");
+    assert!(Pool::orphaned("a".into()).guarded(&fleet(&["q.io"])).refused.is_none());
+}
+
+#[test]
 fn a_node_is_expected_to_take_no_longer_than_its_pool_or_its_timeout() {
     let minutes = |m: u64| Duration::from_secs(m * 60);
     let estimate = |median: Option<u32>, own: Option<u64>| {
@@ -220,7 +238,7 @@ fn a_fleet_that_cannot_be_read_is_a_closed_gate() {
         let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
         let fleet = FleetView::of(serde_json::from_value(object).unwrap());
         let snapshot = Snapshot {
-            fleet: Some(entry(fleet)),
+            fleet: Some(Entry::new(fleet)),
             ..Snapshot::default()
         };
         snapshot.fleet_gate()

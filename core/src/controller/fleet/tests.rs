@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::berth::{Berth, Offer};
-use berth_api::{Digest, NodeName};
+use berth_api::{BootId, Digest, NodeName};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,6 +16,7 @@ use crate::controller::facts::Occupied;
 use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
 use crate::controller::quorum::ControlPlane;
+use crate::controller::rereads::Rereads;
 use crate::controller::snapshot::{Entry, Snapshot};
 use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
@@ -23,14 +24,6 @@ const EPOCH: u64 = 7;
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
-}
-
-fn entry<V>(view: V) -> Entry<V> {
-    Entry {
-        view: Arc::new(view),
-        version: "1".to_owned(),
-        heard: Moment::default(),
-    }
 }
 
 /// A cluster whose nodes run image 1, have image 2 staged, and are asked to run that.
@@ -59,7 +52,7 @@ impl Site {
     fn fleet(&mut self, limit: Value) {
         let fleet = json!({ "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": "cluster" },
             "spec": { "maxUnavailable": limit } });
-        self.snapshot.fleet = Some(entry(FleetView::of(serde_json::from_value(fleet).unwrap())));
+        self.snapshot.fleet = Some(Entry::new(FleetView::of(serde_json::from_value(fleet).unwrap())));
     }
 
     fn pool(&mut self, name: &str, k: usize, after: &[&str]) {
@@ -76,7 +69,7 @@ impl Site {
             },
         });
         let pool = PoolView::of(serde_json::from_value(pool).unwrap());
-        Arc::make_mut(&mut self.snapshot.pools).insert(name.to_owned(), entry(pool));
+        Arc::make_mut(&mut self.snapshot.pools).insert(name.to_owned(), Entry::new(pool));
         self.leases.retain(|lease| lease.pool.as_str() != name);
         (0..k.max(1)).for_each(|index| self.lease(Berth::new(name.into(), u32::try_from(index).unwrap(), EPOCH)));
     }
@@ -105,6 +98,16 @@ impl Site {
         self.lease(Berth::new(pool.into(), index, EPOCH).offered(offer).unwrap());
     }
 
+    /// The berth of that pool and number is held by a node.
+    fn hold(&mut self, pool: &str, index: u32, node: &str) {
+        self.offer(pool, index, node);
+        let name = Berth::new(pool.into(), index, EPOCH).name();
+        let lease = self.leases.iter().find(|lease| lease.name() == name).unwrap();
+        let offered = lease.berth.clone().unwrap();
+        let boot = BootId::from("boot");
+        self.lease(offered.taken(&node.into(), &node.into(), None, boot).unwrap());
+    }
+
     /// The image that the node runs.
     fn node(&mut self, name: &str, pool: &str, booted: u8) {
         let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
@@ -123,7 +126,7 @@ impl Site {
             },
         });
         let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
-        Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), entry(host));
+        Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), Entry::new(host));
     }
 
     /// The node's last turn ended because it could not be drained.
@@ -136,7 +139,7 @@ impl Site {
             digest: digest(2),
             attempts: 1,
         });
-        hosts.insert(name.to_owned(), entry(host));
+        hosts.insert(name.to_owned(), Entry::new(host));
     }
 
     fn ready(&mut self, name: &str, ready: bool) {
@@ -151,10 +154,15 @@ impl Site {
             },
         });
         let node = NodeView::of(&serde_json::from_value(node).unwrap());
-        Arc::make_mut(&mut self.snapshot.nodes).insert(name.to_owned(), entry(node));
+        Arc::make_mut(&mut self.snapshot.nodes).insert(name.to_owned(), Entry::new(node));
     }
 
     fn plans(&self) -> BTreeMap<PoolName, Plan> {
+        self.plans_without(&BTreeSet::new())
+    }
+
+    /// Plans in which these pools are known to be no longer as they are shown.
+    fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
         let membership = Belonging::default().of(&self.snapshot);
         let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
         let shared = Shared {
@@ -165,7 +173,7 @@ impl Site {
             in_doubt: &BTreeSet::new(),
             confirmed_gone: &BTreeSet::new(),
             heard: &heard,
-            outdated: &BTreeSet::new(),
+            outdated,
             offers: &self.offers,
             soaks: &Soaks::default(),
             gates: &BTreeMap::new(),
@@ -178,17 +186,19 @@ impl Site {
 
     /// The nodes that are offered a berth in one pass.
     fn offered(&self) -> Vec<String> {
+        offered(&self.plans())
+    }
+
+    /// The nodes that are offered one after a live read showed that these pools, or the fleet, are not as the watches show
+    /// them; and the pools that were read.
+    fn offered_after(&self, changed: &[&str], fleet_changed: bool) -> (Vec<String>, Vec<String>) {
+        let pools = Pool::readable(&self.snapshot.pools);
         let plans = self.plans();
-        let writes = plans.values().flat_map(|plan| &plan.writes);
-        let offered = writes.filter_map(|write| match write {
-            BerthWrite::Update {
-                berth,
-                why: WriteReason::Offer,
-                ..
-            } => Some(berth.offer()?.node.to_string()),
-            _ => None,
-        });
-        offered.collect()
+        let rereads = Rereads::of(&pools, &plans).unwrap();
+        let read = rereads.pools().into_iter().map(|pool| pool.name.to_string()).collect();
+        let changed = changed.iter().map(|name| PoolName::from(*name)).collect();
+        let outdated = rereads.closed(&changed, fleet_changed);
+        (offered(&self.plans_without(&outdated)), read)
     }
 
     fn wait(&self, node: &str) -> Option<BlockReason> {
@@ -201,6 +211,16 @@ impl Site {
         let order = self.plans().remove(&pool.into()).unwrap().order?;
         Some((order.reason.as_str(), order.message))
     }
+}
+
+fn offered(plans: &BTreeMap<PoolName, Plan>) -> Vec<String> {
+    let writes = plans.values().flat_map(|plan| &plan.writes);
+    let offers = writes.filter(|write| write.is_offer());
+    let node = |write: &BerthWrite| match write {
+        BerthWrite::Update { berth, .. } => Some(berth.offer()?.node.to_string()),
+        _ => None,
+    };
+    offers.filter_map(node).collect()
 }
 
 #[test]
@@ -233,6 +253,30 @@ fn everybody_who_is_away_counts_once_whatever_the_pool() {
 }
 
 #[test]
+fn who_uses_the_fleets_limit_up_is_named() {
+    let mut site = Site::new(json!(3), &["a1", "a2", "a3"], &["b1", "b2"]);
+    site.offer("b", 0, "b1");
+    site.ready("b2", false);
+    let words = |site: &Site, pool: &str| site.plans()[&pool.into()].fleet.as_ref().map(FleetUse::words);
+    let up =
+        "maxUnavailable of BootcFleet cluster is used up, 3 of 3 over all pools: b1, offered a berth, b2, not Ready";
+    let offered = format!("{up}, a1, offered a berth");
+    assert_eq!(
+        words(&site, "a"),
+        Some(offered),
+        "what this very pass offers counts as well"
+    );
+    for node in ["a1", "a2", "a3", "b1"] {
+        site.ready(node, false);
+    }
+    let words = words(&site, "b").unwrap();
+    assert!(
+        words.contains("5 of 3 over all pools: a1, ") && words.contains("b1, offered a berth"),
+        "{words}"
+    );
+}
+
+#[test]
 fn an_older_leader_may_still_offer_in_any_pool() {
     let mut site = Site::new(json!(2), &["a1"], &["b1"]);
     site.lease(Berth::new("b".into(), 0, EPOCH - 1));
@@ -240,6 +284,55 @@ fn an_older_leader_may_still_offer_in_any_pool() {
     assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
     site.fleet(Value::Null);
     assert_eq!(site.offered(), ["a1"], "without a limit each pool is by itself");
+}
+
+#[test]
+fn a_pool_that_cannot_be_read_is_named_when_its_berths_stay_unfenced() {
+    let mut site = Site::new(json!(2), &["a1"], &["b1"]);
+    site.lease(Berth::new("b".into(), 0, EPOCH - 1));
+    let unreadable = |site: &Site| site.plans()[&"a".into()].fleet.clone().unwrap().unreadable;
+    assert!(unreadable(&site).is_empty(), "this pass fences it");
+    let pools = Arc::make_mut(&mut site.snapshot.pools);
+    let view = PoolView {
+        name: "b".into(),
+        object: Err("rollout.nonsense".to_owned()),
+    };
+    pools.insert("b".to_owned(), Entry::new(view));
+    assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
+    assert_eq!(unreadable(&site), ["b".into()]);
+    site.lease(Berth::new("b".into(), 0, EPOCH));
+    assert!(unreadable(&site).is_empty());
+    assert_eq!(site.offered(), ["a1"]);
+}
+
+#[test]
+fn under_a_smaller_limit_offers_that_are_not_taken_are_withdrawn() {
+    let withdrawn = |site: &Site| -> Vec<String> {
+        let plans = site.plans();
+        let writes = plans.values().flat_map(|plan| &plan.writes);
+        let is_withdrawn = |write: &&BerthWrite| {
+            let why = "the limit of the fleet is used up";
+            matches!(write, BerthWrite::Update { why: WriteReason::Withdrawn(w), .. } if *w == why)
+        };
+        writes.filter(is_withdrawn).map(BerthWrite::lease).collect()
+    };
+    let mut site = Site::new(json!(3), &["a1", "a2"], &["b1", "b2"]);
+    site.offer("a", 0, "a1");
+    site.offer("b", 0, "b1");
+    site.offer("b", 1, "b2");
+    assert!(withdrawn(&site).is_empty());
+    site.fleet(json!(2));
+    assert_eq!(withdrawn(&site).len(), 1);
+    assert!(site.offered().is_empty());
+    site.hold("b", 1, "b2");
+    site.fleet(json!(1));
+    assert_eq!(
+        withdrawn(&site),
+        ["a-0", "b-0"],
+        "the holder uses it up alone, and keeps its berth"
+    );
+    site.fleet(Value::Null);
+    assert!(withdrawn(&site).is_empty());
 }
 
 #[test]
@@ -310,6 +403,33 @@ fn who_is_down_and_uses_up_the_fleets_limit_waits_for_no_pool() {
     assert_eq!(site.offered(), ["a2"], "b1 cannot go before a2 is back");
     site.fleet(Value::Null);
     assert_eq!(site.offered(), ["b1"]);
+}
+
+#[test]
+fn what_a_live_read_shows_otherwise_is_offered_to_nobody() {
+    let names = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+    let mut site = Site::new(json!(1), &["a1"], &["b1"]);
+    assert_eq!(site.offered_after(&[], false), (names(&["a1"]), names(&["a"])));
+    assert!(
+        site.offered_after(&["a"], false).0.is_empty(),
+        "b has room now, and nobody has read it"
+    );
+    assert!(site.offered_after(&[], true).0.is_empty());
+    site.fleet(Value::Null);
+    assert_eq!(site.offered_after(&["a"], false), (names(&["b1"]), names(&["a", "b"])));
+    assert!(site.offered_after(&[], true).0.is_empty());
+    // The pool that goes first is read as well, though nothing is offered there.
+    site.pool("c", 1, &["b"]);
+    site.node("b1", "b", 2);
+    site.pool("a", 1, &["b"]);
+    assert_eq!(site.offered_after(&[], false), (names(&["a1"]), names(&["a", "b"])));
+    assert!(
+        site.offered_after(&["b"], false).0.is_empty(),
+        "b may have another image"
+    );
+    site.node("a1", "a", 2);
+    let (pools, plans) = (Pool::readable(&site.snapshot.pools), site.plans());
+    assert!(Rereads::of(&pools, &plans).is_none(), "nothing is offered");
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl BlockReason {
             Self::ControlPlane(cause) => cause.words(),
             Self::NoClock => "waits because its clock is not synchronised",
             Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
-            Self::Unresolved => "waits until the pool's new image is resolved",
+            Self::Unresolved => "waits until the pool's image is resolved",
             Self::Outdated => "waits until the controller's watches show the pool as it is",
             Self::Fencing => "waits for the new leader",
             Self::Capacity => "waits for a berth",
@@ -189,7 +189,7 @@ pub(super) fn stays(member: &Member) -> Option<&'static str> {
 /// heard, lets the offer lapse by itself.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
-        return Some("the pool asks for another image now, which is not resolved yet");
+        return Some("the image that the pool asks for now is not resolved");
     }
     let Some(member) = member else {
         return Some("the node is no longer a member");

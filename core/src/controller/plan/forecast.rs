@@ -343,7 +343,7 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
 /// Number of members that go at once, as far as the fleet's limit allows it: nodes of other pools that are unavailable use it
 /// up for good.
 fn capacity_of(facts: &PoolFacts) -> usize {
-    let Some(fleet) = facts.fleet else {
+    let Some(fleet) = &facts.fleet else {
         return facts.capacity;
     };
     let own = facts.members.iter().filter(|m| m.unavailable()).count();

@@ -156,12 +156,14 @@ pub struct Estimate {
 }
 
 impl Member {
+    /// Way in which the node is unavailable, if it is.
+    fn down(&self) -> Option<How> {
+        How::down(self.ready, self.unschedulable, self.our_cordon)
+    }
+
     /// Says whether the node is in U: unavailable for whatever reason.
     pub fn unavailable(&self) -> bool {
-        if Bug::OwnFlagOnly.is_awake() {
-            return self.our_cordon;
-        }
-        !self.ready || self.unschedulable || self.our_cordon
+        self.down().is_some()
     }
 }
 
@@ -193,6 +195,12 @@ impl BerthWrite {
             Self::Create(berth) => berth.name(),
             Self::Update { lease, .. } | Self::Delete { lease } => lease.clone(),
         }
+    }
+
+    /// Says whether the write offers the berth to a node.
+    pub fn is_offer(&self) -> bool {
+        let Self::Update { why, .. } = self else { return false };
+        *why == WriteReason::Offer
     }
 }
 
@@ -281,7 +289,7 @@ impl PoolFacts {
 
     /// Says whether nodes that are down use up the whole limit of the fleet.
     fn is_fleet_starved(&self) -> bool {
-        self.fleet.is_some_and(|fleet| fleet.is_starved())
+        self.fleet.as_ref().is_some_and(FleetUse::is_starved)
     }
 }
 
@@ -296,11 +304,11 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
         halt,
         failures,
         order: facts.order.clone(),
-        fleet: facts.fleet,
+        fleet: facts.fleet.clone(),
         waves: progress.status(facts),
         ..Plan::default()
     };
-    let settled = settle::settle(facts, plan.gate.as_ref(), &progress, &mut plan.writes);
+    let settled = settle::settle(facts, &progress, &mut plan);
     create_missing(facts, &mut plan.writes);
     offer(facts, settled, &progress, now, &mut plan);
     plan.counts = counts(facts);
@@ -337,7 +345,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     let mut occupancy = Occupancy::of(facts, &berths);
     let mut free = Free::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
-    let unfenced = facts.unfenced() || facts.fleet.is_some_and(|fleet| fleet.unfenced);
+    let unfenced = facts.unfenced() || facts.fleet.as_ref().is_some_and(|fleet| fleet.unfenced);
     // I11: of the control plane this plan takes down no more than one node, whatever each of them could do by itself.
     let mut at_work = None;
     while let Some(member) = queue.next() {
@@ -358,7 +366,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 () if facts.outdated && !Bug::StaleWatchOpens.is_awake() => Err(BlockReason::Outdated),
                 () if unfenced => Err(BlockReason::Fencing),
                 () if !occupancy.room_for(member, limit) => Err(BlockReason::Capacity),
-                () if plan.fleet.is_some_and(|fleet| !fleet.room_for(member.unavailable())) => {
+                () if plan.fleet.as_ref().is_some_and(|f| !f.room_for(member.unavailable())) => {
                     Err(BlockReason::FleetCapacity)
                 }
                 () => free.open(facts, member, target).ok_or(BlockReason::NoBerth),
@@ -369,7 +377,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 plan.writes.push(write);
                 occupancy.offered(member);
                 if let Some(fleet) = &mut plan.fleet {
-                    fleet.offer(member.unavailable());
+                    fleet.offer(&member.name, member.unavailable());
                 }
                 queue.offered(member);
                 at_work = at_work.or(member.control_plane.map(|_| Cause::OtherAtWork));

@@ -22,7 +22,7 @@ pub(super) struct Occupancy<'a> {
     all: usize,
 }
 
-/// A node that uses up capacity.
+/// A node that uses up capacity, of a pool or of the fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Use {
     /// The node, or the Lease that cannot be read.
@@ -34,9 +34,9 @@ pub struct Use {
 /// Way in which a node uses up capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// The node holds a berth of this pool.
+    /// The node holds a berth.
     Holds,
-    /// The node is offered a berth of this pool.
+    /// The node is offered a berth.
     IsOffered,
     /// The node holds or is offered a berth of another pool.
     Elsewhere,
@@ -50,7 +50,26 @@ pub enum How {
     Unreadable,
 }
 
+impl Use {
+    /// For people: `n7, cordoned by someone else`.
+    pub fn words(&self) -> String {
+        format!("{}, {}", self.who, self.how.words())
+    }
+}
+
 impl How {
+    /// Way in which a Node that is like this is unavailable (U); `None`: it is available.
+    pub(in crate::controller) fn down(ready: bool, unschedulable: bool, our_cordon: bool) -> Option<Self> {
+        if Bug::OwnFlagOnly.is_awake() {
+            return our_cordon.then_some(Self::CordonedByUs);
+        }
+        match () {
+            () if !ready => Some(Self::NotReady),
+            () if our_cordon => Some(Self::CordonedByUs),
+            () => unschedulable.then_some(Self::CordonedByOthers),
+        }
+    }
+
     /// Words for people, to stand behind the node's name.
     pub fn words(self) -> &'static str {
         match self {
@@ -132,18 +151,8 @@ impl<'a> Occupancy<'a> {
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<Use> {
         let mut uses: BTreeMap<String, How> = BTreeMap::new();
         for member in &facts.members {
-            let how = if facts.elsewhere.contains(&member.uid) {
-                How::Elsewhere
-            } else if !member.ready {
-                How::NotReady
-            } else if member.our_cordon {
-                How::CordonedByUs
-            } else if member.unschedulable {
-                How::CordonedByOthers
-            } else {
-                continue;
-            };
-            uses.insert(member.name.to_string(), how);
+            let elsewhere = facts.elsewhere.contains(&member.uid).then_some(How::Elsewhere);
+            uses.extend(elsewhere.or(member.down()).map(|how| (member.name.to_string(), how)));
         }
         for seen in berths {
             let node = |name: &NodeName| name.to_string();

@@ -116,6 +116,8 @@ prop_compose! {
                 unavailable: unavailable + both.min(held_or_offered),
                 all: held_or_offered + unavailable,
                 unfenced,
+                may_stay: limit.saturating_sub(held_or_offered),
+                ..FleetUse::default()
             }),
             order: if ordered { gate(GateReason::EarlierPool) } else { None },
         }
@@ -209,7 +211,10 @@ impl<'a> World<'a> {
         let facts = self.facts;
         let canaries = || facts.members.iter().filter(|m| m.wave == 0);
         let down = facts.members.iter().filter(|m| m.unavailable()).count();
-        let starved = facts.fleet.is_some_and(|fleet| fleet.unavailable >= fleet.limit);
+        let starved = facts
+            .fleet
+            .as_ref()
+            .is_some_and(|fleet| fleet.unavailable >= fleet.limit);
         let repairs = !member.ready && (starved || down >= facts.capacity.min(facts.published));
         if member.wave == 1 && canaries().next().is_some() && !repairs {
             assert!(

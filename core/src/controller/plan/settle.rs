@@ -10,27 +10,27 @@ use jiff::SignedDuration;
 
 use super::waves::Progress;
 use super::{
-    BerthWrite, Gate, Member, OPEN_FOR, Occupancy, PoolFacts, SeenBerth, WriteReason, candidates, failures, open_until,
+    BerthWrite, Gate, Member, OPEN_FOR, Occupancy, Plan, PoolFacts, SeenBerth, WriteReason, candidates, failures,
+    open_until,
 };
+use crate::controller::fleet::FleetUse;
 
 /// Smallest change of a time that a holder is told anew: estimates change a little with every turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Brings every existing berth into order, and returns the berths as they are after that.
-pub(super) fn settle(
-    facts: &PoolFacts,
-    gate: Option<&Gate>,
-    progress: &Progress,
-    writes: &mut Vec<BerthWrite>,
-) -> Vec<SeenBerth> {
+pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) -> Vec<SeenBerth> {
+    let Plan {
+        writes, fleet, gate, ..
+    } = plan;
     let mut after = vec![];
     let members = facts.members.iter().map(|m| (&m.uid, m)).collect();
     let mut desk = Desk {
         facts,
         members,
-        gate,
+        gate: gate.as_ref(),
         progress,
-        room: Room::of(facts),
+        room: Room::of(facts, fleet.as_mut()),
     };
     for seen in &facts.berths {
         let Ok(berth) = &seen.berth else {
@@ -70,20 +70,23 @@ pub(super) fn settle(
 }
 
 /// Offers that may stay open.
-struct Room {
+struct Room<'a> {
     /// Number of them, when the capacity has shrunk: the holders come first.
     left: usize,
     /// Nodes that have a berth, or an offer that stays: they need no other.
     served: BTreeSet<NodeUid>,
+    /// Use of the fleet's limit, which may have become smaller as well.
+    fleet: Option<&'a mut FleetUse>,
 }
 
-impl Room {
-    fn of(facts: &PoolFacts) -> Self {
+impl<'a> Room<'a> {
+    fn of(facts: &PoolFacts, fleet: Option<&'a mut FleetUse>) -> Self {
         let occupancy = Occupancy::of(facts, &facts.berths);
         let holders = facts.readable().filter_map(|(_, b)| b.holding()).map(|h| h.uid.clone());
         Self {
             left: facts.capacity.saturating_sub(occupancy.held()),
             served: holders.chain(facts.elsewhere.iter().cloned()).collect(),
+            fleet,
         }
     }
 
@@ -93,7 +96,8 @@ impl Room {
             return Err("the node has another berth");
         }
         self.left = self.left.checked_sub(1).ok_or("the capacity of the pool is used up")?;
-        Ok(())
+        let fits = self.fleet.as_mut().is_none_or(|fleet| fleet.keep_offer());
+        fits.then_some(()).ok_or("the limit of the fleet is used up")
     }
 }
 
@@ -113,7 +117,7 @@ struct Desk<'a> {
     members: BTreeMap<&'a NodeUid, &'a Member>,
     gate: Option<&'a Gate>,
     progress: &'a Progress,
-    room: Room,
+    room: Room<'a>,
 }
 
 impl<'a> Desk<'a> {

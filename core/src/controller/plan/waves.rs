@@ -6,6 +6,7 @@ use berth_api::pool::{WaveState, WaveStatus};
 pub use berth_api::waves::{CONTROL_PLANE, REST};
 
 use super::{Member, PoolFacts};
+use crate::text::rounded;
 
 /// A wave.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,15 +123,6 @@ impl Progress {
             state: self.states.get(index).copied().unwrap_or(WaveState::Waiting),
             soaked_seconds: rounded(soaked, wave.soak),
         }
-    }
-}
-
-/// Rounded down to a twentieth of the whole, so that a status is not written every second.
-fn rounded(soaked: Duration, soak: Duration) -> u64 {
-    let step = (soak.as_secs() / 20).max(1);
-    match soaked >= soak {
-        true => soak.as_secs(),
-        false => soaked.as_secs() / step * step,
     }
 }
 

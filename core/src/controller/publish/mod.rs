@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
-use berth_api::pool::{Drain, RivalUpdaters, Target};
+use berth_api::pool::{Drain, RivalUpdaters, SignatureRule, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, Platform, PoolName, keys};
 
 use crate::controller::memory::StagingPermits;
@@ -34,8 +34,12 @@ pub struct Terms {
     pub max_staging: usize,
     /// `drain`
     pub drain: Drain,
+    /// `host.signature`
+    pub signature: SignatureRule,
     /// `rivalUpdaters`
     pub rival_updaters: RivalUpdaters,
+    /// `toleratedUpdaters`
+    pub tolerated_updaters: Vec<String>,
     /// `rollout.retryToken`
     pub retry_token: Option<String>,
     /// `rollout.rebootTimeout`
@@ -250,6 +254,7 @@ fn form(pool: &PoolName, terms: &Terms, platform: &Platform) -> BootcNodeSpec {
         staging: Staging::Held,
         drain: terms.drain.clone(),
         rival_updaters: terms.rival_updaters,
+        tolerated_updaters: terms.tolerated_updaters.clone(),
         retry_token: terms.retry_token.clone(),
         reboot_timeout: seconds(terms.reboot_timeout),
         progress_interval: seconds(terms.progress_interval),
@@ -271,6 +276,7 @@ fn desired_image(terms: &Terms, platform: &Platform) -> Option<DesiredImage> {
         digest: digest.clone(),
         index_digest: target.digest.clone(),
         version: target.version.clone(),
+        signature: terms.signature,
     })
 }
 

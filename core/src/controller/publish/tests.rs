@@ -1,6 +1,6 @@
 use berth_api::Platform;
 use berth_api::node::Phase;
-use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters};
+use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters, SignatureRule};
 
 use super::*;
 use crate::Moment;
@@ -10,14 +10,6 @@ use berth_api::membership::Conflict;
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
-}
-
-fn entry<V>(view: V) -> Entry<V> {
-    Entry {
-        view: view.into(),
-        version: "5".into(),
-        heard: Moment::default(),
-    }
 }
 
 fn node(name: &str) -> NodeView {
@@ -38,6 +30,7 @@ fn target(n: u8) -> Target {
         image: "quay.io/example/os:v1".into(),
         digest: digest(n + 100),
         version: Some("1".into()),
+        metadata: None,
         platforms: vec![PlatformDigest {
             architecture: "amd64".into(),
             variant: None,
@@ -71,7 +64,9 @@ fn world(names: &[&str], max_staging: usize) -> World {
             timeout: Some("900s".into()),
             ..Drain::default()
         },
+        signature: SignatureRule::AsBooted,
         rival_updaters: RivalUpdaters::Wait,
+        tolerated_updaters: vec![],
         retry_token: None,
         reboot_timeout: Duration::from_secs(900),
         progress_interval: Duration::from_secs(5),
@@ -81,7 +76,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         membership.join((*name).into(), "a".into());
     }
     World {
-        nodes: names.iter().map(|n| ((*n).to_owned(), entry(node(n)))).collect(),
+        nodes: names.iter().map(|n| ((*n).to_owned(), Entry::new(node(n)))).collect(),
         hosts: BTreeMap::new(),
         membership,
         terms: [
@@ -135,7 +130,7 @@ impl World {
                             told: vec![],
                         }),
                     };
-                    self.hosts.insert(name.clone(), entry(view));
+                    self.hosts.insert(name.clone(), Entry::new(view));
                 }
                 HostWrite::Update {
                     name,
@@ -159,7 +154,7 @@ impl World {
     fn edit(&mut self, name: &str, change: impl FnOnce(&mut BootcNodeView)) {
         let mut view = self.hosts[name].view.as_ref().clone();
         change(&mut view);
-        self.hosts.insert(name.to_owned(), entry(view));
+        self.hosts.insert(name.to_owned(), Entry::new(view));
     }
 
     fn report(&mut self, name: &str, change: impl FnOnce(&mut Report)) {
@@ -247,7 +242,7 @@ fn who_pulls_keeps_its_place() {
     assert!(world.step().is_empty(), "also when it failed before");
     let mut down = node("n1");
     down.ready = false;
-    world.nodes.insert("n1".into(), entry(down));
+    world.nodes.insert("n1".into(), Entry::new(down));
     assert!(world.step().is_empty(), "also when its Node is not Ready");
     world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
     assert!(world.step().is_empty(), "also when the image is withdrawn");
@@ -327,7 +322,7 @@ fn a_node_that_is_not_ready_pulls_after_the_others() {
     let mut world = world(&["n1", "n2"], 1);
     let mut broken = node("n1");
     broken.ready = false;
-    world.nodes.insert("n1".into(), entry(broken));
+    world.nodes.insert("n1".into(), Entry::new(broken));
     world.step();
     assert_eq!(world.allowed(), ["n2"]);
     world.staged("n2", 1);
@@ -406,7 +401,7 @@ fn a_platform_without_an_image_gets_none() {
     let mut world = world(&["n1"], 1);
     let mut other = node("n1");
     other.platform.architecture = "s390x".into();
-    world.nodes.insert("n1".into(), entry(other));
+    world.nodes.insert("n1".into(), Entry::new(other));
     world.step();
     let spec = world.spec("n1");
     assert!(spec.image.is_none() && spec.pool_name == "a");
@@ -499,7 +494,7 @@ fn a_node_created_anew_gets_a_bootcnode_of_its_own() {
     world.step();
     let mut new = node("n1");
     new.uid = "uid-new".into();
-    world.nodes.insert("n1".into(), entry(new));
+    world.nodes.insert("n1".into(), Entry::new(new));
     assert!(world.step().is_empty(), "not before a live read");
     world.gone.insert("uid-n1".into());
     assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));

@@ -179,6 +179,7 @@ mod tests {
                 digest: digest.clone(),
                 index_digest: digest,
                 version: Some("1".into()),
+                signature: berth_api::pool::SignatureRule::AsBooted,
             }),
             retry_token: Some("t".into()),
             drain: Drain {

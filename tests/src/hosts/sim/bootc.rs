@@ -20,6 +20,8 @@ pub struct Deployment {
     pub timestamp: String,
     /// OCI architecture.
     pub architecture: String,
+    /// Staged with the signature policy enforced.
+    pub signed: bool,
     /// Tells deployments of the same image apart.
     pub serial: u32,
 }
@@ -316,9 +318,13 @@ fn null_host() -> Value {
 }
 
 fn entry(deployment: &Deployment, locked: bool, view: View, layered: bool) -> Value {
+    let mut reference = json!({"image": deployment.image, "transport": "registry"});
+    if deployment.signed {
+        reference["signature"] = json!("containerPolicy");
+    }
     let image = (!layered).then(|| {
         json!({
-            "image": {"image": deployment.image, "transport": "registry"},
+            "image": reference,
             "imageDigest": deployment.digest,
             "version": deployment.version,
             "timestamp": deployment.timestamp,

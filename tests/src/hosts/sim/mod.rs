@@ -368,6 +368,7 @@ fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) 
         version: known.version,
         timestamp: known.timestamp,
         architecture: architecture.to_owned(),
+        signed: false,
         serial: 0,
     }
 }

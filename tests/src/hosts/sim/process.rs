@@ -127,6 +127,7 @@ struct Switch {
     target: String,
     progress: bool,
     download_only: bool,
+    signed: bool,
 }
 
 impl Os {
@@ -181,7 +182,7 @@ impl Os {
     /// Stages an image at once, unlocked, as if somebody else had done it. An unknown one has the version "0".
     pub(super) fn stage_image(&self, target: &str, digest: &str) {
         let image = self.catalog.get(digest).unwrap_or_else(|| CatalogImage::new("0"));
-        self.stage(target, digest, image, false);
+        self.stage(target, digest, image, false, false);
     }
 
     /// Runs a command to its end and answers its exit status. Dropping the future kills it.
@@ -454,7 +455,7 @@ impl Os {
             }
         }
         tokio::time::sleep(settings.command_time).await;
-        self.stage(&switch.target, digest, image, switch.download_only);
+        self.stage(&switch.target, digest, image, switch.download_only, switch.signed);
         if progress {
             io.progress(&staging(digest, 1)).await;
         }
@@ -479,6 +480,11 @@ impl Os {
                 "{open}: pinging container registry {registry}: Get \"https://{registry}/v2/\": dial tcp 192.0.2.1:443: connect: connection refused"
             ));
         }
+        if !cached && settings.login.as_ref().is_some_and(|login| !self.logs_in(login)) {
+            return Err(format!(
+                "{open}: reading manifest {digest} in {name}: unauthorized: authentication required"
+            ));
+        }
         let Some(image) = self.catalog.get(digest) else {
             return Err(format!("{open}: reading manifest {digest} in {name}: manifest unknown"));
         };
@@ -489,13 +495,22 @@ impl Os {
         Ok(image)
     }
 
-    fn stage(&self, target: &str, digest: &str, image: CatalogImage, locked: bool) {
+    /// Says whether the host's auth file, the first that there is and no other, has this text.
+    fn logs_in(&self, login: &str) -> bool {
+        let places = ["run", "etc", "usr/lib"].map(|place| self.root.join(place).join("ostree/auth.json"));
+        let first = places.iter().find(|place| place.exists());
+        let text = first.and_then(|place| std::fs::read_to_string(place).ok());
+        text.is_some_and(|text| text.contains(login))
+    }
+
+    fn stage(&self, target: &str, digest: &str, image: CatalogImage, locked: bool, signed: bool) {
         let deployment = Deployment {
             image: target.to_owned(),
             digest: digest.to_owned(),
             version: image.version,
             timestamp: image.timestamp,
             architecture: image.architecture,
+            signed,
             serial: 0,
         };
         self.deployments(|d| d.stage(deployment, locked));
@@ -512,6 +527,7 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
         target: String::new(),
         progress: false,
         download_only: false,
+        signed: false,
     };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -519,7 +535,8 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
             "--progress-fd" if settings.no_progress_fd => return Err("--progress-fd"),
             "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
             "--download-only" if has_download_only(settings) => switch.download_only = true,
-            "--" | "--quiet" | "--retain" | "--enforce-container-sigpolicy" => {}
+            "--enforce-container-sigpolicy" => switch.signed = true,
+            "--" | "--quiet" | "--retain" => {}
             target if !target.starts_with('-') && switch.target.is_empty() => switch.target = target.to_owned(),
             other => return Err(other),
         }

@@ -112,6 +112,8 @@ pub struct Settings {
     pub disk_full: bool,
     /// The registry does not answer.
     pub registry_down: bool,
+    /// The registry lets in nobody but a host whose auth file has this text.
+    pub login: Option<String>,
     /// `ostree admin lock-finalization` fails so many times.
     pub lock_failures: u32,
     /// The next shutdowns fail to finalize what is staged: the old image boots again.
@@ -167,6 +169,7 @@ impl Default for Settings {
             staged_then_fails: 0,
             disk_full: false,
             registry_down: false,
+            login: None,
             lock_failures: 0,
             finalization_failures: 0,
             bootc_missing: false,

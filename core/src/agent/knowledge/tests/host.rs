@@ -243,3 +243,57 @@ fn a_host_that_cannot_be_used_is_looked_at_again_after_a_while() {
     knowledge.after(Event::Services(services()), &at(30));
     assert!(!knowledge.fresh);
 }
+
+#[test]
+fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
+    for (reason, waits) in [(Reason::Unauthorized, false), (Reason::DiskFull, true)] {
+        let mut knowledge = knowing(&offered());
+        let failure = HostFailure {
+            reason: reason.as_str(),
+            retry: true,
+            message: "no".to_owned(),
+        };
+        let failed = PullReading::Failed {
+            digest: digest(2),
+            failure,
+        };
+        knowledge.after(Event::Pull(failed), &at(1));
+        assert!(knowledge.past.pull_backoff(&digest(2), at(2).wall).is_some());
+        knowledge.after(Event::NewCredentials, &at(2));
+        assert_eq!(
+            knowledge.past.pull_backoff(&digest(2), at(2).wall).is_some(),
+            waits,
+            "{reason:?}"
+        );
+        assert_eq!(knowledge.past.failure.map(|f| f.attempts), Some(1), "it stays told");
+    }
+}
+
+#[test]
+fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
+    for (staged_signed, fails) in [(true, false), (false, true)] {
+        let mut knowledge = knowing(&offered());
+        let image = DesiredImage {
+            signature: berth_api::pool::SignatureRule::Required,
+            ..image()
+        };
+        ask_for(&mut knowledge, image);
+        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(1));
+        let look = Look {
+            os: Os::Bootc(Box::new(Deployments {
+                booted: deployment(1, false),
+                staged: Some(deployment(2, true)),
+                staged_signed,
+                ..Deployments::default()
+            })),
+            rivals: vec![],
+            finalization_failed: false,
+        };
+        knowledge.after(Event::Looked(look), &at(2));
+        assert_eq!(
+            knowledge.past.failure.is_some(),
+            fails,
+            "staged under the policy: {staged_signed}"
+        );
+    }
+}

@@ -71,6 +71,7 @@ fn any_node() -> impl Strategy<Value = ClusterNode> {
                 unschedulable: false,
             }),
             excluded,
+            control_plane: false,
             ..node()
         })
     });
@@ -118,6 +119,7 @@ prop_compose! {
         inhibited in prop::bool::weighted(0.2), shutdown_scheduled in prop::bool::weighted(0.1), reboot in any_reboot(),
         clock_synchronized in prop_oneof![4 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)],
         pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool, lock_fails in prop::bool::weighted(0.2),
+        forbids in prop::bool::weighted(0.1),
     ) -> HostFacts {
         let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
         HostFacts {
@@ -133,6 +135,7 @@ prop_compose! {
             shutdown_scheduled,
             reboot,
             clock_synchronized,
+            rules: if forbids { forbidding() } else { Rules::default() },
             ..facts().host
         }
     }
@@ -319,6 +322,19 @@ proptest! {
             // A pull is Berth's by its name.
             Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
             other => prop_assert!(false, "{other:?}"),
+        }
+    }
+
+    /// Whatever the cluster publishes: an image that the host's own rules refuse is neither pulled nor given a turn there.
+    #[test]
+    fn what_the_hosts_rules_refuse_is_not_begun(facts in any_facts()) {
+        if facts.objection().is_none() {
+            return Ok(());
+        }
+        match step(&facts) {
+            Step::StartPull(_) | Step::Take(_) | Step::Commit(_) => prop_assert!(false),
+            Step::Relicense(_, digest) => prop_assert!(facts.host.os.booted() == Some(&digest)),
+            _ => {}
         }
     }
 

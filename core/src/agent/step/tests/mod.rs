@@ -11,6 +11,7 @@ mod any_facts;
 mod boots;
 mod hands_off;
 mod reports;
+mod rules;
 mod troubles;
 mod turns;
 
@@ -18,6 +19,8 @@ use super::*;
 use crate::agent::backend::Backend;
 use crate::agent::facts::{DrainFacts, Guard, GuardFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
+use crate::agent::rules::Rules;
+use crate::agent::rules::registries::Registries;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -40,6 +43,7 @@ fn image(n: u8) -> DesiredImage {
         digest: digest(n),
         index_digest: digest(n),
         version: None,
+        signature: berth_api::pool::SignatureRule::AsBooted,
     }
 }
 
@@ -54,8 +58,17 @@ fn member(n: u8) -> Member {
             ..Drain::default()
         },
         rivals: RivalUpdaters::Wait,
+        tolerated: vec![],
         retry_token: None,
         reboot_timeout: HOUR,
+    }
+}
+
+/// Rules of a host that is given no image from the registry of the tests.
+fn forbidding() -> Rules {
+    Rules {
+        registries: Registries::new(&["quay.io".to_owned()], None),
+        ..Rules::default()
     }
 }
 
@@ -90,6 +103,7 @@ fn facts() -> Facts {
             shutdown_scheduled: false,
             unreachable: None,
             forgetful: None,
+            rules: Rules::default(),
             rivals: vec![],
             finalization_failed: false,
             reboot: Reboot::NotAsked,
@@ -120,6 +134,7 @@ fn node() -> NodeFacts {
         boot_id: Some(BootId::from("b1")),
         cordon: None,
         excluded: false,
+        control_plane: false,
     }
 }
 

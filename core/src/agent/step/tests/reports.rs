@@ -4,7 +4,10 @@ use berth_api::condition::node as types;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
+use crate::agent::reason::Reason;
 use crate::agent::report::{Subject, report};
+use crate::agent::rivals;
+use crate::agent::rules::Objection;
 
 fn status(facts: &Facts) -> BootcNodeStatus {
     status_after(facts, &BootcNodeStatus::default())
@@ -17,6 +20,7 @@ fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
         step: &next,
         bootc_version: None,
         heartbeat: later(0),
+        told: &before.conditions,
     };
     report(facts, &subject, before)
 }
@@ -176,12 +180,10 @@ fn a_memory_that_cannot_be_written_is_told_and_no_offer_is_asked_for() {
 #[test]
 fn a_server_without_guard_is_told_with_what_to_do() {
     let mut facts = facts();
-    facts.guard.answer = Guard::Allows("this node's agent could write Lease workers-0".into());
+    facts.guard.answer = Guard::Allows("this node's agent could write Lease workers-0; do this".into());
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert!(degraded.starts_with("True Unguarded "), "{degraded}");
-    for words in ["could write Lease workers-0", "apply manifests/admission-policies.yaml"] {
-        assert!(degraded.contains(words), "{degraded}");
-    }
+    assert!(degraded.contains("could write Lease workers-0; do this"), "{degraded}");
     let prepared = told(&facts, types::UPDATE_PREPARED);
     assert!(prepared.starts_with("False Unguarded "), "{prepared}");
     facts.guard.answer = Guard::Unknown;
@@ -364,6 +366,15 @@ fn what_the_controller_plans_with_is_reported() {
 }
 
 #[test]
+fn every_rival_that_the_agent_knows_can_be_tolerated() {
+    use kube::CustomResourceExt;
+    let crd = serde_json::to_string(&berth_api::pool::BootcNodePool::crd()).unwrap();
+    for name in rivals::UNITS.iter().chain(&rivals::PODS) {
+        assert!(crd.contains(&format!("'{name}'")), "{name}");
+    }
+}
+
+#[test]
 fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
     let mut facts = facts();
     os(&mut facts, 1, None);
@@ -375,7 +386,7 @@ fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
     );
     for words in [
         "systemctl disable --now bootc-fetch-apply-updates.timer",
-        "rivalUpdaters: Tolerate",
+        "toleratedUpdaters: [bootc-fetch-apply-updates.timer, zincati.service]",
     ] {
         assert!(degraded.contains(words), "{degraded}");
     }
@@ -389,9 +400,49 @@ fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
     facts.host.rivals = vec!["zincati.service".into()];
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert!(degraded.contains("may replace what Berth stages"), "{degraded}");
-    let Desired::Member(member) = &mut facts.desired else {
-        unreachable!()
+    let tolerate = |facts: &mut Facts, tolerated: &[&str], how| {
+        let Desired::Member(member) = &mut facts.desired else {
+            unreachable!()
+        };
+        member.tolerated = tolerated.iter().map(|name| (*name).to_owned()).collect();
+        member.rivals = how;
     };
-    member.rivals = RivalUpdaters::Tolerate;
+    tolerate(&mut facts, &[], RivalUpdaters::Tolerate);
     assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+    let pods = [
+        "machine-config-daemon (pod mcd/a)".to_owned(),
+        "kured (pod k/b)".to_owned(),
+    ];
+    facts.host.rivals.extend(pods);
+    tolerate(
+        &mut facts,
+        &["zincati.service", "machine-config-daemon"],
+        RivalUpdaters::Wait,
+    );
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True RivalUpdater kured (pod k/b) is active: ")
+            && degraded.contains("toleratedUpdaters: [kured] in the pool"),
+        "{degraded}"
+    );
+}
+
+#[test]
+fn an_auth_file_of_somebody_else_is_told_behind_what_really_fails() {
+    let mut facts = facts();
+    facts.host.rules.credentials = Some(Objection::new(
+        Reason::ForeignAuthFile,
+        "the host has /etc/ostree/auth.json",
+    ));
+    assert!(
+        matches!(step(&facts), Step::Wait(WaitReason::NoBerth, _)),
+        "the host may have what it needs"
+    );
+    let degraded = "True ForeignAuthFile the host has /etc/ostree/auth.json";
+    assert_eq!(told(&facts, types::NODE_DEGRADED), degraded);
+    let (wall, digest) = (facts.now, digest(2));
+    facts
+        .past
+        .host_failed("Unauthorized", "the host pulled with it", &digest, true, wall, 0.0);
+    assert!(told(&facts, types::NODE_DEGRADED).starts_with("True Unauthorized the host pulled with it"));
 }

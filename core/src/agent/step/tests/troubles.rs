@@ -212,14 +212,17 @@ fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
             "{rival} discards what is locked"
         );
     }
-    for staged in [false, true] {
+    for (staged, tolerates) in [(false, vec![]), (true, vec![]), (false, vec![applies.to_owned()])] {
         let mut tolerated = beside(applies, staged);
         let mut none = tolerated.clone();
         none.host.rivals.clear();
         let Desired::Member(member) = &mut tolerated.desired else {
             unreachable!()
         };
-        member.rivals = RivalUpdaters::Tolerate;
+        if tolerates.is_empty() {
+            member.rivals = RivalUpdaters::Tolerate;
+        }
+        member.tolerated = tolerates;
         assert_eq!(step(&tolerated), step(&none), "the pool says otherwise");
     }
     // A turn is nearly over: what would be gained by ending it?

@@ -11,6 +11,7 @@ fn deployment(version: &str) -> Deployment {
         version: version.to_owned(),
         timestamp: "2026-11-01T00:00:00Z".to_owned(),
         architecture: "amd64".to_owned(),
+        signed: false,
         serial: 0,
     }
 }

@@ -23,6 +23,7 @@ fn os(settings: Settings) -> Arc<Os> {
         version: "1".to_owned(),
         timestamp: String::new(),
         architecture: "amd64".to_owned(),
+        signed: false,
         serial: 0,
     };
     Arc::new(Os::new(

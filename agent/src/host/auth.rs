@@ -1,0 +1,331 @@
+//! The host's auth file: what lies in its places, and the file that the agent keeps in the first of them.
+//!
+//! A record in the runtime directory says which contents are the agent's. It is written before the file, and goes with the
+//! boot as the file does; so whoever finds the file after a crash at any instant knows whose it is.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use berth_api::Digest;
+use berth_core::agent::reason::Reason;
+use berth_core::agent::rules::Objection;
+use berth_core::agent::rules::credentials::{self, AuthFiles, Change, Claim, Given, MAX_LENGTH, PLACES, Place, decide};
+
+use super::files;
+use super::root::{HostRoot, RUN_DIR};
+
+/// Source of the host's credentials, as the agent was started.
+#[derive(Debug, Clone, Default)]
+pub struct AuthSource {
+    /// The file that is given to the host, as the agent sees it. It may be missing.
+    pub path: Option<PathBuf>,
+    /// Files of others are written over and hidden.
+    pub replace: bool,
+}
+
+/// The host's auth files.
+#[derive(Debug)]
+pub(super) struct HostAuth {
+    root: HostRoot,
+    source: AuthSource,
+}
+
+/// Result of a look at the host's credentials.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuthOutcome {
+    /// The host pulls with other credentials from now on.
+    pub changed: bool,
+    /// What people should know.
+    pub objection: Option<Objection>,
+}
+
+impl HostAuth {
+    pub(super) fn new(root: HostRoot, source: AuthSource) -> Self {
+        Self { root, source }
+    }
+
+    fn record_path(&self) -> PathBuf {
+        self.root.path(RUN_DIR).join("auth.json.ours")
+    }
+
+    fn path(&self) -> PathBuf {
+        self.root.path(PLACES[0])
+    }
+
+    /// Looks at what was given and at what the host has, and changes the host's file where that is to be done.
+    pub(super) fn keep(&self, claim: Claim) -> AuthOutcome {
+        let (given, text) = self.given();
+        let host = self.look();
+        let (change, objection) = decide(claim, &given, &host, self.source.replace);
+        let done = match (change, &given) {
+            (Change::Keep, _) => {
+                return AuthOutcome {
+                    changed: false,
+                    objection,
+                };
+            }
+            (Change::Write, Given::File(digest)) => self.write(&host, digest, &text),
+            (Change::Write, _) => Ok(()),
+            (Change::Remove, _) => self.remove(),
+        };
+        let path = PLACES[0];
+        match done {
+            Ok(()) => {
+                let done = if change == Change::Write { "written" } else { "removed" };
+                tracing::info!(path, "the host's credentials were {done}");
+                AuthOutcome {
+                    changed: true,
+                    objection,
+                }
+            }
+            Err(error) => {
+                let message = format!(
+                    "the host's credentials cannot be kept in {path}: {error}; let the agent write in that directory, or \
+                     start it without --auth-file"
+                );
+                AuthOutcome {
+                    changed: false,
+                    objection: Some(Objection::new(Reason::AuthFileUnwritable, message)),
+                }
+            }
+        }
+    }
+
+    /// The file by which the host pulls now, in words.
+    pub(super) fn in_use(&self) -> String {
+        credentials::in_use(&self.look())
+    }
+
+    fn given(&self) -> (Given, Vec<u8>) {
+        let Some(path) = &self.source.path else {
+            return (Given::Nothing, vec![]);
+        };
+        let unusable = |why: String| {
+            let why = format!(
+                "the auth file {} that the agent was given is not used: {why}",
+                path.display()
+            );
+            (Given::Unusable(why), vec![])
+        };
+        match files::read_bounded(path, MAX_LENGTH) {
+            Ok(text) => match credentials::check(&text) {
+                Ok(()) => (Given::File(digest(&text)), text),
+                Err(why) => unusable(why),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => (Given::Nothing, vec![]),
+            Err(error) => unusable(error.to_string()),
+        }
+    }
+
+    fn look(&self) -> AuthFiles {
+        let record = fs::read_to_string(self.record_path()).unwrap_or_default();
+        AuthFiles {
+            places: PLACES.map(|path| place(&self.root, path)),
+            ours: record.lines().filter_map(|line| line.parse().ok()).collect(),
+        }
+    }
+
+    /// What is there now stays ours until the new text has its name.
+    fn write(&self, host: &AuthFiles, new: &Digest, text: &[u8]) -> io::Result<()> {
+        let was_ours = match &host.places[0] {
+            Place::File(digest) => host.ours.contains(digest).then_some(digest),
+            _ => None,
+        };
+        let mut record = format!("{new}\n");
+        if let Some(old) = was_ours {
+            record.push_str(&format!("{old}\n"));
+        }
+        self.root.make_run_dir()?;
+        files::replace(&self.record_path(), record.as_bytes())?;
+        let path = self.path();
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        files::replace(&path, text)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        remove_file(&self.path())?;
+        remove_file(&self.record_path())
+    }
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn place(root: &HostRoot, path: &str) -> Place {
+    let path = root.path(path);
+    let kind = match fs::symlink_metadata(&path) {
+        Ok(found) => found.file_type(),
+        // A directory in the way that is none: the host's tools find no file there either.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Place::Empty,
+        Err(error) => return Place::Odd(format!("which cannot be looked at: {error}")),
+    };
+    if kind.is_symlink() {
+        let target = fs::read_link(&path).map(|to| format!(" to {}", to.display()));
+        return Place::Odd(format!("a symbolic link{}", target.unwrap_or_default()));
+    }
+    if !kind.is_file() {
+        return Place::Odd("not a file".to_owned());
+    }
+    match files::read_bounded(&path, MAX_LENGTH) {
+        Ok(text) if text.len() > MAX_LENGTH => Place::Odd("a large file".to_owned()),
+        Ok(text) => Place::File(digest(&text)),
+        Err(error) => Place::Odd(format!("which cannot be read: {error}")),
+    }
+}
+
+fn digest(text: &[u8]) -> Digest {
+    let mut bytes = [0; 32];
+    // A SHA-256 has as many bytes as there is room for.
+    for (byte, hashed) in bytes
+        .iter_mut()
+        .zip(ring::digest::digest(&ring::digest::SHA256, text).as_ref())
+    {
+        *byte = *hashed;
+    }
+    Digest::from(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    const ONE: &str = r#"{"auths":{"quay.io":{"auth":"dTpvbmU="}}}"#;
+    const TWO: &str = r#"{"auths":{"quay.io":{"auth":"dTp0d28="}}}"#;
+
+    struct World {
+        scratch: PathBuf,
+        root: HostRoot,
+        secret: PathBuf,
+    }
+
+    impl World {
+        fn new(name: &str) -> Self {
+            let scratch = std::env::temp_dir().join(format!("berth-auth-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&scratch);
+            fs::create_dir_all(scratch.join("host")).unwrap();
+            Self {
+                root: HostRoot::new(scratch.join("host")),
+                secret: scratch.join("secret"),
+                scratch,
+            }
+        }
+
+        /// An agent that was just started: nothing of it is in memory.
+        fn keep(&self, claim: Claim, replace: bool) -> (bool, Option<Reason>) {
+            let source = AuthSource {
+                path: Some(self.secret.clone()),
+                replace,
+            };
+            let done = HostAuth::new(self.root.clone(), source).keep(claim);
+            (done.changed, done.objection.map(|o| o.reason))
+        }
+
+        fn text(&self) -> Option<String> {
+            fs::read_to_string(self.root.path(PLACES[0])).ok()
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.scratch);
+        }
+    }
+
+    #[test]
+    fn the_hosts_file_follows_what_the_agent_was_given() {
+        let world = World::new("follows");
+        assert_eq!(world.keep(Claim::Member, false), (false, None), "nothing was given");
+        assert!(!world.root.path("/run").exists(), "and nothing was made");
+        fs::write(&world.secret, ONE).unwrap();
+        assert_eq!(world.keep(Claim::Unknown, false), (false, None));
+        assert_eq!(world.keep(Claim::Member, false), (true, None));
+        assert_eq!(world.text().as_deref(), Some(ONE));
+        let mode = fs::metadata(world.root.path(PLACES[0])).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(world.keep(Claim::Member, false), (false, None), "once is enough");
+        fs::write(&world.secret, TWO).unwrap();
+        assert_eq!(world.keep(Claim::Member, false), (true, None));
+        assert_eq!(world.text().as_deref(), Some(TWO));
+        fs::write(&world.secret, "nonsense").unwrap();
+        assert_eq!(world.keep(Claim::Member, false), (false, Some(Reason::InvalidAuthFile)));
+        assert_eq!(world.text().as_deref(), Some(TWO), "what worked stays");
+        fs::remove_file(&world.secret).unwrap();
+        assert_eq!(world.keep(Claim::Member, false), (true, None));
+        assert_eq!(world.text(), None);
+        fs::write(&world.secret, ONE).unwrap();
+        assert_eq!(world.keep(Claim::Member, false), (true, None));
+        assert_eq!(world.keep(Claim::Released, false), (true, None));
+        assert_eq!(world.text(), None, "it goes with the pool");
+        let left: Vec<_> = fs::read_dir(world.root.path(RUN_DIR)).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_stays_as_it_is() {
+        let world = World::new("foreign");
+        fs::write(&world.secret, ONE).unwrap();
+        fs::create_dir_all(world.root.path("/run/ostree")).unwrap();
+        fs::create_dir_all(world.root.path("/etc/ostree")).unwrap();
+        fs::write(world.root.path("/etc/ostree/auth.json"), TWO).unwrap();
+        assert_eq!(world.keep(Claim::Member, false), (false, Some(Reason::ForeignAuthFile)));
+        assert_eq!(world.text(), None, "it is not hidden");
+        symlink("/etc/ostree/auth.json", world.root.path(PLACES[0])).unwrap();
+        let source = AuthSource {
+            path: Some(world.secret.clone()),
+            replace: false,
+        };
+        let done = HostAuth::new(world.root.clone(), source).keep(Claim::Member);
+        let message = done.objection.unwrap().message;
+        assert!(
+            message.contains("/run/ostree/auth.json (a symbolic link to /etc/ostree/auth.json)"),
+            "{message}"
+        );
+        assert_eq!(world.keep(Claim::Released, false), (false, None));
+        assert_eq!(world.keep(Claim::Member, true), (true, None), "that was asked for");
+        assert!(fs::symlink_metadata(world.root.path(PLACES[0])).unwrap().is_file());
+        let kept = fs::read_to_string(world.root.path("/etc/ostree/auth.json")).unwrap();
+        assert_eq!((world.text().as_deref(), kept.as_str()), (Some(ONE), TWO));
+    }
+
+    #[test]
+    fn an_agent_that_died_between_record_and_file_is_followed_by_one_that_knows() {
+        let world = World::new("crash");
+        fs::write(&world.secret, ONE).unwrap();
+        assert!(world.keep(Claim::Member, false).0);
+        // The record of the second text was written, and the file not.
+        let record = world.root.path(RUN_DIR).join("auth.json.ours");
+        fs::write(
+            &record,
+            format!("{}\n{}\n", digest(TWO.as_bytes()), digest(ONE.as_bytes())),
+        )
+        .unwrap();
+        fs::write(&world.secret, TWO).unwrap();
+        assert_eq!(world.keep(Claim::Member, false), (true, None));
+        assert_eq!(world.text().as_deref(), Some(TWO));
+        // Without a record it is anybody's.
+        fs::remove_file(&record).unwrap();
+        fs::write(&world.secret, ONE).unwrap();
+        assert_eq!(world.keep(Claim::Member, false), (false, Some(Reason::ForeignAuthFile)));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_told() {
+        let world = World::new("unwritable");
+        fs::write(&world.secret, ONE).unwrap();
+        fs::create_dir_all(world.root.path("/run")).unwrap();
+        fs::write(world.root.path("/run/ostree"), "a file").unwrap();
+        assert_eq!(
+            world.keep(Claim::Member, false),
+            (false, Some(Reason::AuthFileUnwritable))
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! The image of a pool, and how closely its tag is followed.
+
+use std::time::Duration;
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// Time between two polls of a tag, unless the pool or the fleet says otherwise.
+pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
+/// Shortest time between two polls of a tag.
+pub const LEAST_POLL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The image of a pool.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("has(self.ref)")
+        .message("image.ref is missing; write the whole reference, such as quay.io/example/os:stable"),
+    validation = Rule::new("!has(self.ref) || (!self.ref.startsWith('-') && self.ref.matches('^[A-Za-z0-9._:/@_-]+$'))")
+        .message("image.ref is not an image reference; write one without spaces or options, such as quay.io/example/os:stable"),
+    validation = Rule::new("!has(self.ref) || self.ref.matches('^([^/@]*[.:][^/@]*|localhost)/')")
+        .message("image.ref names no registry; write the whole reference, such as quay.io/example/os:stable"),
+    validation = Rule::new("!has(self.ref) || self.ref.contains('@') || self.ref.matches('/[^/]*:[^/]+$')")
+        .message("image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…"),
+    validation = Rule::new("!has(self.ref) || !self.ref.contains('@') || self.ref.matches('@sha256:[0-9a-f]{64}$')")
+        .message("the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits"),
+    validation = Rule::new("!has(self.ref) || self.ref.matches('^[^/]+(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@.*)?$')")
+        .message("image.ref has a repository or tag that no registry accepts; repositories are lower case, tags are letters, digits, '.', '_' and '-'"),
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolImage {
+    /// Reference with a tag, a digest, or both: `quay.io/example/os:stable`. A tag alone is followed; beside a digest, which
+    /// counts then, it is only watched. An image index is resolved to the manifest of each platform.
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub reference: Option<String>,
+    /// Time between two looks at what the tag points at: at least `1m`, or `0`, which asks the registry for changes of the
+    /// reference and for requested polls alone. Default: the fleet's `image.pollInterval`, else 12h. A reference without a
+    /// tag is never polled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))")
+        .message("pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h"))]
+    pub poll_interval: Option<String>,
+    /// Time for which a tag must have pointed at a new digest before it is adopted, so that a bad push can be pulled back.
+    /// It does not delay a reference that the admin changed. Default 0s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
+        .message("minimumAge must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
+    pub minimum_age: Option<String>,
+    /// Name of a Secret of the type `kubernetes.io/dockerconfigjson` in the controller's namespace, with the credentials for
+    /// the registry. Default: the fleet's `image.pullSecret`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
+        .message("pullSecret must be the name of a Secret in the controller's namespace"))]
+    pub pull_secret: Option<String>,
+}

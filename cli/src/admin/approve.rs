@@ -1,0 +1,118 @@
+//! Adopting the image that a pinned pool's tag points at.
+
+use berth_api::ImageRef;
+use berth_api::pool::{Available, BootcNodePool};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{Change, NoPlan, Plan, pool_of};
+use crate::Snapshot;
+use crate::members::Roster;
+use crate::text::{age, clean, seconds, short};
+
+/// Plans to adopt what a pool's tag points at.
+///
+/// # Errors
+/// When there is no such pool.
+pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
+    let found = pool_of(snapshot, pool)?;
+    let status = found.status.clone().unwrap_or_default();
+    let nothing = |why: String| {
+        let head = format!("Nothing to approve in pool {pool}: {why}");
+        Ok(Plan {
+            head,
+            ..Plan::default()
+        })
+    };
+    let Ok(reference) = found.spec.image_ref().parse::<ImageRef>() else {
+        return nothing("its image.ref is not an image reference.".to_owned());
+    };
+    let Some(tag) = reference.without_digest() else {
+        return nothing("its image.ref has no tag, so that nothing newer is looked for.".to_owned());
+    };
+    let is_current = status
+        .target
+        .as_ref()
+        .is_some_and(|t| t.image == found.spec.image_ref());
+    let Some(available) = status.available.filter(|_| is_current) else {
+        return nothing(format!(
+            "no other image is known at {tag}; kubectl berth poll {pool} looks now."
+        ));
+    };
+    let image = named(available.version.as_deref(), &available);
+    if reference.digest().is_none() {
+        return nothing(followed(found, &available, &image));
+    }
+    let to = format!("{tag}@{}", available.digest);
+    let roster = Roster::of(snapshot, now);
+    let count = roster.members(pool).len();
+    let before = status.target.map(|t| match &t.version {
+        Some(version) => format!("{} ({})", clean(version), short(&t.digest)),
+        None => short(&t.digest),
+    });
+    let nodes = if count == 1 { "node" } else { "nodes" };
+    let mut plan = Plan {
+        head: format!("Approve {image} for pool {pool}: sets image.ref to {to}."),
+        facts: vec![
+            format!("It is {} until now.", found.spec.image_ref()),
+            format!(
+                "{count} {nodes}: from {} to {image}, by the rules of the pool's rollout.",
+                before.unwrap_or_default()
+            ),
+            format!(
+                "{tag} was first seen to point there {} ago.",
+                age(available.since.0, now)
+            ),
+            format!(
+                "Where the pool is applied from a repository, write it there instead: kubectl berth approve {pool} --print."
+            ),
+        ],
+        changes: vec![Change::Approve {
+            pool: pool.to_owned(),
+            uid: found.uid().unwrap_or_default(),
+            from: found.spec.image_ref().to_owned(),
+            to,
+            digest: available.digest,
+        }],
+        ..Plan::default()
+    };
+    if found.spec.paused() {
+        plan.warnings
+            .push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
+    }
+    Ok(plan)
+}
+
+fn named(version: Option<&str>, available: &Available) -> String {
+    match version {
+        Some(version) => format!("{} ({})", clean(version), short(&available.digest)),
+        None => short(&available.digest),
+    }
+}
+
+/// Says when a followed tag's image is adopted.
+fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String {
+    let minimum = pool.spec.minimum_age().as_secs();
+    let when = match minimum.saturating_sub(available.seen_seconds) {
+        _ if minimum == 0 => {
+            "as soon as every node can run it; the condition ImageResolved says what is missing".to_owned()
+        }
+        0 => "once the registry has confirmed that the tag is still there".to_owned(),
+        left => format!("in about {}, if the tag stays there (image.minimumAge)", seconds(left)),
+    };
+    format!("its tag is followed. {image} is adopted by itself {when}.")
+}
+
+/// The change as a file for a repository, or for `kubectl patch --patch-file`.
+///
+/// # Errors
+/// With the plan in words, when there is nothing to approve.
+pub fn print(plan: &Plan) -> Result<String, String> {
+    let Some(Change::Approve { pool, to, .. }) = plan.changes.first() else {
+        return Err(plan.head.clone());
+    };
+    let (group, version) = (berth_api::keys::GROUP, berth_api::keys::VERSION);
+    Ok(format!(
+        "apiVersion: {group}/{version}\nkind: BootcNodePool\nmetadata:\n  name: {pool}\nspec:\n  image:\n    ref: {to}\n"
+    ))
+}

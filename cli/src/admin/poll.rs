@@ -1,0 +1,89 @@
+//! Having a pool's tag looked at now.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use berth_api::condition::{self, pool as types};
+use berth_api::keys;
+use berth_api::pool::BootcNodePool;
+use berth_shell::retry;
+use jiff::Timestamp;
+use kube::api::Patch;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::apply::params;
+use crate::text::{clean, short};
+
+/// Time between two looks at the pool's status, at first and at most, but for the jitter.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LAST_LOOK: Duration = Duration::from_millis(500);
+/// Reasons of `ImageResolved` for which a registry has answered.
+const ANSWERED: [&str; 4] = ["Resolved", "ImageAvailable", "MinimumAge", "NoSuchPlatform"];
+
+/// Requests a poll of the pool's tag, waits until the controller has acted on it, and describes what it found.
+///
+/// # Errors
+/// When the pool cannot be read or written, when the controller does not act in time, and when the registry did not answer.
+pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<String> {
+    let pools = Api::<BootcNodePool>::all(client.clone());
+    let token = Timestamp::now().to_string();
+    let patch = json!({ "metadata": { "annotations": { keys::ANNOTATION_POLL_REQUESTED_AT: token } } });
+    let patched = pools.patch(pool, &params(), &Patch::Merge(patch)).await;
+    patched.with_context(|| format!("requesting a poll of pool {pool}"))?;
+    let waited = tokio::time::timeout(timeout, acted(&pools, pool, &token)).await;
+    let Ok(found) = waited else {
+        bail!(
+            "the controller has not answered within {} s; the request stands, and status.pollRequest of pool {pool} will be \
+             {token} once it has",
+            timeout.as_secs()
+        );
+    };
+    found_words(&found?).map_err(anyhow::Error::msg)
+}
+
+/// Waits until the controller has acted on the request, or on a later one.
+async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<BootcNodePool> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let pool = pools.get(name).await.with_context(|| format!("reading pool {name}"))?;
+        let obeyed = pool.status.as_ref().and_then(|s| s.poll_request.as_deref());
+        let asked = pool.annotations().get(keys::ANNOTATION_POLL_REQUESTED_AT);
+        if obeyed.is_some_and(|obeyed| obeyed == token || Some(obeyed) == asked.map(String::as_str)) {
+            return Ok(pool);
+        }
+        tokio::time::sleep(retry::delay(tries, FIRST_LOOK, LAST_LOOK)).await;
+    }
+}
+
+/// Describes what a poll has found.
+///
+/// # Errors
+/// With the reason, when the registry did not answer.
+pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
+    let name = pool.name_any();
+    let status = pool.status.clone().unwrap_or_default();
+    let Some(condition) = condition::find(&status.conditions, types::IMAGE_RESOLVED) else {
+        return Err(format!("pool {name} has no condition ImageResolved"));
+    };
+    let message = clean(&condition.message);
+    if !ANSWERED.contains(&condition.reason.as_str()) {
+        return Err(format!("pool {name}: {}: {message}", condition.reason));
+    }
+    let image = |version: &Option<String>, digest| match version {
+        Some(version) => format!("{} ({})", clean(version), short(digest)),
+        None => short(digest),
+    };
+    Ok(match (&status.available, &status.target) {
+        (Some(available), _) => {
+            let image = image(&available.version, &available.digest);
+            format!("Pool {name}: the tag points at {image}, which is not in force.\n  {message}\n")
+        }
+        (None, Some(target)) => {
+            let image = image(&target.version, &target.digest);
+            format!("Pool {name}: {} is {image}, which is in force.\n", target.image)
+        }
+        (None, None) => format!("Pool {name}: {message}\n"),
+    })
+}

@@ -1,0 +1,206 @@
+//! Settings for talking to registries, and the clients that are made of them.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_api::ImageRef;
+use berth_api::condition::one_line;
+use berth_core::registries::conf::{RegistriesConf, Source, SourceError};
+use reqwest::redirect::{Attempt, Policy};
+use reqwest::{Certificate, Client};
+
+use super::fetch::words;
+use super::secret::PullSecrets;
+use super::{ResolveError, ResolveReason};
+
+/// Longest wait for a connection, and for the next bytes of an answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most redirects that are followed.
+const REDIRECTS: usize = 5;
+
+/// Settings for talking to registries.
+#[derive(Debug, Clone, Default)]
+pub struct RegistryConfig {
+    /// Registries (`host:port`) without TLS.
+    pub plain_http: Vec<String>,
+    /// A PEM bundle that is trusted besides the system's.
+    pub ca: Option<Mounted<Vec<Certificate>>>,
+    /// Mirrors, in the format of `registries.conf`.
+    pub conf: Option<Mounted<Arc<RegistriesConf>>>,
+    /// Secrets with credentials.
+    pub secrets: Option<PullSecrets>,
+}
+
+/// The way that a client deals with certificates that nobody vouches for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Refuse them.
+    Verified,
+    /// Take them: the registry is named as insecure.
+    Insecure,
+}
+
+/// The way that a client deals with redirects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Redirects {
+    /// Follow them, as blobs ask for. Credentials are left behind with the host that they are for, and TLS is kept.
+    Follow,
+    /// Do not follow: what is asked has credentials in it.
+    Refuse,
+}
+
+impl RegistryConfig {
+    /// The places to ask about an image, one after the other, as the files say now.
+    pub(super) fn sources(&self, reference: &ImageRef) -> Result<Vec<Source>, ResolveError> {
+        let conf = self.conf.as_ref().map(Mounted::read).transpose()?.flatten();
+        let sources = conf.unwrap_or_default().sources(reference);
+        sources.map_err(|error| {
+            let reason = match error {
+                SourceError::Blocked(_) => ResolveReason::RegistryBlocked,
+                SourceError::NoReference(_) => ResolveReason::ClientSetup,
+            };
+            ResolveError::new(reason, error.to_string())
+        })
+    }
+
+    /// A client with what the files say now.
+    pub(super) fn client(&self, redirects: Redirects, trust: Trust) -> Result<Client, ResolveError> {
+        let setup = |e: reqwest::Error| ResolveError::new(ResolveReason::ClientSetup, words(&e));
+        let mut client = Client::builder()
+            .connect_timeout(REQUEST_TIMEOUT)
+            .read_timeout(REQUEST_TIMEOUT)
+            .redirect(match redirects {
+                Redirects::Follow => Policy::custom(follow),
+                Redirects::Refuse => Policy::none(),
+            })
+            .tls_danger_accept_invalid_certs(trust == Trust::Insecure)
+            .user_agent(concat!("berth-controller/", env!("CARGO_PKG_VERSION")));
+        if let Some(ca) = &self.ca {
+            client = client.tls_certs_merge(ca.read()?.unwrap_or_default());
+        }
+        client.build().map_err(setup)
+    }
+}
+
+fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+    let previous = attempt.previous();
+    if previous.len() > REDIRECTS {
+        return attempt.error("too many redirects");
+    }
+    if previous.iter().any(|url| url.scheme() == "https") && attempt.url().scheme() != "https" {
+        return attempt.error("a redirect from TLS to an address without it is not followed");
+    }
+    attempt.follow()
+}
+
+/// A file that may change while the program runs, such as one of a mounted ConfigMap. It is read anew at each use; while
+/// it makes no sense, what it said before holds.
+pub struct Mounted<T> {
+    path: PathBuf,
+    parse: fn(&[u8]) -> Result<T, String>,
+    good: Arc<Mutex<Option<T>>>,
+}
+
+impl<T> Clone for Mounted<T> {
+    fn clone(&self) -> Self {
+        Self {
+            path: self.path.clone(),
+            parse: self.parse,
+            good: self.good.clone(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Mounted<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mounted").field(&self.path).finish()
+    }
+}
+
+impl Mounted<Vec<Certificate>> {
+    /// A PEM bundle.
+    pub fn certificates(path: &Path) -> Self {
+        Self::new(path, |bytes| match Certificate::from_pem_bundle(bytes) {
+            Ok(found) if found.is_empty() => Err("it has no certificate in PEM form".to_owned()),
+            Ok(found) => Ok(found),
+            Err(error) => Err(words(&error)),
+        })
+    }
+}
+
+impl Mounted<Arc<RegistriesConf>> {
+    /// A `registries.conf`.
+    pub fn registries_conf(path: &Path) -> Self {
+        Self::new(path, |bytes| {
+            let text = str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+            RegistriesConf::parse(text).map(Arc::new).map_err(|e| e.to_string())
+        })
+    }
+}
+
+impl<T: Clone> Mounted<T> {
+    fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            parse,
+            good: Arc::default(),
+        }
+    }
+
+    /// What the file says. `None`: there is no such file.
+    pub(super) fn read(&self) -> Result<Option<T>, ResolveError> {
+        let mut good = self.good.lock().unwrap_or_else(|e| e.into_inner());
+        let read = match fs::read(&self.path) {
+            Ok(bytes) => (self.parse)(&bytes),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                *good = None;
+                return Ok(None);
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let error = match read {
+            Ok(now) => {
+                *good = Some(now);
+                return Ok(good.clone());
+            }
+            Err(error) => one_line(&format!("{} cannot be used: {error}", self.path.display())),
+        };
+        if good.is_none() {
+            return Err(ResolveError::new(ResolveReason::ClientSetup, error));
+        }
+        tracing::warn!(error, "what the file said before holds until it is mended");
+        Ok(good.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_anew_and_while_it_is_malformed_its_last_content_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let file = Mounted::new(&path, |bytes| match bytes {
+            b"bad" => Err("it is bad".to_owned()),
+            good => Ok(good.to_vec()),
+        });
+        assert_eq!(file.read(), Ok(None), "no file");
+        fs::write(&path, "bad").unwrap();
+        let error = file.read().unwrap_err();
+        assert_eq!(error.reason, ResolveReason::ClientSetup);
+        assert!(
+            error.message.contains(path.to_str().unwrap()) && error.message.contains("it is bad"),
+            "{error}"
+        );
+        for (content, expected) in [("1", "1"), ("2", "2"), ("bad", "2"), ("3", "3")] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(file.clone().read(), Ok(Some(expected.into())), "{content}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(file.read(), Ok(None), "taken away");
+    }
+}

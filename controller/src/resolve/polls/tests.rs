@@ -1,0 +1,292 @@
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn question(n: usize) -> Question {
+    Question {
+        image: format!("r{}.example/os:{n}", n / 100),
+        secret: None,
+    }
+}
+
+fn image() -> Target {
+    Target {
+        image: "r0.example/os:0".into(),
+        digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+        version: None,
+        metadata: None,
+        platforms: vec![],
+        publish_time: None,
+    }
+}
+
+fn every(interval: Duration) -> Ask {
+    Ask {
+        interval: Some(interval),
+        ..Ask::default()
+    }
+}
+
+fn urgent(after: Moment) -> Ask {
+    Ask {
+        after: Some(after),
+        urgent: true,
+        until_answered: true,
+        ..Ask::default()
+    }
+}
+
+fn by_admin(after: Moment) -> Ask {
+    Ask {
+        after: Some(after),
+        by_admin: true,
+        gather: Duration::from_millis(100),
+        ..Ask::default()
+    }
+}
+
+/// A world in which time passes from one request to the next.
+struct World {
+    polls: Polls,
+    now: Moment,
+    asks: BTreeMap<Question, Vec<Ask>>,
+    /// Requests so far: when, and what for.
+    requests: Vec<(Moment, Question)>,
+    /// Those that are not answered yet: when they will be.
+    running: Vec<(Moment, Question)>,
+}
+
+impl World {
+    fn new(asks: impl IntoIterator<Item = (usize, Ask)>) -> Self {
+        let mut world = Self {
+            polls: Polls::default(),
+            now: Moment::after(Duration::from_secs(5)),
+            asks: BTreeMap::new(),
+            requests: vec![],
+            running: vec![],
+        };
+        for (n, ask) in asks {
+            world.asks.entry(question(n)).or_default().push(ask);
+        }
+        world
+    }
+
+    fn clocks(&self) -> (Moment, Timestamp) {
+        let wall = Timestamp::UNIX_EPOCH + self.now.since(Moment::default());
+        (self.now, wall)
+    }
+
+    /// Lets so much time pass, in which every question gets its answer after this long.
+    fn pass(&mut self, time: Duration, latency: Duration, answer: impl Fn(&Question) -> Result<Target, ResolveError>) {
+        let end = self.now + time;
+        loop {
+            self.polls.ask(self.asks.clone(), self.now);
+            for (question, _) in self.polls.start(self.now) {
+                self.requests.push((self.now, question.clone()));
+                self.running.push((self.now + latency, question));
+            }
+            let answers = self.running.iter().map(|(at, _)| *at).min();
+            let next = self.polls.due().into_iter().chain(answers).min();
+            let Some(next) = next.filter(|next| *next <= end) else {
+                break;
+            };
+            self.now = self.now.max(next);
+            let running = std::mem::take(&mut self.running);
+            let (done, rest): (Vec<_>, Vec<_>) = running.into_iter().partition(|(at, _)| *at <= self.now);
+            self.running = rest;
+            for (_, question) in done {
+                self.polls.answered(&question, answer(&question), self.clocks());
+            }
+        }
+        self.now = end;
+    }
+
+    fn count(&mut self) -> usize {
+        std::mem::take(&mut self.requests).len()
+    }
+}
+
+fn fails(reason: ResolveReason) -> Result<Target, ResolveError> {
+    Err(ResolveError::new(reason, "no"))
+}
+
+fn away(_: &Question) -> Result<Target, ResolveError> {
+    fails(ResolveReason::RegistryUnavailable)
+}
+
+fn well(_: &Question) -> Result<Target, ResolveError> {
+    Ok(image())
+}
+
+const QUICK: Duration = Duration::from_millis(10);
+
+#[test]
+fn five_hundred_pools_on_twenty_tags_are_twenty_polls_an_interval() {
+    let mut world = World::new((0..500).map(|pool| (pool % 20, every(HOUR))));
+    world.pass(Duration::from_secs(5 * 60), QUICK, well);
+    let first: std::collections::BTreeSet<_> = world.requests.iter().map(|(at, _)| *at).collect();
+    assert!(first.len() > 10, "they are spread");
+    assert_eq!(world.count(), 20);
+    world.pass(49 * MINUTE, QUICK, well);
+    assert_eq!(world.count(), 0);
+    world.pass(18 * MINUTE, QUICK, well);
+    assert_eq!(world.count(), 20);
+    world.pass(100 * HOUR, QUICK, well);
+    let count = world.count();
+    assert!((1900..=2100).contains(&count), "{count}");
+}
+
+#[test]
+fn the_most_eager_pool_sets_the_interval_and_no_pool_none() {
+    let mut world = World::new([(0, every(12 * HOUR)), (0, every(MINUTE)), (1, Ask::default())]);
+    world.pass(HOUR, QUICK, well);
+    assert!(world.requests.iter().all(|(_, q)| *q == question(0)));
+    let count = world.count();
+    assert!((54..=68).contains(&count), "{count}");
+}
+
+#[test]
+fn requests_at_once_are_one_and_one_that_comes_later_is_another() {
+    let start = Moment::after(Duration::from_secs(5));
+    let mut world = World::new([
+        (0, by_admin(start)),
+        (0, by_admin(start + QUICK)),
+        (0, every(12 * HOUR)),
+    ]);
+    world.pass(Duration::from_millis(99), QUICK, well);
+    assert_eq!(world.count(), 0);
+    world.pass(Duration::from_millis(50), QUICK, well);
+    assert_eq!(world.count(), 1);
+    assert!(world.polls.is_over(&question(0), start + QUICK, world.now));
+    let later = start + Duration::from_millis(120);
+    assert!(
+        !world.polls.is_over(&question(0), later, world.now),
+        "it may have looked before that"
+    );
+    world.asks.entry(question(0)).or_default().push(by_admin(later));
+    world.pass(Duration::from_secs(2), QUICK, well);
+    assert_eq!(world.count(), 1);
+}
+
+#[test]
+fn a_registry_that_is_away_is_asked_ever_more_rarely_and_delays_no_other() {
+    // Of the registry r0, 20 tags of images in force, and one of r1.
+    let mut world = World::new((0..20).map(|n| (n, every(12 * HOUR))).chain([(100, every(MINUTE))]));
+    let first_fails = |q: &Question| if q.registry() == "r0.example" { away(q) } else { well(q) };
+    world.pass(24 * HOUR, QUICK, first_fails);
+    let requests = std::mem::take(&mut world.requests);
+    let (to_first, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(|(_, q)| q.registry() == "r0.example");
+    assert!((20..=90).contains(&to_first.len()), "{}", to_first.len());
+    assert!((1300..=1620).contains(&others.len()), "{}", others.len());
+    let longest = to_first
+        .windows(2)
+        .map(|pair| pair[1].0.since(pair[0].0))
+        .max()
+        .unwrap();
+    assert!(longest <= HOUR + MINUTE && longest > 20 * MINUTE, "{longest:?}");
+    // It comes back: within the hour all that waited have been asked.
+    world.pass(HOUR + MINUTE, QUICK, well);
+    let asked: std::collections::BTreeSet<_> = world.requests.iter().map(|(_, q)| q.clone()).collect();
+    assert_eq!(asked.len(), 21);
+    assert_eq!(world.polls.answer(&question(3), None, world.now).trouble, None);
+}
+
+#[test]
+fn who_stands_still_is_tried_often_and_a_hanging_registry_is_asked_one_thing_at_a_time() {
+    let start = Moment::after(Duration::from_secs(5));
+    let mut world = World::new((0..20).map(|n| (n, urgent(start))));
+    world.pass(Duration::from_secs(30), Duration::from_secs(20), away);
+    assert_eq!(world.count(), 21, "all at first, then one");
+    world.pass(HOUR, Duration::from_secs(20), away);
+    let tried: std::collections::BTreeSet<_> = world.requests.iter().map(|(_, q)| q.clone()).collect();
+    assert_eq!(tried.len(), 20, "each has its turn");
+    let gaps = world.requests.windows(2).map(|pair| pair[1].0.since(pair[0].0));
+    assert!(gaps.max().unwrap() <= LAST_RETRY * 2 + Duration::from_secs(20));
+    let trouble = world.polls.answer(&question(7), None, world.now).trouble.unwrap();
+    assert_eq!((trouble.reason, trouble.since.as_second()), ("RegistryUnavailable", 25));
+    assert!(trouble.next.is_some());
+    world.pass(Duration::from_secs(75), QUICK, well);
+    let unanswered = (0..20).filter(|n| world.polls.found(&question(*n)).is_none()).count();
+    assert_eq!(unanswered, 0);
+}
+
+#[test]
+fn a_question_that_is_refused_backs_off_alone() {
+    let start = Moment::after(Duration::from_secs(5));
+    for reason in [
+        ResolveReason::ImageNotFound,
+        ResolveReason::DigestUnavailable,
+        ResolveReason::Unauthorized,
+        ResolveReason::InvalidAnswer,
+        ResolveReason::DigestMismatch,
+    ] {
+        let mut world = World::new([(0, urgent(start)), (1, every(MINUTE))]);
+        let refused = |q: &Question| if *q == question(0) { fails(reason) } else { well(q) };
+        world.pass(HOUR, QUICK, refused);
+        let (bad, good): (Vec<_>, Vec<_>) = world.requests.iter().partition(|(_, q)| *q == question(0));
+        assert!((50..=120).contains(&bad.len()), "{reason:?}: {}", bad.len());
+        assert!(good.len() >= 54, "{reason:?}: {}", good.len());
+    }
+}
+
+#[test]
+fn one_image_that_a_registry_cannot_serve_makes_no_storm_of_the_others() {
+    let mut world = World::new((0..50).map(|n| (n, every(MINUTE))));
+    world.pass(
+        2 * HOUR,
+        QUICK,
+        |q: &Question| if *q == question(7) { away(q) } else { well(q) },
+    );
+    let bad = world.requests.iter().filter(|(_, q)| *q == question(7)).count();
+    assert!(bad < 400, "{bad}");
+    let good = world.count() - bad;
+    assert!(good > 49 * 80, "{good}");
+}
+
+#[test]
+fn retry_after_is_obeyed_by_all_and_an_admin_overrides_only_our_own_backoff() {
+    let start = Moment::after(Duration::from_secs(5));
+    let limited = |seconds: Option<u64>| {
+        move |_: &Question| {
+            Err(ResolveError {
+                retry_after: seconds.map(Duration::from_secs),
+                ..ResolveError::new(ResolveReason::RateLimited, "too many")
+            })
+        }
+    };
+    for (seconds, allowed) in [(Some(600), false), (None, true)] {
+        let mut world = World::new([(0, urgent(start)), (1, every(12 * HOUR))]);
+        world.pass(Duration::from_millis(500), QUICK, limited(seconds));
+        assert_eq!(world.count(), 1);
+        world.asks.entry(question(1)).or_default().push(by_admin(world.now));
+        let requested = world.now;
+        world.pass(Duration::from_millis(500), QUICK, limited(seconds));
+        assert_eq!(world.count() == 1, allowed);
+        assert!(
+            world.polls.is_over(&question(1), requested, world.now),
+            "the admin is told"
+        );
+        if !allowed {
+            world.pass(Duration::from_secs(595), QUICK, well);
+            assert_eq!(world.count(), 0);
+            world.pass(Duration::from_secs(10), QUICK, well);
+            assert!(world.count() >= 1);
+        }
+    }
+    let mut world = World::new([(0, urgent(start))]);
+    world.pass(QUICK, Duration::ZERO, limited(Some(u64::MAX)));
+    world.count();
+    world.pass(HOUR + MINUTE, QUICK, well);
+    assert_eq!(world.count(), 1, "an hour at most");
+}
+
+#[test]
+fn a_failure_without_anybody_who_waits_is_not_tried_again() {
+    let start = Moment::after(Duration::from_secs(5));
+    let mut world = World::new([(0, by_admin(start))]);
+    world.pass(24 * HOUR, QUICK, away);
+    assert_eq!(world.count(), 1);
+    let trouble = world.polls.answer(&question(0), None, world.now).trouble.unwrap();
+    assert_eq!(trouble.next, None);
+}

@@ -1,0 +1,160 @@
+//! Secrets with credentials for registries. Each is read when it is needed, by a single GET: the controller neither lists
+//! Secrets nor keeps what is in them.
+
+use std::time::Duration;
+
+use berth_core::registries::credentials::{AuthFile, Credentials, CredentialsError};
+use berth_shell::request::{NoAnswer, within};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+
+use super::{ResolveError, ResolveReason};
+
+/// Type of the Secrets, and the key in them.
+const TYPE: &str = "kubernetes.io/dockerconfigjson";
+const KEY: &str = ".dockerconfigjson";
+/// Longest wait for the API server.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// The Secrets of one namespace.
+#[derive(Debug, Clone)]
+pub struct PullSecrets {
+    api: Api<Secret>,
+    namespace: String,
+}
+
+/// A Secret that was read.
+#[derive(Debug)]
+pub(super) struct PullSecret {
+    /// Its namespace and name.
+    pub(super) name: String,
+    file: AuthFile,
+}
+
+impl PullSecret {
+    /// The credentials for a repository, when the Secret has some for it.
+    pub(super) fn credentials(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, ResolveError> {
+        let found = self.file.credentials(registry, repository);
+        found.map_err(|error| invalid(&self.name, &error))
+    }
+}
+
+fn invalid(name: &str, error: &CredentialsError) -> ResolveError {
+    ResolveError::new(ResolveReason::InvalidPullSecret, format!("Secret {name}: {error}"))
+}
+
+enum Failure {
+    Kube(kube::Error),
+    NoAnswer(NoAnswer),
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        Self::Kube(error)
+    }
+}
+
+impl From<NoAnswer> for Failure {
+    fn from(error: NoAnswer) -> Self {
+        Self::NoAnswer(error)
+    }
+}
+
+impl PullSecrets {
+    /// The Secrets of the controller's namespace.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Reads one.
+    pub(super) async fn read(&self, name: &str) -> Result<PullSecret, ResolveError> {
+        let name_shown = format!("{}/{name}", self.namespace);
+        let unreadable = |words: String| {
+            ResolveError::new(
+                ResolveReason::PullSecretUnreadable,
+                format!("Secret {name_shown} cannot be read: {words}"),
+            )
+        };
+        let found = within(DEADLINE, self.api.get_opt(name)).await;
+        let found = found.map_err(|failure| match failure {
+            Failure::Kube(kube::Error::Api(status)) if status.code == 403 => unreadable(format!(
+                "{}; allow it in the Role berth-controller of that namespace",
+                status.message
+            )),
+            Failure::Kube(error) => unreadable(error.to_string()),
+            Failure::NoAnswer(error) => unreadable(error.to_string()),
+        })?;
+        let Some(secret) = found else {
+            return Err(ResolveError::new(
+                ResolveReason::PullSecretNotFound,
+                format!("Secret {name_shown} does not exist; make it with kubectl create secret docker-registry"),
+            ));
+        };
+        open(name_shown, secret)
+    }
+}
+
+fn open(name: String, secret: Secret) -> Result<PullSecret, ResolveError> {
+    let type_ = secret.type_.unwrap_or_default();
+    let content = secret.data.unwrap_or_default().remove(KEY);
+    let Some(content) = content.filter(|_| type_ == TYPE) else {
+        return Err(ResolveError::new(
+            ResolveReason::InvalidPullSecret,
+            format!(
+                "Secret {name} has the type {type_}, not {TYPE}; make it with kubectl create secret docker-registry"
+            ),
+        ));
+    };
+    match AuthFile::parse(&content.0) {
+        Ok(file) => Ok(PullSecret { name, file }),
+        Err(error) => Err(invalid(&name, &error)),
+    }
+}
+
+#[cfg(test)]
+impl PullSecret {
+    /// A Secret of that content.
+    pub(super) fn of(json: &serde_json::Value) -> Self {
+        Self {
+            name: "berth-system/pull".into(),
+            file: AuthFile::parse(json.to_string().as_bytes()).unwrap(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    fn secret(type_: &str, key: &str, content: &str) -> Secret {
+        Secret {
+            type_: Some(type_.into()),
+            data: Some([(key.to_owned(), ByteString(content.into()))].into()),
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn a_secret_of_another_kind_or_content_is_refused_without_its_content() {
+        for (type_, key, content) in [
+            ("Opaque", KEY, r#"{"auths":{}}"#),
+            ("kubernetes.io/dockercfg", ".dockercfg", "{}"),
+            (TYPE, "other", r#"{"auths":{}}"#),
+            (TYPE, KEY, "hush"),
+        ] {
+            let error = open("berth-system/pull".into(), secret(type_, key, content)).unwrap_err();
+            assert_eq!(error.reason, ResolveReason::InvalidPullSecret);
+            assert!(
+                error.message.contains("berth-system/pull") && error.message.contains("kubectl create"),
+                "{error}"
+            );
+            assert!(!error.message.contains("hush"), "{error}");
+        }
+        assert!(open("a/b".into(), secret(TYPE, KEY, r#"{"auths":{}}"#)).is_ok());
+    }
+}

@@ -1,0 +1,236 @@
+use berth_api::condition::Verdict;
+use berth_core::controller::image::{Decision, decide};
+use berth_core::controller::view::News;
+
+use super::registry::tests::{Registry, image_of, registry};
+use super::*;
+use crate::time;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A pool, whose status is what was decided last.
+struct Case {
+    name: PoolName,
+    reference: String,
+    interval: Option<Duration>,
+    minimum_age: Duration,
+    target: Option<Target>,
+    available: Option<Available>,
+    request: Option<String>,
+    obeyed: Option<String>,
+}
+
+fn pool(name: &str, reference: &str) -> Case {
+    Case {
+        name: name.into(),
+        reference: reference.to_owned(),
+        interval: Some(Duration::from_secs(3600)),
+        minimum_age: Duration::ZERO,
+        target: None,
+        available: None,
+        request: None,
+        obeyed: None,
+    }
+}
+
+impl Case {
+    fn wish(&self) -> Wish<'_> {
+        Wish {
+            pool: &self.name,
+            reference: &self.reference,
+            interval: self.interval,
+            minimum_age: self.minimum_age,
+            secret: None,
+            target: self.target.as_ref(),
+            available: self.available.as_ref(),
+            seen: Duration::ZERO,
+            request: self.request.as_deref(),
+            obeyed: self.obeyed.as_deref(),
+        }
+    }
+
+    fn take(&mut self, resolution: Resolution) -> Verdict {
+        let facts = image::Facts {
+            reference: &self.reference,
+            minimum_age: self.minimum_age,
+            target: self.target.as_ref(),
+            available: self.available.as_ref(),
+            seen: resolution.seen,
+            answers: &resolution.answers,
+        };
+        let Decision {
+            target,
+            available,
+            verdict,
+        } = decide(&facts, |_| None, Timestamp::UNIX_EPOCH);
+        (self.target, self.available, self.obeyed) = (target, available, resolution.poll_request);
+        verdict
+    }
+
+    fn digest(&self) -> Option<String> {
+        self.target.as_ref().map(|target| target.digest.to_string())
+    }
+}
+
+fn resolver(registry: &str) -> Resolver {
+    berth_shell::install_crypto();
+    let config = RegistryConfig {
+        plain_http: vec![registry.to_owned()],
+        ..RegistryConfig::default()
+    };
+    Resolver::new(config, Store::default())
+}
+
+/// Makes passes until this is so. Answers what the last pool's condition says.
+async fn until(resolver: &mut Resolver, pools: &mut [Case], is_so: impl Fn(&[Case], &Verdict) -> bool) -> Verdict {
+    let deadline = time::now() + SOON;
+    loop {
+        let now = time::now();
+        resolver.collect(now, Timestamp::UNIX_EPOCH);
+        let wishes: Vec<_> = pools.iter().map(Case::wish).collect();
+        let mut resolutions = resolver.ask(&wishes, now);
+        let mut last = None;
+        for pool in pools.iter_mut() {
+            last = Some(pool.take(resolutions.remove(&pool.name).unwrap()));
+        }
+        let last = last.unwrap();
+        if is_so(pools, &last) {
+            return last;
+        }
+        assert!(now < deadline, "{last:?}");
+        let due = resolver.due().map_or(SOON, |due| due.since(time::now()));
+        let _ = tokio::time::timeout(due.min(SOON), resolver.store.news().wait(News::Later)).await;
+        resolver.store.news().clear();
+    }
+}
+
+async fn with_image(tag: &str, version: &str) -> Registry {
+    registry(|_| image_of(tag, version)).await
+}
+
+#[tokio::test]
+async fn a_bad_reference_is_said_so_and_not_asked_about() {
+    let mut resolver = resolver("");
+    let mut pools = [pool("a", "nonsense")];
+    let verdict = until(&mut resolver, &mut pools, |_, verdict| verdict.status == Some(false)).await;
+    assert_eq!(verdict.reason, "InvalidReference");
+    assert!(resolver.due().is_none() && resolver.tasks.is_empty());
+}
+
+#[tokio::test]
+async fn an_unreachable_registry_is_tried_again_later() {
+    let mut resolver = resolver("127.0.0.1:1");
+    let mut pools = [pool("a", "127.0.0.1:1/os:1")];
+    let verdict = until(&mut resolver, &mut pools, |_, verdict| verdict.status == Some(false)).await;
+    assert_eq!(verdict.reason, "RegistryUnavailable");
+    let words = "since 1970-01-01T00:00:00Z, attempt 1, next try at 1970-";
+    assert!(verdict.message.contains(words), "{verdict:?}");
+    assert!(resolver.due().is_some());
+}
+
+#[tokio::test]
+async fn what_is_in_the_status_is_not_asked_for_again() {
+    let registry = with_image("1", "1.0").await;
+    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
+    let mut first = resolver(&registry.address);
+    until(&mut first, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    let asked = registry.requests().len();
+    for interval in [None, Some(Duration::from_secs(3600))] {
+        pools[0].interval = interval;
+        let mut next = resolver(&registry.address);
+        until(&mut next, &mut pools, |_, verdict| verdict.reason == "Resolved").await;
+        assert_eq!(next.due().is_some(), interval.is_some());
+    }
+    assert_eq!(registry.requests().len(), asked);
+}
+
+#[tokio::test]
+async fn two_pools_with_one_tag_ask_once_and_an_unchanged_tag_costs_no_manifest() {
+    let registry = with_image("1", "1.0").await;
+    let reference = format!("{}/os:1", registry.address);
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &reference), pool("b", &reference)];
+    until(&mut resolver, &mut pools, |pools, _| {
+        pools.iter().all(|p| p.target.is_some())
+    })
+    .await;
+    let manifest = "/v2/os/manifests/1";
+    assert_eq!(registry.count("GET", manifest), 1);
+    for pool in &mut pools {
+        pool.request = Some("now".into());
+    }
+    let obeyed = |pools: &[Case], _: &Verdict| pools.iter().all(|p| p.obeyed.as_deref() == p.request.as_deref());
+    until(&mut resolver, &mut pools, obeyed).await;
+    assert_eq!(
+        (registry.count("HEAD", manifest), registry.count("GET", manifest)),
+        (1, 1)
+    );
+    registry.set(image_of("1", "2.0"));
+    let before = pools[0].digest();
+    pools[1].request = Some("again".into());
+    until(&mut resolver, &mut pools, obeyed).await;
+    assert!(pools[0].digest() != before && pools[0].digest() == pools[1].digest());
+    assert_eq!(
+        (registry.count("HEAD", manifest), registry.count("GET", manifest)),
+        (2, 2)
+    );
+}
+
+#[tokio::test]
+async fn a_pool_that_is_not_polled_learns_nothing_of_what_others_ask() {
+    let registry = with_image("1", "1.0").await;
+    let reference = format!("{}/os:1", registry.address);
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("still", &reference), pool("polled", &reference)];
+    pools[0].interval = None;
+    until(&mut resolver, &mut pools, |pools, _| {
+        pools.iter().all(|p| p.target.is_some())
+    })
+    .await;
+    let first = pools[0].digest();
+    registry.set(image_of("1", "2.0"));
+    pools[1].request = Some("now".into());
+    until(&mut resolver, &mut pools, |pools, _| pools[1].digest() != first).await;
+    assert_eq!(pools[0].digest(), first);
+    pools[0].request = Some("now".into());
+    until(&mut resolver, &mut pools, |pools, _| pools[0].digest() != first).await;
+    assert_eq!(pools[0].obeyed.as_deref(), Some("now"));
+}
+
+#[tokio::test]
+async fn a_pinned_pool_is_told_of_what_its_tag_points_at_and_of_a_digest_that_is_gone() {
+    let registry = with_image("1", "1.0").await;
+    let reference = format!("{}/os:1", registry.address);
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &reference)];
+    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    let first = pools[0].digest().unwrap();
+    pools[0].reference = format!("{reference}@{first}");
+    let is_pinned = |pools: &[Case], _: &Verdict| pools[0].target.as_ref().unwrap().image == pools[0].reference;
+    until(&mut resolver, &mut pools, is_pinned).await;
+    registry.add(image_of("1", "2.0"));
+    pools[0].request = Some("now".into());
+    let verdict = until(&mut resolver, &mut pools, |pools, _| pools[0].available.is_some()).await;
+    assert_eq!(
+        (pools[0].digest().unwrap(), &*verdict.reason),
+        (first, "ImageAvailable")
+    );
+    assert_eq!(pools[0].available.as_ref().unwrap().version.as_deref(), Some("2.0"));
+    pools[0].reference = format!("{reference}@sha256:{}", "0".repeat(64));
+    let verdict = until(&mut resolver, &mut pools, |_, verdict| verdict.status == Some(false)).await;
+    assert_eq!(verdict.reason, "DigestUnavailable");
+}
+
+#[tokio::test]
+async fn a_registry_that_fails_changes_nothing_and_a_request_is_answered_all_the_same() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
+    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    let first = pools[0].digest();
+    registry.set(vec![]);
+    pools[0].request = Some("now".into());
+    let verdict = until(&mut resolver, &mut pools, |pools, _| pools[0].obeyed.is_some()).await;
+    assert_eq!((verdict.status, &*verdict.reason), (Some(true), "ImageNotFound"));
+    assert_eq!(pools[0].digest(), first);
+}

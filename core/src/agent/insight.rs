@@ -1,0 +1,52 @@
+//! The insight that the agent reports: the common one, from what the agent knows.
+
+use berth_api::condition::{self, node as types};
+use berth_api::insight::{NodeInsight, ScopeType};
+use berth_api::node::BootcNodeStatus;
+use berth_api::pool::PhaseDurations;
+
+use crate::agent::facts::{Desired, Facts};
+use crate::agent::report::Subject;
+use crate::insight::{self, Held, Unavailable, insight};
+
+/// The insight that belongs to that status. `None`: the node is no member of a pool.
+pub(super) fn of(
+    facts: &Facts,
+    subject: &Subject<'_>,
+    status: &BootcNodeStatus,
+    before: &BootcNodeStatus,
+) -> Option<NodeInsight> {
+    let Desired::Member(member) = &facts.desired else {
+        return None;
+    };
+    let before = before.insight.as_ref();
+    let node = facts.cluster_node.get();
+    let control_plane = match node {
+        Some(node) => node.control_plane,
+        None => before.is_some_and(|b| b.scope_type == ScopeType::ControlPlane),
+    };
+    let unavailable = node.map(|node| {
+        let reasons = [
+            (!node.ready, Unavailable::NotReady),
+            (node.unschedulable, Unavailable::Unschedulable),
+        ];
+        let true_ones = reasons.into_iter().filter(|(is, _)| *is);
+        true_ones.map(|(_, reason)| reason).collect()
+    });
+    let known = insight::Facts {
+        node: facts.node.as_str(),
+        pool: member.pool.as_str(),
+        scope: match control_plane {
+            true => ScopeType::ControlPlane,
+            false => ScopeType::WorkerPool,
+        },
+        desired: facts.desired.digest(),
+        status,
+        unavailable,
+        held: node.filter(|node| node.excluded).map(|_| Held::Excluded),
+        waiting: condition::find_true(subject.told, types::WAITING),
+        silent: None,
+        medians: PhaseDurations::default(),
+    };
+    insight(&known, before, facts.now)
+}

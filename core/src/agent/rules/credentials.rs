@@ -1,0 +1,210 @@
+//! Credentials by which the host pulls: whether the agent may put what it was given into the host's auth file.
+//!
+//! bootc and rpm-ostree read the first of [`PLACES`] that exists, whole, and merge it with nothing. So a file of the agent's
+//! in the first place hides those in the others. A file that somebody else made is neither written over nor hidden, unless
+//! the agent was told to.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_api::digest::Digest;
+use serde_json::{Map, Value};
+
+use super::Objection;
+use crate::agent::facts::{ClusterNode, Desired};
+use crate::agent::reason::Reason;
+
+/// Places of the auth file, as the host sees them. The first that exists is read, and no other. The agent writes the first.
+pub const PLACES: [&str; 3] = [
+    "/run/ostree/auth.json",
+    "/etc/ostree/auth.json",
+    "/usr/lib/ostree/auth.json",
+];
+/// Longest auth file that is taken, in bytes: a Secret holds no more.
+pub const MAX_LENGTH: usize = 1 << 20;
+
+/// Credentials that the agent was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    /// There are none, or none any more.
+    Nothing,
+    /// An auth file with this content.
+    File(Digest),
+    /// What was given is of no use, for this reason.
+    Unusable(String),
+}
+
+/// A place of the auth file on the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Place {
+    /// There is nothing.
+    #[default]
+    Empty,
+    /// A regular file with this content.
+    File(Digest),
+    /// Something else, in words, such as a symbolic link.
+    Odd(String),
+}
+
+/// The host's auth files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuthFiles {
+    /// What lies in each of [`PLACES`].
+    pub places: [Place; 3],
+    /// Contents of which a record on the host says that the agent wrote them.
+    pub ours: Vec<Digest>,
+}
+
+/// Claim of Berth on this host's credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// A pool has the node.
+    Member,
+    /// No pool has it: what Berth left there goes.
+    Released,
+    /// It is not known now: nothing changes.
+    Unknown,
+}
+
+impl Claim {
+    /// The claim, by what is asked of the node and what was read of its Node (I12).
+    pub fn of(desired: &Desired, node: &ClusterNode) -> Self {
+        match (desired, node) {
+            (Desired::Release, _) => Self::Released,
+            (Desired::Unknown, _) | (Desired::Member(_), ClusterNode::Unread) => Self::Unknown,
+            (Desired::Member(member), ClusterNode::Is(node)) if node.uid == member.node_uid && !node.excluded => {
+                Self::Member
+            }
+            (Desired::Member(_), ClusterNode::Is(_) | ClusterNode::Gone) => Self::Released,
+        }
+    }
+}
+
+/// Change to the first place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It stays as it is.
+    Keep,
+    /// What was given is written there.
+    Write,
+    /// What Berth wrote there is removed.
+    Remove,
+}
+
+/// Change that the host's auth file needs, and what people should know.
+pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (Change, Option<Objection>) {
+    let [first, below @ ..] = &host.places;
+    let is_ours = matches!(first, Place::File(digest) if host.ours.contains(digest));
+    let remove = if is_ours { Change::Remove } else { Change::Keep };
+    let wanted = match (claim, given) {
+        (Claim::Unknown, _) => return (Change::Keep, None),
+        (Claim::Released, _) | (Claim::Member, Given::Nothing) => return (remove, None),
+        (Claim::Member, Given::Unusable(why)) => {
+            let message = format!("{why}; what the host had before stays");
+            return (Change::Keep, Some(Objection::new(Reason::InvalidAuthFile, message)));
+        }
+        (Claim::Member, Given::File(wanted)) => wanted,
+    };
+    let is_wanted = |place: &Place| matches!(place, Place::File(digest) if digest == wanted);
+    let is_foreign = |place: &Place| *place != Place::Empty && !is_wanted(place);
+    let foreign = match is_ours {
+        false if is_foreign(first) => Some(0),
+        // The host uses the same already, and who wrote it may change it.
+        false if is_wanted(first) => return (Change::Keep, None),
+        _ => below.iter().position(is_foreign).map(|at| at + 1),
+    };
+    match foreign.filter(|_| !replace) {
+        Some(at) => (remove, Some(foreign_file(host, at))),
+        None if is_wanted(first) => (Change::Keep, None),
+        None => (Change::Write, None),
+    }
+}
+
+fn foreign_file(host: &AuthFiles, at: usize) -> Objection {
+    let path = PLACES.get(at).copied().unwrap_or_default();
+    let what = match host.places.get(at) {
+        Some(Place::Odd(what)) => format!("{path} ({what})"),
+        _ => path.to_owned(),
+    };
+    let message = format!(
+        "the host has {what}, which Berth did not write: it stays and is what the host pulls with, and the credentials that \
+         the agent was given are not used; remove that file, or start the agent with --replace-auth-file"
+    );
+    Objection::new(Reason::ForeignAuthFile, message)
+}
+
+/// The file by which the host pulls now, in words.
+pub fn in_use(host: &AuthFiles) -> String {
+    let used = host.places.iter().position(|place| *place != Place::Empty);
+    match used {
+        Some(0) if matches!(&host.places[0], Place::File(d) if host.ours.contains(d)) => {
+            format!("the host pulled with {}, which Berth wrote", PLACES[0])
+        }
+        Some(at) => {
+            let path = PLACES.get(at).copied().unwrap_or_default();
+            format!("the host pulled with {path}, which Berth did not write")
+        }
+        None => format!(
+            "the host pulled without credentials: it has none of {}",
+            PLACES.join(", ")
+        ),
+    }
+}
+
+/// Checks that a text is an auth file by which the host's tools can log in somewhere.
+///
+/// # Errors
+/// A sentence that names what is wrong, and quotes nothing that may be secret.
+pub fn check(text: &[u8]) -> Result<(), String> {
+    const FORM: &str = r#"it is not JSON of the form {"auths": {"REGISTRY": {"auth": "…"}}}"#;
+    if text.len() > MAX_LENGTH {
+        return Err(format!("it has more than {MAX_LENGTH} bytes"));
+    }
+    // The error of the parser may quote what it has read.
+    let place = |error: serde_json::Error| format!("{FORM}: line {}, column {}", error.line(), error.column());
+    let file: Map<String, Value> = serde_json::from_slice(text).map_err(place)?;
+    let is_given = |key: &str| !matches!(file.get(key), None | Some(Value::Null));
+    let is_empty = |key: &str| match file.get(key) {
+        Some(Value::Object(entries)) => entries.is_empty(),
+        Some(Value::String(text)) => text.is_empty(),
+        _ => !is_given(key),
+    };
+    if !is_empty("credHelpers") || !is_empty("credsStore") {
+        let advice = "write the credentials themselves, as `kubectl create secret docker-registry` does";
+        return Err(format!(
+            "it names programs (credHelpers, credsStore), which Berth does not bring to the host; {advice}"
+        ));
+    }
+    let auths = match file.get("auths") {
+        Some(Value::Object(auths)) => auths,
+        None | Some(Value::Null) => return Err("it has no credentials under auths".to_owned()),
+        Some(_) => return Err(FORM.to_owned()),
+    };
+    if auths.is_empty() {
+        return Err("it has no credentials under auths".to_owned());
+    }
+    let entry = |(key, entry): (&String, &Value)| check_entry(entry).map_err(|why| format!("auths[{key:?}] {why}"));
+    auths.iter().try_for_each(entry)
+}
+
+fn check_entry(entry: &Value) -> Result<(), &'static str> {
+    let field = |name: &str| match entry.get(name) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text.as_str()),
+        Some(_) => Err("has an auth or identitytoken that is no text"),
+    };
+    let (auth, token) = (field("auth")?, field("identitytoken")?);
+    if auth.is_empty() {
+        // skopeo reads neither `username` nor `password`.
+        return match token.is_empty() {
+            true => Err("has no auth, the base64 of USER:PASSWORD"),
+            false => Ok(()),
+        };
+    }
+    match STANDARD.decode(auth) {
+        Ok(plain) if plain.contains(&b':') => Ok(()),
+        _ => Err("has an auth that is not the base64 of USER:PASSWORD"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! Rules of the host about what it pulls, and by which credentials. They come from files and flags of the host, never from the
+//! cluster alone.
+
+pub mod credentials;
+pub mod registries;
+pub mod signatures;
+
+use berth_api::node::DesiredImage;
+
+use self::registries::Registries;
+use self::signatures::Policy;
+use crate::agent::reason::Reason;
+
+/// Objection of the host to what it was asked or given: a reason, and words for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Objection {
+    /// CamelCase reason.
+    pub reason: Reason,
+    /// The thing, what is wrong with it, what to do.
+    pub message: String,
+}
+
+impl Objection {
+    /// An objection in these words.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// The host's rules, as they were read last.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rules {
+    /// Trouble with the credentials that the agent was given for the host.
+    pub credentials: Option<Objection>,
+    /// Registries from which an image may come.
+    pub registries: Registries,
+    /// The host's signature policy.
+    pub policy: Policy,
+}
+
+impl Rules {
+    /// Objection to staging this image here.
+    pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
+        let by_registry = self.registries.objection(image);
+        by_registry.or_else(|| self.policy.objection(image))
+    }
+}

@@ -1,0 +1,191 @@
+//! Registries from which the host may be given an image, by its own word: prefixes from the agent's flags and from a file on
+//! the host. Who has stolen the controller's token can write neither, and so boots no foreign image.
+
+use berth_api::image_ref::{ImageRef, allowed};
+use berth_api::node::DesiredImage;
+
+use super::Objection;
+use crate::agent::reason::Reason;
+
+/// File on the host with one prefix per line. Empty lines and such that begin with `#` do not count.
+pub const FILE: &str = "/etc/berth/allowed-registries";
+/// Longest list that is read, in bytes.
+pub const MAX_LENGTH: usize = 1 << 20;
+
+/// Limits of what may be staged on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Registries {
+    /// Each of these lists, with its source, must have a prefix of the image. Without a list every image is allowed.
+    Lists(Vec<(String, Vec<String>)>),
+    /// A list makes no sense, or cannot be read: nothing is allowed until it does.
+    Unusable(String),
+}
+
+impl Default for Registries {
+    fn default() -> Self {
+        Self::Lists(vec![])
+    }
+}
+
+impl Registries {
+    /// The limits that the flags and the text of the file set; `None` where there is no file. Both count: each may only forbid.
+    pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
+        let mut lists = vec![];
+        if !flags.is_empty() {
+            lists.push(("--allowed-registry".to_owned(), flags.to_vec()));
+        }
+        match file.map(|text| text.and_then(parse)) {
+            None => {}
+            Some(Ok(prefixes)) => lists.push((FILE.to_owned(), prefixes)),
+            Some(Err(why)) => return Self::Unusable(format!("{FILE}: {why}")),
+        }
+        Self::Lists(lists)
+    }
+
+    /// Objection to an image that no prefix of a list allows.
+    pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
+        let why = match self {
+            Self::Unusable(why) => format!("{why}; nothing is staged until that is corrected"),
+            Self::Lists(lists) => {
+                let forbids = |(_, prefixes): &&(String, Vec<String>)| !is_allowed(prefixes, &image.reference);
+                let (source, _) = lists.iter().find(forbids)?;
+                let reference = &image.reference;
+                format!(
+                    "{reference} is refused by {source} of this host, which has no prefix of it: nothing is staged; add its \
+                     registry there, or write an allowed image into the pool"
+                )
+            }
+        };
+        Some(Objection::new(Reason::RegistryNotAllowed, why))
+    }
+}
+
+fn is_allowed(prefixes: &[String], reference: &str) -> bool {
+    // A list without prefixes allows nothing: somebody has written it.
+    let parsed = reference.parse::<ImageRef>();
+    !prefixes.is_empty() && parsed.is_ok_and(|reference| allowed(prefixes, &reference))
+}
+
+fn parse(text: &str) -> Result<Vec<String>, String> {
+    let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let prefixes = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    prefixes
+        .map(|(number, line)| prefix(line).map_err(|why| format!("line {number}: {why}")))
+        .collect()
+}
+
+/// Checks one prefix: a registry, or a registry and the beginning of a path.
+///
+/// # Errors
+/// When no reference can begin so.
+pub fn prefix(text: &str) -> Result<String, String> {
+    let trimmed = text.strip_suffix('/').unwrap_or(text);
+    match format!("{trimmed}/x:x").parse::<ImageRef>() {
+        Ok(_) => Ok(trimmed.to_owned()),
+        Err(_) => {
+            let shown: String = text.chars().take(120).collect();
+            Err(format!(
+                "{shown:?} is no beginning of an image reference; write a registry or part of a path, such as quay.io/example"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::digest::Digest;
+    use berth_api::pool::SignatureRule;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn image(name: &str) -> DesiredImage {
+        let digest: Digest = format!("sha256:{}", "0f".repeat(32)).parse().unwrap();
+        DesiredImage {
+            reference: format!("{name}@{digest}"),
+            index_digest: digest.clone(),
+            digest,
+            version: None,
+            signature: SignatureRule::AsBooted,
+        }
+    }
+
+    fn refused(registries: &Registries, name: &str) -> Option<String> {
+        registries.objection(&image(name)).map(|o| o.message)
+    }
+
+    #[test]
+    fn each_list_of_the_host_may_forbid() {
+        let flags = ["quay.io/a".to_owned(), "r:5000".to_owned()];
+        let file = "# ours\n\n  quay.io/a/b/\nquay.io/c\n";
+        let none = Registries::default();
+        let by_flags = Registries::new(&flags, None);
+        let by_file = Registries::new(&[], Some(Ok(file)));
+        let both = Registries::new(&flags, Some(Ok(file)));
+        for (name, expected) in [
+            ("quay.io/a/b/os", [true, true, true]),
+            ("quay.io/a/os", [true, false, false]),
+            ("quay.io/c/os", [false, true, false]),
+            ("r:5000/os", [true, false, false]),
+            ("quay.io/ab/os", [false, false, false]),
+            ("evil.io/quay.io/a/b", [false, false, false]),
+        ] {
+            assert_eq!(refused(&none, name), None);
+            let found = [&by_flags, &by_file, &both].map(|registries| refused(registries, name).is_none());
+            assert_eq!(found, expected, "{name}");
+        }
+        let why = refused(&both, "quay.io/a/os").unwrap();
+        assert!(
+            why.contains("refused by /etc/berth/allowed-registries of this host"),
+            "{why}"
+        );
+        assert!(
+            refused(&both, "quay.io/c/os")
+                .unwrap()
+                .contains("refused by --allowed-registry")
+        );
+        let unparsable = DesiredImage {
+            reference: "quay.io/a/b".to_owned(),
+            ..image("quay.io/a/b")
+        };
+        assert!(
+            by_file.objection(&unparsable).is_some(),
+            "what is no reference is in no registry"
+        );
+    }
+
+    #[test]
+    fn a_list_that_makes_no_sense_allows_nothing_and_says_where() {
+        for (text, words) in [
+            ("quay.io\nhttps://quay.io\n", "line 2: \"https://quay.io\""),
+            ("example/os", "line 1"),
+            ("quay.io/os:1", "line 1"),
+            ("quay.io *", "line 1"),
+        ] {
+            let why = refused(&Registries::new(&[], Some(Ok(text))), "quay.io/os").unwrap();
+            assert!(why.contains(words), "{why}");
+        }
+        let unreadable = Registries::new(&["quay.io".to_owned()], Some(Err("permission denied".to_owned())));
+        assert!(
+            refused(&unreadable, "quay.io/os")
+                .unwrap()
+                .contains("permission denied")
+        );
+        let empty = Registries::new(&[], Some(Ok("# nothing yet\n")));
+        assert!(refused(&empty, "quay.io/os").is_some(), "an empty list allows nothing");
+    }
+
+    proptest! {
+        /// Whatever a file says, it is read or refused; and what is refused allows nothing.
+        #[test]
+        fn any_file_is_a_limit(text in "([a-z.:/# \t-]{0,20}\n){0,4}") {
+            let registries = Registries::new(&[], Some(Ok(&text)));
+            prop_assert!(registries != Registries::default());
+            if let Registries::Lists(lists) = &registries {
+                for prefix in lists.iter().flat_map(|(_, prefixes)| prefixes) {
+                    prop_assert_eq!(refused(&registries, &format!("{prefix}/os")), None);
+                }
+            }
+        }
+    }
+}

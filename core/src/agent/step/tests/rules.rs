@@ -1,0 +1,140 @@
+//! Images that the host's own rules refuse.
+
+use berth_api::condition::node as types;
+use berth_api::node::BootcNodeStatus;
+use berth_api::pool::SignatureRule;
+
+use super::*;
+use crate::agent::report::{Subject, phase, report};
+use crate::agent::rules::signatures::{PLACES, Policy};
+
+const REFUSED: Step = Step::Wait(WaitReason::ImageRefused, None);
+
+fn refused(mut facts: Facts) -> Facts {
+    facts.host.rules = forbidding();
+    facts
+}
+
+/// The pool wants signed images; the host's policy is this one.
+fn signed(policy: &str) -> Facts {
+    let mut facts = facts();
+    let image = DesiredImage {
+        signature: SignatureRule::Required,
+        ..image(2)
+    };
+    facts.desired = Desired::Member(Box::new(Member {
+        image: Some(image),
+        ..member(2)
+    }));
+    facts.host.rules.policy = Policy::parse(PLACES[0], policy.as_bytes());
+    os(&mut facts, 1, None);
+    facts
+}
+
+fn degraded(facts: &Facts) -> String {
+    let next = step(facts);
+    let subject = Subject {
+        generation: None,
+        step: &next,
+        bootc_version: None,
+        heartbeat: later(0),
+        told: &[],
+    };
+    let status = report(facts, &subject, &BootcNodeStatus::default());
+    let told = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap().clone();
+    assert_eq!(told(types::IMAGE_PULLED).reason, told(types::NODE_DEGRADED).reason);
+    let condition = told(types::NODE_DEGRADED);
+    format!("{} {} {}", condition.status, condition.reason, condition.message)
+}
+
+#[test]
+fn an_image_from_another_registry_is_neither_pulled_nor_kept_nor_booted() {
+    let mut f = refused(facts());
+    assert_eq!(step(&f), Step::Unstage(deployment(2, true)), "it was staged before");
+    f.berths = Some(vec![offered(2, "u1")]);
+    assert_eq!(
+        step(&f),
+        Step::Unstage(deployment(2, true)),
+        "and no turn begins with it"
+    );
+    os(&mut f, 1, None);
+    assert_eq!(step(&f), REFUSED);
+    assert_eq!(phase(&f, &REFUSED), berth_api::node::Phase::Degraded);
+    let told = degraded(&f);
+    assert!(
+        told.starts_with("True RegistryNotAllowed registry.example/os@sha256:0202"),
+        "{told}"
+    );
+    f.host.os = Os::Unknown;
+    f.host.pull = Some(PullFacts {
+        digest: digest(2),
+        progress: None,
+    });
+    assert_eq!(step(&f), Step::CancelPull(digest(2)));
+    let mut runs = refused(facts());
+    os(&mut runs, 2, None);
+    assert_eq!(
+        step(&runs),
+        Step::Wait(WaitReason::Updated, None),
+        "nothing is to be done"
+    );
+}
+
+#[test]
+fn a_turn_ends_for_the_hosts_rules_until_it_is_committed() {
+    let mut turn = refused(with(&taken()));
+    turn.drain.done = true;
+    assert!(matches!(step(&turn), Step::Release(_, Outcome::RebootBlocked, why) if why.contains("is refused by")));
+    let mut committed = refused(with(&committed()));
+    committed.drain.done = true;
+    assert_eq!(step(&committed), Step::Unlock);
+}
+
+#[test]
+fn a_node_that_is_stuck_goes_on_only_to_what_its_host_takes() {
+    let berth = committed();
+    let mut f = refused(stuck(&berth, 2));
+    f.berths = Some(vec![berth]);
+    assert!(
+        matches!(step(&f), Step::Wait(WaitReason::NotReady, _)),
+        "{:?}",
+        step(&f)
+    );
+    let mut licensed = refused(stuck(&relicensed(), 2));
+    licensed.drain.done = true;
+    assert_eq!(step(&licensed), Step::Unlock, "its licence is used");
+    os(&mut licensed, 2, None);
+    assert!(matches!(step(&licensed), Step::Wait(WaitReason::ImageRefused, Some(_))));
+}
+
+#[test]
+fn a_pool_that_wants_signatures_has_them_checked_or_nothing_is_staged() {
+    let open = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
+    let closed =
+        r#"{"default": [{"type": "reject"}], "transports": {"docker": {"registry.example": [{"type": "signedBy"}]}}}"#;
+    let weak = signed(open);
+    assert_eq!(step(&weak), REFUSED);
+    let told = degraded(&weak);
+    assert!(
+        told.starts_with("True SignatureNotEnforced /etc/containers/policy.json has a default"),
+        "{told}"
+    );
+    let mut strict = signed(closed);
+    assert!(matches!(step(&strict), Step::StartPull(image) if image.signature == SignatureRule::Required));
+    let staged = |facts: &mut Facts, staged_signed| {
+        facts.host.os = Os::Bootc(Box::new(Deployments {
+            booted: deployment(1, false),
+            staged: Some(deployment(2, true)),
+            staged_signed,
+            ..Deployments::default()
+        }));
+    };
+    staged(&mut strict, false);
+    assert_eq!(
+        step(&strict),
+        Step::Unstage(deployment(2, true)),
+        "it was pulled before the pool asked"
+    );
+    staged(&mut strict, true);
+    assert!(matches!(step(&strict), Step::Wait(WaitReason::NoBerth, _)));
+}

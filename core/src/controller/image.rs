@@ -1,0 +1,376 @@
+//! A pool's image: which digest is in force, which other one its tag points at, and what there is to say of both.
+//!
+//! A tag alone is followed: what it points at is adopted once that is old enough. A reference with a tag and a digest is
+//! pinned: its tag is only watched. A digest alone is never asked about again. A reference that the admin changed is
+//! adopted as soon as it is resolved, and what a registry does not say changes nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::condition::Verdict;
+use berth_api::image_ref::ImageRefError;
+use berth_api::pool::{Available, Target};
+use berth_api::{Digest, ImageRef, PoolName};
+use jiff::Timestamp;
+
+use crate::Moment;
+use crate::text::rounded;
+
+/// The questions to a registry that a reference leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Questions {
+    /// What the reference names: its digest if it has one, else its tag.
+    pub named: ImageRef,
+    /// The tag, if it has one.
+    pub tag: Option<ImageRef>,
+}
+
+impl Questions {
+    /// The questions of this reference.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn of(reference: &str) -> Result<Self, ImageRefError> {
+        let reference: ImageRef = reference.parse()?;
+        let tag = reference.without_digest();
+        let named = match (reference.digest(), &tag) {
+            (Some(digest), _) => reference.at(digest),
+            (None, Some(tag)) => tag.clone(),
+            (None, None) => reference,
+        };
+        Ok(Self { named, tag })
+    }
+
+    /// Says whether what the tag points at becomes the target.
+    pub fn follows(&self) -> bool {
+        self.tag.as_ref() == Some(&self.named)
+    }
+}
+
+/// What a registry last said about a question.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Answer {
+    /// The last image that it answered.
+    pub found: Option<Found>,
+    /// Why it has not answered since.
+    pub trouble: Option<Trouble>,
+}
+
+/// An image that a registry answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// The image.
+    pub image: Target,
+    /// Time since it was asked for.
+    pub age: Duration,
+}
+
+/// Failure to learn something from a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// One line.
+    pub message: String,
+    /// Time of the first failure in a row.
+    pub since: Timestamp,
+    /// Number of failures in a row.
+    pub attempts: u32,
+    /// Time of the next try. `None`: nobody tries again by himself.
+    pub next: Option<Timestamp>,
+}
+
+impl Trouble {
+    fn words(&self) -> String {
+        let next = match self.next {
+            Some(at) => format!(", next try at {at:.0}"),
+            None => String::new(),
+        };
+        format!(
+            "{}; since {:.0}, attempt {}{next}",
+            self.message, self.since, self.attempts
+        )
+    }
+}
+
+/// Answers to a pool's questions.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Answers {
+    /// About what its reference names. Of a reference that was changed: by a request from after the change.
+    pub named: Answer,
+    /// About its tag, if it has one.
+    pub tag: Answer,
+    /// Reference that cannot be asked about.
+    pub invalid: Option<String>,
+    /// Nothing is asked, since the BootcFleet cannot be read, which says what may be.
+    pub fleet_unreadable: bool,
+}
+
+/// Everything that a pool's image depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// `image.ref`
+    pub reference: &'a str,
+    /// `image.minimumAge`
+    pub minimum_age: Duration,
+    /// `status.target`
+    pub target: Option<&'a Target>,
+    /// `status.available`
+    pub available: Option<&'a Available>,
+    /// Time for which leaders have known of what is available.
+    pub seen: Duration,
+    /// What registries have said.
+    pub answers: &'a Answers,
+}
+
+/// What becomes of a pool's image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The target in force. Its time of publishing is that of the one before, if the digest is the same.
+    pub target: Option<Target>,
+    /// What the tag points at, while that is not the target.
+    pub available: Option<Available>,
+    /// `ImageResolved`
+    pub verdict: Verdict,
+}
+
+impl<'a> Facts<'a> {
+    /// The target, if it is from the very reference of the spec.
+    fn current(&self) -> Option<&'a Target> {
+        self.target.filter(|target| target.image == self.reference)
+    }
+
+    /// Says whether the tag is to be asked once more, because what it pointed at has become old enough: whoever has pulled
+    /// back a bad push since then must be heard.
+    pub fn wants_confirmation(&self, questions: &Questions) -> bool {
+        let Some(available) = self
+            .available
+            .filter(|_| questions.follows() && self.current().is_some())
+        else {
+            return false;
+        };
+        let found = self.answers.tag.found.as_ref();
+        let same = found.filter(|found| found.image.digest == available.digest);
+        !self.minimum_age.is_zero()
+            && self.seen >= self.minimum_age
+            && match same {
+                Some(found) => !self.is_ripe(found),
+                // Unless it is known to point elsewhere, which the status has yet to say.
+                None => found.is_none(),
+            }
+    }
+
+    /// Says whether an image that the tag points at has been known for long enough, and the tag was asked after that.
+    fn is_ripe(&self, found: &Found) -> bool {
+        let seen = match self.available {
+            Some(available) if available.digest == found.image.digest => self.seen,
+            _ => Duration::ZERO,
+        };
+        self.minimum_age.is_zero() || found.age.saturating_add(self.minimum_age) <= seen
+    }
+
+    fn available(&self, found: &Found, now: Timestamp) -> Available {
+        let same = self.available.filter(|old| old.digest == found.image.digest);
+        let seen = same.map_or(Duration::ZERO, |_| self.seen);
+        Available {
+            digest: found.image.digest.clone(),
+            version: found.image.version.clone(),
+            since: same.map_or_else(|| now.into(), |old| old.since.clone()),
+            seen_seconds: rounded(seen.min(self.minimum_age), self.minimum_age),
+        }
+    }
+
+    /// The image as this pool's target.
+    fn adopted(&self, image: &Target, now: Timestamp) -> Target {
+        let same = self.target.filter(|old| old.digest == image.digest);
+        let published = same.and_then(|old| old.publish_time.clone());
+        Target {
+            image: self.reference.to_owned(),
+            publish_time: Some(published.unwrap_or_else(|| now.into())),
+            ..image.clone()
+        }
+    }
+}
+
+/// Decides about a pool's image. `unserved` describes the members that an image has nothing for, if there are any.
+pub fn decide(facts: &Facts<'_>, unserved: impl Fn(&Target) -> Option<String>, now: Timestamp) -> Decision {
+    match facts.current() {
+        Some(current) => kept(facts, current, unserved, now),
+        None => changed(facts, unserved, now),
+    }
+}
+
+/// Decides about a reference that the target is not from.
+fn changed(facts: &Facts<'_>, unserved: impl Fn(&Target) -> Option<String>, now: Timestamp) -> Decision {
+    let stays = |verdict| Decision {
+        target: facts.target.cloned(),
+        available: None,
+        verdict,
+    };
+    if let Some(error) = &facts.answers.invalid {
+        return stays(Verdict::no("InvalidReference", error.clone()));
+    }
+    if facts.answers.fleet_unreadable {
+        let words = "the BootcFleet cannot be read; no image is resolved until it can";
+        return stays(Verdict::unknown("FleetUnreadable", words));
+    }
+    let answer = &facts.answers.named;
+    if let Some(found) = &answer.found {
+        if let Some(words) = unserved(&found.image) {
+            return stays(Verdict::no("NoSuchPlatform", format!("{} {words}", facts.reference)));
+        }
+        let target = facts.adopted(&found.image, now);
+        return Decision {
+            verdict: resolved(&target),
+            target: Some(target),
+            available: None,
+        };
+    }
+    stays(match &answer.trouble {
+        Some(trouble) => Verdict::no(trouble.reason, trouble.words()),
+        None => Verdict::unknown("Resolving", format!("asking the registry for {}", facts.reference)),
+    })
+}
+
+/// Decides about a reference that the target is from.
+fn kept(facts: &Facts<'_>, current: &Target, unserved: impl Fn(&Target) -> Option<String>, now: Timestamp) -> Decision {
+    let stays = |available, verdict| Decision {
+        target: Some(current.clone()),
+        available,
+        verdict,
+    };
+    // The reference was adopted, so that it is one.
+    let Some(questions) = Questions::of(facts.reference).ok().filter(|q| q.tag.is_some()) else {
+        return stays(None, resolved(current));
+    };
+    let answer = &facts.answers.tag;
+    let Some(found) = &answer.found else {
+        let available = facts.available.filter(|a| a.digest != current.digest).cloned();
+        let verdict = said(current, answer.trouble.as_ref(), available.as_ref(), || {
+            untold(facts, &questions)
+        });
+        return stays(available, verdict);
+    };
+    if found.image.digest == current.digest {
+        return stays(None, said(current, answer.trouble.as_ref(), None, || None));
+    }
+    let missing = unserved(&found.image);
+    if questions.follows() && missing.is_none() && facts.is_ripe(found) {
+        let target = facts.adopted(&found.image, now);
+        return Decision {
+            verdict: said(&target, answer.trouble.as_ref(), None, || None),
+            target: Some(target),
+            available: None,
+        };
+    }
+    let available = facts.available(found, now);
+    let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match missing {
+        Some(words) if questions.follows() => Some(("NoSuchPlatform", format!("is not adopted: it {words}"))),
+        _ => untold_of(facts, &questions, &available),
+    });
+    stays(Some(available), verdict)
+}
+
+fn untold(facts: &Facts<'_>, questions: &Questions) -> Option<(&'static str, String)> {
+    untold_of(facts, questions, facts.available?)
+}
+
+/// Says why what is available is not the target.
+fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) -> Option<(&'static str, String)> {
+    if !questions.follows() {
+        let words = "is adopted when image.ref names its digest; kubectl berth approve does that";
+        return Some(("ImageAvailable", words.to_owned()));
+    }
+    let left = facts.minimum_age.as_secs().saturating_sub(available.seen_seconds);
+    let words = match left {
+        0 => "is adopted once the registry has confirmed it (image.minimumAge is over)".to_owned(),
+        left => format!(
+            "is adopted in {}, if the tag stays there (image.minimumAge)",
+            about(left)
+        ),
+    };
+    Some(("MinimumAge", words))
+}
+
+/// Seconds, in the larger unit.
+fn about(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h", seconds.div_ceil(3600)),
+    }
+}
+
+fn resolved(target: &Target) -> Verdict {
+    said(target, None, None, || None)
+}
+
+/// `ImageResolved` of a target in force: that it is, and what else there is to know, the most pressing first.
+fn said(
+    target: &Target,
+    trouble: Option<&Trouble>,
+    available: Option<&Available>,
+    why: impl FnOnce() -> Option<(&'static str, String)>,
+) -> Verdict {
+    let mut message = match target.image.ends_with(&target.digest.to_string()) {
+        true => format!("{} is in force", target.image),
+        false => format!("{} is {}", target.image, target.digest),
+    };
+    let mut reason = "Resolved";
+    if let (Some(available), Some((because, words))) = (available, why()) {
+        let version = available.version.as_ref().map_or_else(String::new, |v| format!("{v} "));
+        message = format!(
+            "{message}; the tag points at {version}{}, which {words}",
+            available.digest
+        );
+        reason = because;
+    }
+    if let Some(trouble) = trouble {
+        message = format!(
+            "{message}; it stays in force while the tag cannot be looked at: {}",
+            trouble.words()
+        );
+        reason = trouble.reason;
+    }
+    Verdict::yes(reason, message)
+}
+
+/// Time for which this leader, and those before it, have known of what each pool's tag points at.
+#[derive(Debug, Default)]
+pub struct Ages(BTreeMap<PoolName, Age>);
+
+#[derive(Debug)]
+struct Age {
+    digest: Digest,
+    /// Time that former leaders have counted.
+    before: Duration,
+    since: Moment,
+}
+
+impl Ages {
+    /// Takes in what a pool's status says to be available, and answers for how long that has been known.
+    pub fn see(&mut self, pool: &PoolName, available: Option<&Available>, now: Moment) -> Duration {
+        let Some(available) = available else {
+            self.0.remove(pool);
+            return Duration::ZERO;
+        };
+        let new = || Age {
+            digest: available.digest.clone(),
+            before: Duration::from_secs(available.seen_seconds),
+            since: now,
+        };
+        let age = self.0.entry(pool.clone()).or_insert_with(new);
+        if age.digest != available.digest {
+            *age = new();
+        }
+        age.before.saturating_add(now.since(age.since))
+    }
+
+    /// Forgets the pools that are not among these.
+    pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
+        self.0.retain(|pool, _| is_there(pool));
+    }
+}
+
+#[cfg(test)]
+mod tests;

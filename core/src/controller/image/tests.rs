@@ -1,0 +1,335 @@
+use berth_api::pool::PlatformDigest;
+use proptest::prelude::*;
+
+use super::*;
+
+const FOLLOWED: &str = "quay.io/os:stable";
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn image(reference: &str, n: u8) -> Target {
+    Target {
+        image: reference.to_owned(),
+        digest: digest(n),
+        version: Some(n.to_string()),
+        metadata: None,
+        platforms: vec![PlatformDigest {
+            architecture: "amd64".into(),
+            variant: None,
+            digest: digest(n),
+        }],
+        publish_time: None,
+    }
+}
+
+fn pinned(n: u8) -> String {
+    format!("{FOLLOWED}@{}", digest(n))
+}
+
+fn available(n: u8, seen_seconds: u64) -> Available {
+    Available {
+        digest: digest(n),
+        version: Some(n.to_string()),
+        since: at(0).into(),
+        seen_seconds,
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn found(n: u8, age: Duration) -> Answer {
+    Answer {
+        found: Some(Found {
+            image: image("quay.io/os:anything", n),
+            age,
+        }),
+        trouble: None,
+    }
+}
+
+fn away() -> Option<Trouble> {
+    Some(Trouble {
+        reason: "RegistryUnavailable",
+        message: "no route to host".into(),
+        since: at(60),
+        attempts: 3,
+        next: Some(at(120)),
+    })
+}
+
+/// A pool that follows the tag with image 1 in force.
+struct Case {
+    reference: String,
+    target: Option<Target>,
+    available: Option<Available>,
+    minimum_age: Duration,
+    seen: Duration,
+    answers: Answers,
+    unserved: bool,
+}
+
+fn case(reference: &str, tag: Answer) -> Case {
+    let follows = Questions::of(reference).is_ok_and(|q| q.follows());
+    Case {
+        reference: reference.to_owned(),
+        target: Some(image(reference, 1)),
+        available: None,
+        minimum_age: Duration::ZERO,
+        seen: Duration::ZERO,
+        answers: Answers {
+            named: if follows { tag.clone() } else { Answer::default() },
+            tag,
+            ..Answers::default()
+        },
+        unserved: false,
+    }
+}
+
+impl Case {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            reference: &self.reference,
+            minimum_age: self.minimum_age,
+            target: self.target.as_ref(),
+            available: self.available.as_ref(),
+            seen: self.seen,
+            answers: &self.answers,
+        }
+    }
+
+    fn decide(&self) -> Decision {
+        let unserved = |_: &Target| self.unserved.then(|| "has nothing for n1".to_owned());
+        decide(&self.facts(), unserved, at(1000))
+    }
+
+    /// Digests in force and available, and the condition.
+    fn says(&self) -> (Option<Digest>, Option<Digest>, String) {
+        let Decision {
+            target,
+            available,
+            verdict,
+        } = self.decide();
+        let said = format!("{:?} {}", verdict.status, verdict.reason);
+        (target.map(|t| t.digest), available.map(|a| a.digest), said)
+    }
+
+    fn wants_confirmation(&self) -> bool {
+        let questions = Questions::of(&self.reference).unwrap();
+        self.facts().wants_confirmation(&questions)
+    }
+}
+
+#[test]
+fn a_reference_is_asked_about_by_its_digest_and_watched_by_its_tag() {
+    let of = |text: &str| {
+        let questions = Questions::of(text).unwrap();
+        let tag = questions.tag.as_ref().map(ToString::to_string);
+        (questions.named.to_string(), tag, questions.follows())
+    };
+    let digest = digest(1);
+    assert_eq!(of(FOLLOWED), (FOLLOWED.into(), Some(FOLLOWED.into()), true));
+    let by_digest = format!("quay.io/os@{digest}");
+    assert_eq!(of(&pinned(1)), (by_digest.clone(), Some(FOLLOWED.into()), false));
+    assert_eq!(of(&by_digest), (by_digest, None, false));
+    assert!(Questions::of("os").is_err());
+}
+
+#[test]
+fn each_way_to_write_a_reference_has_its_own_rule() {
+    let moved = || found(2, Duration::ZERO);
+    let yes = |reason: &str| format!("Some(true) {reason}");
+    let of = |reference: &str, tag| case(reference, tag).says();
+    assert_eq!(of(FOLLOWED, moved()), (Some(digest(2)), None, yes("Resolved")));
+    assert_eq!(of(FOLLOWED, found(1, HOUR)), (Some(digest(1)), None, yes("Resolved")));
+    let offered = (Some(digest(1)), Some(digest(2)), yes("ImageAvailable"));
+    assert_eq!(of(&pinned(1), moved()), offered);
+    let by_digest = format!("quay.io/os@{}", digest(1));
+    assert_eq!(of(&by_digest, moved()), (Some(digest(1)), None, yes("Resolved")));
+}
+
+#[test]
+fn a_changed_reference_is_adopted_whatever_the_age_and_with_nothing_of_the_old_one() {
+    let mut case = case("quay.io/other:1", found(7, Duration::ZERO));
+    case.target = Some(image(FOLLOWED, 1));
+    case.available = Some(available(2, 0));
+    case.minimum_age = HOUR;
+    let decision = case.decide();
+    assert_eq!(decision.target.unwrap().image, "quay.io/other:1");
+    assert_eq!(case.says().0, Some(digest(7)));
+    case.answers = Answers::default();
+    let waiting = case.decide();
+    assert_eq!(waiting.target, case.target, "reference and digest stay together");
+    assert_eq!((waiting.available, waiting.verdict.status), (None, None));
+    case.answers.named.trouble = away();
+    assert_eq!(case.says().2, "Some(false) RegistryUnavailable");
+    case.answers.invalid = Some("nonsense".into());
+    assert_eq!(case.says().2, "Some(false) InvalidReference");
+    case.answers = Answers::default();
+    case.answers.named = found(7, Duration::ZERO);
+    case.unserved = true;
+    assert_eq!(
+        case.says(),
+        (Some(digest(1)), None, "Some(false) NoSuchPlatform".into())
+    );
+}
+
+#[test]
+fn a_new_digest_is_adopted_when_it_is_old_enough_and_the_tag_was_asked_after_that() {
+    let mut case = case(FOLLOWED, found(2, Duration::ZERO));
+    case.minimum_age = HOUR;
+    let waits = (Some(digest(1)), Some(digest(2)), "Some(true) MinimumAge".to_owned());
+    assert_eq!(case.says(), waits);
+    assert_eq!(case.decide().available.unwrap().since.0, at(1000));
+    case.available = Some(available(2, 0));
+    let mut at_age = |seen: u64, asked_ago: u64| {
+        case.seen = Duration::from_secs(seen);
+        case.answers.tag = found(2, Duration::from_secs(asked_ago));
+        (case.says().0 == Some(digest(2)), case.wants_confirmation())
+    };
+    assert_eq!(at_age(3599, 0), (false, false));
+    assert_eq!(
+        at_age(3600, 3600),
+        (false, true),
+        "a bad push may have been pulled back since"
+    );
+    assert_eq!(at_age(3605, 5), (true, false));
+    case.answers.tag = Answer::default();
+    assert!(case.wants_confirmation(), "a leader that has just begun");
+    assert_eq!(case.says(), waits);
+    case.answers.tag = found(3, Duration::ZERO);
+    let other = case.decide().available.unwrap();
+    assert_eq!(
+        (other.digest, other.seen_seconds),
+        (digest(3), 0),
+        "another one begins anew"
+    );
+    assert!(!case.wants_confirmation());
+    case.answers.tag = found(1, Duration::ZERO);
+    assert_eq!(
+        case.says(),
+        (Some(digest(1)), None, "Some(true) Resolved".into()),
+        "moved back"
+    );
+}
+
+#[test]
+fn what_the_members_cannot_run_is_not_adopted_and_said() {
+    let mut case = case(FOLLOWED, found(2, Duration::ZERO));
+    case.unserved = true;
+    let refused = (Some(digest(1)), Some(digest(2)), "Some(true) NoSuchPlatform".to_owned());
+    assert_eq!(case.says(), refused);
+    assert!(case.decide().verdict.message.contains("has nothing for n1"));
+    assert!(!case.wants_confirmation());
+}
+
+#[test]
+fn a_countdown_changes_a_status_twenty_times_at_most() {
+    let mut case = case(FOLLOWED, found(2, HOUR));
+    case.minimum_age = HOUR;
+    case.available = Some(available(2, 0));
+    let mut seen = std::collections::BTreeSet::new();
+    for second in 0..3600 {
+        case.seen = Duration::from_secs(second);
+        let decision = case.decide();
+        seen.insert((decision.available.unwrap().seen_seconds, decision.verdict.message));
+    }
+    assert_eq!(seen.len(), 20);
+    assert!(
+        seen.iter().any(|(_, message)| message.contains("is adopted in 57 min")),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn what_is_in_force_stays_while_the_registry_is_away_and_the_message_says_since_when() {
+    for reference in [FOLLOWED.to_owned(), pinned(1)] {
+        let mut case = case(&reference, Answer::default());
+        case.available = Some(available(2, 0));
+        case.answers.tag.trouble = away();
+        let expected = "Some(true) RegistryUnavailable".to_owned();
+        assert_eq!(case.says(), (Some(digest(1)), Some(digest(2)), expected));
+        let message = case.decide().verdict.message;
+        let words = "no route to host; since 1970-01-01T00:01:00Z, attempt 3, next try at 1970-01-01T00:02:00Z";
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn ages_go_on_from_what_former_leaders_have_counted() {
+    let (mut ages, start, pool) = (Ages::default(), Moment::default(), PoolName::from("p"));
+    let later = |seconds| start + Duration::from_secs(seconds);
+    let mut see = |available: Option<Available>, seconds| ages.see(&pool, available.as_ref(), later(seconds)).as_secs();
+    assert_eq!(see(Some(available(2, 100)), 10), 100);
+    assert_eq!(
+        see(Some(available(2, 120)), 40),
+        130,
+        "its own notes are not counted twice"
+    );
+    assert_eq!(see(Some(available(3, 0)), 50), 0);
+    assert_eq!(see(None, 60), 0);
+    assert_eq!(see(Some(available(3, 5)), 70), 5);
+}
+
+proptest! {
+    /// Whatever is answered and remembered: a target is the one before or an answer as a whole; what is available never is
+    /// the target; a pinned digest changes only with the reference; nothing young is adopted.
+    #[test]
+    fn any_facts(
+        (kind, old_kind) in (0..3usize, 0..4usize),
+        (target, tag, named, known) in (0u8..4, 0u8..5, 0u8..5, 0u8..5),
+        (minimum, seen, age) in (0u64..5, 0u64..8, 0u64..8),
+        (unserved, troubled) in (any::<bool>(), any::<bool>()),
+    ) {
+        let references = [FOLLOWED.to_owned(), pinned(target), format!("quay.io/os@{}", digest(target)), "quay.io/old:1".into()];
+        let reference = references[kind].clone();
+        let old = &references[old_kind];
+        let answer = |n: u8| {
+            let mut answer = if n == 4 { Answer::default() } else { found(n, Duration::from_secs(age)) };
+            answer.trouble = away().filter(|_| troubled);
+            answer
+        };
+        let tag = answer(tag);
+        let case = Case {
+            target: Some(image(old, target)),
+            available: (known < 4).then(|| available(known, 0)),
+            minimum_age: Duration::from_secs(minimum),
+            seen: Duration::from_secs(seen),
+            answers: Answers {
+                named: if kind == 0 { tag.clone() } else { answer(named) },
+                tag,
+                ..Answers::default()
+            },
+            unserved,
+            reference: reference.clone(),
+        };
+        let decision = case.decide();
+        let (before, after) = (case.target.clone().unwrap(), decision.target.unwrap());
+        if after.digest == before.digest && after.image == before.image {
+            prop_assert_eq!(&after.platforms, &before.platforms);
+        } else {
+            prop_assert!(!unserved);
+            prop_assert_eq!(&after.image, &reference, "never a reference with the digest of another");
+            let answered = case.answers.named.found.as_ref().unwrap();
+            prop_assert_eq!(&after.digest, &answered.image.digest);
+            prop_assert_eq!(&after.platforms, &answered.image.platforms);
+            if before.image == reference {
+                prop_assert_eq!(kind, 0, "only a followed tag changes its digest by itself");
+                prop_assert!(minimum == 0 || (known < 4 && digest(known) == after.digest && age + minimum <= seen));
+            }
+        }
+        if let Some(available) = &decision.available {
+            prop_assert!(available.digest != after.digest && kind != 2 && after.image == reference);
+        }
+        prop_assert!(decision.verdict.status != Some(true) || after.image == reference);
+        // Of another image than before nothing has been seen yet.
+        let of = |available: &Option<Available>| available.as_ref().map(|a| a.digest.clone());
+        let seen = if of(&decision.available) == of(&case.available) { case.seen } else { Duration::ZERO };
+        let again = Case { target: Some(after.clone()), available: decision.available.clone(), seen, ..case };
+        prop_assert_eq!(again.decide().target.unwrap(), after, "a decision stands");
+    }
+}

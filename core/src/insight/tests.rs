@@ -1,0 +1,233 @@
+use berth_api::node::{Deployment, DrainBlocker};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::prelude::*;
+
+use super::*;
+
+fn digest(c: char) -> Digest {
+    format!("sha256:{}", c.to_string().repeat(64)).parse().unwrap()
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn condition(type_: &str, reason: &str, message: &str) -> Condition {
+    let mut conditions = vec![];
+    let verdict = Verdict::yes(reason.to_owned(), message);
+    condition::set(&mut conditions, type_, verdict, None, at(0));
+    conditions.remove(0)
+}
+
+/// A node that runs `1.0`, in that phase.
+fn status(phase: Phase) -> BootcNodeStatus {
+    BootcNodeStatus {
+        phase: Some(phase),
+        booted: Some(Deployment {
+            digest: Some(digest('1')),
+            version: Some("1.0".to_owned()),
+            ..Deployment::default()
+        }),
+        drain_seconds: Some(60),
+        reboot_seconds: Some(180),
+        ..BootcNodeStatus::default()
+    }
+}
+
+/// Shown as `oc adm upgrade status` prints it: assessment, phase, version, estimate, message.
+fn line(status: &BootcNodeStatus, desired: char, change: impl FnOnce(&mut Facts<'_>)) -> String {
+    let desired = digest(desired);
+    let mut facts = Facts {
+        node: "worker-1",
+        pool: "workers",
+        scope: ScopeType::WorkerPool,
+        desired: Some(&desired),
+        status,
+        unavailable: Some(vec![]),
+        held: None,
+        waiting: None,
+        silent: None,
+        medians: PhaseDurations::default(),
+    };
+    change(&mut facts);
+    let insight = insight(&facts, None, at(100)).unwrap();
+    format!(
+        "{} {} {} {} {}",
+        assessment(&insight).as_str(),
+        phase(&insight),
+        insight.version.as_deref().unwrap_or("?"),
+        insight.est_to_complete.as_deref().unwrap_or("?"),
+        insight.message
+    )
+    .trim_end()
+    .to_owned()
+}
+
+#[test]
+fn each_phase_has_its_line() {
+    for (phase, expected) in [
+        (Phase::Idle, "Outdated Pending 1.0 ?"),
+        (Phase::Pending, "Outdated Pending 1.0 ?"),
+        (Phase::Waiting, "Outdated Pending 1.0 ?"),
+        (Phase::Degraded, "Outdated Pending 1.0 ?"),
+        (Phase::Staging, "Progressing Updating 1.0 ?"),
+        (Phase::Draining, "Progressing Draining 1.0 240s"),
+        (Phase::Rebooting, "Progressing Rebooting 1.0 180s"),
+        (Phase::Proving, "Progressing Rebooting 1.0 180s"),
+        (Phase::Releasing, "Progressing Updating 1.0 ?"),
+    ] {
+        assert_eq!(line(&status(phase), '2', |_| {}), expected, "{phase:?}");
+    }
+    for phase in [Phase::Updated, Phase::Idle, Phase::Degraded] {
+        assert_eq!(
+            line(&status(phase), '1', |_| {}),
+            "Completed Updated 1.0 0s",
+            "{phase:?}"
+        );
+    }
+    let nothing = BootcNodeStatus::default();
+    assert_eq!(
+        line(&nothing, '2', |_| {}),
+        "Unknown CannotDetermine ? ? no word from an agent yet"
+    );
+    let idle = status(Phase::Idle);
+    assert_eq!(
+        line(&idle, '2', |f| f.desired = None),
+        "Unknown CannotDetermine 1.0 ? no image is published for this node"
+    );
+}
+
+#[test]
+fn what_holds_a_node_back_is_told() {
+    let waits = status(Phase::Waiting);
+    let told = condition(types::WAITING, "WaveSoaking", "waits until wave canary has soaked");
+    for (change, expected) in [
+        (
+            Box::new(|f: &mut Facts<'_>| f.held = Some(Held::Paused)) as Box<dyn FnOnce(&mut Facts<'_>)>,
+            "Excluded Paused 1.0 ?",
+        ),
+        (
+            Box::new(|f| f.held = Some(Held::Excluded)),
+            "Excluded Paused 1.0 ? Node is excluded",
+        ),
+        (
+            Box::new(|f| f.unavailable = Some(vec![Unavailable::NotReady, Unavailable::Unschedulable])),
+            "Unavailable Pending 1.0 ? Not ready | Node is marked unschedulable",
+        ),
+        (
+            Box::new(|f| f.silent = Some("no word from its agent for 20m")),
+            "Outdated Pending 1.0 ? no word from its agent for 20m",
+        ),
+    ] {
+        assert_eq!(line(&waits, '2', change), expected);
+    }
+    let desired = digest('2');
+    let facts = Facts {
+        node: "worker-1",
+        pool: "workers",
+        scope: ScopeType::ControlPlane,
+        desired: Some(&desired),
+        status: &waits,
+        unavailable: None,
+        held: None,
+        waiting: Some(&told),
+        silent: None,
+        medians: PhaseDurations::default(),
+    };
+    let told = insight(&facts, None, at(1)).unwrap();
+    assert_eq!(told.message, "waits until wave canary has soaked");
+    assert_eq!(told.scope_type, ScopeType::ControlPlane);
+    let available = condition::find(&told.conditions, AVAILABLE).unwrap();
+    assert_eq!(
+        (available.status.as_str(), available.reason.as_str()),
+        ("Unknown", "CannotDetermine")
+    );
+}
+
+#[test]
+fn its_update_does_not_make_a_node_unavailable_and_trouble_goes_first() {
+    let cordoned = |f: &mut Facts<'_>| f.unavailable = Some(vec![Unavailable::Unschedulable]);
+    let mut drains = status(Phase::Draining);
+    drains.drain_blockers.push(DrainBlocker {
+        pod: "shop/db-0".to_owned(),
+        reason: "budget shop/db".to_owned(),
+        since: Time::from(at(0)),
+    });
+    assert_eq!(
+        line(&drains, '2', cordoned),
+        "Progressing Draining 1.0 240s shop/db-0: budget shop/db"
+    );
+    drains.conditions.push(condition(
+        types::NODE_DEGRADED,
+        "DrainTimeout",
+        "failed to drain worker-1 for 1h",
+    ));
+    assert_eq!(
+        line(&drains, '2', cordoned),
+        "Degraded Draining 1.0 240s failed to drain <node> for 1h"
+    );
+    let mut lost = status(Phase::Rebooting);
+    lost.conditions
+        .push(condition(types::REBOOT_TIMED_OUT, "Overdue", "does not come back"));
+    assert_eq!(
+        line(&lost, '2', |f| f.medians.reboot_seconds = Some(90)),
+        "Degraded Rebooting 1.0 90s does not come back"
+    );
+}
+
+#[test]
+fn a_node_of_no_pool_has_no_insight_and_times_are_kept() {
+    let waits = status(Phase::Waiting);
+    let desired = digest('2');
+    let mut facts = Facts {
+        node: "worker-1",
+        pool: "workers",
+        scope: ScopeType::WorkerPool,
+        desired: Some(&desired),
+        status: &waits,
+        unavailable: Some(vec![]),
+        held: None,
+        waiting: None,
+        silent: None,
+        medians: PhaseDurations::default(),
+    };
+    let first = insight(&facts, None, at(1)).unwrap();
+    facts.unavailable = None;
+    let second = insight(&facts, Some(&first), at(2)).unwrap();
+    assert_eq!(first, second, "nothing was heard of the Node, and nothing changed");
+    let drains = status(Phase::Draining);
+    facts.status = &drains;
+    let third = insight(&facts, Some(&second), at(3)).unwrap();
+    let since = |insight: &NodeInsight, type_| {
+        condition::find(&insight.conditions, type_)
+            .unwrap()
+            .last_transition_time
+            .0
+    };
+    assert_eq!((since(&third, UPDATING), since(&third, AVAILABLE)), (at(3), at(1)));
+    facts.pool = "";
+    assert_eq!(insight(&facts, Some(&third), at(4)), None);
+    let released = status(Phase::Released);
+    (facts.pool, facts.status) = ("workers", &released);
+    assert_eq!(insight(&facts, None, at(4)), None);
+}
+
+proptest! {
+    /// OpenShift's own producer broke the bounds of its API with such texts.
+    #[test]
+    fn any_words_fit(words in "\\PC{0,300}", node in "[a-z0-9.-]{1,60}", lines in any::<bool>()) {
+        let mut degraded = status(Phase::Draining);
+        let words = if lines { words.replace(' ', "\n") } else { words };
+        degraded.conditions.push(Condition { message: words, ..condition(types::NODE_DEGRADED, "StepFailed", "") });
+        let desired = digest('2');
+        let facts = Facts {
+            node: &node, pool: "workers", scope: ScopeType::WorkerPool, desired: Some(&desired), status: &degraded,
+            unavailable: None, held: None, waiting: None, silent: None, medians: PhaseDurations::default(),
+        };
+        let insight = insight(&facts, None, at(1)).unwrap();
+        prop_assert!(insight.message.chars().count() <= MAX_MESSAGE && !insight.message.contains('\n'));
+        for condition in &insight.conditions {
+            prop_assert!(!condition.reason.is_empty() && condition.reason.bytes().all(|b| b.is_ascii_alphanumeric()));
+        }
+    }
+}

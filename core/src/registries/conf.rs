@@ -1,0 +1,239 @@
+//! Mirrors, as `registries.conf` names them (version 2 of the format, see containers-registries.conf(5)).
+//!
+//! Read are the `[[registry]]` tables with `prefix`, `location`, `insecure`, `blocked`, `mirror-by-digest-only` and their
+//! mirrors with `location`, `insecure` and `pull-from-mirror`. Everything else is for hosts and is passed over.
+
+use std::collections::BTreeMap;
+
+use berth_api::ImageRef;
+use serde::Deserialize;
+
+/// A `registries.conf`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegistriesConf {
+    registries: BTreeMap<String, Registry>,
+}
+
+/// Place to ask about an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The image's name there.
+    pub reference: ImageRef,
+    /// It may be asked without TLS, or with a certificate that nobody vouches for.
+    pub insecure: bool,
+}
+
+/// Error of a `registries.conf`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfError {
+    /// Not TOML, or a known key has a value of another type.
+    #[error("{0}")]
+    Malformed(String),
+    /// Version 1 of the format.
+    #[error("it is written in the old format with [registries.…]; write [[registry]] tables")]
+    OldFormat,
+    /// A table without a name.
+    #[error("a [[registry]] has neither a prefix nor a location; write one")]
+    Nameless,
+    /// A name that is none.
+    #[error("{0:?} is no registry; write HOST[:PORT][/PATH] without a scheme")]
+    BadLocation(String),
+    /// A value that `pull-from-mirror` does not have.
+    #[error("{0:?} is no value of pull-from-mirror; write all, digest-only or tag-only")]
+    BadUse(String),
+    /// Two ways to say the same.
+    #[error("{0:?} has mirror-by-digest-only, and a mirror of it pull-from-mirror; write one of them")]
+    TwoUses(String),
+    /// Two tables for one prefix, which differ.
+    #[error("{0:?} has two [[registry]] tables that differ; write one")]
+    Twice(String),
+}
+
+/// Error of an image that the file keeps from being asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// The registry is blocked.
+    #[error("{0} is blocked by registries.conf")]
+    Blocked(String),
+    /// With a location in place of the prefix, the reference is none.
+    #[error("registries.conf makes {0:?} of the reference, which names no image")]
+    NoReference(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Registry {
+    location: Option<String>,
+    insecure: bool,
+    blocked: bool,
+    mirrors: Vec<Mirror>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mirror {
+    location: String,
+    insecure: bool,
+    uses: Use,
+}
+
+/// The references that a mirror is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    All,
+    DigestOnly,
+    TagOnly,
+}
+
+#[derive(Deserialize)]
+struct RawFile {
+    #[serde(default)]
+    registry: Vec<RawRegistry>,
+    /// Of version 1.
+    registries: Option<toml::Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+#[derive(Default)]
+struct RawRegistry {
+    prefix: String,
+    location: String,
+    insecure: bool,
+    blocked: bool,
+    mirror_by_digest_only: bool,
+    mirror: Vec<RawMirror>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct RawMirror {
+    location: String,
+    insecure: bool,
+    pull_from_mirror: String,
+}
+
+impl RegistriesConf {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// As [`ConfError`] says.
+    pub fn parse(text: &str) -> Result<Self, ConfError> {
+        let raw: RawFile = toml::from_str(text).map_err(|error| ConfError::Malformed(error.to_string()))?;
+        if raw.registries.is_some() {
+            return Err(ConfError::OldFormat);
+        }
+        let mut registries = BTreeMap::new();
+        for raw in raw.registry {
+            let (prefix, registry) = Registry::of(raw)?;
+            match registries.get(&prefix) {
+                Some(other) if *other != registry => return Err(ConfError::Twice(prefix)),
+                _ => registries.insert(prefix, registry),
+            };
+        }
+        Ok(Self { registries })
+    }
+
+    /// The places to ask about an image, one after the other: its mirrors, and then where it comes from.
+    ///
+    /// # Errors
+    /// As [`SourceError`] says.
+    pub fn sources(&self, reference: &ImageRef) -> Result<Vec<Source>, SourceError> {
+        let text = reference.to_string();
+        let matching = self.registries.iter().filter_map(|(prefix, registry)| {
+            let length = matched(prefix, &text)?;
+            Some((prefix.len(), length, registry))
+        });
+        let Some((_, length, registry)) = matching.max_by_key(|(prefix, ..)| *prefix) else {
+            return Ok(vec![Source {
+                reference: reference.clone(),
+                insecure: false,
+            }]);
+        };
+        if registry.blocked {
+            return Err(SourceError::Blocked(text));
+        }
+        let source = |location: &str, insecure| {
+            let text = format!("{location}{}", text.get(length..).unwrap_or_default());
+            match text.parse() {
+                Ok(reference) => Ok(Source { reference, insecure }),
+                Err(_) => Err(SourceError::NoReference(text)),
+            }
+        };
+        let pinned = reference.digest().is_some();
+        let asked = registry.mirrors.iter().filter(|mirror| match mirror.uses {
+            Use::All => true,
+            Use::DigestOnly => pinned,
+            Use::TagOnly => !pinned,
+        });
+        let mut sources = asked
+            .map(|mirror| source(&mirror.location, mirror.insecure))
+            .collect::<Result<Vec<_>, _>>()?;
+        let own = text.get(..length).unwrap_or_default();
+        sources.push(source(registry.location.as_deref().unwrap_or(own), registry.insecure)?);
+        Ok(sources)
+    }
+}
+
+impl Registry {
+    fn of(raw: RawRegistry) -> Result<(String, Self), ConfError> {
+        let some = |text: &str| match text.is_empty() {
+            true => Ok(None),
+            false => location(text, false).map(Some),
+        };
+        let named = some(&raw.location)?;
+        let prefix = match raw.prefix.as_str() {
+            "" => named.clone().ok_or(ConfError::Nameless)?,
+            prefix => location(prefix, true)?,
+        };
+        let mirror = |mirror: RawMirror| {
+            let uses = match (mirror.pull_from_mirror.as_str(), raw.mirror_by_digest_only) {
+                ("", true) => Use::DigestOnly,
+                (_, true) => return Err(ConfError::TwoUses(prefix.clone())),
+                ("" | "all", false) => Use::All,
+                ("digest-only", false) => Use::DigestOnly,
+                ("tag-only", false) => Use::TagOnly,
+                (other, false) => return Err(ConfError::BadUse(other.to_owned())),
+            };
+            Ok(Mirror {
+                location: location(&mirror.location, false)?,
+                insecure: mirror.insecure,
+                uses,
+            })
+        };
+        let registry = Self {
+            location: named,
+            insecure: raw.insecure,
+            blocked: raw.blocked,
+            mirrors: raw.mirror.into_iter().map(mirror).collect::<Result<_, _>>()?,
+        };
+        Ok((prefix, registry))
+    }
+}
+
+fn location(text: &str, wildcard: bool) -> Result<String, ConfError> {
+    let trimmed = text.trim_end_matches('/');
+    let host = trimmed.strip_prefix("*.").filter(|_| wildcard).unwrap_or(trimmed);
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '/' | '@' | '_' | '-');
+    match host.starts_with(|c: char| c.is_ascii_alphanumeric()) && host.chars().all(known) && !host.contains("//") {
+        true => Ok(trimmed.to_owned()),
+        false => Err(ConfError::BadLocation(text.to_owned())),
+    }
+}
+
+/// Length of what a prefix covers of a reference: whole segments, and with `*.` any labels in front.
+fn matched(prefix: &str, text: &str) -> Option<usize> {
+    let length = match prefix.strip_prefix('*') {
+        None => text.strip_prefix(prefix).map(|_| prefix.len())?,
+        Some(suffix) => {
+            let (domain, path) = suffix.split_at(suffix.find('/').unwrap_or(suffix.len()));
+            let (host, rest) = text.split_at(text.find('/')?);
+            let covers = host.len() > domain.len() && host.ends_with(domain) && rest.starts_with(path);
+            covers.then_some(host.len() + path.len())?
+        }
+    };
+    let rest = text.get(length..)?;
+    let of_tag = prefix.contains('/') && rest.starts_with([':', '@']);
+    (rest.is_empty() || rest.starts_with('/') || of_tag).then_some(length)
+}
+
+#[cfg(test)]
+mod tests;

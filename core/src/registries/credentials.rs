@@ -1,0 +1,274 @@
+//! Credentials for registries, as `docker login` and Secrets of the type `kubernetes.io/dockerconfigjson` keep them.
+//!
+//! The entry for an image is found as the kubelet finds it: by host and port, with `*` inside a label of the host, and by
+//! the longest path. Paths are compared by whole segments. No error names what is secret.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Credentials for one registry.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// A name and a password.
+    Basic {
+        /// The name.
+        username: String,
+        /// The password.
+        password: String,
+    },
+    /// A refresh token of OAuth 2, for which the registry's token service gives an access token.
+    IdentityToken(String),
+    /// A token that the registry itself takes.
+    RegistryToken(String),
+}
+
+/// Their kind, and nothing that is secret.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Basic { .. } => "Basic",
+            Self::IdentityToken(_) => "IdentityToken",
+            Self::RegistryToken(_) => "RegistryToken",
+        })
+    }
+}
+
+/// Error of a file with credentials. None has a part of the file in it but names of registries and helpers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// Not JSON.
+    #[error("it is not JSON (line {line}, column {column}); make it with kubectl create secret docker-registry")]
+    NotJson {
+        /// Line of the error.
+        line: usize,
+        /// Column of the error.
+        column: usize,
+    },
+    /// JSON of another form.
+    #[error("it has no object \"auths\"; make it with kubectl create secret docker-registry")]
+    NoAuths,
+    /// The entry for this registry cannot be read.
+    #[error("its entry {key:?} {problem}; write \"auth\" as the base64 of NAME:PASSWORD")]
+    Entry {
+        /// The entry's key.
+        key: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The credentials are elsewhere.
+    #[error(
+        "it leaves the credentials for {registry} to the helper {helper:?} (credHelpers or credsStore), a program that is \
+         not here; write them into \"auths\", as kubectl create secret docker-registry does"
+    )]
+    Helper {
+        /// The registry.
+        registry: String,
+        /// Name of the helper.
+        helper: String,
+    },
+}
+
+/// A file with credentials for any number of registries.
+#[derive(Debug, Clone, Default)]
+pub struct AuthFile {
+    entries: Vec<Entry>,
+    helpers: Vec<(Key, String)>,
+    store: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    key: Key,
+    /// The key as it stands in the file.
+    shown: String,
+    /// `None`: the entry says nothing, as `docker login` writes it when the credentials are elsewhere.
+    content: Result<Option<Credentials>, &'static str>,
+}
+
+/// Host with port, and segments of the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    host: String,
+    path: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawFile {
+    auths: Option<BTreeMap<String, Value>>,
+    cred_helpers: Option<BTreeMap<String, String>>,
+    creds_store: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawEntry {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+    registrytoken: Option<String>,
+}
+
+impl AuthFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it is not such a file at all. An entry that cannot be read is an error for its registry alone.
+    pub fn parse(bytes: &[u8]) -> Result<Self, CredentialsError> {
+        let json: Value = serde_json::from_slice(bytes).map_err(|error| CredentialsError::NotJson {
+            line: error.line(),
+            column: error.column(),
+        })?;
+        // The error would quote what it has found.
+        let raw: RawFile = serde_json::from_value(json).map_err(|_| CredentialsError::NoAuths)?;
+        let store = raw.creds_store.filter(|store| !store.is_empty());
+        let helpers: Vec<_> = raw.cred_helpers.unwrap_or_default().into_iter().collect();
+        if raw.auths.is_none() && store.is_none() && helpers.is_empty() {
+            return Err(CredentialsError::NoAuths);
+        }
+        let entry = |(shown, value): (String, Value)| Entry {
+            key: Key::parse(&shown),
+            shown,
+            content: content(value),
+        };
+        Ok(Self {
+            entries: raw.auths.unwrap_or_default().into_iter().map(entry).collect(),
+            helpers: helpers
+                .into_iter()
+                .map(|(key, helper)| (Key::parse(&key), helper))
+                .collect(),
+            store,
+        })
+    }
+
+    /// The credentials for a repository, of which the first part of a reference (host and port) and the path are asked
+    /// for. `None`: there are none, and the registry is to be asked without.
+    ///
+    /// # Errors
+    /// When there should be some, and they are not to be had from this file.
+    pub fn credentials(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, CredentialsError> {
+        let image = Key::parse(&format!("{registry}/{repository}"));
+        let matching = self.entries.iter().filter(|entry| entry.key.matches(&image));
+        // The longest path first, then the host without wildcards.
+        let best = matching.min_by_key(|e| (Reverse(e.key.path.len()), e.key.host.contains('*')));
+        let found = match best.map(|entry| (&entry.content, entry)) {
+            Some((Err(problem), entry)) => {
+                return Err(CredentialsError::Entry {
+                    key: entry.shown.clone(),
+                    problem,
+                });
+            }
+            Some((Ok(Some(found)), _)) => return Ok(Some(found.clone())),
+            found => found,
+        };
+        let named = self.helpers.iter().find(|(key, _)| key.matches(&image));
+        match (named.map(|(_, helper)| helper).or(self.store.as_ref()), found) {
+            (Some(helper), _) => Err(CredentialsError::Helper {
+                registry: registry.to_owned(),
+                helper: helper.clone(),
+            }),
+            (None, Some((_, entry))) => Err(CredentialsError::Entry {
+                key: entry.shown.clone(),
+                problem: "is empty",
+            }),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+impl Key {
+    /// Reads `host`, `host:port`, `host/path`, each maybe with a scheme and the version of the API in front of the path.
+    fn parse(text: &str) -> Self {
+        let text = text.trim();
+        let text = ["https://", "http://"]
+            .iter()
+            .find_map(|s| text.strip_prefix(s))
+            .unwrap_or(text);
+        let (host, path) = text.split_once('/').unwrap_or((text, ""));
+        let mut path: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(str::to_owned).collect();
+        if path.first().is_some_and(|first| first == "v1" || first == "v2") {
+            path.remove(0);
+        }
+        let host = match host.to_ascii_lowercase().as_str() {
+            "index.docker.io" | "registry-1.docker.io" => "docker.io".to_owned(),
+            host => host.to_owned(),
+        };
+        Self { host, path }
+    }
+
+    /// Says whether a key is for that image.
+    fn matches(&self, image: &Self) -> bool {
+        let split = |host: &str| {
+            let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
+            (name.split('.').map(str::to_owned).collect::<Vec<_>>(), port.to_owned())
+        };
+        let ((labels, port), (found, found_port)) = (split(&self.host), split(&image.host));
+        let mut pairs = labels.iter().zip(&found);
+        port == found_port
+            && labels.len() == found.len()
+            && pairs.all(|(pattern, label)| is_like(pattern, label))
+            && image.path.starts_with(&self.path)
+    }
+}
+
+/// Says whether a label is like a pattern, in which `*` stands for any characters.
+fn is_like(pattern: &str, label: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = label.strip_prefix(parts.next().unwrap_or_default()) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = parts.collect();
+    // Without a star all of the label was compared.
+    let Some(last) = parts.pop() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, behind)) => rest = behind,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+fn content(value: Value) -> Result<Option<Credentials>, &'static str> {
+    let raw: RawEntry = serde_json::from_value(value).map_err(|_| "is not an object of texts")?;
+    let some = |text: Option<String>| text.filter(|text| !text.is_empty());
+    if let Some(token) = some(raw.registrytoken) {
+        return Ok(Some(Credentials::RegistryToken(token)));
+    }
+    if let Some(token) = some(raw.identitytoken) {
+        return Ok(Some(Credentials::IdentityToken(token)));
+    }
+    if let Some(auth) = some(raw.auth) {
+        let text = decode(&auth).ok_or("has an \"auth\" that is not base64 of a text")?;
+        let (username, password) = text.split_once(':').ok_or("has an \"auth\" without a colon")?;
+        return Ok(Some(Credentials::Basic {
+            username: username.to_owned(),
+            // Some tools pad with NUL.
+            password: password.trim_end_matches('\0').to_owned(),
+        }));
+    }
+    Ok(match (some(raw.username), some(raw.password)) {
+        (None, None) => None,
+        (None, Some(_)) => return Err("has a password without a username"),
+        (Some(_), None) => return Err("has a username without a password"),
+        (Some(username), Some(password)) => Some(Credentials::Basic { username, password }),
+    })
+}
+
+fn decode(text: &str) -> Option<String> {
+    let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let bytes = GeneralPurpose::new(&STANDARD, config).decode(text.trim()).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Walk of each node through its updates, as a watch of its BootcNode shows it.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, ensure};
+use berth_api::insight::{MAX_MESSAGE, NodeInsight};
+use berth_api::node::BootcNode;
+use berth_core::insight::phase;
+use futures::StreamExt;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use tokio::task::JoinHandle;
+
+/// Insights of all nodes since this was made: of each run of equal phases, one.
+#[derive(Debug)]
+pub struct Walks {
+    seen: Arc<Mutex<BTreeMap<String, Vec<NodeInsight>>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Walks {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Walks {
+    /// Begins to watch.
+    pub fn of(nodes: Api<BootcNode>) -> Self {
+        let seen = Arc::new(Mutex::new(BTreeMap::<String, Vec<NodeInsight>>::new()));
+        let all = seen.clone();
+        let task = tokio::spawn(async move {
+            let mut objects = pin!(
+                watcher(nodes, watcher::Config::default())
+                    .default_backoff()
+                    .applied_objects()
+            );
+            while let Some(object) = objects.next().await {
+                let Ok(object) = object else { continue };
+                let name = object.name_any();
+                let Some(insight) = object.status.and_then(|s| s.insight) else {
+                    continue;
+                };
+                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                let walk = all.entry(name).or_default();
+                if walk.last().is_none_or(|last| phase(last) != phase(&insight)) {
+                    walk.push(insight);
+                }
+            }
+        });
+        Self { seen, task }
+    }
+
+    /// Fails unless each node went through these phases in this order, whatever lay between them, and each insight keeps
+    /// the bounds of its type.
+    pub fn ensure(&self, phases: &[&str]) -> Result<()> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        ensure!(!seen.is_empty(), "no insight was reported");
+        for (node, walk) in seen.iter() {
+            let reasons: Vec<&str> = walk.iter().map(phase).collect();
+            let mut rest = reasons.iter();
+            let went = phases.iter().all(|wanted| rest.any(|seen| seen == wanted));
+            ensure!(went, "{node} should go through {phases:?} and went through {reasons:?}");
+            for insight in walk {
+                let fits = insight.message.chars().count() <= MAX_MESSAGE && insight.name == *node;
+                ensure!(fits && insight.conditions.len() == 3, "{node}: {insight:?}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! What hosts may pull, and by which credentials.
+
+use std::fs;
+use std::path::Path;
+
+use berth_tests::cluster::Part;
+use berth_tests::scratch::Scratch;
+
+use super::*;
+
+const RUN: &str = "run/ostree/auth.json";
+const ETC: &str = "etc/ostree/auth.json";
+const DEGRADED: &str = "NodeDegraded";
+
+/// An auth file with this `auth`, put in place as a kubelet does with a Secret.
+fn give(file: &Path, auth: &str) -> Result<()> {
+    let text = json!({ "auths": { "registry.test": { "auth": auth } } }).to_string();
+    let new = file.with_extension("new");
+    fs::write(&new, text)?;
+    Ok(fs::rename(new, file)?)
+}
+
+fn has(host: &SimHost, place: &str, auth: &str) -> bool {
+    fs::read_to_string(host.root().join(place)).is_ok_and(|text| text.contains(auth))
+}
+
+#[tokio::test]
+async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<()> {
+    // The base64 of u:one, u:two and u:three.
+    let [one, two, three] = ["dTpvbmU=", "dTp0d28=", "dTp0aHJlZQ=="];
+    let scratch = Scratch::new("berth-credentials-")?;
+    let secret = scratch.path().join("secret");
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned(), format!("--auth-file={}", secret.display())],
+        ..hosts_with(1, |s| s.login = Some(one.to_owned()))
+    };
+    let name = "a_host_pulls_with_the_credentials";
+    scenario(name, options, |cluster| {
+        Box::pin(async move {
+            let part = Part::new(cluster, "workers", [1]).await?;
+            let (host, node) = (part.host(1), part.node(1));
+            let run = async |auth: &'static str| {
+                let same = async || Ok(has(host, RUN, auth));
+                cluster.until(&format!("the host has {auth}"), SOON, same).await
+            };
+            let gone = async || Ok(!host.root().join(RUN).exists());
+
+            let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "Unauthorized",
+                "the host pulled without credentials: it has none of /run",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            // No pull waits for its backoff when the credentials are new.
+            give(&secret, one)?;
+            part.until_all_run(&v2, SOON).await?;
+            ensure!(
+                has(host, RUN, one),
+                "the boot takes /run with it, and the agent brings the file back"
+            );
+
+            // The password is changed in the registry first.
+            host.settings(|s| s.login = Some(two.to_owned()));
+            let v3 = part.roll_to("3.0.0", json!({ "maxUnavailable": 1 })).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "Unauthorized",
+                "the host pulled with /run/ostree/auth.json, which Berth wrote",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            give(&secret, two)?;
+            part.until_all_run(&v3, SOON).await?;
+
+            // A killed agent leaves the file, and the next one knows it.
+            host.kill_agent();
+            give(&secret, three)?;
+            run(three).await?;
+            fs::write(&secret, r#"{"credsStore": "pass"}"#)?;
+            let says = (
+                DEGRADED,
+                "True",
+                "InvalidAuthFile",
+                "it names programs (credHelpers, credsStore)",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            ensure!(has(host, RUN, three), "what worked stays");
+            // An agent that begins looks at once.
+            fs::remove_file(&secret)?;
+            host.kill_agent();
+            cluster.until("the file goes with the Secret", SOON, gone).await?;
+            give(&secret, three)?;
+            host.kill_agent();
+            run(three).await?;
+            part.leave(host).await?;
+            cluster.until("the file goes with the pool", SOON, gone).await?;
+
+            // The host's own file stays what it pulls with.
+            fs::create_dir_all(host.root().join("etc/ostree"))?;
+            fs::write(host.root().join(ETC), "four")?;
+            host.settings(|s| s.login = Some("four".to_owned()));
+            part.join(host).await?;
+            let v4 = part.roll_to("4.0.0", json!({ "maxUnavailable": 1 })).await?;
+            part.until_all_run(&v4, SOON).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "ForeignAuthFile",
+                "the host has /etc/ostree/auth.json, which Berth did not write",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            ensure!(!host.root().join(RUN).exists(), "it is not hidden");
+            fs::remove_file(host.root().join(ETC))?;
+            host.kill_agent();
+            run(three).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
+    let name = "what_a_host_may_be_given_stands_on_the_host";
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..hosts(1)
+    };
+    scenario(name, options, |cluster| {
+        Box::pin(async move {
+            let part = Part::new(cluster, "workers", [1]).await?;
+            let (host, node) = (part.host(1), part.node(1));
+            let write = |file: &str, text: &str| -> Result<()> {
+                let path = host.root().join(file);
+                fs::create_dir_all(path.parent().context("no directory")?)?;
+                Ok(fs::write(path, text)?)
+            };
+            let list = "etc/berth/allowed-registries";
+            let staged = async |yes: bool| {
+                let as_asked = async || Ok(host.facts().staged.is_some() == yes);
+                cluster.until(&format!("staged: {yes}"), SOON, as_asked).await
+            };
+
+            write(list, "# ours\nquay.io/example\n")?;
+            let v2 = part.roll_to("2.0.0", json!({ "paused": true })).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "RegistryNotAllowed",
+                "is refused by /etc/berth/allowed-registries of this host",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            ensure!(host.facts().staged.is_none(), "nothing is staged");
+            write(list, cluster.registry.host().to_string().as_str())?;
+            staged(true).await?;
+            write(list, "https://quay.io")?;
+            staged(false).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "RegistryNotAllowed",
+                "/etc/berth/allowed-registries: line 1: \"https://quay.io\"",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            fs::remove_file(host.root().join(list))?;
+            staged(true).await?;
+
+            // What was staged without the policy is staged anew under it.
+            cluster
+                .patch_pool(&part.name, json!({ "host": { "signature": "Required" } }))
+                .await?;
+            staged(false).await?;
+            let says = (
+                DEGRADED,
+                "True",
+                "SignatureNotEnforced",
+                "the host has no signature policy",
+            );
+            part.until_node_says(node, says, SOON).await?;
+            write("etc/containers/policy.json", r#"{"default": [{"type": "reject"}]}"#)?;
+            staged(true).await?;
+            let switch = host
+                .commands()
+                .iter()
+                .rfind(|c| c.contains(" switch --"))
+                .cloned()
+                .unwrap_or_default();
+            ensure!(switch.contains(" --enforce-container-sigpolicy "), "{switch}");
+            part.rollout(json!({ "paused": false })).await?;
+            part.until_all_run(&v2, SOON).await
+        })
+    })
+    .await
+}
