@@ -62,6 +62,14 @@ pub mod pool {
     pub const ROLLOUT_HALTED: &str = "RolloutHalted";
     /// Reboots may start now, as far as windows and exclusions go.
     pub const WINDOW_OPEN: &str = "WindowOpen";
+    /// Every member runs the target and nothing is left to do, as kstatus reads it.
+    pub const READY: &str = "Ready";
+    /// The pool is on its way, or waits for what comes by itself, as kstatus reads it.
+    pub const RECONCILING: &str = "Reconciling";
+    /// Nothing goes on until a person acts, as kstatus reads it.
+    pub const STALLED: &str = "Stalled";
+    /// The conditions that only repeat what the others say.
+    pub const SUMMARY: [&str; 3] = [READY, RECONCILING, STALLED];
 }
 
 /// Longest message that is stored; the schema of `Condition` allows 32768.

@@ -263,6 +263,7 @@ fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
         // An image in force of which there is more to say: a registry that is away, another image that waits.
         types::IMAGE_RESOLVED => c.status != "True" || c.reason != "Resolved",
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
+        type_ if types::SUMMARY.contains(&type_) => false,
         _ => c.status == "True",
     };
     let mut warnings: Vec<_> = conditions.iter().filter(matters).map(Warning::from).collect();

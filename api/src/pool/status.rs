@@ -52,7 +52,7 @@ pub struct BootcNodePoolStatus {
     #[serde(default)]
     pub phase_durations: PhaseDurations,
     /// `Updated`, `Progressing`, `Degraded`, `Paused`, `ImageResolved`, `NodeConflict`, `RolloutHalted`,
-    /// `WindowOpen`.
+    /// `WindowOpen`; `Ready`, `Reconciling` and `Stalled`, which sum them up.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]
     #[serde(default)]

@@ -20,6 +20,7 @@ use crate::text::few;
 use berth_api::membership::Conflict;
 
 mod conditions;
+mod summary;
 #[cfg(test)]
 mod tests;
 
@@ -116,6 +117,9 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     };
     let own = (condition::pool::IMAGE_RESOLVED, resolved);
     for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing).into_iter().chain([own]) {
+        condition::set(&mut conditions, type_, verdict, facts.generation, now);
+    }
+    for (type_, verdict) in summary::summary(&conditions) {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
     }
     BootcNodePoolStatus {

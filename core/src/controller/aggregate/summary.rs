@@ -1,0 +1,147 @@
+//! A pool's state in the words of kstatus, by which tools wait for what they have applied: `Ready`, `Reconciling` and
+//! `Stalled`. They say nothing new: each follows from the other conditions.
+
+use berth_api::condition::{self, Verdict, pool as types};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+/// Reasons of `Degraded` that keep the whole pool from going on until a person acts.
+const POOL_TROUBLES: [&str; 5] = [
+    "InvalidSelector",
+    "UnreadableLease",
+    "NameTaken",
+    "OrderCycle",
+    "UnknownPool",
+];
+/// Reasons of `ImageResolved` that no further try mends by itself.
+const FINAL: [&str; 6] = [
+    "InvalidReference",
+    "NoSuchPlatform",
+    "NotBootable",
+    "RegistryNotAllowed",
+    "PullSecretNotFound",
+    "InvalidPullSecret",
+];
+
+/// The three conditions, from all others.
+pub(super) fn summary(conditions: &[Condition]) -> [(&'static str, Verdict); 3] {
+    let no = || Verdict::no("AsExpected", "");
+    let (ready, reconciling, stalled) = match state(conditions) {
+        State::Ready(why) => (said(true, why), no(), no()),
+        State::Stalled(why) => (said(false, why), Verdict::no("Stalled", ""), said(true, why)),
+        State::Paused(why) => (said(false, why), Verdict::no("Paused", ""), no()),
+        State::Reconciling(Some(why)) => (said(false, why), said(true, why), no()),
+        State::Reconciling(None) => (Verdict::no("Progressing", ""), Verdict::yes("Progressing", ""), no()),
+    };
+    [
+        (types::READY, ready),
+        (types::RECONCILING, reconciling),
+        (types::STALLED, stalled),
+    ]
+}
+
+/// State of a pool, with the condition that it follows from.
+enum State<'a> {
+    Ready(&'a Condition),
+    Stalled(&'a Condition),
+    Paused(&'a Condition),
+    Reconciling(Option<&'a Condition>),
+}
+
+fn state(conditions: &[Condition]) -> State<'_> {
+    let of = |type_| condition::find(conditions, type_);
+    let is_true = |type_| condition::find_true(conditions, type_);
+    let progressing = of(types::PROGRESSING);
+    if progressing.is_some_and(|c| c.reason == "Deleting") {
+        return State::Reconciling(progressing);
+    }
+    let trouble = is_true(types::DEGRADED).filter(|c| POOL_TROUBLES.contains(&c.reason.as_str()));
+    let refused = of(types::IMAGE_RESOLVED).filter(|c| c.status == "False" && FINAL.contains(&c.reason.as_str()));
+    if let Some(why) = is_true(types::ROLLOUT_HALTED).or(trouble).or(refused) {
+        return State::Stalled(why);
+    }
+    // A pool that selects no node has nothing left to do.
+    let is_done = |c: &&Condition| c.status == "True" || c.reason == "NoNodes";
+    if let Some(done) = of(types::UPDATED).filter(is_done) {
+        return State::Ready(done);
+    }
+    match is_true(types::PAUSED) {
+        Some(paused) => State::Paused(paused),
+        None => State::Reconciling(progressing),
+    }
+}
+
+fn said(yes: bool, why: &Condition) -> Verdict {
+    Verdict {
+        status: Some(yes),
+        reason: why.reason.clone().into(),
+        message: why.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::condition::set;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    /// `Ready Reconciling Stalled reason-of-Ready` of a pool with these conditions.
+    fn shown(of: &[(&'static str, &str, &'static str)]) -> String {
+        let mut conditions = vec![];
+        for (type_, status, reason) in of {
+            let verdict = match *status {
+                "True" => Verdict::yes(*reason, "words"),
+                "False" => Verdict::no(*reason, "words"),
+                _ => Verdict::unknown(*reason, "words"),
+            };
+            set(&mut conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
+        }
+        let all = summary(&conditions);
+        let states: Vec<_> = all
+            .iter()
+            .map(|(_, v)| v.status.map_or("?", |yes| if yes { "T" } else { "F" }))
+            .collect();
+        format!("{} {}", states.join(" "), all[0].1.reason)
+    }
+
+    #[test]
+    fn each_state_of_a_pool_has_its_words() {
+        let waits = [
+            ("Updated", "False", "NotAllUpdated"),
+            ("Progressing", "False", "OutsideWindow"),
+        ];
+        let with = |more: &[(&'static str, &'static str, &'static str)]| shown(&[&waits[..], more].concat());
+        for (found, expected) in [
+            (shown(&[]), "F T F Progressing"),
+            (shown(&[("Updated", "True", "AllUpdated")]), "T F F AllUpdated"),
+            (shown(&[("Updated", "Unknown", "NoNodes")]), "T F F NoNodes"),
+            (with(&[]), "F T F OutsideWindow"),
+            (with(&[("Paused", "True", "PausedByAdmin")]), "F F F PausedByAdmin"),
+            (
+                with(&[("RolloutHalted", "True", "TooManyFailures")]),
+                "F F T TooManyFailures",
+            ),
+            (with(&[("Degraded", "True", "NodesDegraded")]), "F T F OutsideWindow"),
+            (with(&[("Degraded", "True", "OrderCycle")]), "F F T OrderCycle"),
+            (
+                with(&[("ImageResolved", "False", "RegistryUnavailable")]),
+                "F T F OutsideWindow",
+            ),
+            (with(&[("ImageResolved", "False", "NotBootable")]), "F F T NotBootable"),
+            // The image in force stays, whatever the tag points at now.
+            (
+                with(&[("ImageResolved", "True", "NoSuchPlatform")]),
+                "F T F OutsideWindow",
+            ),
+        ] {
+            assert_eq!(found, expected);
+        }
+        let deleting = [("Updated", "True", "AllUpdated"), ("Progressing", "True", "Deleting")];
+        assert_eq!(shown(&deleting), "F T F Deleting");
+        let halted = [
+            ("Updated", "True", "AllUpdated"),
+            ("RolloutHalted", "True", "TooManyFailures"),
+        ];
+        assert_eq!(shown(&halted), "F F T TooManyFailures");
+    }
+}
