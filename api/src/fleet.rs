@@ -13,6 +13,9 @@ use crate::quantity::Quantity;
 /// Name of the one BootcFleet that counts.
 pub const NAME: &str = "cluster";
 
+/// Rule for the prefixes of references: a registry as a reference names it, and whole segments of a repository.
+const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9-]+)+(:[0-9]+)?|[A-Za-z0-9-]+:[0-9]+|localhost)(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*/?$'))";
+
 /// Switches and limits for all pools at once.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
@@ -52,7 +55,8 @@ pub struct BootcFleetSpec {
     /// empty: all registries are allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
-    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(PREFIX_RULE)
+        .message("allowedRegistries must be prefixes of references, such as quay.io/example or registry.example.com:5000: no scheme, tag, digest or wildcard"))]
     pub allowed_registries: Vec<String>,
 }
 

@@ -49,7 +49,9 @@ EXAMPLES
       kubectl berth approve workers
 
   All pools are to stop at once (BootcFleet is the switch; paused: false lets them go on):
-      kubectl apply -f manifests/samples/fleet-paused.yaml
+      kubectl patch bootcfleet cluster --type=merge -p '{\"spec\":{\"paused\":true}}'
+  If there is no BootcFleet yet:
+      kubectl create -f manifests/samples/fleet-paused.yaml
 
 FILES
   ~/.kube/config

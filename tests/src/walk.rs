@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use berth_api::insight::{MAX_MESSAGE, NodeInsight};
 use berth_api::node::BootcNode;
 use berth_core::insight::phase;
@@ -53,12 +53,12 @@ impl Walks {
         Self { seen, task }
     }
 
-    /// Fails unless each node went through these phases in this order, whatever lay between them, and each insight keeps
+    /// Fails unless each of these nodes went through these phases in this order, whatever lay between them, and each insight keeps
     /// the bounds of its type.
-    pub fn ensure(&self, phases: &[&str]) -> Result<()> {
+    pub fn ensure(&self, nodes: &[&str], phases: &[&str]) -> Result<()> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        ensure!(!seen.is_empty(), "no insight was reported");
-        for (node, walk) in seen.iter() {
+        for node in nodes {
+            let walk = seen.get(*node).with_context(|| format!("{node} reported no insight"))?;
             let reasons: Vec<&str> = walk.iter().map(phase).collect();
             let mut rest = reasons.iter();
             let went = phases.iter().all(|wanted| rest.any(|seen| seen == wanted));

@@ -46,6 +46,10 @@ const RESERVED: &str = "a wave cannot be named rest or control-plane: these are 
 const WAVE_NAME: &str = "the name of a wave must be lower-case letters, digits and '-', such as canary";
 const WAVE_SELECTOR: &str = "waves[].nodeSelector is missing; write the labels of the wave's nodes";
 const BACKWARDS: &str = "exclusions[].from must be before exclusions[].to";
+const POLL: &str = "pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h";
+const SECRET: &str = "pullSecret must be the name of a Secret in the controller's namespace";
+const PREFIXES: &str =
+    "allowedRegistries must be prefixes of references, such as quay.io/example or registry.example.com:5000";
 const ONE_FLEET: &str = "there is one BootcFleet, and its name is cluster; write metadata.name: cluster";
 
 /// Wrong values of `rollout`, and what the refusal must contain.
@@ -202,6 +206,31 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}",
         "may not be more than 512",
     ),
+    // How closely, and as whom.
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 59s}}",
+        POLL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 5}}",
+        "spec.image.pollInterval",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: daily}}",
+        POLL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', minimumAge: -1h}}",
+        "minimumAge must be a duration: 0, or a whole number and a unit, such as 30m or 12h",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pullSecret: 'a/b'}}",
+        SECRET,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, host: {signature: Always}}",
+        "spec.host.signature",
+    ),
     // Beside whom.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, toleratedUpdaters: [zincati]}",
@@ -355,6 +384,10 @@ const RIGHT_POOLS: &[&str] = &[
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:HEX'}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1@sha256:HEX'}}",
     "{nodeSelector: {}, image: {ref: 'localhost:5000/os:v1'}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: '0', minimumAge: '0', pullSecret: quay}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 0s, minimumAge: 90m}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 1m}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 999999h}, host: {signature: Required}}",
     "{nodeSelector: {}, image: {ref: 'localhost/os:v1'}}",
     "{nodeSelector: {}, image: {ref: '10.0.0.1:5000/deep/er/a_b.c-d:_V1.0-x'}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {}, drain: {}}",
@@ -486,6 +519,17 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
     }
     let wrong_fleets = [
         ("{paused: sometimes}", "spec.paused"),
+        ("{image: {pollInterval: 30s}}", POLL),
+        ("{image: {pullSecret: Quay}}", SECRET),
+        ("{allowedRegistries: ['https://quay.io/example']}", PREFIXES),
+        ("{allowedRegistries: ['*.example.com']}", PREFIXES),
+        ("{allowedRegistries: [quay.io, 'quay.io/example/os:v1']}", PREFIXES),
+        ("{allowedRegistries: [example]}", PREFIXES),
+        ("{allowedRegistries: ['']}", "spec.allowedRegistries[0]"),
+        (
+            "{allowedRegistries: [quay.io, quay.io]}",
+            "spec.allowedRegistries[1]: Duplicate value",
+        ),
         ("{maxUnavailable: 0}", UNAVAILABLE),
         ("{maxUnavailable: 101%}", UNAVAILABLE),
     ];
@@ -496,7 +540,14 @@ async fn the_api_server_refuses_wrong_objects_with_advice() {
                 .await,
         );
     }
-    for spec in ["{}", "{paused: true}", "{maxUnavailable: 2}", "{maxUnavailable: 10%}"] {
+    for spec in [
+        "{}",
+        "{paused: true}",
+        "{maxUnavailable: 2}",
+        "{maxUnavailable: 10%}",
+        "{image: {pollInterval: '0', pullSecret: quay.io}}",
+        "{allowedRegistries: [quay.io, quay.io/example/, 'localhost:5000', localhost/os, '10.0.0.1:5000/a/b-c_d']}",
+    ] {
         results.push(server.accepts(FLEETS, &object("BootcFleet", "cluster", spec)).await);
     }
     for (spec, words) in WRONG_NODES {

@@ -9,7 +9,7 @@ use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
 /// Flags of other people's programs that the documentation names.
-const FOREIGN: [&str; 18] = [
+const FOREIGN: [&str; 19] = [
     "--all",
     "--bound-object-kind",
     "--bound-object-name",
@@ -19,6 +19,7 @@ const FOREIGN: [&str; 18] = [
     "--docker-username",
     "--duration",
     "--enforce-container-sigpolicy",
+    "--for",
     "--from-file",
     "--now",
     "--preserve-digests",

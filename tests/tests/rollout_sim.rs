@@ -143,7 +143,8 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             cluster.until_all_run(&v2, LONG).await?;
             cluster.judge()?;
-            walks.ensure(&["Updating", "Pending", "Draining", "Rebooting", "Updated"])?;
+            let names: Vec<&str> = cluster.fleet.hosts.iter().map(|h| h.name()).collect();
+            walks.ensure(&names, &["Updating", "Pending", "Draining", "Rebooting", "Updated"])?;
             let v3 = roll_to(cluster, "3.0.0", 2).await?;
             cluster.until_all_run(&v3, LONG).await?;
             cluster.judge()?;
