@@ -1,6 +1,8 @@
 //! Files in which the host says what it may be given.
 
-use std::io::ErrorKind;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 
 use berth_core::agent::rules::registries::{self, Registries};
 use berth_core::agent::rules::signatures::{self, Policy};
@@ -10,28 +12,137 @@ use super::root::HostRoot;
 
 /// Registries from which the host may be given an image.
 pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
-    let text = match files::read_bounded(&root.path(registries::FILE), registries::MAX_LENGTH) {
-        Ok(text) if text.len() > registries::MAX_LENGTH => Some(Err("it is too long".to_owned())),
-        Ok(text) => Some(String::from_utf8(text).map_err(|error| error.to_string())),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
+    let text = match read(root, registries::FILE, registries::MAX_LENGTH) {
+        Ok(Some(text)) if text.len() > registries::MAX_LENGTH => Some(Err("it is too long".to_owned())),
+        Ok(Some(text)) => Some(String::from_utf8(text).map_err(|error| error.to_string())),
+        Ok(None) => unseen(root).map(Err),
         Err(error) => Some(Err(format!("cannot be read: {error}"))),
     };
     let text = text.as_ref().map(|text| text.as_deref().map_err(String::clone));
     Registries::new(flags, text)
 }
 
+/// Reason for which a list that was not found may exist all the same: a pod without the mount sees none.
+fn unseen(root: &HostRoot) -> Option<String> {
+    let directory = Path::new(registries::FILE).parent()?;
+    let is_pod = root.path("/") != Path::new("/");
+    let is_missing = || !root.resolve(directory).is_ok_and(|found| found.is_dir());
+    (is_pod && is_missing()).then(|| {
+        let (directory, root) = (directory.display(), root.path("/"));
+        let root = root.display();
+        format!(
+            "the host's {directory} is not visible under {root}; mount it there, as manifests/agent-daemonset.yaml does"
+        )
+    })
+}
+
 /// The host's signature policy.
 pub(super) fn policy(root: &HostRoot) -> Policy {
     for path in signatures::PLACES {
-        // On some hosts it is a link, which is to be followed as the host would follow it.
-        let read = root
-            .resolve(path)
-            .and_then(|file| files::read_bounded(&file, signatures::MAX_LENGTH));
-        match read {
-            Ok(text) => return Policy::parse(path, &text),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+        match read(root, path, signatures::MAX_LENGTH) {
+            Ok(Some(text)) => return Policy::parse(path, &text),
+            Ok(None) => {}
             Err(error) => return Policy::Unusable(format!("{path} cannot be read: {error}")),
         }
     }
     Policy::Missing
+}
+
+/// One of the host's files, with links followed as the host would follow them; `None` where there is no such name. A link
+/// that leads nowhere is an error, since the host may see what it leads to.
+fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    match root.resolve(path).and_then(|file| files::read_bounded(&file, limit)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound && !has_entry(root, Path::new(path))? => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says whether the host has an entry of this name, whatever it leads to; or a directory above it is a link that leads
+/// nowhere.
+fn has_entry(root: &HostRoot, path: &Path) -> io::Result<bool> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(true);
+    };
+    let resolved = root.resolve(directory)?;
+    match fs::symlink_metadata(resolved.join(name)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Err(_) if resolved.is_dir() => Ok(false),
+        Err(_) => has_entry(root, directory),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct World(PathBuf, HostRoot);
+
+    impl World {
+        fn new(name: &str, directories: &[&str]) -> Self {
+            let scratch = std::env::temp_dir().join(format!("berth-rules-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&scratch);
+            let root = HostRoot::new(&scratch);
+            for directory in directories {
+                fs::create_dir_all(root.path(directory)).unwrap();
+            }
+            Self(scratch, root)
+        }
+
+        fn why(&self) -> String {
+            match registries(&self.1, &[]) {
+                Registries::Unusable(why) => why,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_list_behind_a_link_of_the_host_is_read() {
+        let world = World::new("list", &["/etc/berth", "/usr/share/berth"]);
+        let (file, target) = (world.1.path(registries::FILE), "/usr/share/berth/allowed-registries");
+        assert_eq!(registries(&world.1, &[]), Registries::default());
+        symlink(target, &file).unwrap();
+        assert!(world.why().contains("cannot be read"), "the link leads nowhere");
+        fs::write(world.1.path(target), "quay.io/example\n").unwrap();
+        let lists = vec![(registries::FILE.to_owned(), vec!["quay.io/example".to_owned()])];
+        assert_eq!(registries(&world.1, &[]), Registries::Lists(lists));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_seen_allows_nothing() {
+        let world = World::new("directory", &["/etc"]);
+        assert!(world.why().contains("the host's /etc/berth is not visible under"));
+        symlink("/var/elsewhere", world.1.path("/etc/berth")).unwrap();
+        assert!(world.why().contains("cannot be read"));
+        fs::create_dir_all(world.1.path("/var/elsewhere")).unwrap();
+        assert_eq!(registries(&world.1, &[]), Registries::default());
+        let file = "/etc/berth-that-is-not-there/allowed-registries";
+        assert!(read(&HostRoot::new("/"), file, 1).unwrap().is_none());
+        assert_eq!(unseen(&HostRoot::new("/")), None, "a service sees what there is");
+    }
+
+    #[test]
+    fn the_next_place_counts_only_where_the_first_has_no_entry() {
+        let world = World::new("policy", &["/etc/containers", "/usr/share/containers"]);
+        let [first, next] = signatures::PLACES;
+        assert_eq!(policy(&world.1), Policy::Missing);
+        fs::write(world.1.path(next), "{}").unwrap();
+        assert_eq!(policy(&world.1), Policy::parse(next, b"{}"));
+        symlink("/var/policy.json", world.1.path(first)).unwrap();
+        assert!(matches!(policy(&world.1), Policy::Unusable(_)), "the host may see it");
+        fs::create_dir_all(world.1.path("/var")).unwrap();
+        fs::write(world.1.path("/var/policy.json"), "{}").unwrap();
+        assert_eq!(policy(&world.1), Policy::parse(first, b"{}"));
+    }
 }

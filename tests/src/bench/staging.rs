@@ -138,6 +138,8 @@ impl<'a> Bench<'a> {
             .arg(&own.path)
             .arg("--kubelet-kubeconfig")
             .arg(&kubelet.path);
+        // The kubelet would make it, for the pod's mount.
+        std::fs::create_dir_all(self.host.path("/etc/berth")?)?;
         command.arg("--host-root").arg(self.host.path("/")?);
         Process::start("berth-agent", &command, &self.plane.directory().join("agent.log"))
     }

@@ -134,7 +134,9 @@ impl SimHost {
         // A short name, because the path of the bus's socket may not be long.
         let dir = Scratch::new("berth-sim-")?;
         let root = dir.path().join("root");
-        std::fs::create_dir_all(root.join("var/lib")).context("cannot make the root of a simulated host")?;
+        for directory in ["var/lib", "etc/berth"] {
+            std::fs::create_dir_all(root.join(directory)).context("cannot make the root of a simulated host")?;
+        }
         let settings = SharedSettings::new(config.settings);
         let (sender, requests) = mpsc::unbounded_channel();
         let bus = Bus::new(dir.path())?;
