@@ -11,7 +11,7 @@ use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
-use super::idle::stage;
+use super::idle::{lacks_policy, stage};
 use super::turn;
 use super::way::{self, Ahead, await_reboot, inhibited, is_inhibited};
 use super::{
@@ -253,7 +253,7 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
 /// The next step towards the image being staged; `None` once it is.
 fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step> {
     match facts.host.os.staged() {
-        Some(_) if facts.staged_whole(&image.digest).is_some() => None,
+        Some(_) if facts.staged_whole(&image.digest).is_some() && !lacks_policy(facts) => None,
         Some(other) => Some(Step::Unstage(other.clone())),
         None => Some(match stage(facts, member, image) {
             // Meanwhile the Node may become Ready.

@@ -135,7 +135,7 @@ fn is_unwelcome(facts: &Facts, desired: &Digest) -> bool {
 }
 
 /// Says whether what is staged was pulled without the policy that the pool wants enforced.
-fn lacks_policy(facts: &Facts) -> bool {
+pub(super) fn lacks_policy(facts: &Facts) -> bool {
     let required = facts
         .desired
         .image()

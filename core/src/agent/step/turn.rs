@@ -3,6 +3,7 @@
 use berth_api::berth::{Berth, Holding, Outcome};
 use berth_api::seeded::Bug;
 
+use super::idle::lacks_policy;
 use super::way::{self, Ahead, await_reboot};
 use super::{LOOK_SELDOM, Step, WaitReason, settle};
 use crate::agent::facts::{Facts, Reboot};
@@ -105,6 +106,13 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
     match facts.host.os.staged() {
         Some(_) if !facts.past.is_complete(&holding.target) => {
             let why = format!("the pull of {} failed: what is staged may lack images", holding.target);
+            return Some((Outcome::NotStaged, why));
+        }
+        Some(_) if lacks_policy(facts) => {
+            let why = format!(
+                "what is staged of {} was pulled before the pool asked for signatures",
+                holding.target
+            );
             return Some((Outcome::NotStaged, why));
         }
         Some(staged) if staged.digest.as_ref() == Some(&holding.target) => {}

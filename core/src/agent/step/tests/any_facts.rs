@@ -1,8 +1,10 @@
 //! The invariants, of decisions on any facts.
 
+use berth_api::pool::SignatureRule;
 use proptest::prelude::*;
 
 use super::*;
+use crate::agent::rules::signatures::{PLACES, Policy};
 
 fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
     prop::option::of((1u8..4, any::<bool>()).prop_map(|(n, locked)| deployment(n, locked)))
@@ -16,13 +18,15 @@ fn any_os() -> impl Strategy<Value = Os> {
         1 => Just((Backend::Composefs, None)),
         1 => Just((Backend::Composefs, refused())),
     ];
-    let known = (1u8..4, any_deployment(), queued, kind).prop_map(|(booted, staged, rollback_queued, kind)| {
+    let deployments = (1u8..4, any_deployment(), any::<bool>());
+    let known = (deployments, queued, kind).prop_map(|((booted, staged, staged_signed), rollback_queued, kind)| {
         let (backend, refusal) = kind;
         Os::Bootc(Box::new(Deployments {
             backend,
             refusal,
             booted: deployment(booted, false),
             staged,
+            staged_signed,
             rollback_queued,
             ..Deployments::default()
         }))
@@ -79,8 +83,15 @@ fn any_node() -> impl Strategy<Value = ClusterNode> {
 }
 
 fn any_desired() -> impl Strategy<Value = Desired> {
+    let member = (2u8..4, prop::bool::weighted(0.2)).prop_map(|(n, signed)| {
+        let mut member = member(n);
+        if let (Some(image), true) = (&mut member.image, signed) {
+            image.signature = SignatureRule::Required;
+        }
+        Desired::Member(Box::new(member))
+    });
     prop_oneof![
-        6 => (2u8..4).prop_map(|n| Desired::Member(Box::new(member(n)))),
+        6 => member,
         1 => Just(Desired::Unknown),
         1 => Just(Desired::Release),
     ]
@@ -102,6 +113,15 @@ fn any_past() -> impl Strategy<Value = Past> {
         incomplete: incomplete.map(digest),
         ..Past::default()
     })
+}
+
+/// Rules that take any image, and ask for a signature each time.
+fn enforcing() -> Rules {
+    let policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
+    Rules {
+        policy,
+        ..Rules::default()
+    }
 }
 
 fn any_reboot() -> impl Strategy<Value = Reboot> {
@@ -135,7 +155,7 @@ prop_compose! {
             shutdown_scheduled,
             reboot,
             clock_synchronized,
-            rules: if forbids { forbidding() } else { Rules::default() },
+            rules: if forbids { forbidding() } else { enforcing() },
             ..facts().host
         }
     }
@@ -267,6 +287,8 @@ proptest! {
         if facts.host.os.booted() != Some(digest) {
             let staged = facts.host.os.staged().unwrap();
             prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest) && facts.past.is_complete(digest));
+            let asked = facts.desired.image().unwrap().signature == SignatureRule::Required;
+            prop_assert!(!asked || facts.host.os.deployments().unwrap().staged_signed, "pulled without the policy");
             prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
             prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
             prop_assert!(!is_rollback_queued(&facts));

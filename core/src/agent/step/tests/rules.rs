@@ -15,6 +15,16 @@ fn refused(mut facts: Facts) -> Facts {
     facts
 }
 
+/// Signatures are asked for from now on, by the pool and by the host.
+fn wants_signatures(facts: &mut Facts) {
+    if let Desired::Member(member) = &mut facts.desired
+        && let Some(image) = &mut member.image
+    {
+        image.signature = SignatureRule::Required;
+    }
+    facts.host.rules.policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
+}
+
 /// The pool wants signed images; the host's policy is this one.
 fn signed(policy: &str) -> Facts {
     let mut facts = facts();
@@ -137,4 +147,19 @@ fn a_pool_that_wants_signatures_has_them_checked_or_nothing_is_staged() {
     );
     staged(&mut strict, true);
     assert!(matches!(step(&strict), Step::Wait(WaitReason::NoBerth, _)));
+}
+
+#[test]
+fn what_was_pulled_unsigned_is_not_booted_once_the_pool_asks() {
+    let mut turn = with(&taken());
+    turn.drain.done = true;
+    assert!(matches!(step(&turn), Step::Commit(_)));
+    wants_signatures(&mut turn);
+    let why = "was pulled before the pool asked for signatures";
+    assert!(matches!(step(&turn), Step::Release(_, Outcome::NotStaged, words) if words.contains(why)));
+
+    let mut stuck = stuck(&committed(), 2);
+    assert!(matches!(step(&stuck), Step::Relicense(..)));
+    wants_signatures(&mut stuck);
+    assert_eq!(step(&stuck), Step::Unstage(deployment(3, true)), "it is pulled again");
 }
