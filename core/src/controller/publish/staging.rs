@@ -31,7 +31,7 @@ struct Turn {
     /// The agent reports a failure with this digest.
     failing: bool,
     /// The member holds a berth under a boot that is not proven, and another image is its way out: everybody waits for
-    /// it.
+    /// it, as long as it uses its permits.
     stuck: Reverse<bool>,
     /// The Node is not Ready. Its agent has been heard of lately, so that a fix can reach it; but it may be down as well.
     broken: bool,
@@ -107,11 +107,12 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     }
     let failure = report.and_then(|r| r.failure.as_ref());
     let failure = failure.filter(|f| f.digest.as_ref().is_none_or(|d| d == digest));
+    let unused = facts.leaves.unused(name.as_str(), digest);
     Some(Standing::Waits(Turn {
         failing: failure.is_some(),
-        stuck: Reverse(stuck),
+        stuck: Reverse(stuck && unused == 0),
         broken: !draft.node.ready,
-        unused: facts.leaves.unused(name.as_str(), digest),
+        unused,
         attempts: failure.map_or(0, |f| f.attempts),
         has_leave: Reverse(has_leave),
         index,

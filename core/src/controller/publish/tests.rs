@@ -357,6 +357,24 @@ fn leave_that_is_not_used_goes_round() {
 }
 
 #[test]
+fn a_stuck_holder_that_uses_no_leave_passes_it_on() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.occupied.insert("uid-n2".into(), ["a".into()].into());
+    world.step();
+    // Its host refuses the image, say.
+    world.report("n2", |r| r.phase = Some(Phase::Proving));
+    let mut turns = BTreeSet::new();
+    for minute in 0..80 {
+        world.step();
+        turns.insert(world.allowed()[0].to_owned());
+        world
+            .leaves
+            .see(&world.hosts, Moment::default() + Duration::from_secs(60 * minute));
+    }
+    assert_eq!(turns.len(), 3, "{turns:?}");
+}
+
+#[test]
 fn nobody_begins_with_an_image_that_is_withdrawn() {
     let mut world = world(&["n1", "n2", "n3"], 2);
     world.step();
