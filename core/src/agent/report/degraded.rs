@@ -21,6 +21,14 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(why) = facts.host.os.refusal() {
         return Verdict::yes(Reason::ComposefsNotSupported.as_str(), why.to_owned());
     }
+    if let Some(trouble) = &facts.trouble {
+        // Powers of two, so that a step that fails for hours is not a write for each try.
+        let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
+        return Verdict::yes(
+            trouble.reason,
+            format!("{} (tried {attempts} times or more)", trouble.message),
+        );
+    }
     if let Some(objection) = facts
         .objection()
         .filter(|_| facts.host.os.booted() != facts.desired.digest())
@@ -30,14 +38,6 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(why) = &facts.host.forgetful {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
         return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
-    }
-    if let Some(trouble) = &facts.trouble {
-        // Powers of two, so that a step that fails for hours is not a write for each try.
-        let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
-        return Verdict::yes(
-            trouble.reason,
-            format!("{} (tried {attempts} times or more)", trouble.message),
-        );
     }
     if let Some(verdict) = rivals::verdict(facts).filter(|_| matches!(step, Step::Wait(WaitReason::RivalUpdater, _))) {
         return verdict;
@@ -87,9 +87,6 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(message) = unguarded(facts) {
         return Verdict::yes(Reason::Unguarded.as_str(), message);
     }
-    if let Some(objection) = facts.host.rules.credentials.as_ref() {
-        return Verdict::yes(objection.reason.as_str(), objection.message.clone());
-    }
     if let Some(turn) = failed_turn(facts) {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
@@ -97,6 +94,9 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             Outcome::from_word(&turn.outcome).map_or("TurnFailed", Outcome::as_str),
             message,
         );
+    }
+    if let Some(objection) = facts.host.rules.credentials.as_ref() {
+        return Verdict::yes(objection.reason.as_str(), objection.message.clone());
     }
     rivals::verdict(facts).unwrap_or_else(|| Verdict::no("AsExpected", ""))
 }

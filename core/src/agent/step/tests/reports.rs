@@ -4,6 +4,7 @@ use berth_api::condition::node as types;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
+use crate::agent::facts::Trouble;
 use crate::agent::reason::Reason;
 use crate::agent::report::{Subject, report};
 use crate::agent::rivals;
@@ -445,4 +446,36 @@ fn an_auth_file_of_somebody_else_is_told_behind_what_really_fails() {
         .past
         .host_failed("Unauthorized", "the host pulled with it", &digest, true, wall, 0.0);
     assert!(told(&facts, types::NODE_DEGRADED).starts_with("True Unauthorized the host pulled with it"));
+}
+
+#[test]
+fn an_auth_file_of_somebody_else_hides_no_failed_turn() {
+    let mut facts = facts();
+    facts.host.rules.credentials = Some(Objection::new(Reason::ForeignAuthFile, "the host has one"));
+    facts.past.last_turn = Some(Turn {
+        outcome: "DrainTimeout".into(),
+        message: "pod a/b".into(),
+        digest: digest(2),
+        attempts: 1,
+        next_try_time: later(30),
+    });
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(degraded.starts_with("True DrainTimeout pod a/b"), "{degraded}");
+}
+
+#[test]
+fn a_step_that_fails_is_told_before_the_refusal_that_it_follows() {
+    let mut facts = facts();
+    facts.host.rules = forbidding();
+    assert!(told(&facts, types::NODE_DEGRADED).starts_with("True RegistryNotAllowed"));
+    facts.trouble = Some(Trouble {
+        reason: "StepFailed",
+        message: "cannot remove what is staged".into(),
+        attempts: 3,
+    });
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True StepFailed cannot remove what is staged"),
+        "{degraded}"
+    );
 }
