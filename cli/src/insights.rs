@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use berth_api::condition::{self, node as types};
+use berth_api::condition;
 use berth_api::fleet::BootcFleet;
 use berth_api::insight::conditions::{DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, WORKING};
 use berth_api::insight::{NodeInsight, ScopeType};
@@ -112,7 +112,7 @@ fn line(pool: &BootcNodePool, host: &BootcNode, node: Option<&Node>, paused: boo
         status: &status,
         unavailable: node.map(unavailable),
         held: paused.then_some(Held::Paused),
-        waiting: condition::find_true(&status.conditions, types::WAITING),
+        told: &status.conditions,
         silent: silent.as_deref(),
         medians: pool.status.as_ref().map(|s| s.phase_durations).unwrap_or_default(),
     };

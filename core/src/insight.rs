@@ -31,8 +31,8 @@ pub struct Facts<'a> {
     pub unavailable: Option<Vec<Unavailable>>,
     /// Admin's reason for which the node does not go on, as far as it is known here.
     pub held: Option<Held>,
-    /// The condition `Waiting`, which is the controller's.
-    pub waiting: Option<&'a Condition>,
+    /// Conditions that the controller has told of the node, such as `Waiting`; there may be others among them.
+    pub told: &'a [Condition],
     /// Line about an agent that was not heard of for long.
     pub silent: Option<&'a str>,
     /// Medians of the pool, where they are known; else the node's own times count.
@@ -188,7 +188,7 @@ fn reasons(facts: &Facts<'_>) -> Option<String> {
 fn degraded(facts: &Facts<'_>) -> Verdict {
     match condition::find_true(&facts.status.conditions, types::NODE_DEGRADED) {
         Some(condition) => Verdict::yes(condition.reason.clone(), condition.message.clone()),
-        None => match condition::find_true(&facts.status.conditions, types::REBOOT_TIMED_OUT) {
+        None => match condition::find_true(facts.told, types::REBOOT_TIMED_OUT) {
             Some(condition) => Verdict::yes(types::REBOOT_TIMED_OUT, condition.message.clone()),
             None => Verdict::no("AsExpected", ""),
         },
@@ -233,7 +233,7 @@ fn message(facts: &Facts<'_>, updating: &Verdict) -> String {
         format!("{}: {}", first.pod, first.reason)
     } else if updating.reason == PAUSED && facts.held == Some(Held::Excluded) {
         "Node is excluded".to_owned()
-    } else if let (PENDING, Some(waiting)) = (&*updating.reason, facts.waiting) {
+    } else if let (PENDING, Some(waiting)) = (&*updating.reason, condition::find_true(facts.told, types::WAITING)) {
         waiting.message.clone()
     } else {
         updating.message.clone()

@@ -1,6 +1,5 @@
 //! The insight that the agent reports: the common one, from what the agent knows.
 
-use berth_api::condition::{self, node as types};
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::BootcNodeStatus;
 use berth_api::pool::PhaseDurations;
@@ -44,7 +43,7 @@ pub(super) fn of(
         status,
         unavailable,
         held: node.filter(|node| node.excluded).map(|_| Held::Excluded),
-        waiting: condition::find_true(subject.told, types::WAITING),
+        told: subject.told,
         silent: None,
         medians: PhaseDurations::default(),
     };

@@ -45,7 +45,7 @@ fn line(status: &BootcNodeStatus, desired: char, change: impl FnOnce(&mut Facts<
         status,
         unavailable: Some(vec![]),
         held: None,
-        waiting: None,
+        told: &status.conditions,
         silent: None,
         medians: PhaseDurations::default(),
     };
@@ -130,7 +130,7 @@ fn what_holds_a_node_back_is_told() {
         status: &waits,
         unavailable: None,
         held: None,
-        waiting: Some(&told),
+        told: std::slice::from_ref(&told),
         silent: None,
         medians: PhaseDurations::default(),
     };
@@ -187,7 +187,7 @@ fn a_node_of_no_pool_has_no_insight_and_times_are_kept() {
         status: &waits,
         unavailable: Some(vec![]),
         held: None,
-        waiting: None,
+        told: &[],
         silent: None,
         medians: PhaseDurations::default(),
     };
@@ -222,7 +222,7 @@ proptest! {
         let desired = digest('2');
         let facts = Facts {
             node: &node, pool: "workers", scope: ScopeType::WorkerPool, desired: Some(&desired), status: &degraded,
-            unavailable: None, held: None, waiting: None, silent: None, medians: PhaseDurations::default(),
+            unavailable: None, held: None, told: &[], silent: None, medians: PhaseDurations::default(),
         };
         let insight = insight(&facts, None, at(1)).unwrap();
         prop_assert!(insight.message.chars().count() <= MAX_MESSAGE && !insight.message.contains('\n'));

@@ -1,6 +1,6 @@
 //! Reports of given facts.
 
-use berth_api::condition::node as types;
+use berth_api::condition::{self, Verdict, node as types};
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
@@ -478,4 +478,26 @@ fn a_step_that_fails_is_told_before_the_refusal_that_it_follows() {
         degraded.starts_with("True StepFailed cannot remove what is staged"),
         "{degraded}"
     );
+}
+
+#[test]
+fn a_reboot_that_timed_out_is_in_the_insight_of_an_agent_that_speaks() {
+    let (facts, before) = (facts(), BootcNodeStatus::default());
+    let mut told = vec![];
+    let late = Verdict::yes(types::REBOOT_TIMED_OUT, "does not come back");
+    condition::set(&mut told, types::REBOOT_TIMED_OUT, late, None, facts.now);
+    let next = step(&facts);
+    let subject = Subject {
+        generation: None,
+        step: &next,
+        bootc_version: None,
+        heartbeat: later(0),
+        told: &told,
+    };
+    let status = report(&facts, &subject, &before);
+    assert!(
+        condition::find(&status.conditions, types::REBOOT_TIMED_OUT).is_none(),
+        "it is the controller's"
+    );
+    assert_eq!(status.insight.unwrap().message, "does not come back");
 }
