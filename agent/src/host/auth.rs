@@ -57,6 +57,10 @@ impl HostAuth {
     pub(super) fn keep(&self, claim: Claim) -> AuthOutcome {
         let (given, text) = self.given();
         let host = self.look();
+        if !host.ours.is_empty() {
+            // A crash may have left credentials there, and one agent writes at a time.
+            let _ = fs::remove_file(files::temporary(&self.path()));
+        }
         let (change, objection) = decide(claim, &given, &host, self.source.replace);
         let done = match (change, &given) {
             (Change::Keep, _) => {
@@ -315,6 +319,29 @@ mod tests {
         fs::remove_file(&record).unwrap();
         fs::write(&world.secret, ONE).unwrap();
         assert_eq!(world.keep(Claim::Member, false), (false, Some(Reason::ForeignAuthFile)));
+    }
+
+    #[test]
+    fn no_credentials_stay_behind_beside_the_file() {
+        let world = World::new("temporary");
+        let temporary = world.root.path("/run/ostree/auth.tmp");
+        fs::write(&world.secret, ONE).unwrap();
+        fs::create_dir_all(world.root.path(PLACES[0])).unwrap();
+        assert_eq!(
+            world.keep(Claim::Member, true),
+            (false, Some(Reason::AuthFileUnwritable))
+        );
+        assert!(!temporary.exists(), "the file did not get its name");
+        fs::remove_dir(world.root.path(PLACES[0])).unwrap();
+        for has_file in [true, false] {
+            assert!(world.keep(Claim::Member, false).0);
+            fs::write(&temporary, ONE).unwrap();
+            if !has_file {
+                fs::remove_file(world.root.path(PLACES[0])).unwrap();
+            }
+            world.keep(Claim::Released, false);
+            assert!(!temporary.exists(), "an agent died while it wrote");
+        }
     }
 
     #[test]

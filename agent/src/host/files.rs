@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Replaces a file durably: the new text is on the disk before it gets the name.
 ///
@@ -13,17 +13,25 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let directory = path
         .parent()
         .ok_or_else(|| io::Error::other("the file has no directory"))?;
-    let temporary = path.with_extension("tmp");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
+    let temporary = temporary(path);
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(text)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))?;
     File::open(directory)?.sync_all()
+}
+
+/// The name under which a file is written before it gets its own. After a crash it may still be there.
+pub fn temporary(path: &Path) -> PathBuf {
+    path.with_extension("tmp")
 }
 
 /// The content of a file; of one with more than `limit` bytes one more than that.
