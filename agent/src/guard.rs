@@ -20,7 +20,7 @@ use crate::node;
 
 /// The next step waits for the answers.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// BootcNodes among which one is chosen.
+/// BootcNodes that are tried, in any order, until one has a Node.
 const PAGE: u32 = 20;
 
 /// Advice where the policies do not work.
@@ -57,19 +57,21 @@ impl GuardProbe {
         if let Guard::Allows(_) = berth {
             return Ok(berth);
         }
-        let Some(other) = self.another().await.context("cannot list the BootcNodes")? else {
-            return Ok(Guard::NothingToTry);
-        };
-        let status = self.write_another_status(&other).await;
-        let status = status.context("cannot try to write another node's status")?;
-        if let Guard::Allows(_) = status {
-            return Ok(status);
+        for other in self.others().await.context("cannot list the BootcNodes")? {
+            let status = self.write_another_status(&other).await;
+            let status = status.context("cannot try to write another node's status")?;
+            if let Guard::Allows(_) = status {
+                return Ok(status);
+            }
+            let node = write_another_node(kubelet, &other).await;
+            match node.context("cannot try to write another Node as the kubelet")? {
+                Guard::Refuses => return Ok(berth),
+                // Its Node is gone, which says nothing of the others.
+                Guard::NothingToTry => {}
+                other => return Ok(other),
+            }
         }
-        let node = write_another_node(kubelet, &other).await;
-        Ok(match node.context("cannot try to write another Node as the kubelet")? {
-            Guard::Refuses => berth,
-            other => other,
-        })
+        Ok(Guard::NothingToTry)
     }
 
     /// Writes a berth with another epoch, which is the controller's alone, whoever has the berth.
@@ -92,14 +94,15 @@ impl GuardProbe {
         })
     }
 
-    /// Another node with a BootcNode, any of a page of them: one that is about to be deleted is not asked for each time. A
-    /// node that is alone has none, and nothing of others to write.
-    async fn another(&self) -> Result<Option<String>, RequestError> {
+    /// Other nodes with a BootcNode, a page of them in any order: one that is about to be deleted is not asked for each time.
+    /// A node that is alone has none, and nothing of others to write.
+    async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
         let list = with_deadline(DEADLINE, self.nodes.list_metadata(&page)).await?;
         let names = list.items.iter().map(ResourceExt::name_any);
-        let others: Vec<_> = names.filter(|name| *name != self.node.as_str()).collect();
-        Ok(fastrand::choice(others))
+        let mut others: Vec<_> = names.filter(|name| *name != self.node.as_str()).collect();
+        fastrand::shuffle(&mut others);
+        Ok(others)
     }
 
     /// Writes the status of another node's BootcNode.
@@ -160,9 +163,13 @@ mod tests {
 
     use super::*;
 
-    /// An API server with two nodes and a berth that refuses every dry run but those of a path that ends like this, which it
-    /// answers with that code. It must see no other write.
     fn server(end: &'static str, code: u16) -> Client {
+        server_of(&["n1", "n2"], vec![(end, code)])
+    }
+
+    /// An API server with these nodes and a berth that refuses every dry run but those of a path that ends so, which it
+    /// answers with that code. It must see no other write.
+    fn server_of(names: &'static [&str], answers: Vec<(&'static str, u16)>) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| {
             let path = request.uri().path().to_owned();
             let node = |name: &str| json!({ "metadata": { "name": name } });
@@ -171,10 +178,12 @@ mod tests {
             let is_dry = request.uri().query().is_some_and(|q| q.contains("dryRun=All"));
             let (code, mut answer) = match *request.method() {
                 Method::GET if path.ends_with("/leases") => list(json!([berth])),
-                Method::GET => list(json!([node("n1"), node("n2")])),
+                Method::GET => list(names.iter().map(|name| node(name)).collect()),
                 _ if !is_dry => panic!("{path} is written"),
-                _ if path.ends_with(end) => (code, berth),
-                _ => (403, berth),
+                _ => {
+                    let answer = answers.iter().find(|(end, _)| path.ends_with(end));
+                    (answer.map_or(403, |(_, code)| *code), berth)
+                }
             };
             if code != 200 {
                 answer = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
@@ -216,6 +225,19 @@ mod tests {
         let client = server("/api/v1/nodes/n2", 404);
         let gone = GuardProbe::new(client.clone(), "ns", &"n1".into()).ask(&client).await;
         assert_eq!(gone.unwrap(), Guard::NothingToTry, "its Node was deleted just now");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_gone_says_nothing_of_the_others() {
+        for _ in 0..16 {
+            let answers = vec![("/api/v1/nodes/n2", 404), ("/api/v1/nodes/n3", 200)];
+            let client = server_of(&["n1", "n2", "n3"], answers);
+            let answer = GuardProbe::new(client.clone(), "ns", &"n1".into()).ask(&client).await;
+            match answer.unwrap() {
+                Guard::Allows(what) => assert!(what.contains("could write Node n3"), "{what}"),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]
