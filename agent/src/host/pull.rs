@@ -467,17 +467,26 @@ fn explain(defeat: &Defeat, words: &str) -> String {
     text.trim_end_matches([':', ' ']).to_owned()
 }
 
-/// Adds to the words of a pull that the registry refused by which credentials it was tried. Words that are too
-/// long are cut for it.
+/// Adds to the words of a pull that the registry refused by which credentials it was tried. Words that are too long are cut
+/// for it, where they still say so: the cause stands at the end, mostly.
 fn with_credentials(message: String, credentials: &str) -> String {
-    if credentials.is_empty() || failure::recognise(&message) != Some(Reason::Unauthorized) {
+    let is_refused = |words: &String| failure::recognise(words) == Some(Reason::Unauthorized);
+    if credentials.is_empty() || !is_refused(&message) {
         return message;
     }
-    let words: String = message
-        .chars()
-        .take(MAX_MESSAGE.saturating_sub(credentials.len() + 2))
-        .collect();
-    format!("{words}; {credentials}")
+    let room = MAX_MESSAGE.saturating_sub(credentials.chars().count() + 3);
+    let extra = message.chars().count().saturating_sub(room);
+    let (start, end): (String, String) = (
+        message.chars().take(room).collect(),
+        message.chars().skip(extra).collect(),
+    );
+    let candidates = match extra {
+        0 => vec![message.clone()],
+        _ => vec![format!("…{end}"), format!("{start}…")],
+    };
+    let mut texts = candidates.iter().filter(|words| is_refused(words));
+    let text = texts.next().map(|words| format!("{words}; {credentials}"));
+    text.filter(is_refused).unwrap_or(message)
 }
 
 #[cfg(test)]

@@ -82,3 +82,18 @@ fn tells_how_a_pull_failed() {
         assert!(!message.is_empty());
     }
 }
+
+#[test]
+fn words_that_are_cut_for_the_credentials_keep_the_cause() {
+    let (long, credentials) = ("x ".repeat(505), "the host pulled with /run/ostree/auth.json");
+    for message in [format!("{long}unauthorized"), format!("unauthorized {long}")] {
+        let told = with_credentials(message, credentials);
+        assert_eq!(failure::classify(&told).reason, Reason::Unauthorized, "{told}");
+        assert!(
+            told.ends_with(credentials) && told.chars().count() <= MAX_MESSAGE,
+            "{told}"
+        );
+    }
+    let told = with_credentials("unauthorized".into(), credentials);
+    assert_eq!(told, format!("unauthorized; {credentials}"));
+}
