@@ -32,12 +32,17 @@ fn name(rival: &str) -> &str {
     rival.split_once(" (").map_or(rival, |(name, _)| name)
 }
 
+/// Says whether a name that the pool tolerates stands for this rival. A timer stands for what it starts.
+fn covers(tolerated: &str, rival: &str) -> bool {
+    tolerated == rival || (tolerated == APPLY_TIMER && rival == APPLY_SERVICE)
+}
+
 /// The rivals that the pool does not tolerate.
 fn active(facts: &Facts) -> Vec<&str> {
     let is_tolerated = |rival: &str| match &facts.desired {
         Desired::Member(member) => {
             member.rivals == RivalUpdaters::Tolerate
-                || member.tolerated.iter().any(|tolerated| tolerated == name(rival))
+                || member.tolerated.iter().any(|tolerated| covers(tolerated, name(rival)))
         }
         _ => false,
     };
@@ -61,14 +66,15 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
         Some(name) => format!(
             "nothing is staged beside {name}, which would apply it and reboot at any time; run `systemctl disable --now {APPLY_TIMER}` on the host"
         ),
-        None => "it may replace what Berth stages or reboot the host; disable it".to_owned(),
+        None => {
+            let mut names: Vec<&str> = rivals.iter().map(|rival| name(rival)).collect();
+            names.dedup();
+            format!(
+                "it may replace what Berth stages or reboot the host; disable it, or add {} to toleratedUpdaters of the pool",
+                names.join(", ")
+            )
+        }
     };
-    let mut names: Vec<&str> = rivals.iter().map(|rival| name(rival)).collect();
-    names.dedup();
-    let message = format!(
-        "{} is active: {advice}, or set toleratedUpdaters: [{}] in the pool",
-        rivals.join(", "),
-        names.join(", ")
-    );
+    let message = format!("{} is active: {advice}", rivals.join(", "));
     Some(Verdict::yes(Reason::RivalUpdater.as_str(), message))
 }
