@@ -1,4 +1,4 @@
-//! What hosts may pull, and by which credentials.
+//! Limits of what hosts may pull, and the credentials for it.
 
 use std::fs;
 use std::path::Path;

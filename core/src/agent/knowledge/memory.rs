@@ -1,4 +1,4 @@
-//! What goes into the host's memory: how a turn ended, what was staged, what ran and what was proven.
+//! Content of the host's memory: how a turn ended, what was staged, what ran and what was proven.
 
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 

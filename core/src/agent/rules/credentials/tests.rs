@@ -1,4 +1,4 @@
-//! What becomes of the host's auth file in each case, and which files are taken.
+//! Tests of the host's auth file: its fate in each case, and the files that are taken.
 
 use berth_api::names::NodeUid;
 use proptest::prelude::*;
