@@ -266,6 +266,7 @@ impl Polls {
             return;
         };
         let began = job.started.unwrap_or(now);
+        let urgent = job.asks.iter().any(|ask| ask.urgent);
         job.running = false;
         job.basis = (now, fastrand::f64());
         let last = job
@@ -297,10 +298,14 @@ impl Polls {
             Some(away) if began < away.failure.noted.0 && error.retry_after.is_none() => {
                 (away.failure, away.not_before)
             }
-            Some(away) => (
-                Failure::after(Some(&away.failure), error.clone(), last, clocks),
-                away.not_before,
-            ),
+            Some(away) => {
+                let mut failure = Failure::after(Some(&away.failure), error.clone(), last, clocks);
+                // Those who can wait have a turn of their own, which those who are tried often do not put off.
+                if urgent || away.failure.late > now {
+                    failure.late = away.failure.late;
+                }
+                (failure, away.not_before)
+            }
             None => (Failure::after(None, error.clone(), last, clocks), None),
         };
         let away = Away {

@@ -290,3 +290,27 @@ fn a_failure_without_anybody_who_waits_is_not_tried_again() {
     let trouble = world.polls.answer(&question(0), None, world.now).trouble.unwrap();
     assert_eq!(trouble.next, None);
 }
+
+#[test]
+fn who_stands_still_for_ever_does_not_keep_those_who_can_wait_from_their_turn() {
+    let start = Moment::after(Duration::from_secs(5));
+    for latency in [QUICK, Duration::from_secs(20)] {
+        let mut world = World::new([(0, urgent(start)), (1, every(12 * HOUR))]);
+        let only_first_fails = |q: &Question| if *q == question(0) { away(q) } else { well(q) };
+        world.pass(48 * HOUR, latency, only_first_fails);
+        let others = world.requests.iter().filter(|(_, q)| *q == question(1)).count();
+        assert!((4..=6).contains(&others), "{others}");
+        // When it is said to be tried again does not move with each try of the other.
+        world.pass(14 * HOUR, latency, away);
+        let next = |world: &World| world.polls.answer(&question(1), None, world.now).trouble.unwrap().next;
+        let (first, asked) = (next(&world), world.requests.len());
+        while world.requests[asked..].len() < 3 {
+            world.pass(MINUTE, latency, away);
+        }
+        let turns = world.requests[asked..]
+            .iter()
+            .filter(|(_, q)| *q == question(1))
+            .count();
+        assert!(turns > 0 || next(&world) == first, "{first:?}");
+    }
+}
