@@ -131,6 +131,12 @@ struct Away {
     probed: bool,
 }
 
+impl Away {
+    fn forbids(&self, now: Moment) -> bool {
+        self.not_before.is_some_and(|at| at > now)
+    }
+}
+
 /// All questions.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
@@ -339,8 +345,8 @@ impl Polls {
         let Some(job) = self.jobs.get(question) else {
             return false;
         };
-        let forbidden = self.away.get(question.registry()).and_then(|away| away.not_before);
-        !job.running && (job.started.is_some_and(|at| at >= after) || forbidden.is_some_and(|at| at > now))
+        let forbids = self.away.get(question.registry()).is_some_and(|away| away.forbids(now));
+        !job.running && (job.started.is_some_and(|at| at >= after) || forbids)
     }
 
     /// The last image that was answered, and when it was asked for.
@@ -361,9 +367,11 @@ impl Polls {
             image: image.clone(),
             age: now.since(*began),
         });
+        let urgent = job.asks.iter().any(|ask| ask.urgent);
+        let of_all = self.away.get(question.registry());
+        let next_of_all = |away: &Away| away.failure.next(urgent).max(away.not_before.unwrap_or_default());
         let own = job.failure.as_ref().map(|failure| {
-            let urgent = job.asks.iter().any(|ask| ask.urgent);
-            let away = self.away.get(question.registry()).map(|away| away.failure.next(urgent));
+            let away = of_all.map(next_of_all);
             let again = job
                 .asks
                 .iter()
@@ -372,9 +380,12 @@ impl Polls {
             let next = failure.next(urgent);
             failure.trouble(again.then(|| away.map_or(next, |away| next.max(away))))
         });
-        let urgent = || job.asks.iter().any(|ask| ask.urgent);
-        let of_all = || self.away.get(question.registry()).filter(|_| !job.running && urgent());
-        let trouble = own.or_else(|| of_all().map(|away| away.failure.trouble(Some(away.failure.soon))));
+        // It concerns who stands still, and while the registry forbids all requests, everybody.
+        let concerns = |away: &&Away| !job.running && (urgent || away.forbids(now));
+        let trouble = own.or_else(|| {
+            let away = of_all.filter(concerns)?;
+            Some(away.failure.trouble(Some(next_of_all(away))))
+        });
         Answer { found, trouble }
     }
 }

@@ -267,6 +267,8 @@ fn retry_after_is_obeyed_by_all_and_an_admin_overrides_only_our_own_backoff() {
             world.polls.is_over(&question(1), requested, world.now),
             "the admin is told"
         );
+        let trouble = world.polls.answer(&question(1), Some(requested), world.now).trouble;
+        assert_eq!(trouble.map(|t| t.reason), Some("RateLimited"), "and why");
         if !allowed {
             world.pass(Duration::from_secs(595), QUICK, well);
             assert_eq!(world.count(), 0);
