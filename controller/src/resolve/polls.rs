@@ -283,7 +283,7 @@ impl Polls {
             Ok(target) => {
                 job.found = Some((target, began));
                 job.failure = None;
-                return self.is_back(question.registry(), now);
+                return self.is_back(question.registry(), began, now);
             }
             Err(mut error) => {
                 error.retry_after = error.retry_after.map(|after| after.min(LONGEST_RETRY_AFTER));
@@ -296,7 +296,11 @@ impl Polls {
             ResolveReason::RegistryUnavailable | ResolveReason::RateLimited
         );
         if !fails {
-            return self.is_back(question.registry(), now);
+            // What does not come from the registry says nothing about it.
+            return match error.reason.is_our_own() {
+                true => self.is_untold(question.registry()),
+                false => self.is_back(question.registry(), began, now),
+            };
         }
         let before = self.away.remove(question.registry());
         // Those that fail together fail once.
@@ -322,8 +326,19 @@ impl Polls {
         self.away.insert(question.registry().to_owned(), away);
     }
 
-    /// A registry answers. What failed with it, and not before that, is asked soon.
-    fn is_back(&mut self, registry: &str, now: Moment) {
+    /// Nothing was learned of a registry; another question may try.
+    fn is_untold(&mut self, registry: &str) {
+        if let Some(away) = self.away.get_mut(registry) {
+            away.probed = false;
+        }
+    }
+
+    /// A registry has answered a request that began at that moment. What failed with it, and not before that, is asked soon.
+    fn is_back(&mut self, registry: &str, began: Moment, now: Moment) {
+        // It has failed since that request.
+        if self.away.get(registry).is_some_and(|away| began < away.failure.noted.0) {
+            return self.is_untold(registry);
+        }
         let Some(away) = self.away.remove(registry) else {
             return;
         };

@@ -40,6 +40,19 @@ pub enum ResolveReason {
 }
 
 impl ResolveReason {
+    /// Says whether the failure is one of the controller and its settings, so that no registry was asked.
+    pub(super) const fn is_our_own(self) -> bool {
+        matches!(
+            self,
+            Self::ClientSetup
+                | Self::PullSecretNotFound
+                | Self::PullSecretUnreadable
+                | Self::InvalidPullSecret
+                | Self::InvalidReference
+                | Self::RegistryBlocked
+        )
+    }
+
     /// The reason of the condition `ImageResolved`.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -316,3 +316,42 @@ fn who_stands_still_for_ever_does_not_keep_those_who_can_wait_from_their_turn() 
         assert!(turns > 0 || next(&world) == first, "{first:?}");
     }
 }
+
+fn limited(seconds: u64) -> Result<Target, ResolveError> {
+    Err(ResolveError {
+        retry_after: Some(Duration::from_secs(seconds)),
+        ..ResolveError::new(ResolveReason::RateLimited, "too many")
+    })
+}
+
+#[test]
+fn neither_a_failure_of_our_own_nor_an_older_answer_brings_a_registry_back() {
+    let start = Moment::after(Duration::from_secs(5));
+    for (second, of_our_own) in [
+        (well(&question(1)), false),
+        (fails(ResolveReason::ImageNotFound), false),
+        (fails(ResolveReason::PullSecretNotFound), true),
+    ] {
+        let mut polls = Polls::default();
+        let asks = BTreeMap::from([(question(0), vec![urgent(start)]), (question(1), vec![urgent(start)])]);
+        let at = |seconds: u64| {
+            let now = start + Duration::from_secs(seconds);
+            (now, Timestamp::UNIX_EPOCH + now.since(Moment::default()))
+        };
+        polls.ask(asks.clone(), start);
+        assert_eq!(polls.start(start).len(), 2);
+        polls.answered(&question(0), limited(600), at(1));
+        polls.answered(&question(1), second.clone(), at(2));
+        assert!(polls.is_over(&question(0), at(3).0, at(3).0), "it is left alone");
+        // When it may be asked again, an answer from it does bring it back.
+        polls.ask(asks, at(1300).0);
+        let begun = polls.start(at(1300).0);
+        assert_eq!(begun.len(), 1);
+        polls.answered(&begun[0].0, second, at(1301));
+        assert_eq!(polls.away.is_empty(), !of_our_own);
+        if of_our_own {
+            let next = polls.due().unwrap();
+            assert!(next <= at(1301).0 + LAST_RETRY * 2, "another question has its turn");
+        }
+    }
+}
