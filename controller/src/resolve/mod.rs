@@ -133,6 +133,8 @@ pub struct Resolver {
     changes: Since,
     requests: Since,
     confirmations: Since,
+    /// Of pools that are polled: tag and Secret.
+    followed: Since,
     /// What pools that are not polled were told last.
     told: BTreeMap<PoolName, (Target, Moment)>,
 }
@@ -158,6 +160,7 @@ impl Resolver {
             changes: Since::default(),
             requests: Since::default(),
             confirmations: Since::default(),
+            followed: Since::default(),
             told: BTreeMap::new(),
         }
     }
@@ -191,7 +194,13 @@ impl Resolver {
     pub fn ask(&mut self, wishes: &[Wish<'_>], now: Moment) -> BTreeMap<PoolName, Resolution> {
         let pools: BTreeSet<&PoolName> = wishes.iter().map(|wish| wish.pool).collect();
         let is_there = |pool: &PoolName| pools.contains(pool);
-        for since in [&mut self.changes, &mut self.requests, &mut self.confirmations] {
+        let all = [
+            &mut self.changes,
+            &mut self.requests,
+            &mut self.confirmations,
+            &mut self.followed,
+        ];
+        for since in all {
             since.0.retain(|pool, _| is_there(pool));
         }
         self.told.retain(|pool, _| is_there(pool));
@@ -238,6 +247,12 @@ impl Resolver {
             requested,
             confirmed: None,
         };
+        // Of a digest that was pulled back nothing stays confirmed.
+        let digest = wish.available.map(|available| available.digest.to_string());
+        let is_other = |(known, _): &(String, Moment)| digest.as_ref() != Some(known);
+        if self.confirmations.0.get(wish.pool).is_some_and(is_other) {
+            self.confirmations.0.remove(wish.pool);
+        }
         if let (Ok(questions), Some(available)) = (&asked.questions, wish.available) {
             let answers = self.resolution(wish, &asked, now).answers;
             let facts = image::Facts {
@@ -312,8 +327,13 @@ impl Resolver {
     /// What is known of a pool's tag. A pool that is not polled learns what it has asked for, and nothing of what others have.
     fn tag(&mut self, wish: &Wish<'_>, asked: &Asked, tag: &Question, now: Moment) -> Answer {
         if wish.interval.is_some() {
-            return self.polls.answer(tag, None, now);
+            self.told.remove(wish.pool);
+            // Whoever joins others learns nothing that they were told before: it may be older than what is in force.
+            let what = format!("{} {:?}", tag.image, tag.secret);
+            let since = self.followed.wants(wish.pool, &what, now);
+            return self.polls.answer(tag, Some(since), now);
         }
+        self.followed.0.remove(wish.pool);
         let wanted = asked.requested.max(asked.confirmed);
         let answer = self.polls.answer(tag, wanted, now);
         if let (Some(wanted), Some((image, began))) = (wanted, self.polls.found(tag)) {

@@ -14,6 +14,8 @@ struct Case {
     reference: String,
     interval: Option<Duration>,
     minimum_age: Duration,
+    secret: Option<String>,
+    seen: Duration,
     target: Option<Target>,
     available: Option<Available>,
     request: Option<String>,
@@ -26,6 +28,8 @@ fn pool(name: &str, reference: &str) -> Case {
         reference: reference.to_owned(),
         interval: Some(Duration::from_secs(3600)),
         minimum_age: Duration::ZERO,
+        secret: None,
+        seen: Duration::ZERO,
         target: None,
         available: None,
         request: None,
@@ -40,10 +44,10 @@ impl Case {
             reference: &self.reference,
             interval: self.interval,
             minimum_age: self.minimum_age,
-            secret: None,
+            secret: self.secret.as_deref(),
             target: self.target.as_ref(),
             available: self.available.as_ref(),
-            seen: Duration::ZERO,
+            seen: self.seen,
             request: self.request.as_deref(),
             obeyed: self.obeyed.as_deref(),
         }
@@ -233,4 +237,87 @@ async fn a_registry_that_fails_changes_nothing_and_a_request_is_answered_all_the
     let verdict = until(&mut resolver, &mut pools, |pools, _| pools[0].obeyed.is_some()).await;
     assert_eq!((verdict.status, &*verdict.reason), (Some(true), "ImageNotFound"));
     assert_eq!(pools[0].digest(), first);
+}
+
+/// Requests a poll of the first pool, and waits until its digest is another one.
+async fn moved(resolver: &mut Resolver, pools: &mut [Case], request: &str) -> Option<String> {
+    let before = pools[0].digest();
+    pools[0].request = Some(request.to_owned());
+    until(resolver, pools, |pools, _| {
+        pools[0].digest() != before && pools[0].obeyed.as_deref() == Some(request)
+    })
+    .await;
+    pools[0].digest()
+}
+
+#[tokio::test]
+async fn a_pool_that_was_polled_meanwhile_is_not_told_again_what_it_was_told_before() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let reference = format!("{}/os:1", registry.address);
+    let mut pools = [pool("polled", &reference), pool("a", &reference)];
+    pools[1].interval = None;
+    until(&mut resolver, &mut pools, |pools, _| {
+        pools.iter().all(|p| p.target.is_some())
+    })
+    .await;
+    let first = pools[1].digest();
+    registry.set(image_of("1", "2.0"));
+    pools[1].request = Some("now".into());
+    until(&mut resolver, &mut pools, |pools, _| pools[1].digest() != first).await;
+    pools[1].interval = Some(Duration::from_secs(3600));
+    until(&mut resolver, &mut pools, |_, _| true).await;
+    registry.set(image_of("1", "3.0"));
+    let newest = moved(&mut resolver, &mut pools, "now").await;
+    assert_eq!(pools[1].digest(), newest);
+    pools[1].interval = None;
+    until(&mut resolver, &mut pools, |_, _| true).await;
+    assert_eq!(pools[1].digest(), newest);
+}
+
+#[tokio::test]
+async fn a_pool_with_another_secret_takes_no_older_answer_of_those_who_have_it() {
+    let registry = with_image("1", "1.0").await;
+    let reference = format!("{}/os:1", registry.address);
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &reference), pool("b", &reference)];
+    pools[1].secret = Some("other".into());
+    until(&mut resolver, &mut pools, |pools, _| {
+        pools.iter().all(|p| p.target.is_some())
+    })
+    .await;
+    registry.set(image_of("1", "2.0"));
+    let newest = moved(&mut resolver, &mut pools, "first").await;
+    assert_ne!(pools[1].digest(), newest);
+    pools[0].secret = Some("other".into());
+    until(&mut resolver, &mut pools, |_, _| true).await;
+    assert_eq!(pools[0].digest(), newest);
+    registry.set(image_of("1", "3.0"));
+    let newest = moved(&mut resolver, &mut pools, "second").await;
+    assert_eq!(pools[1].digest(), newest, "both ask the same now");
+}
+
+#[tokio::test]
+async fn a_digest_that_was_pulled_back_and_comes_again_is_confirmed_again() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
+    pools[0].interval = None;
+    pools[0].minimum_age = Duration::from_secs(3600);
+    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    for round in ["1", "2"] {
+        registry.set(image_of("1", "2.0"));
+        pools[0].request = Some(format!("push {round}"));
+        until(&mut resolver, &mut pools, |pools, _| pools[0].available.is_some()).await;
+        let asked = registry.count("HEAD", "/v2/os/manifests/1");
+        pools[0].seen = pools[0].minimum_age;
+        until(&mut resolver, &mut pools, |_, _| {
+            registry.count("HEAD", "/v2/os/manifests/1") > asked
+        })
+        .await;
+        registry.set(image_of("1", "1.0"));
+        pools[0].seen = Duration::ZERO;
+        pools[0].request = Some(format!("back {round}"));
+        until(&mut resolver, &mut pools, |pools, _| pools[0].available.is_none()).await;
+    }
 }
