@@ -64,6 +64,8 @@ pub struct Knowledge {
     pub pull: Option<PullFacts>,
     /// Digest of a pull that ended well, while its image was not seen to be staged.
     pub pulled: Option<Digest>,
+    /// The host got other credentials since the last pull began.
+    pub renewed: bool,
     /// The Node, as read last.
     pub cluster_node: ClusterNode,
     /// The berths labelled with this node; `None` before they were read.
@@ -164,6 +166,7 @@ impl Knowledge {
             finalization_failed: false,
             pull: None,
             pulled: None,
+            renewed: false,
             cluster_node: ClusterNode::Unread,
             berths: None,
             fenced: false,

@@ -87,7 +87,10 @@ impl Knowledge {
             Event::Unreachable(why) => self.silent(why, now),
             Event::Memory(failure) => self.forgetful = failure,
             Event::Rules(rules) => self.rules = *rules,
-            Event::NewCredentials => self.past.log_in_again(now.wall),
+            Event::NewCredentials => {
+                self.renewed = true;
+                self.past.log_in_again(now.wall);
+            }
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
@@ -170,6 +173,10 @@ impl Knowledge {
         self.past.incomplete = Some(digest.clone());
         self.past
             .host_failed(reason, message, digest, *retry, now.wall, now.chance);
+        if std::mem::take(&mut self.renewed) {
+            // It was refused with the former ones.
+            self.past.log_in_again(now.wall);
+        }
     }
 
     /// Something may have changed the host's deployments.
@@ -248,6 +255,7 @@ impl Knowledge {
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
             Step::StartPull(image) => {
+                self.renewed = false;
                 self.past.pull_begins(&image.digest);
                 self.forget_os();
             }

@@ -270,6 +270,29 @@ fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
 }
 
 #[test]
+fn a_pull_that_ran_with_the_former_credentials_is_tried_at_once() {
+    let mut knowledge = knowing(&offered());
+    for (second, renews, waits) in [(1, false, true), (3, true, false), (5, false, true)] {
+        knowledge.after(Event::Begins(&Step::StartPull(image())), &at(second));
+        if renews {
+            knowledge.after(Event::NewCredentials, &at(second));
+        }
+        let failure = HostFailure {
+            reason: Reason::Unauthorized.as_str(),
+            retry: true,
+            message: "no".to_owned(),
+        };
+        let failed = PullReading::Failed {
+            digest: digest(2),
+            failure,
+        };
+        knowledge.after(Event::Pull(failed), &at(second + 1));
+        let left = knowledge.past.pull_backoff(&digest(2), at(second + 1).wall);
+        assert_eq!(left.is_some(), waits, "{second}");
+    }
+}
+
+#[test]
 fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
     for (staged_signed, fails) in [(true, false), (false, true)] {
         let mut knowledge = knowing(&offered());
