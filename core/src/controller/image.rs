@@ -239,6 +239,12 @@ fn kept(facts: &Facts<'_>, current: &Target, unserved: impl Fn(&Target) -> Optio
         available,
         verdict,
     };
+    if facts.answers.fleet_unreadable {
+        let available = facts.available.filter(|a| a.digest != current.digest).cloned();
+        let Verdict { message, .. } = resolved(current);
+        let words = format!("{message}; nothing newer is looked for while the BootcFleet cannot be read");
+        return stays(available, Verdict::yes("FleetUnreadable", words));
+    }
     // The reference was adopted, so that it is one.
     let Some(questions) = Questions::of(facts.reference).ok().filter(|q| q.tag.is_some()) else {
         return stays(None, resolved(current));
@@ -266,7 +272,8 @@ fn kept(facts: &Facts<'_>, current: &Target, unserved: impl Fn(&Target) -> Optio
     let available = facts.available(found, now);
     let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match missing {
         Some(words) if questions.follows() => Some(("NoSuchPlatform", format!("is not adopted: it {words}"))),
-        _ => untold_of(facts, &questions, &available),
+        Some(words) => Some(("NoSuchPlatform", format!("not every member can run: it {words}"))),
+        None => untold_of(facts, &questions, &available),
     });
     stays(Some(available), verdict)
 }

@@ -225,6 +225,25 @@ fn what_the_members_cannot_run_is_not_adopted_and_said() {
     assert_eq!(case.says(), refused);
     assert!(case.decide().verdict.message.contains("has nothing for n1"));
     assert!(!case.wants_confirmation());
+    let mut pinned_case = self::case(&pinned(1), found(2, Duration::ZERO));
+    pinned_case.unserved = true;
+    assert_eq!(pinned_case.says(), refused);
+    let message = pinned_case.decide().verdict.message;
+    assert!(
+        message.contains("has nothing for n1") && !message.contains("approve"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_image_in_force_stays_and_says_so_while_the_fleet_cannot_be_read() {
+    for reference in [FOLLOWED.to_owned(), pinned(1)] {
+        let mut case = case(&reference, Answer::default());
+        case.available = Some(available(2, 0));
+        case.answers.fleet_unreadable = true;
+        let expected = "Some(true) FleetUnreadable".to_owned();
+        assert_eq!(case.says(), (Some(digest(1)), Some(digest(2)), expected));
+    }
 }
 
 #[test]
