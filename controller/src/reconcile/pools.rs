@@ -140,6 +140,12 @@ fn status(
     let members: Vec<MemberView<'_>> = findings.membership.members(&pool.name).filter_map(member).collect();
     let away: Vec<MemberView<'_>> = strangers(findings, pool).filter_map(member).collect();
     let resolution = findings.resolutions.get(&pool.name).cloned().unwrap_or_default();
+    // A request of a pool for which nobody is asked is over at once; its conditions say why.
+    let is_mute = pool.deleting || pool.refused.is_some() || resolution.answers.fleet_unreadable;
+    let poll_request = match is_mute {
+        true => pool.poll_request().map(str::to_owned),
+        false => resolution.poll_request,
+    };
     let leases = &findings.planned.berths.leases;
     let unreadable = leases
         .iter()
@@ -157,8 +163,7 @@ fn status(
         minimum_age: object.spec.minimum_age(),
         answers: &resolution.answers,
         available_seen: resolution.seen,
-        // A pool that is being deleted asks nothing any more.
-        poll_request: resolution.poll_request.or_else(|| old.poll_request.clone()),
+        poll_request: poll_request.or_else(|| old.poll_request.clone()),
         paused: object.spec.paused(),
         gates: findings.gates.get(&pool.name),
         reboot_timeout: object.spec.reboot_timeout(),
