@@ -1,6 +1,7 @@
 //! Adopting the image that a pinned pool's tag points at.
 
 use berth_api::ImageRef;
+use berth_api::condition::{self, pool as types};
 use berth_api::pool::{Available, BootcNodePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -79,6 +80,11 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
     if found.spec.paused() {
         plan.warnings
             .push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
+    }
+    let resolved = condition::find(&status.conditions, types::IMAGE_RESOLVED);
+    if let Some(missing) = resolved.filter(|c| c.reason == "NoSuchPlatform") {
+        let words = format!("Not every member can run it: {}", clean(&missing.message));
+        plan.warnings.push(words);
     }
     Ok(plan)
 }

@@ -68,7 +68,12 @@ pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
         return Err(format!("pool {name} has no condition ImageResolved"));
     };
     let message = clean(&condition.message);
-    if !ANSWERED.contains(&condition.reason.as_str()) {
+    if pool.metadata.deletion_timestamp.is_some() {
+        return Err(format!(
+            "pool {name} is being deleted; its tag is not looked at any more"
+        ));
+    }
+    if condition.status != "True" || !ANSWERED.contains(&condition.reason.as_str()) {
         return Err(format!("pool {name}: {}: {message}", condition.reason));
     }
     let image = |version: &Option<String>, digest| match version {
@@ -86,4 +91,33 @@ pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
         }
         (None, None) => format!("Pool {name}: {message}\n"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_that_is_not_adopted_is_an_error_whatever_is_in_force() {
+        let pool = |status: &str| {
+            let pool = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "p" },
+                "spec": { "image": { "ref": "quay.io/os:2" }, "nodeSelector": {} },
+                "status": {
+                    "target": { "image": "quay.io/os:1", "digest": format!("sha256:{}", "1".repeat(64)), "platforms": [] },
+                    "conditions": [{
+                        "type": "ImageResolved", "status": status, "reason": "NoSuchPlatform",
+                        "message": "quay.io/os:2 has nothing for n1", "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }],
+                },
+            });
+            serde_json::from_value::<BootcNodePool>(pool).unwrap()
+        };
+        assert!(found_words(&pool("True")).is_ok());
+        assert!(found_words(&pool("False")).unwrap_err().contains("has nothing for n1"));
+        let mut deleted = pool("True");
+        let at = "\"2026-01-01T00:00:00Z\"";
+        deleted.metadata.deletion_timestamp = Some(serde_json::from_str(at).unwrap());
+        assert!(found_words(&deleted).is_err());
+    }
 }
