@@ -1,7 +1,7 @@
 //! Questions to a registry about an image: its manifest, and what its configuration says.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::condition::one_line;
 use berth_api::pool::{PlatformDigest, Target};
@@ -60,9 +60,12 @@ pub(super) async fn resolve(
     secret: Option<&PullSecret>,
 ) -> Result<Target, ResolveError> {
     let sources = config.sources(reference)?;
-    let share = NEEDED / u32::try_from(sources.len()).unwrap_or(u32::MAX);
+    let begin = Instant::now();
     let mut failures: Vec<ResolveError> = vec![];
     for source in &sources {
+        // What a mirror that refuses at once did not need is there for those behind it.
+        let left = NEEDED.saturating_sub(begin.elapsed());
+        let share = left / u32::try_from(sources.len() - failures.len()).unwrap_or(u32::MAX);
         let asked = async {
             let attempt = Attempt::new(config, source, secret).await?;
             if let Some(same) = attempt.unchanged(&source.reference, known).await? {
@@ -190,7 +193,14 @@ impl<'a> Attempt<'a> {
         let Some(challenge) = Challenge::of(&response).filter(|_| asks) else {
             return Ok(response);
         };
-        let client = || self.config.client(Redirects::Refuse, self.trust);
+        // Certificates that nobody vouches for are taken of the registry that is named as insecure, and of no other host.
+        let client = |service: &Url| {
+            let trust = match service.origin() == self.base.origin() {
+                true => self.trust,
+                false => Trust::Verified,
+            };
+            self.config.client(Redirects::Refuse, trust)
+        };
         let secure = self.base.scheme() == "https";
         let answer = challenge.answer(client, secure, &self.name, self.credentials.as_ref());
         let answer = answer.await.map_err(|error| self.explained(error))?;

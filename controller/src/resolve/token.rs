@@ -39,10 +39,10 @@ impl Challenge {
 
     /// The value of the header that meets it, for reading that repository. `None`: without credentials there is none.
     ///
-    /// `client` must not follow redirects. `secure`: the registry was asked over TLS, and so must the service be.
+    /// `client` makes a client for that address, which must not follow redirects. `secure`: the registry was asked over TLS, and so must the service be.
     pub(super) async fn answer(
         &self,
-        client: impl FnOnce() -> Result<Client, ResolveError>,
+        client: impl FnOnce(&Url) -> Result<Client, ResolveError>,
         secure: bool,
         repository: &str,
         credentials: Option<&Credentials>,
@@ -56,7 +56,8 @@ impl Challenge {
                 if realm.scheme() != "https" && secure {
                     return Err(invalid("address for tokens has no TLS"));
                 }
-                let token = token(&client()?, realm, service.as_deref(), repository, credentials).await?;
+                let client = client(&realm)?;
+                let token = token(&client, realm, service.as_deref(), repository, credentials).await?;
                 bearer(&token).map(Some)
             }
         }

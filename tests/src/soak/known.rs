@@ -31,7 +31,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::GateIgnored => OutOfReach("no rollout has an offer that its gate forbids and that the judge sees"),
         Bug::SecondServer => OutOfReach("no rollout has a control plane of several simulated nodes"),
         Bug::StaleWatchOpens => OutOfReach("no rollout pauses a pool while the watches are silent"),
-        Bug::FleetLimitIgnored => FoundBy(16),
+        Bug::FleetLimitIgnored => OutOfReach("no rollout is known in which the fleet's limit is the narrower one"),
         Bug::OrderIgnored => OutOfReach("no rollout has a pool that goes after another one"),
         Bug::LeavingNotCounted => OutOfReach("no rollout deletes the BootcNode of an unproven canary"),
         Bug::OldLookTrusted => OutOfReach("nothing lets two agents act on one host"),

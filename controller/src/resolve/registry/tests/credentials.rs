@@ -238,7 +238,7 @@ async fn credentials_for_a_registry_with_tls_go_nowhere_without_it() {
         username: "me".into(),
         password: "hush".into(),
     };
-    let client = || Ok(Client::new());
+    let client = |_: &Url| Ok(Client::new());
     let refused = challenge
         .answer(client, true, "os", Some(&credentials))
         .await
