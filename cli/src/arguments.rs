@@ -65,8 +65,8 @@ ENVIRONMENT
 
 EXIT STATUS
   0  Done, or there was nothing to do, or --dry-run has said what would be done.
-  1  The cluster could not be read, or refused a change, or a registry did not answer;
-     standard error says why.
+  1  The cluster could not be read, or refused a change, or a registry did not answer,
+     or approve --print has nothing to print; standard error says why.
   2  The command line is wrong, or --yes is missing where nobody can be asked.
   3  You did not say yes; nothing was changed.
 

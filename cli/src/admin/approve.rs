@@ -106,7 +106,14 @@ fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String 
         0 => "once the registry has confirmed that the tag is still there".to_owned(),
         left => format!("in about {}, if the tag stays there (image.minimumAge)", seconds(left)),
     };
-    format!("its tag is followed. {image} is adopted by itself {when}.")
+    let now = match minimum {
+        0 => String::new(),
+        _ => format!(
+            " To have it now, put @{} behind the tag in image.ref.",
+            available.digest
+        ),
+    };
+    format!("its tag is followed. {image} is adopted by itself {when}.{now}")
 }
 
 /// The change as a file for a repository, or for `kubectl patch --patch-file`.
