@@ -146,7 +146,7 @@ impl HostAuth {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
-        files::replace(&path, text)
+        files::replace(&path, text).inspect_err(|_| drop(fs::remove_file(files::temporary(&path))))
     }
 
     fn remove(&self) -> io::Result<()> {

@@ -14,22 +14,19 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         .parent()
         .ok_or_else(|| io::Error::other("the file has no directory"))?;
     let temporary = temporary(path);
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(text)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
     File::open(directory)?.sync_all()
 }
 
-/// The name under which a file is written before it gets its own. After a crash it may still be there.
+/// The name under which a file is written before it gets its own. After a crash or an error it may still be there.
 pub fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }

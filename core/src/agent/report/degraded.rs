@@ -21,6 +21,10 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(why) = facts.host.os.refusal() {
         return Verdict::yes(Reason::ComposefsNotSupported.as_str(), why.to_owned());
     }
+    if let Some(why) = &facts.host.forgetful {
+        let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
+        return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
+    }
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
@@ -34,10 +38,6 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         .filter(|_| facts.host.os.booted() != facts.desired.digest())
     {
         return Verdict::yes(objection.reason.as_str(), objection.message);
-    }
-    if let Some(why) = &facts.host.forgetful {
-        let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
-        return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
     }
     if let Some(verdict) = rivals::verdict(facts).filter(|_| matches!(step, Step::Wait(WaitReason::RivalUpdater, _))) {
         return verdict;
