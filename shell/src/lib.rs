@@ -1,10 +1,14 @@
-//! The parts that every Berth program with I/O has in common: the client of the API server, deadlines, retries, logs.
+//! The parts that every Berth program with I/O has in common: the client of the API server, deadlines, retries, logs, hashes.
+
+mod hash;
 
 pub mod client;
 pub mod log;
 mod proxy;
 pub mod request;
 pub mod retry;
+
+pub use hash::sha256;
 
 /// Chooses the implementation of TLS for this process. Call it before the first client is made; more than once is fine.
 ///

@@ -11,6 +11,7 @@ use berth_api::Digest;
 use berth_core::agent::reason::Reason;
 use berth_core::agent::rules::Objection;
 use berth_core::agent::rules::credentials::{self, AuthFiles, Change, Claim, Given, MAX_LENGTH, PLACES, Place, decide};
+use berth_shell::sha256;
 
 use super::files;
 use super::root::{HostRoot, RUN_DIR};
@@ -185,15 +186,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
 }
 
 fn digest(text: &[u8]) -> Digest {
-    let mut bytes = [0; 32];
-    // A SHA-256 has as many bytes as there is room for.
-    for (byte, hashed) in bytes
-        .iter_mut()
-        .zip(ring::digest::digest(&ring::digest::SHA256, text).as_ref())
-    {
-        *byte = *hashed;
-    }
-    Digest::from(bytes)
+    Digest::from(sha256(text))
 }
 
 #[cfg(test)]

@@ -336,21 +336,19 @@ impl Resolver {
         self.followed.0.remove(wish.pool);
         let wanted = asked.requested.max(asked.confirmed);
         let answer = self.polls.answer(tag, wanted, now);
-        if let (Some(wanted), Some((image, began))) = (wanted, self.polls.found(tag)) {
+        if asked.changed.is_some() {
+            self.told.remove(wish.pool);
+        } else if let (Some(wanted), Some((image, began))) = (wanted, self.polls.found(tag)) {
             let told = self.told.get(wish.pool);
             if *began >= wanted && told.is_none_or(|(_, before)| *before < wanted) {
                 self.told.insert(wish.pool.clone(), (image.clone(), *began));
             }
         }
-        let mut told = self.told.get(wish.pool).cloned();
-        if asked.changed.is_some() {
-            self.told.remove(wish.pool);
-            told = None;
-        }
+        let told = self.told.get(wish.pool);
         Answer {
             found: told.map(|(image, began)| Found {
-                image,
-                age: now.since(began),
+                image: image.clone(),
+                age: now.since(*began),
             }),
             trouble: answer.trouble.filter(|_| wanted.is_some()),
         }

@@ -160,6 +160,17 @@ impl Job {
         self.asks.iter().filter_map(|ask| ask.interval).min()
     }
 
+    /// Says whether a pool stands still without an answer.
+    fn is_urgent(&self) -> bool {
+        self.asks.iter().any(|ask| ask.urgent)
+    }
+
+    /// Says whether a failure is followed by another try that nobody has to ask for.
+    fn is_tried_again(&self) -> bool {
+        let again = |ask: &Ask| ask.urgent || ask.until_answered || ask.interval.is_some();
+        self.asks.iter().any(again)
+    }
+
     /// Time of the next request, and whether an admin has asked for it; `None`: nobody asks for one.
     fn wanted(&self) -> Option<(Moment, bool)> {
         let unmet = |ask: &&Ask| ask.after.is_some_and(|after| self.started.is_none_or(|at| at < after));
@@ -168,13 +179,7 @@ impl Job {
         let spaced = |at: Moment| self.started.map_or(at, |started| at.max(started + SPACING));
         let asked = earliest.map(|at| (spaced(at), unmet.iter().any(|ask| ask.by_admin)));
         let by_itself = match &self.failure {
-            Some(failure) => {
-                let again = self
-                    .asks
-                    .iter()
-                    .any(|a| a.urgent || a.until_answered || a.interval.is_some());
-                again.then(|| failure.next(self.asks.iter().any(|a| a.urgent)))
-            }
+            Some(failure) => self.is_tried_again().then(|| failure.next(self.is_urgent())),
             None => self.interval().map(|interval| self.basis.0 + self.jittered(interval)),
         };
         let by_itself = by_itself.map(|at| (at, false));
@@ -221,8 +226,7 @@ impl Polls {
         if by_admin {
             return Some(at);
         }
-        let urgent = job.asks.iter().any(|ask| ask.urgent);
-        (!away.probed).then(|| at.max(away.failure.next(urgent)))
+        (!away.probed).then(|| at.max(away.failure.next(job.is_urgent())))
     }
 
     /// Time of the next request for anything.
@@ -272,7 +276,7 @@ impl Polls {
             return;
         };
         let began = job.started.unwrap_or(now);
-        let urgent = job.asks.iter().any(|ask| ask.urgent);
+        let urgent = job.is_urgent();
         job.running = false;
         job.basis = (now, fastrand::f64());
         let last = job
@@ -382,18 +386,14 @@ impl Polls {
             image: image.clone(),
             age: now.since(*began),
         });
-        let urgent = job.asks.iter().any(|ask| ask.urgent);
+        let urgent = job.is_urgent();
         let of_all = self.away.get(question.registry());
         let next_of_all = |away: &Away| away.failure.next(urgent).max(away.not_before.unwrap_or_default());
         let own = job.failure.as_ref().map(|failure| {
             let away = of_all.map(next_of_all);
-            let again = job
-                .asks
-                .iter()
-                .any(|a| a.urgent || a.until_answered || a.interval.is_some());
             // While it is tried again, the last failure stays on display as it was.
             let next = failure.next(urgent);
-            failure.trouble(again.then(|| away.map_or(next, |away| next.max(away))))
+            failure.trouble(job.is_tried_again().then(|| away.map_or(next, |away| next.max(away))))
         });
         // It concerns who stands still, and while the registry forbids all requests, everybody.
         let concerns = |away: &&Away| !job.running && (urgent || away.forbids(now));

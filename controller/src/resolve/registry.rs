@@ -8,6 +8,7 @@ use berth_api::pool::{PlatformDigest, Target};
 use berth_api::{Digest, ImageRef};
 use berth_core::registries::conf::Source;
 use berth_core::registries::credentials::Credentials;
+use berth_shell::sha256;
 use oci_client::Reference;
 use oci_client::manifest::{
     IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE,
@@ -15,7 +16,6 @@ use oci_client::manifest::{
 };
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue};
 use reqwest::{Client, Method, Response, StatusCode, Url};
-use ring::digest::{SHA256, digest};
 
 use super::access::{Redirects, RegistryConfig, Trust};
 use super::document::{self, Config, Document};
@@ -280,7 +280,7 @@ impl<'a> Attempt<'a> {
     /// Gets a manifest and its digest, which must be the one that the registry names, if it names one.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
         let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
-        let digest = digest_of(&bytes)?;
+        let digest = digest_of(&bytes);
         match named {
             Some(named) if document::digest(&named)? != digest => Err(mismatch()),
             _ => Ok((bytes, digest)),
@@ -300,7 +300,7 @@ impl<'a> Attempt<'a> {
             return Err(too_large(MAX_DOCUMENT));
         }
         let answer = self.get(&format!("blobs/{expected}")).await?;
-        if digest_of(&answer.bytes)? != expected {
+        if digest_of(&answer.bytes) != expected {
             return Err(mismatch());
         }
         let config = document::config(&answer.bytes, image)?;
@@ -339,14 +339,8 @@ async fn speaks_tls(client: &Client, host: &str) -> bool {
     !asked.is_err_and(|error| error.is_connect())
 }
 
-fn digest_of(bytes: &[u8]) -> Result<Digest, ResolveError> {
-    use std::fmt::Write;
-    let mut text = "sha256:".to_owned();
-    for byte in digest(&SHA256, bytes).as_ref() {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    document::digest(&text)
+fn digest_of(bytes: &[u8]) -> Digest {
+    Digest::from(sha256(bytes))
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl Registry {
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 fn digest_text(body: &str) -> String {
-    digest_of(body.as_bytes()).unwrap().to_string()
+    digest_of(body.as_bytes()).to_string()
 }
 
 /// An index of one image of that version under this tag, with all its parts.
