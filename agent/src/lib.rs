@@ -10,6 +10,7 @@ pub mod clients;
 pub mod gather;
 mod guard;
 pub mod host;
+mod ledger;
 pub mod node;
 pub mod ready;
 pub mod run;

@@ -23,6 +23,7 @@ use crate::clients::{KubeletClient, RequestError};
 use crate::guard::GuardProbe;
 use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
+use crate::ledger;
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
 use crate::node::rivals::RivalPods;
@@ -336,6 +337,7 @@ impl Agent {
         let saved = self.host.save_memory(&self.knowledge.past);
         self.learn(Event::Memory(saved.as_ref().err().map(|error| format!("{error:#}"))));
         saved?;
+        ledger::log(&self.written, &self.knowledge.past);
         self.written = self.knowledge.past.clone();
         Ok(())
     }

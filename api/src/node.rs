@@ -10,6 +10,10 @@ use crate::digest::Digest;
 use crate::insight::NodeInsight;
 use crate::pool::{Drain, RivalUpdaters, SignatureRule};
 
+pub mod timeline;
+
+use self::timeline::{Timeline, TurnRecord};
+
 /// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
@@ -187,12 +191,13 @@ pub struct BootcNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Length of the last drain, from the taken berth to its end, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drain_seconds: Option<u32>,
-    /// Length of the last reboot, from the commit to the proof, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reboot_seconds: Option<u32>,
+    /// Chapters of the node's latest updates. Estimates are made from them.
+    #[serde(default, skip_serializing_if = "Timeline::is_empty")]
+    pub timeline: Timeline,
+    /// The last turns that ended, the newest first.
+    #[schemars(length(max = 5))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<TurnRecord>,
     /// True when the host's clock is synchronised; absent until the agent has asked. Windows need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_synchronized: Option<bool>,

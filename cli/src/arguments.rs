@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Shows the state of the pools of bootc nodes, and lets an admin decide when a node does not come back.
 ///
 /// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and each
-/// node, what a node waits for, and what would happen before it happens. status and history only read. poll asks the controller
+/// node, what a node waits for, and what would happen before it happens. status, node, timeline and history only read. poll asks the controller
 /// to look at a registry. Each of the other commands changes one thing: it says what it will do and what that means, and then asks.
 #[derive(Debug, Parser)]
 #[command(
@@ -26,6 +26,13 @@ EXAMPLES
 
   The same in the words of oc adm upgrade status:
       kubectl berth status --insights
+
+  One node: what it is doing and why, what it went through, what to do:
+      kubectl berth node worker-3
+
+  Who was in which phase when, and as a picture for a report:
+      kubectl berth timeline workers
+      kubectl berth timeline workers --svg rollout.svg
 
   What the pool workers ran before, and one of its nodes:
       kubectl berth history workers
@@ -110,6 +117,19 @@ pub enum Command {
     /// images of the same version show both.
     #[command(long_about)]
     Status(Status),
+    /// Tell the story of one node: what it is doing, why, what it went through, and what to do.
+    ///
+    /// Shows the node's phase and images, its berth, the conditions that say why it does not go on, the pods that block its
+    /// drain, the time of the next try; the chapters of its newest update, and of the last one before that which went as far
+    /// as a reboot; its last turns with a berth; and what a person can do. Times are of the node's own clock.
+    #[command(long_about)]
+    Node(NodeStory),
+    /// Draw who was in which phase when, in the newest rollout of a pool.
+    ///
+    /// One row for each node, in the order in which they went. A column of the terminal shows the last chapter in it, so that
+    /// a short one is not lost. Times are of each node's own clock.
+    #[command(long_about)]
+    Timeline(Timeline),
     /// Show what a pool ran before, or one node.
     ///
     /// Lists the images that nodes were deployed to, the newest first: version, how many nodes, when the last one was
@@ -200,6 +220,26 @@ pub enum Details {
     None,
     /// All nodes.
     Nodes,
+}
+
+/// Arguments of `node`.
+#[derive(Debug, Args)]
+pub struct NodeStory {
+    /// Name of the node.
+    pub node: String,
+    /// Form of the output.
+    #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `timeline`.
+#[derive(Debug, Args)]
+pub struct Timeline {
+    /// Name of the pool.
+    pub pool: String,
+    /// Write a picture to this file instead.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Arguments of `history`.

@@ -13,7 +13,9 @@ mod preview;
 mod render;
 mod snapshot;
 mod status;
+mod story;
 mod text;
+mod timeline;
 mod world;
 
 pub use history::{node_history, pool_history};
@@ -23,3 +25,5 @@ pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
 pub use render::render;
 pub use snapshot::{Scope, Snapshot};
 pub use status::{Berths, ClosedBerth, PoolView, Warning, WaveView, views};
+pub use story::{BerthLine, Story, render_story, story};
+pub use timeline::{Picture, Row, Span, picture};

@@ -11,9 +11,12 @@ use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
-use kubectl_berth::arguments::{Arguments, Cluster, Command, Consent, Details, History, Output, Status};
+use kubectl_berth::arguments::{
+    Arguments, Cluster, Command, Consent, Details, History, NodeStory, Output, Status, Timeline,
+};
 use kubectl_berth::{
-    Scope, Snapshot, insights, node_history, pool_history, previews, render, render_insights, render_preview, views,
+    Scope, Snapshot, insights, node_history, picture, pool_history, previews, render, render_insights, render_preview,
+    render_story, story, views,
 };
 
 /// Longest time that the API server may take to answer.
@@ -75,6 +78,8 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
             berth_api::keys::VERSION
         ))),
         Command::Status(what) => status(cluster, what).await.map(Outcome::Done),
+        Command::Node(of) => node(cluster, of).await.map(Outcome::Done),
+        Command::Timeline(of) => timeline(cluster, of).await.map(Outcome::Done),
         Command::History(of) => history(cluster, of).await.map(Outcome::Done),
         Command::Exclude(of) if of.undo => {
             carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await
@@ -155,6 +160,28 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
         (Output::Json, false) => json(serde_json::to_value(views(&snapshot, now))?),
         (Output::Json, true) => json(serde_json::to_value(previews(&snapshot, now))?),
     }
+}
+
+async fn node(cluster: &Cluster, of: &NodeStory) -> Result<String> {
+    let snapshot = read(&client(cluster).await?, cluster, Scope::Status).await?;
+    let now = Timestamp::now();
+    match of.output {
+        Output::Table => render_story(&snapshot, &of.node, now, width()).map_err(anyhow::Error::msg),
+        Output::Json => {
+            let story = story(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?;
+            Ok(serde_json::to_string_pretty(&story)? + "\n")
+        }
+    }
+}
+
+async fn timeline(cluster: &Cluster, of: &Timeline) -> Result<String> {
+    let snapshot = read(&client(cluster).await?, cluster, Scope::Status).await?;
+    let picture = picture(&snapshot, &of.pool, Timestamp::now()).map_err(anyhow::Error::msg)?;
+    let Some(file) = &of.svg else {
+        return Ok(picture.render(width()));
+    };
+    std::fs::write(file, picture.svg()).with_context(|| format!("cannot write the picture to {}", file.display()))?;
+    Ok(format!("wrote {}\n", file.display()))
 }
 
 async fn history(cluster: &Cluster, of: &History) -> Result<String> {

@@ -57,7 +57,7 @@ pub(crate) fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> boo
     rows
 }
 
-fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
+pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
     let status = node.status.clone().unwrap_or_default();
     let (version, target) = versions(status.booted.as_ref(), node.spec.image.as_ref());
     let staging = status.phase == Some(Phase::Staging);

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use kubectl_berth::admin::{self, Change, NoPlan, Plan};
 use kubectl_berth::{
-    Snapshot, insights, node_history, pool_history, previews, render, render_insights, render_preview, views,
+    Snapshot, insights, node_history, picture, pool_history, previews, render, render_insights, render_preview,
+    render_story, story, views,
 };
 use serde::Deserialize;
 
@@ -41,6 +42,15 @@ enum Show {
     #[serde(rename = "node-history")]
     NodeHistory(String),
     /// The node of that name.
+    Node(String),
+    /// The node of that name.
+    #[serde(rename = "node-json")]
+    NodeJson(String),
+    /// The pool of that name.
+    Timeline(String),
+    /// The pool of that name.
+    Svg(String),
+    /// The node of that name.
     Exclude(String),
     /// The node of that name.
     Include(String),
@@ -65,6 +75,10 @@ impl Example {
             Show::Json => serde_json::to_string_pretty(&views(snapshot, now)).unwrap() + "\n",
             Show::History(pool) => shown(pool_history(snapshot, pool, now, self.width)),
             Show::NodeHistory(node) => shown(node_history(snapshot, node, now, self.width)),
+            Show::Node(node) => shown(render_story(snapshot, node, now, self.width)),
+            Show::NodeJson(node) => serde_json::to_string_pretty(&story(snapshot, node, now).unwrap()).unwrap() + "\n",
+            Show::Timeline(pool) => shown(picture(snapshot, pool, now).map(|p| p.render(self.width))),
+            Show::Svg(pool) => shown(picture(snapshot, pool, now).map(|p| p.svg())),
             Show::Exclude(node) => planned(admin::exclude(snapshot, node, now), now),
             Show::Include(node) => planned(admin::include(snapshot, node, now), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),

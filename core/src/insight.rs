@@ -205,11 +205,16 @@ fn version(status: &BootcNodeStatus) -> Option<String> {
 
 /// Time from the start of the phase to the end of the update. It changes with the phase alone, so that it costs no write.
 fn estimate(facts: &Facts<'_>, updating: &Verdict) -> Option<Duration> {
-    let own = facts.status;
-    let drain = facts.medians.drain_seconds.or(own.drain_seconds);
-    let reboot = facts.medians.reboot_seconds.or(own.reboot_seconds);
+    let own = facts.status.timeline.measured();
+    let drain = facts.medians.drain_seconds.or(own.drain);
+    let reboot = facts.medians.reboot_seconds.or(own.reboot);
+    let staging = facts.medians.staging_seconds.or(own.staging);
     let seconds = match &*updating.reason {
         UPDATED => 0,
+        // If a berth is free by then.
+        WORKING if facts.status.phase == Some(Phase::Staging) => {
+            u64::from(staging?) + u64::from(drain?) + u64::from(reboot?)
+        }
         DRAINING => u64::from(drain?) + u64::from(reboot?),
         REBOOTING => reboot?.into(),
         _ => return None,

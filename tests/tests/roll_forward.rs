@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use berth_api::berth::{BerthState, lease};
 use berth_api::keys;
 use berth_api::node::BootcNodeStatus;
+use berth_api::node::timeline::ChapterName;
 use berth_tests::cluster::{Cluster, ClusterOptions, Published};
 use berth_tests::hosts::sim::{Inhibitor, SimHost};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -101,11 +102,13 @@ async fn a_bad_image_is_rolled_forward_without_giving_the_berth_back() -> Result
             "1.0.0, 2.0.0, 3.0.0 and no other: {:?}",
             cluster.boots()
         );
-        let measured = status(&cluster, host.name()).await?;
-        ensure!(
-            measured.reboot_seconds.is_some() && measured.drain_seconds.is_some(),
-            "{measured:?}"
-        );
+        let told = status(&cluster, host.name()).await?;
+        ensure!(told.timeline.measured().reboot.is_some(), "{told:?}");
+        let [went_on, replaced] = told.timeline.updates.as_slice() else {
+            anyhow::bail!("{:?}", told.timeline)
+        };
+        ensure!(went_on.chapter(ChapterName::Completed).is_some(), "{went_on:?}");
+        ensure!(replaced.chapter(ChapterName::Replaced).is_some(), "{replaced:?}");
         Ok(())
     };
     let result = body.await;

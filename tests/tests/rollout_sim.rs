@@ -30,6 +30,8 @@ mod hosts;
 mod processes;
 #[path = "rollout_sim/pulls.rs"]
 mod pulls;
+#[path = "rollout_sim/records.rs"]
+mod records;
 
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(90);
@@ -145,6 +147,9 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
             cluster.judge()?;
             let names: Vec<&str> = cluster.fleet.hosts.iter().map(|h| h.name()).collect();
             walks.ensure(&names, &["Updating", "Pending", "Draining", "Rebooting", "Updated"])?;
+            for name in names {
+                records::until_proven_turn(cluster, name, &v2).await?;
+            }
             let v3 = roll_to(cluster, "3.0.0", 2).await?;
             cluster.until_all_run(&v3, LONG).await?;
             cluster.judge()?;

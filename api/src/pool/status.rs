@@ -267,11 +267,14 @@ pub enum WaveState {
     Done,
 }
 
-/// Medians of what the members measured, in seconds; known once three members have. Once three have with the image that
+/// Medians of what the members' timelines show, in seconds; known once three members have. Once three have with the image that
 /// they should run, what others measured before has no say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {
+    /// Seconds from the beginning of a pull until the image was staged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staging_seconds: Option<u32>,
     /// Seconds from taking a berth to the end of the drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,

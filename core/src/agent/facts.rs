@@ -7,6 +7,7 @@ use berth_api::berth::Berth;
 use berth_api::digest::Digest;
 use berth_api::duration;
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
+use berth_api::node::timeline::{Timeline, TurnRecord};
 use berth_api::node::{BootcNode, Deployment, DesiredImage, DrainBlocker, Failure, Progress, Staging, Turn};
 use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, RivalUpdaters};
 use jiff::Timestamp;
@@ -450,21 +451,10 @@ pub struct Past {
     pub drain_began: Option<Timestamp>,
     /// The boot that is being proven, and the time at which that began, by this node's clock.
     pub proof_began: Option<(BootId, Timestamp)>,
-    /// Durations of the last turn.
-    pub times: Times,
-}
-
-/// Lengths of the last turn. The controller judges by them whether the next one fits into a window. Kept on the host,
-/// since they must survive the reboot that they measure.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Times {
-    /// Time of the commit, by this node's clock.
-    pub committed: Option<Timestamp>,
-    /// Seconds from the taken berth to the end of the drain.
-    pub drain_seconds: Option<u32>,
-    /// Seconds from the commit to the proof.
-    pub reboot_seconds: Option<u32>,
+    /// Chapters of the latest updates. Kept on the host, since they must survive the reboot that is one of them.
+    pub timeline: Timeline,
+    /// The turns, the newest first, which has no end while it runs.
+    pub turns: Vec<TurnRecord>,
 }
 
 impl Past {

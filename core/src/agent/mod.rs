@@ -1,7 +1,8 @@
 //! Decisions of the agent of one node.
 //!
 //! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is its next
-//! action, [`past`] its memory of earlier tries, and [`report`] its report in the BootcNode's status.
+//! action, [`past`] its memory of earlier tries, [`timeline`] the record of its updates, and [`report`] its report in the
+//! BootcNode's status.
 
 pub mod backend;
 pub mod deployments;
@@ -15,3 +16,4 @@ pub mod report;
 pub mod rivals;
 pub mod rules;
 pub mod step;
+pub mod timeline;

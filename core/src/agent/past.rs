@@ -18,16 +18,6 @@ pub const MAX_NOT_APPLIED: u32 = 3;
 /// Number of failed digests that are remembered.
 pub const MAX_FAILED: usize = 16;
 
-/// A reboot that seems to have taken longer says nothing of how long the next one takes.
-const LONGEST_REBOOT: Duration = Duration::from_secs(24 * 3600);
-
-/// Whole seconds, rounded up: what is planned with them must not be too short.
-fn seconds(time: Duration) -> u32 {
-    u32::try_from(time.as_secs())
-        .unwrap_or(u32::MAX)
-        .saturating_add(u32::from(time.subsec_nanos() > 0))
-}
-
 /// Doubles from `first` with each attempt, up to `most`.
 fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
     first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most)
@@ -145,14 +135,8 @@ impl Past {
         }
     }
 
-    /// The berth is about to be committed: the drain took this long.
-    pub fn turn_commits(&mut self, drained_in: Duration, now: Timestamp) {
-        self.times.drain_seconds = Some(seconds(drained_in));
-        self.times.committed = Some(now);
-    }
-
     /// The berth is about to be licensed anew for a digest, under a boot that is not proven.
-    pub fn goes_on(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId, now: Timestamp) {
+    pub fn goes_on(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId) {
         let again = holding.target == *digest && holding.phase == HoldPhase::Committed;
         // Once per boot, should the write have to be tried again.
         if again && self.unproven_boot.as_ref() != Some(boot_id) {
@@ -160,7 +144,6 @@ impl Past {
         }
         self.tried = None;
         self.unproven_boot = Some(boot_id.clone());
-        self.times.committed = Some(now);
     }
 
     /// Notes which image runs under a berth. True if that has to be remembered: the target runs, and is not proven yet.
@@ -172,17 +155,6 @@ impl Past {
             self.tried = Some(holding.target.clone());
         }
         new
-    }
-
-    /// The target is proven: that is how long the reboot took, unless the clock was set meanwhile.
-    pub fn turn_proven(&mut self, now: Timestamp) {
-        let Some(committed) = self.times.committed.take() else {
-            return;
-        };
-        match Duration::try_from(now.duration_since(committed)) {
-            Ok(took) if took <= LONGEST_REBOOT => self.times.reboot_seconds = Some(seconds(took)),
-            _ => {}
-        }
     }
 
     /// A retry token that was not seen before: what has failed here may be tried again, once. Answers whether it was
@@ -204,8 +176,15 @@ impl Past {
     /// Takes over what the BootcNode's status remembers. The host's own memory comes first; and where the host has
     /// obeyed a retry token that the status does not know of, the status is from before that.
     pub fn adopt(&mut self, status: &BootcNodeStatus) {
-        self.times.drain_seconds = self.times.drain_seconds.or(status.drain_seconds);
-        self.times.reboot_seconds = self.times.reboot_seconds.or(status.reboot_seconds);
+        if self.timeline.updates.is_empty() {
+            self.timeline.updates.clone_from(&status.timeline.updates);
+        }
+        if self.timeline.joined.is_none() {
+            self.timeline.joined.clone_from(&status.timeline.joined);
+        }
+        if self.turns.is_empty() {
+            self.turns.clone_from(&status.turns);
+        }
         if self.retry_token.is_some() && self.retry_token != status.retry_token {
             return;
         }
@@ -259,8 +238,10 @@ impl Past {
 #[cfg(test)]
 mod tests {
     use berth_api::node::NotApplied;
+    use berth_api::node::timeline::Timeline;
 
     use super::*;
+    use crate::agent::timeline;
 
     fn digest(n: u8) -> Digest {
         format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -323,7 +304,7 @@ mod tests {
         let boot = BootId::from("b2");
         assert!(past.runs(&holding("b1"), Some(&digest(2))));
         assert!(!past.runs(&holding("b1"), Some(&digest(2))), "it is known");
-        past.goes_on(&holding("b1"), &digest(3), &boot, Timestamp::UNIX_EPOCH);
+        past.goes_on(&holding("b1"), &digest(3), &boot);
         assert_eq!(
             (&past.tried, &past.unproven_boot, &past.not_applied),
             (&None, &Some(boot.clone()), &None)
@@ -331,40 +312,17 @@ mod tests {
 
         let mut past = Past::default();
         for _ in 0..3 {
-            past.goes_on(&holding("b1"), &digest(2), &boot, Timestamp::UNIX_EPOCH);
+            past.goes_on(&holding("b1"), &digest(2), &boot);
         }
         assert_eq!(
             past.times_not_applied(&digest(2)),
             1,
             "a write that is tried again is one try"
         );
-        past.goes_on(&holding("b2"), &digest(2), &BootId::from("b3"), Timestamp::UNIX_EPOCH);
+        past.goes_on(&holding("b2"), &digest(2), &BootId::from("b3"));
         assert_eq!(past.times_not_applied(&digest(2)), 2);
         assert!(past.turn_begins() && !past.turn_begins());
         assert_eq!(past.unproven_boot, None);
-    }
-
-    #[test]
-    fn a_reboot_is_measured_unless_the_clock_was_set() {
-        let at = |second: i64| Timestamp::from_second(second).unwrap();
-        let mut past = Past::default();
-        past.turn_commits(Duration::from_millis(1_200), at(1_000));
-        past.turn_proven(at(1_090));
-        assert_eq!(
-            (past.times.drain_seconds, past.times.reboot_seconds),
-            (Some(2), Some(90))
-        );
-        for odd in [at(10), at(1_000_000_000)] {
-            past.turn_commits(Duration::ZERO, at(1_000));
-            past.turn_proven(odd);
-            assert_eq!(
-                (past.times.drain_seconds, past.times.reboot_seconds),
-                (Some(0), Some(90)),
-                "{odd}"
-            );
-        }
-        past.turn_proven(at(1_001));
-        assert_eq!(past.times.reboot_seconds, Some(90), "nothing was committed");
     }
 
     #[test]
@@ -395,6 +353,24 @@ mod tests {
         }
     }
 
+    fn joined(pool: &str) -> Timeline {
+        let mut timeline = Timeline::default();
+        timeline::join(&mut timeline, pool, Timestamp::UNIX_EPOCH);
+        timeline
+    }
+
+    #[test]
+    fn a_memory_of_another_version_is_read() {
+        let old = r#"{"failedDigests": [], "times": {"committed": null, "drainSeconds": 3, "rebootSeconds": 40}}"#;
+        assert_eq!(serde_json::from_str::<Past>(old).unwrap(), Past::default());
+        let now = Past {
+            timeline: joined("p"),
+            ..Past::default()
+        };
+        let text = serde_json::to_string(&now).unwrap();
+        assert_eq!(serde_json::from_str::<Past>(&text).unwrap(), now);
+    }
+
     #[test]
     fn a_status_from_before_a_retry_says_nothing() {
         let status = |token: Option<&str>| BootcNodeStatus {
@@ -405,7 +381,7 @@ mod tests {
                 attempts: 2,
             }),
             tried: Some(digest(1)),
-            reboot_seconds: Some(40),
+            timeline: joined("p"),
             ..BootcNodeStatus::default()
         };
         for (host, object, adopted) in [
@@ -424,7 +400,7 @@ mod tests {
             assert_eq!(past.times_not_applied(&digest(1)), if adopted { 2 } else { 0 });
             assert_eq!(past.tried.is_some(), adopted);
             assert_eq!(past.retry_token.as_deref(), host.or(object));
-            assert_eq!(past.times.reboot_seconds, Some(40));
+            assert_eq!(past.timeline, joined("p"), "what was is not undone by a retry");
         }
     }
 

@@ -81,8 +81,14 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         tried: facts.past.tried.clone(),
         retry_token: facts.past.retry_token.clone(),
         rollback_queued: facts.host.os.is_rollback_queued(),
-        drain_seconds: facts.past.times.drain_seconds,
-        reboot_seconds: facts.past.times.reboot_seconds,
+        timeline: facts.past.timeline.clone(),
+        turns: facts
+            .past
+            .turns
+            .iter()
+            .filter(|t| t.end_time.is_some())
+            .cloned()
+            .collect(),
         clock_synchronized: facts.host.clock_synchronized,
         deployments: deployments::record(facts, phase, &before.deployments),
         conditions: before.conditions.clone(),

@@ -133,6 +133,8 @@ pub struct Report {
     pub retry_token: Option<String>,
     /// Images that the node was deployed to.
     pub deployments: Vec<NodeDeployment>,
+    /// Length of the last pull there.
+    pub staging: Option<Duration>,
     /// Length of the last drain there.
     pub drain: Option<Duration>,
     /// Length of the last reboot there.
@@ -412,6 +414,8 @@ impl BootcNodeView {
 
 impl Report {
     fn of(status: berth_api::node::BootcNodeStatus) -> Self {
+        let seconds = |s: Option<u32>| s.map(|s| Duration::from_secs(s.into()));
+        let measured = status.timeline.measured();
         let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED)
             .filter(|c| c.status == "True")
             .map(|c| (c.reason.clone(), c.message.clone()));
@@ -437,8 +441,9 @@ impl Report {
             prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
             retry_token: status.retry_token,
             deployments: status.deployments,
-            drain: status.drain_seconds.map(|s| Duration::from_secs(s.into())),
-            reboot: status.reboot_seconds.map(|s| Duration::from_secs(s.into())),
+            staging: seconds(measured.staging),
+            drain: seconds(measured.drain),
+            reboot: seconds(measured.reboot),
             clock_synchronized: status.clock_synchronized.unwrap_or_default(),
             degraded,
         }

@@ -1,3 +1,4 @@
+use berth_api::node::timeline::{Chapter, ChapterName, ImageVersion, NodeUpdate, Timeline};
 use berth_api::node::{Deployment, DrainBlocker};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
@@ -19,6 +20,35 @@ fn condition(type_: &str, reason: &str, message: &str) -> Condition {
     conditions.remove(0)
 }
 
+/// The record of an update that drained and rebooted for so many seconds.
+fn measured(drain: i64, reboot: i64) -> Timeline {
+    let chapter = |name, start, end| Chapter {
+        name,
+        start_time: Some(Time::from(at(start))),
+        end_time: Some(Time::from(at(end))),
+    };
+    let (committed, proven) = (drain, drain + reboot);
+    let chapters = vec![
+        chapter(ChapterName::Drained, 0, committed),
+        chapter(ChapterName::Rebooted, committed, proven - 1),
+        chapter(ChapterName::Proven, proven - 1, proven),
+        chapter(ChapterName::Completed, proven, proven),
+    ];
+    let update = NodeUpdate {
+        from: None,
+        to: ImageVersion {
+            digest: digest('1'),
+            version: None,
+        },
+        chapters,
+        clock_set: false,
+    };
+    Timeline {
+        joined: None,
+        updates: vec![update],
+    }
+}
+
 /// A node that runs `1.0`, in that phase.
 fn status(phase: Phase) -> BootcNodeStatus {
     BootcNodeStatus {
@@ -28,8 +58,7 @@ fn status(phase: Phase) -> BootcNodeStatus {
             version: Some("1.0".to_owned()),
             ..Deployment::default()
         }),
-        drain_seconds: Some(60),
-        reboot_seconds: Some(180),
+        timeline: measured(60, 180),
         ..BootcNodeStatus::default()
     }
 }
@@ -172,6 +201,11 @@ fn its_update_does_not_make_a_node_unavailable_and_trouble_goes_first() {
     assert_eq!(
         line(&lost, '2', |f| f.medians.reboot_seconds = Some(90)),
         "Degraded Rebooting 1.0 90s does not come back"
+    );
+    let staging = status(Phase::Staging);
+    assert_eq!(
+        line(&staging, '2', |f| f.medians.staging_seconds = Some(30)),
+        "Progressing Updating 1.0 270s"
     );
 }
 

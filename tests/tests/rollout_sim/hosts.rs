@@ -1,5 +1,7 @@
 //! Hosts that reboot by themselves, cannot stage, or misbehave in their turn.
 
+use berth_api::node::timeline::TurnOutcome;
+
 use super::*;
 
 #[tokio::test]
@@ -157,6 +159,11 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
                     Ok(mended.iter().all(|h| h.facts().booted == digest))
                 })
                 .await?;
+            // Rebooted, and back on what ran before; then again.
+            let turns = [TurnOutcome::Proven, TurnOutcome::NotApplied];
+            for turn in records::until_outcomes(cluster, "node4", &turns).await? {
+                records::ensure_followed(cluster, "node4", &turn)?;
+            }
             ensure!(
                 pulls(cluster, "node6") == 2,
                 "what a failed pull has staged is not booted, but pulled again"

@@ -44,6 +44,9 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
             cluster.until_all_run(&v2, LONG).await?;
             let boots = cluster.boots();
             ensure!(boots.values().all(|&n| n == 2), "one reboot for each host: {boots:?}");
+            for host in &cluster.fleet.hosts {
+                records::until_proven_turn(cluster, host.name(), &v2).await?;
+            }
             Ok(())
         })
     })

@@ -1,11 +1,15 @@
 //! Content of the host's memory: how a turn ended, what was staged, what ran and what was proven.
 
-use berth_api::berth::{Berth, HoldPhase, Outcome};
+use berth_api::Digest;
+use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
+use berth_api::node::Deployment;
+use berth_api::node::timeline::{ChapterName, ImageVersion, TurnOutcome};
 
 use super::{Knowledge, Since};
 use crate::Now;
 use crate::agent::facts::{Deployments, Desired};
 use crate::agent::step::is_unproven;
+use crate::agent::timeline::{self, Seen, Sight};
 
 impl Knowledge {
     /// Forgets that Berth staged something here, once it is gone: from then on the host of a node that no pool has is not
@@ -39,7 +43,106 @@ impl Knowledge {
         if outcome == Outcome::Updated {
             self.past.succeeded(&holding.target);
         }
+        let is_back = self.os.booted().is_some() && self.os.booted() == holding.from.as_ref();
+        timeline::turn_ends(&mut self.past.turns, TurnOutcome::of(outcome, is_back), now.wall);
         self.turn.counted = true;
+    }
+
+    /// Notes since when the node is a member of its pool. Nobody saw the beginning where the object is not new, and this
+    /// process did not know what was asked before.
+    pub(super) fn note_membership(&mut self, desired: &Desired, is_new: bool, now: &Now) {
+        let joined = self.past.timeline.joined.as_ref();
+        match (&self.desired, desired) {
+            (Desired::Member(was), Desired::Member(is)) if was.pool == is.pool => {}
+            (was, Desired::Member(is)) => {
+                let other = joined.is_some_and(|joined| joined.pool != is.pool.as_str());
+                if is_new || other || *was != Desired::Unknown {
+                    timeline::join(&mut self.past.timeline, is.pool.as_str(), now.wall);
+                }
+            }
+            (_, Desired::Release) => self.past.timeline.joined = None,
+            (_, Desired::Unknown) => {}
+        }
+    }
+
+    /// Brings the record of the node's updates up to what is known now.
+    fn record(&mut self, now: &Now) {
+        let seen = self.seen();
+        let booted = self.os.deployments().and_then(|d| {
+            Some(ImageVersion {
+                digest: d.booted.digest.clone()?,
+                version: d.booted.version.clone(),
+            })
+        });
+        let past = &mut self.past;
+        past.timeline = timeline::timeline(&past.timeline, &seen, booted.as_ref(), now.wall);
+        let Some(berths) = &self.berths else { return };
+        let boot_id = &self.services.boot_id;
+        let node = self.cluster_node.get();
+        let sight = Sight {
+            boot_id,
+            booted: self.os.booted(),
+            node_ready: node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(boot_id)),
+        };
+        let held = berths.iter().find(|berth| berth.holding().is_some());
+        past.turns = timeline::turns(&past.turns, held, &past.timeline, &sight, now.wall);
+    }
+
+    /// Sight of the node's update.
+    fn seen(&self) -> Seen {
+        let Some(berths) = &self.berths else {
+            return Seen::Nothing;
+        };
+        let on = |chapter, digest: &Digest| {
+            let image = self.desired.image().filter(|image| image.digest == *digest);
+            let version = image.and_then(|image| image.version.clone());
+            let to = ImageVersion {
+                digest: digest.clone(),
+                version,
+            };
+            Seen::On { chapter, to }
+        };
+        if let Some(holding) = berths.iter().find_map(Berth::holding) {
+            return on(self.chapter(holding), &holding.target);
+        }
+        let desired = match &self.desired {
+            Desired::Unknown => return Seen::Nothing,
+            Desired::Release => None,
+            Desired::Member(_) => self.desired.digest(),
+        };
+        if let Some(digest) = desired {
+            let is_it = |s: &Deployment| s.locked && s.digest.as_ref() == Some(digest);
+            if self.pull.as_ref().is_some_and(|pull| pull.digest == *digest) {
+                return on(ChapterName::Prepared, digest);
+            }
+            if self.os.staged().is_some_and(is_it) && self.past.is_complete(digest) && self.os.booted() != Some(digest)
+            {
+                return on(ChapterName::Waited, digest);
+            }
+        }
+        Seen::Idle {
+            desired: desired.cloned(),
+            booted: self.os.booted().cloned(),
+            failed: desired.is_some_and(|digest| self.past.failed_digests.contains(digest)),
+        }
+    }
+
+    /// The chapter of a turn.
+    fn chapter(&self, holding: &Holding) -> ChapterName {
+        let boot_id = &self.services.boot_id;
+        let booted = self.os.booted();
+        match holding.phase {
+            HoldPhase::Releasing(outcome) => {
+                let is_back = booted.is_some() && booted == holding.from.as_ref();
+                TurnOutcome::of(outcome, is_back).chapter()
+            }
+            HoldPhase::Committed if holding.boot_id == *boot_id && booted != Some(&holding.target) => {
+                ChapterName::Rebooted
+            }
+            _ if is_unproven(holding, boot_id, &self.os, &self.past) => ChapterName::Proven,
+            HoldPhase::Committed => ChapterName::Rebooted,
+            HoldPhase::Taken => ChapterName::Drained,
+        }
     }
 
     /// Draws the memory's conclusions from what is known now. Doing so twice makes no difference.
@@ -72,5 +175,6 @@ impl Knowledge {
             }
             None => self.proving = None,
         }
+        self.record(now);
     }
 }

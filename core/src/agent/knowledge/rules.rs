@@ -37,7 +37,7 @@
 use std::mem::discriminant;
 use std::time::Duration;
 
-use berth_api::berth::{Berth, HoldPhase, Outcome};
+use berth_api::berth::{Berth, HoldPhase};
 use berth_api::digest::Digest;
 use berth_api::names::NodeUid;
 use berth_api::node::{BootcNodeStatus, Deployment};
@@ -82,7 +82,7 @@ impl Knowledge {
     /// Takes in what has happened.
     pub fn after(&mut self, event: Event<'_>, now: &Now) {
         match event {
-            Event::Published { desired, uid, status } => self.published(desired, uid, status),
+            Event::Published { desired, uid, status } => self.published(desired, uid, status, now),
             Event::Services(services) => self.answered(services, now),
             Event::Unreachable(why) => self.silent(why, now),
             Event::Memory(failure) => self.forgetful = failure,
@@ -123,16 +123,19 @@ impl Knowledge {
         }
     }
 
-    fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>) {
-        if uid.is_some() && self.published_for != uid {
+    fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>, now: &Now) {
+        let is_other = uid.is_some() && self.published_for != uid;
+        if is_other {
             // Another Node of this name, perhaps: what was read of the former says nothing of it.
             self.published_for = uid;
             self.cluster_node = ClusterNode::Unread;
         }
-        self.desired = desired;
         if let Some(status) = status {
             self.past.adopt(status);
         }
+        let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
+        self.note_membership(&desired, is_new, now);
+        self.desired = desired;
     }
 
     /// A host that does not answer may be doing anything: all of it is looked at again afterwards.
@@ -294,15 +297,12 @@ impl Knowledge {
                 (self.turn.reboot_asked, self.turn.reboot_blocked) = (None, None);
                 if let Some(holding) = berth.holding() {
                     // Before the berth names this boot: whoever reads that must know that the boot is not proven.
-                    self.past.goes_on(holding, digest, &self.services.boot_id, now.wall);
+                    self.past.goes_on(holding, digest, &self.services.boot_id);
                 }
             }
-            Step::Release(_, outcome, message) => {
+            Step::Release(_, _, message) => {
                 self.turn.message.clone_from(message);
                 self.turn.restored = false;
-                if *outcome == Outcome::Updated {
-                    self.past.turn_proven(now.wall);
-                }
             }
             // Counted and stored before the berth is closed: a crash in between counts a turn twice, never not at all.
             Step::GiveBack(berth) => self.count_turn(berth, now),
@@ -349,11 +349,8 @@ impl Knowledge {
                 self.fresh &= !done;
             }
             (Step::Lock | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
-            (Step::Commit(_), _) => {
-                self.past.turn_commits(self.draining_for(now), now.wall);
-                // Should the commit be taken back, another drain begins.
-                self.forget_drain_time();
-            }
+            // Should the commit be taken back, another drain begins.
+            (Step::Commit(_), _) => self.forget_drain_time(),
             (Step::Uncommit(_), _) => {
                 let asked = self.turn.reboot_asked.take().is_some();
                 if asked && self.turn.reboot_blocked.is_none() {

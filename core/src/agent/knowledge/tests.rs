@@ -12,6 +12,7 @@ use crate::agent::step::WaitReason;
 
 mod guard;
 mod host;
+mod record;
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -289,7 +290,8 @@ fn a_drain_and_a_proof_go_on_over_a_restart_and_not_by_what_others_write() {
 fn a_commit_ends_the_drain_so_that_one_that_is_taken_back_drains_anew() {
     let mut knowledge = knowing(&taken());
     done(&mut knowledge, &Step::Commit(taken()), Ending::Done, 40);
-    assert_eq!(knowledge.past.times.drain_seconds, Some(40));
+    knowledge.after(Event::Berths(vec![committed()]), &at(40));
+    assert_eq!(knowledge.past.timeline.measured().drain, Some(40));
     let mut next = Knowledge::new("n1".into(), "b1".into(), knowledge.past, &at(7200));
     next.after(Event::Berths(vec![taken()]), &at(7200));
     assert_eq!(next.draining_for(&at(7200)), Duration::ZERO);

@@ -268,6 +268,7 @@ fn durations(facts: &Facts<'_>, doing: &BTreeMap<&NodeName, Doing>) -> PhaseDura
         of(true).or_else(|| of(false))
     };
     PhaseDurations {
+        staging_seconds: lately(&|report| report.staging),
         drain_seconds: lately(&|report| report.drain),
         reboot_seconds: lately(&|report| Some(report.reboot?.min(facts.reboot_timeout))),
     }

@@ -149,6 +149,7 @@ fn what_was_measured_with_another_image_loses_its_say() {
         let report = |image: u8, minutes: &u64| Report {
             reboot: Some(Duration::from_secs(minutes * 60)),
             drain: Some(Duration::from_secs(*minutes)),
+            staging: Some(Duration::from_secs(minutes * 10)),
             ..booted(image)
         };
         let reports = updated.iter().map(|m| report(2, m));
@@ -156,6 +157,7 @@ fn what_was_measured_with_another_image_loses_its_say() {
         let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7"];
         let members = names.iter().zip(reports).map(|(name, report)| up(name, report));
         let durations = case(members.collect()).status().phase_durations;
+        assert_eq!(durations.staging_seconds, durations.drain_seconds.map(|s| s * 10));
         (durations.reboot_seconds, durations.drain_seconds)
     };
     assert_eq!(measured(&[], &[9, 9, 9]), (Some(540), Some(9)), "better than nothing");

@@ -1,6 +1,7 @@
 //! Reports of given facts.
 
 use berth_api::condition::{self, Verdict, node as types};
+use berth_api::node::timeline::TurnRecord;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
@@ -9,6 +10,7 @@ use crate::agent::reason::Reason;
 use crate::agent::report::{Subject, report};
 use crate::agent::rivals;
 use crate::agent::rules::Objection;
+use crate::agent::timeline;
 
 fn status(facts: &Facts) -> BootcNodeStatus {
     status_after(facts, &BootcNodeStatus::default())
@@ -356,14 +358,27 @@ fn a_drain_that_goes_on_for_too_long_says_who_holds_it_up_and_why_it_goes_on() {
 fn what_the_controller_plans_with_is_reported() {
     let mut facts = facts();
     facts.past.retry_token = Some("again".into());
-    facts.past.times.drain_seconds = Some(3);
-    facts.past.times.reboot_seconds = Some(40);
+    timeline::join(&mut facts.past.timeline, "workers", facts.now);
+    let turn = |end: Option<i64>| TurnRecord {
+        berth: "workers-0".into(),
+        node_uid: "u1".into(),
+        from: None,
+        to: digest(2),
+        boot_id_before: "b1".into(),
+        start_time: later(0),
+        drain_seconds: None,
+        proof: None,
+        end_time: end.map(later),
+        outcome: None,
+    };
+    facts.past.turns = vec![turn(None), turn(Some(9))];
     let status = status(&facts);
     assert_eq!(
         (status.retry_token.as_deref(), status.clock_synchronized),
         (Some("again"), Some(true))
     );
-    assert_eq!((status.drain_seconds, status.reboot_seconds), (Some(3), Some(40)));
+    assert_eq!(status.timeline, facts.past.timeline);
+    assert_eq!(status.turns, [turn(Some(9))], "a turn that runs is not on record yet");
 }
 
 #[test]

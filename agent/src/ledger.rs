@@ -1,0 +1,84 @@
+//! The log's line for each turn that ended.
+
+use berth_api::node::timeline::{TurnOutcome, TurnRecord};
+use berth_core::agent::facts::Past;
+
+/// Logs the turn that has ended since the memory was written last, if one has.
+pub(crate) fn log(written: &Past, now: &Past) {
+    if let Some(turn) = ended_turn(written, now) {
+        log_turn(turn);
+    }
+}
+
+/// The turn that has ended since the memory was written last.
+fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
+    let ended = |past: &Past| past.turns.iter().filter(|t| t.end_time.is_some()).count();
+    let newest = now.turns.iter().find(|t| t.end_time.is_some())?;
+    let known = written.turns.iter().any(|t| t.end_time.is_some() && t == newest);
+    // A host without a memory takes over what its status tells; that is no news.
+    let is_one = ended(now) <= ended(written) + 1;
+    (!known && is_one).then_some(newest)
+}
+
+/// One line for each turn that ended, with all that is on record of it.
+fn log_turn(turn: &TurnRecord) {
+    let proof = turn.proof.as_ref();
+    let boot_id = proof.map(|proof| proof.boot_id.as_str());
+    tracing::info!(
+        berth = turn.berth,
+        node_uid = turn.node_uid,
+        outcome = turn.outcome.map(TurnOutcome::as_str),
+        from = turn.from.as_ref().map(tracing::field::display),
+        to = %turn.to,
+        booted = proof.and_then(|proof| proof.booted.as_ref()).map(tracing::field::display),
+        boot_id_before = turn.boot_id_before,
+        boot_id,
+        rebooted = boot_id.map(|boot_id| boot_id != turn.boot_id_before),
+        node_ready = proof.map(|proof| proof.node_ready),
+        drain_seconds = turn.drain_seconds,
+        started = %turn.start_time.0,
+        ended = turn.end_time.as_ref().map(|end| tracing::field::display(end.0)),
+        "turn ended"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::Digest;
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn past(ends: &[Option<i64>]) -> Past {
+        let time = |second| Time::from(Timestamp::from_second(second).unwrap());
+        let digest: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+        let turn = |end: &Option<i64>| TurnRecord {
+            berth: "p-0".into(),
+            node_uid: "u1".into(),
+            from: None,
+            to: digest.clone(),
+            boot_id_before: "b1".into(),
+            start_time: time(0),
+            drain_seconds: None,
+            proof: None,
+            end_time: end.map(time),
+            outcome: Some(TurnOutcome::Revoked),
+        };
+        Past {
+            turns: ends.iter().map(turn).collect(),
+            ..Past::default()
+        }
+    }
+
+    #[test]
+    fn each_turn_is_logged_once_when_it_ends() {
+        let logged = |written: &[Option<i64>], now: &[Option<i64>]| ended_turn(&past(written), &past(now)).is_some();
+        assert!(!logged(&[], &[None]), "it runs");
+        assert!(logged(&[None], &[Some(9)]));
+        assert!(logged(&[None, Some(5)], &[Some(9), Some(5)]));
+        assert!(!logged(&[Some(9), Some(5)], &[Some(9), Some(5)]));
+        assert!(!logged(&[Some(9)], &[None, Some(9)]), "the next one begins");
+        assert!(!logged(&[], &[Some(9), Some(5)]), "taken over from the status");
+    }
+}

@@ -1,0 +1,314 @@
+//! The story of one node: what it is doing and why, what it went through, and what a person can do.
+
+use std::fmt::Write as _;
+
+use berth_api::berth::{BerthState, HoldPhase, lease};
+use berth_api::condition::{self, node as types};
+use berth_api::node::timeline::{NodeUpdate, TurnRecord};
+use berth_api::node::{BootcNode, BootcNodeStatus, DrainBlocker, Phase, Staging};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::Snapshot;
+use crate::nodes::{self, NodeRow, silence};
+use crate::status::Warning;
+use crate::text::{age, clean, columns, cut, seconds, short};
+
+/// Conditions that say why a node does not go on, when they are True.
+const TROUBLES: [&str; 3] = [types::NODE_DEGRADED, types::REBOOT_TIMED_OUT, types::WAITING];
+
+/// The story of one node.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Story {
+    /// The node as `status` shows it.
+    #[serde(flatten)]
+    pub row: NodeRow,
+    /// Its pool; empty when it has left it.
+    pub pool: String,
+    /// Time since when it is a member, where an agent saw it join.
+    pub joined: Option<Timestamp>,
+    /// Berths that it is offered or holds, and how far it is with them.
+    pub berths: Vec<BerthLine>,
+    /// Its updates, the newest first.
+    pub updates: Vec<NodeUpdate>,
+    /// Its turns that ended, the newest first.
+    pub turns: Vec<TurnRecord>,
+    /// Pods that block its drain.
+    pub blockers: Vec<DrainBlocker>,
+    /// Conditions that say why it does not go on.
+    pub conditions: Vec<Warning>,
+    /// Time of the next try after a failure, by the node's clock.
+    pub next_try: Option<Timestamp>,
+    /// Things that a person can do.
+    pub advice: Vec<String>,
+}
+
+/// A berth of a node.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BerthLine {
+    /// Name of the berth.
+    pub name: String,
+    /// State of the berth.
+    pub state: &'static str,
+}
+
+/// The story of that node.
+///
+/// # Errors
+/// When there is no BootcNode of that name.
+pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, String> {
+    let found = snapshot.bootc_nodes.iter().find(|n| n.name_any() == node);
+    let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node of that name"))?;
+    let status = found.status.clone().unwrap_or_default();
+    let troubles = status.conditions.iter().filter(|c| {
+        let matters = TROUBLES.contains(&c.type_.as_str()) && c.status == "True";
+        matters || (c.type_ == types::IMAGE_PULLED && c.status == "False")
+    });
+    let failure = status.failure.as_ref().map(|f| &f.next_try_time);
+    let turn = status.last_turn.as_ref().map(|t| &t.next_try_time);
+    Ok(Story {
+        row: nodes::row(found, now),
+        pool: clean(&found.spec.pool_name),
+        joined: status.timeline.joined.as_ref().map(|joined| joined.start_time.0),
+        berths: berths(snapshot, node),
+        blockers: status.drain_blockers.clone(),
+        conditions: troubles.map(Warning::from).collect(),
+        next_try: failure.or(turn).map(|time| time.0).filter(|time| *time > now),
+        advice: advice(found, &status, now),
+        updates: status.timeline.updates,
+        turns: status.turns,
+    })
+}
+
+fn berths(snapshot: &Snapshot, node: &str) -> Vec<BerthLine> {
+    let line = |lease: &k8s_openapi::api::coordination::v1::Lease| {
+        let berth = lease::read(lease).ok()?;
+        let (of, _) = berth.node()?;
+        let state = match &berth.state {
+            BerthState::Closed(_) => return None,
+            BerthState::Offered(_) => "offered",
+            BerthState::Held(holding) => match holding.phase {
+                HoldPhase::Taken => "taken: it may cordon and drain",
+                HoldPhase::Committed => "committed: it may reboot",
+                HoldPhase::Releasing(_) => "being given back",
+            },
+        };
+        (of.as_str() == node).then(|| BerthLine {
+            name: berth.name(),
+            state,
+        })
+    };
+    snapshot.leases.iter().filter_map(line).collect()
+}
+
+/// Things that a person can do about a node, the most pressing first.
+fn advice(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Vec<String> {
+    let (name, pool) = (node.name_any(), &node.spec.pool_name);
+    let mut advice = Vec::new();
+    if node.status.is_none() || silence(status, now).is_some() {
+        advice.push(format!(
+            "see whether an agent runs there: kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
+        ));
+    }
+    if condition::is_true(&status.conditions, types::REBOOT_TIMED_OUT) {
+        advice.push("look at the console of the machine, and repair it: its agent then goes on by itself".to_owned());
+        advice.push(format!("if it is lost: kubectl berth exclude {name}"));
+        advice.push(format!(
+            "if it is up with an image that cannot be proven: kubectl berth release {name}"
+        ));
+    }
+    if status.phase == Some(Phase::Draining) && !status.drain_blockers.is_empty() {
+        advice.push("see why the pods above do not go; the drain of the pool has the rules".to_owned());
+    }
+    let desired = node.spec.image.as_ref().map(|image| &image.digest);
+    if desired.is_some_and(|digest| status.failed_digests.contains(digest)) {
+        advice.push(format!(
+            "this image failed here and is not tried again: give the pool another one, or mend the cause and run: \
+             kubectl berth retry {pool}"
+        ));
+    } else if status.failure.is_some() {
+        advice.push("mend what the message names; the agent tries again by itself".to_owned());
+    } else if condition::is_true(&status.conditions, types::NODE_DEGRADED) && advice.is_empty() {
+        advice.push("do what the message above says; the agent looks again by itself".to_owned());
+    }
+    if advice.is_empty() {
+        advice.push(match status.phase {
+            Some(Phase::Waiting) => {
+                format!("wait; who goes before it is shown by: kubectl berth status {pool} --preview")
+            }
+            Some(Phase::Pending) if node.spec.staging == Staging::Held => "wait until others have pulled".to_owned(),
+            Some(Phase::Updated | Phase::Released) => "nothing".to_owned(),
+            _ => "wait".to_owned(),
+        });
+    }
+    advice
+}
+
+/// The story as text. No line is longer than `width`, unless that is 0.
+///
+/// # Errors
+/// When there is no BootcNode of that name.
+pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usize) -> Result<String, String> {
+    let story = story(snapshot, node, now)?;
+    let mut out = String::new();
+    for note in &snapshot.notes {
+        out += &(cut(&format!("! {}", clean(note)), width) + "\n");
+    }
+    for line in head(&story, now) {
+        out += &wrapped(&line, width);
+    }
+    for update in &story.updates {
+        let title = format!("\nUpdate {}", way(update));
+        out += &(title + "\n");
+        out += &columns(&["CHAPTER", "BEGAN", "TOOK"], &chapters(update, now), width);
+        if update.clock_set {
+            out += &(cut("  the clock was set back: times from before that are left out", width) + "\n");
+        }
+    }
+    if !story.turns.is_empty() {
+        out += "\nTurns that ended\n";
+        let rows: Vec<_> = story.turns.iter().map(|turn| turn_row(turn, now)).collect();
+        out += &columns(
+            &["OUTCOME", "ENDED", "BERTH", "DRAIN", "FROM", "TO", "REBOOTED"],
+            &rows,
+            width,
+        );
+    }
+    out += "\nWhat to do\n";
+    for line in &story.advice {
+        out += &wrapped(&format!("  - {line}"), width);
+    }
+    Ok(out)
+}
+
+fn head(story: &Story, now: Timestamp) -> Vec<String> {
+    let row = &story.row;
+    let of = match story.pool.is_empty() {
+        true => "of no pool".to_owned(),
+        false => format!("of pool {}", story.pool),
+    };
+    let since = story
+        .joined
+        .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
+    let phase = row.phase.map_or("no phase yet", Phase::as_str);
+    let age_of = row
+        .since
+        .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
+    let or_dash = |text: &str| {
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text.to_owned()
+        }
+    };
+    let mut lines = vec![
+        format!("Node {}, {of}{since}", row.name),
+        format!("  {phase}{age_of}"),
+        format!("  runs {}, should run {}", or_dash(&row.version), or_dash(&row.target)),
+    ];
+    lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
+    // The lines below say it in full.
+    let is_said = |text: &str| !text.is_empty() && row.message.contains(text);
+    let said = story.conditions.iter().any(|c| is_said(&c.message)) || story.blockers.iter().any(|b| is_said(&b.pod));
+    if !row.message.is_empty() && !said {
+        lines.push(format!("  {}", row.message));
+    }
+    if let Some(next) = story.next_try {
+        lines.push(format!("  next try in {}", age(now, next)));
+    }
+    for condition in &story.conditions {
+        let since = condition
+            .since
+            .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
+        let mut line = format!("  ! {}{since}: {}", condition.type_, condition.reason);
+        if !condition.message.is_empty() {
+            let _ = write!(line, ": {}", condition.message);
+        }
+        lines.push(line);
+    }
+    for blocker in &story.blockers {
+        let since = age(blocker.since.0, now);
+        lines.push(format!(
+            "  ! pod {}: {}, for {since}",
+            clean(&blocker.pod),
+            clean(&blocker.reason)
+        ));
+    }
+    lines
+}
+
+/// `from 1.0 to 2.0`.
+pub(crate) fn way(update: &NodeUpdate) -> String {
+    let named = |image: &berth_api::node::timeline::ImageVersion| {
+        image.version.as_deref().map_or_else(|| short(&image.digest), clean)
+    };
+    match &update.from {
+        Some(from) => format!("from {} to {}", named(from), named(&update.to)),
+        None => format!("to {}", named(&update.to)),
+    }
+}
+
+fn chapters(update: &NodeUpdate, now: Timestamp) -> Vec<Vec<String>> {
+    let row = |chapter: &berth_api::node::timeline::Chapter| {
+        let began = chapter.start_time.as_ref().map(|time| time.0);
+        let took = match (chapter.seconds(), began) {
+            (Some(took), _) => seconds(took.into()),
+            (None, Some(began)) => format!("{} so far", age(began, now)),
+            (None, None) => String::new(),
+        };
+        vec![
+            chapter.name.as_str().to_owned(),
+            began.map_or_else(String::new, |began| format!("{began:.0}")),
+            took,
+        ]
+    };
+    update.chapters.iter().map(row).collect()
+}
+
+fn turn_row(turn: &TurnRecord, now: Timestamp) -> Vec<String> {
+    let proof = turn.proof.as_ref();
+    let words = proof.map_or_else(
+        || "nothing was seen".to_owned(),
+        |proof| {
+            let boot = match proof.boot_id == turn.boot_id_before {
+                true => "no reboot",
+                false => "rebooted",
+            };
+            let ready = if proof.node_ready { "Ready" } else { "not Ready" };
+            let booted = proof.booted.as_ref().map_or_else(|| "?".to_owned(), short);
+            format!("{boot}, runs {booted}, {ready}")
+        },
+    );
+    vec![
+        turn.outcome
+            .map_or_else(String::new, |outcome| outcome.as_str().to_owned()),
+        turn.end_time
+            .as_ref()
+            .map_or_else(String::new, |end| format!("{} ago", age(end.0, now))),
+        clean(&turn.berth),
+        turn.drain_seconds.map_or_else(String::new, |s| seconds(s.into())),
+        turn.from.as_ref().map_or_else(String::new, short),
+        short(&turn.to),
+        words,
+    ]
+}
+
+/// A line on as many lines as it takes, indented below its first. A word that is wider than a line is cut.
+fn wrapped(text: &str, width: usize) -> String {
+    let room = if width == 0 { usize::MAX } else { width };
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.trim().is_empty() || line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("    {word}")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines.iter().map(|line| cut(line, width) + "\n").collect()
+}

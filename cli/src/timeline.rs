@@ -1,0 +1,305 @@
+//! A picture of a rollout: who was in which chapter when, one row for each node; for a terminal, and as SVG.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use berth_api::Digest;
+use berth_api::node::BootcNode;
+use berth_api::node::timeline::{Chapter, ChapterName, NodeUpdate};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::Snapshot;
+use crate::story::way;
+use crate::text::{clean, cut, seconds};
+
+/// Columns of a terminal that is narrower, or none.
+const LEAST_WIDTH: usize = 80;
+/// Longest name in a terminal.
+const NAME: usize = 24;
+
+/// The updates of a pool's nodes to one image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picture {
+    /// Name of the pool.
+    pub pool: String,
+    /// The images, `from 1.0 to 2.0`.
+    pub what: String,
+    /// Beginning of the first chapter.
+    pub begin: Timestamp,
+    /// End of the last one, or now.
+    pub end: Timestamp,
+    /// The nodes, in the order in which they went.
+    pub rows: Vec<Row>,
+}
+
+/// A node's row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Name of the node.
+    pub name: String,
+    /// Its chapters; none of a node that has not begun.
+    pub spans: Vec<Span>,
+}
+
+/// A chapter of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    /// The chapter.
+    pub chapter: ChapterName,
+    /// Its beginning.
+    pub start: Timestamp,
+    /// Its end, or now.
+    pub end: Timestamp,
+    /// True while it lasts.
+    pub lasts: bool,
+}
+
+/// The picture of the newest rollout of a pool.
+///
+/// # Errors
+/// When there is no such pool, or no node has gone anywhere yet.
+pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Picture, String> {
+    let found = snapshot.pool(pool).ok_or_else(|| {
+        let names: Vec<_> = snapshot.pools.iter().map(ResourceExt::name_any).collect();
+        format!("there is no pool {pool:?}; there are: {}", names.join(", "))
+    })?;
+    let members: Vec<&BootcNode> = snapshot
+        .bootc_nodes
+        .iter()
+        .filter(|n| n.spec.pool_name == pool)
+        .collect();
+    let target = found.status.as_ref().and_then(|status| status.target.as_ref());
+    let targets: BTreeSet<&Digest> = target.iter().flat_map(|t| &t.platforms).map(|p| &p.digest).collect();
+    let newest = |node: &&BootcNode| Some(node.status.as_ref()?.timeline.updates.first()?.to.digest.clone());
+    let is_begun = members.iter().filter_map(newest).any(|d| targets.contains(&d));
+    // Until one has begun with it, what was last.
+    let shown = |update: &&NodeUpdate| !is_begun || targets.contains(&update.to.digest);
+    let update = |node: &BootcNode| -> Option<NodeUpdate> {
+        let updates = &node.status.as_ref()?.timeline.updates;
+        updates.first().filter(shown).cloned()
+    };
+    let all: Vec<(String, Option<NodeUpdate>)> = members.iter().map(|n| (n.name_any(), update(n))).collect();
+    let mut rows: Vec<Row> = all
+        .iter()
+        .map(|(name, update)| Row {
+            name: clean(name),
+            spans: update.as_ref().map_or_else(Vec::new, |u| spans(u, now)),
+        })
+        .collect();
+    let turn = |row: &Row| {
+        let began = row.spans.iter().find(|s| s.chapter >= ChapterName::Drained);
+        began.map_or(Timestamp::MAX, |span| span.start)
+    };
+    rows.sort_by(|a, b| (turn(a), &a.name).cmp(&(turn(b), &b.name)));
+    let times = || rows.iter().flat_map(|row| &row.spans);
+    let (Some(begin), Some(end)) = (times().map(|s| s.start).min(), times().map(|s| s.end).max()) else {
+        return Err(format!(
+            "no node of pool {pool} has a timeline yet: nothing was updated"
+        ));
+    };
+    let what = all.iter().find_map(|(_, update)| update.as_ref().map(way));
+    Ok(Picture {
+        pool: clean(pool),
+        what: what.unwrap_or_default(),
+        begin,
+        end,
+        rows,
+    })
+}
+
+fn spans(update: &NodeUpdate, now: Timestamp) -> Vec<Span> {
+    let span = |chapter: &Chapter| {
+        let start = chapter.start_time.as_ref()?.0;
+        Some(Span {
+            chapter: chapter.name,
+            start,
+            end: chapter.end_time.as_ref().map_or(now.max(start), |end| end.0),
+            lasts: chapter.end_time.is_none(),
+        })
+    };
+    update.chapters.iter().filter_map(span).collect()
+}
+
+/// Sign, colour and words of a chapter.
+const fn look(chapter: ChapterName) -> (char, &'static str, &'static str) {
+    match chapter {
+        ChapterName::Prepared => ('p', "#8ecae6", "prepared"),
+        ChapterName::Waited => ('.', "#dfe3e8", "waited"),
+        ChapterName::Drained => ('d', "#ffb703", "drained"),
+        ChapterName::Rebooted => ('r', "#fb8500", "rebooted"),
+        ChapterName::Proven => ('v', "#219ebc", "proven"),
+        ChapterName::Completed => ('C', "#2a9d4a", "done"),
+        _ => ('X', "#c1121f", "stopped"),
+    }
+}
+
+/// Chapters of the legend.
+const LEGEND: [ChapterName; 7] = [
+    ChapterName::Prepared,
+    ChapterName::Waited,
+    ChapterName::Drained,
+    ChapterName::Rebooted,
+    ChapterName::Proven,
+    ChapterName::Completed,
+    ChapterName::Failed,
+];
+
+impl Picture {
+    fn span_seconds(&self) -> i64 {
+        (self.end.as_second() - self.begin.as_second()).max(1)
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "Pool {} {}: {} to {}",
+            self.pool,
+            self.what,
+            at(self.begin),
+            at(self.end)
+        )
+    }
+
+    /// The picture for a terminal of that width; of 80 columns where it is narrower.
+    pub fn render(&self, width: usize) -> String {
+        let width = width.max(LEAST_WIDTH);
+        let longest = self.rows.iter().map(|row| row.name.chars().count()).max();
+        let names = longest.unwrap_or_default().min(NAME);
+        let cells = width.saturating_sub(names + 4).max(1);
+        let mut out = cut(&self.title(), width) + "\n";
+        for row in &self.rows {
+            let line: String = (0..cells).map(|cell| self.sign(row, cell, cells)).collect();
+            let name = cut(&row.name, NAME);
+            out += &(cut(&format!("  {name:<names$}  {line}"), width) + "\n");
+        }
+        let words: Vec<String> = LEGEND
+            .iter()
+            .map(|chapter| {
+                let (sign, _, word) = look(*chapter);
+                format!("{sign} {word}")
+            })
+            .collect();
+        out += &(cut(&format!("  {}", words.join("  ")), width) + "\n");
+        let cell = u64::try_from(self.span_seconds()).unwrap_or_default() / cells as u64;
+        let column = match cell {
+            0 => "less than a second".to_owned(),
+            cell => seconds(cell),
+        };
+        out + &cut(&format!("  one column is {column}, by each node's own clock"), width) + "\n"
+    }
+
+    /// The sign of a cell: of all chapters in it the last one, so that a short one shows.
+    fn sign(&self, row: &Row, cell: usize, cells: usize) -> char {
+        let position = |time: Timestamp| {
+            let done = i128::from(time.as_second() - self.begin.as_second()) * cells as i128;
+            usize::try_from(done / i128::from(self.span_seconds())).unwrap_or_default()
+        };
+        let covers = |span: &&Span| {
+            let first = position(span.start).min(cells - 1);
+            // A chapter that ends where the next cell begins does not reach into it.
+            let last = position(span.end).saturating_sub(1).clamp(first, cells - 1);
+            (first..=last).contains(&cell)
+        };
+        let last = row.spans.iter().rev().find(covers);
+        last.map_or(' ', |span| look(span.chapter).0)
+    }
+
+    /// The picture as an SVG file that needs no other.
+    pub fn svg(&self) -> String {
+        const LEFT: usize = 200;
+        const WIDE: usize = 900;
+        const HIGH: usize = 18;
+        const TOP: usize = 56;
+        let height = TOP + HIGH * self.rows.len() + 52;
+        let x = |time: Timestamp| {
+            let done = (time.as_second() - self.begin.as_second()) as f64 / self.span_seconds() as f64;
+            LEFT as f64 + done * WIDE as f64
+        };
+        let total = LEFT + WIDE + 20;
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {total} {height}\" width=\"{total}\" \
+             height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+             <text x=\"10\" y=\"20\" font-size=\"14\">{}</text>\n",
+            escaped(&self.title())
+        );
+        for (at, chapter) in LEGEND.iter().enumerate() {
+            let (_, colour, word) = look(*chapter);
+            let left = LEFT + at * 115;
+            let _ = writeln!(
+                out,
+                "<rect x=\"{left}\" y=\"30\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{}\" y=\"40\">{word}</text>",
+                left + 16
+            );
+        }
+        for (n, row) in self.rows.iter().enumerate() {
+            let y = TOP + n * HIGH;
+            let name = cut(&row.name, 28);
+            let _ = writeln!(
+                out,
+                "<text x=\"10\" y=\"{}\">{}<title>{}</title></text>",
+                y + 13,
+                escaped(&name),
+                escaped(&row.name)
+            );
+            for span in &row.spans {
+                let (_, colour, _) = look(span.chapter);
+                // What took no time is still to be seen.
+                let wide = (x(span.end) - x(span.start)).max(2.0);
+                let lasts = if span.lasts { ", lasts" } else { "" };
+                let took = span.end.as_second().saturating_sub(span.start.as_second());
+                let _ = writeln!(
+                    out,
+                    "<rect x=\"{:.1}\" y=\"{}\" width=\"{wide:.1}\" height=\"{}\" fill=\"{colour}\"><title>{}: {} from {} for {}{lasts}</title></rect>",
+                    x(span.start),
+                    y + 2,
+                    HIGH - 4,
+                    escaped(&row.name),
+                    span.chapter.as_str(),
+                    at(span.start),
+                    seconds(u64::try_from(took).unwrap_or_default()),
+                );
+            }
+        }
+        let floor = TOP + HIGH * self.rows.len() + 18;
+        for part in 0..=4 {
+            let time = self.begin.as_second() + self.span_seconds() * part / 4;
+            let Ok(time) = Timestamp::from_second(time) else {
+                continue;
+            };
+            let _ = writeln!(
+                out,
+                "<text x=\"{:.1}\" y=\"{floor}\" text-anchor=\"middle\" font-size=\"10\">{}</text>",
+                x(time),
+                time.strftime("%H:%M:%S")
+            );
+        }
+        let _ = writeln!(
+            out,
+            "<text x=\"10\" y=\"{}\" font-size=\"10\">UTC, by each node's own clock</text>\n</svg>",
+            floor + 20
+        );
+        out
+    }
+}
+
+fn at(time: Timestamp) -> String {
+    format!("{time:.0}")
+}
+
+/// Text for XML.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&apos;"),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,244 @@
+//! The record of updates and turns, as it grows with what an agent goes through.
+
+use berth_api::node::timeline::{Chapter, ChapterName, TurnOutcome};
+
+use super::*;
+
+/// `Prepared 0-5`, with seconds since the test began.
+fn line(chapter: &Chapter) -> String {
+    let zero = at(0).wall.as_second();
+    let second = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| (time.0.as_second() - zero).to_string();
+    let [start, end] = [&chapter.start_time, &chapter.end_time].map(|t| t.as_ref().map_or("?".to_owned(), second));
+    format!("{} {start}-{end}", chapter.name.as_str())
+}
+
+fn chapters(knowledge: &Knowledge, update: usize) -> String {
+    let update = &knowledge.past.timeline.updates[update];
+    update.chapters.iter().map(line).collect::<Vec<_>>().join(", ")
+}
+
+fn pulling(knowledge: &mut Knowledge, seconds: u64) {
+    let pull = PullFacts {
+        digest: digest(2),
+        progress: None,
+    };
+    knowledge.after(Event::Pull(PullReading::Running(pull)), &at(seconds));
+}
+
+fn looked(knowledge: &mut Knowledge, booted: u8, staged: Option<u8>, seconds: u64) {
+    let os = Os::Bootc(Box::new(Deployments {
+        booted: deployment(booted, false),
+        staged: staged.map(|n| deployment(n, true)),
+        ..Deployments::default()
+    }));
+    let look = Look {
+        os,
+        rivals: vec![],
+        finalization_failed: false,
+    };
+    knowledge.after(Event::Pull(PullReading::None), &at(seconds));
+    knowledge.after(Event::Looked(look), &at(seconds));
+}
+
+/// A process that begins with what the former one has written to the host.
+fn next_process(former: &Knowledge, boot: &str, seconds: u64) -> Knowledge {
+    let mut next = Knowledge::new("n1".into(), boot.into(), former.past.clone(), &at(seconds));
+    ask_for(&mut next, image());
+    next
+}
+
+/// A node on which the image is staged, and whose berth is taken at 20 and committed at 30.
+fn rebooting() -> Knowledge {
+    let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    ask_for(&mut knowledge, image());
+    knowledge.after(Event::Berths(vec![]), &at(1));
+    pulling(&mut knowledge, 2);
+    looked(&mut knowledge, 1, Some(2), 9);
+    knowledge.after(Event::Berths(vec![offered()]), &at(15));
+    knowledge.after(Event::Berths(vec![taken()]), &at(20));
+    knowledge.after(Event::Berths(vec![committed()]), &at(30));
+    knowledge
+}
+
+#[test]
+fn an_update_has_its_chapters_over_a_reboot_and_its_turn_is_on_record() {
+    let mut before = rebooting();
+    assert_eq!(before.past.timeline.joined.as_ref().unwrap().pool, "p");
+    before.after(Event::Berths(vec![committed()]), &at(31));
+    let mut after = next_process(&before, "b2", 70);
+    after.after(Event::Berths(vec![committed()]), &at(75));
+    looked(&mut after, 2, None, 76);
+    let ClusterNode::Is(mut ready) = node() else {
+        unreachable!()
+    };
+    ready.boot_id = Some("b2".into());
+    after.after(Event::NodeRead(ClusterNode::Is(ready)), &at(80));
+    let updated = committed().releasing(Outcome::Updated, "b2".into()).unwrap();
+    after.after(Event::Berths(vec![updated.clone()]), &at(80));
+    let give_back = Step::GiveBack(updated.clone());
+    after.after(Event::Begins(&give_back), &at(82));
+    // It dies before the berth is closed; the next one closes it.
+    let mut last = next_process(&after, "b2", 90);
+    last.after(Event::Berths(vec![updated]), &at(91));
+    looked(&mut last, 2, None, 91);
+    done(&mut last, &give_back, Ending::Done, 92);
+    last.after(Event::Berths(vec![]), &at(92));
+    last.after(Event::Berths(vec![]), &at(200));
+    assert_eq!(
+        chapters(&last, 0),
+        "Prepared 2-9, Waited 9-20, Drained 20-30, Rebooted 30-75, Proven 75-80, Completed 80-92"
+    );
+    let update = &last.past.timeline.updates[0];
+    assert_eq!(update.from.as_ref().map(|i| &i.digest), Some(&digest(1)));
+    let measured = update.measured();
+    assert_eq!(
+        (measured.staging, measured.drain, measured.reboot),
+        (Some(7), Some(10), Some(50))
+    );
+    let [turn] = last.past.turns.as_slice() else {
+        panic!("one turn: {:?}", last.past.turns)
+    };
+    let proof = turn.proof.as_ref().unwrap();
+    assert_eq!(
+        (turn.outcome, turn.drain_seconds, &turn.from, &turn.to),
+        (Some(TurnOutcome::Proven), Some(10), &Some(digest(1)), &digest(2))
+    );
+    assert_eq!(
+        (&*turn.boot_id_before, &*proof.boot_id, &proof.booted, proof.node_ready),
+        ("b1", "b2", &Some(digest(2)), true)
+    );
+    let zero = at(0).wall.as_second();
+    let seconds = (&turn.start_time, turn.end_time.as_ref().unwrap());
+    assert_eq!(
+        (seconds.0.0.as_second() - zero, seconds.1.0.as_second() - zero),
+        (20, 82),
+        "the end that was written first"
+    );
+}
+
+#[test]
+fn a_host_that_went_back_is_told_as_rolled_back() {
+    let before = rebooting();
+    let mut after = next_process(&before, "b2", 70);
+    after.after(Event::Berths(vec![committed()]), &at(75));
+    looked(&mut after, 2, None, 76);
+    let mut back = next_process(&after, "b3", 100);
+    back.after(Event::Berths(vec![committed()]), &at(101));
+    looked(&mut back, 1, None, 102);
+    let failed = committed().releasing(Outcome::Failed, "b3".into()).unwrap();
+    back.after(Event::Berths(vec![failed.clone()]), &at(110));
+    done(&mut back, &Step::GiveBack(failed), Ending::Done, 111);
+    back.after(Event::Berths(vec![]), &at(111));
+    assert!(
+        chapters(&back, 0).ends_with("Proven 75-110, RolledBack 110-111"),
+        "{}",
+        chapters(&back, 0)
+    );
+    assert_eq!(back.past.turns[0].outcome, Some(TurnOutcome::RolledBack));
+    assert_eq!(
+        back.past.timeline.measured().reboot,
+        None,
+        "that is no measure of a reboot"
+    );
+}
+
+#[test]
+fn a_turn_that_is_tried_again_begins_its_chapters_anew_and_both_are_on_record() {
+    let mut knowledge = rebooting();
+    knowledge.after(Event::Berths(vec![taken()]), &at(95));
+    assert!(chapters(&knowledge, 0).ends_with("Waited 9-20, Drained 95-?"));
+    knowledge.after(Event::Berths(vec![releasing()]), &at(100));
+    done(&mut knowledge, &Step::GiveBack(releasing()), Ending::Done, 101);
+    knowledge.after(Event::Berths(vec![]), &at(101));
+    knowledge.after(Event::Berths(vec![]), &at(150));
+    assert!(chapters(&knowledge, 0).ends_with("Drained 95-100, TimedOut 100-101"));
+    knowledge.after(Event::Berths(vec![taken()]), &at(160));
+    assert!(chapters(&knowledge, 0).ends_with("Waited 9-20, Drained 160-?"));
+    // An admin closes the berth.
+    knowledge.after(Event::Berths(vec![]), &at(170));
+    assert!(chapters(&knowledge, 0).ends_with("Drained 160-170, TakenAway 170-170"));
+    let outcomes: Vec<_> = knowledge.past.turns.iter().map(|t| t.outcome).collect();
+    assert_eq!(outcomes, [Some(TurnOutcome::TakenAway), Some(TurnOutcome::TimedOut)]);
+}
+
+#[test]
+fn another_image_ends_the_way_to_the_former_one() {
+    let mut knowledge = rebooting();
+    // The way on from a boot that is not proven, under the same berth.
+    let mut stuck = next_process(&knowledge, "b2", 70);
+    stuck.after(Event::Berths(vec![committed()]), &at(75));
+    looked(&mut stuck, 2, Some(3), 76);
+    let relicensed = committed().relicensed(digest(3), "b2".into()).unwrap();
+    stuck.after(Event::Berths(vec![relicensed]), &at(80));
+    assert!(chapters(&stuck, 1).ends_with("Proven 75-80, Replaced 80-80"));
+    assert_eq!(chapters(&stuck, 0), "Rebooted 80-?");
+    assert_eq!(stuck.past.turns.len(), 1, "it is one turn");
+    assert_eq!(stuck.past.turns[0].to, digest(3));
+    // Without a berth: what was only staged leaves no trace once the next update begins.
+    knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    ask_for(&mut knowledge, image());
+    knowledge.after(Event::Berths(vec![]), &at(1));
+    pulling(&mut knowledge, 2);
+    looked(&mut knowledge, 1, Some(2), 9);
+    let other = DesiredImage {
+        digest: digest(4),
+        ..image()
+    };
+    ask_for(&mut knowledge, other);
+    assert!(
+        chapters(&knowledge, 0).ends_with("Withdrawn 1-1"),
+        "{}",
+        chapters(&knowledge, 0)
+    );
+}
+
+#[test]
+fn a_membership_that_nobody_saw_begin_has_no_beginning() {
+    let seen = |status: Option<BootcNodeStatus>| {
+        let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+        let desired = next_process(&rebooting(), "b1", 0).desired;
+        let event = Event::Published {
+            desired,
+            uid: Some("u1".into()),
+            status: status.as_ref(),
+        };
+        knowledge.after(event, &at(5));
+        knowledge
+            .past
+            .timeline
+            .joined
+            .map(|j| j.start_time.0.as_second() - at(0).wall.as_second())
+    };
+    assert_eq!(seen(None), Some(5));
+    assert_eq!(seen(Some(BootcNodeStatus::default())), Some(5));
+    let old = BootcNodeStatus {
+        observed_generation: Some(1),
+        ..BootcNodeStatus::default()
+    };
+    assert_eq!(seen(Some(old)), None);
+    let known = BootcNodeStatus {
+        observed_generation: Some(1),
+        timeline: rebooting().past.timeline,
+        ..BootcNodeStatus::default()
+    };
+    assert_eq!(seen(Some(known)), Some(1));
+}
+
+#[test]
+fn what_was_measured_outlives_images_that_are_only_staged() {
+    let mut knowledge = rebooting();
+    let mut name = ChapterName::Prepared;
+    for n in 3..9 {
+        let image = DesiredImage {
+            digest: digest(n),
+            ..image()
+        };
+        knowledge.after(Event::Berths(vec![]), &at(100));
+        ask_for(&mut knowledge, image);
+        looked(&mut knowledge, 1, Some(n), 110);
+        name = knowledge.past.timeline.updates[0].chapters.last().unwrap().name;
+    }
+    assert_eq!(name, ChapterName::Waited);
+    assert_eq!(knowledge.past.timeline.updates.len(), 2);
+    assert_eq!(knowledge.past.timeline.measured().drain, Some(10));
+}

@@ -1,0 +1,301 @@
+//! The chapters of a node's updates, and its turns: what the memory keeps of them, given what is seen now. Pure. Nothing is
+//! decided by them.
+
+use berth_api::Digest;
+use berth_api::berth::{Berth, HoldPhase, Holding};
+use berth_api::names::BootId;
+use berth_api::node::timeline::{
+    Chapter, ChapterName, ImageVersion, Joined, MAX_TURNS, MAX_UPDATES, NodeUpdate, Timeline, TurnOutcome, TurnProof,
+    TurnRecord,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// Sight of a node's update.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen {
+    /// Not enough is known to tell.
+    Nothing,
+    /// The image is pulled, or staged, or booted under a berth.
+    On {
+        /// The chapter that runs.
+        chapter: ChapterName,
+        /// The image.
+        to: ImageVersion,
+    },
+    /// No berth, no pull, and nothing of use is staged.
+    Idle {
+        /// Digest that the node should run; `None` when no pool has it.
+        desired: Option<Digest>,
+        /// Digest that it runs, when that is known.
+        booted: Option<Digest>,
+        /// True when what it should run has failed here for good.
+        failed: bool,
+    },
+}
+
+/// Whole seconds, as the API stores them: what is in memory must equal what comes back.
+fn whole(now: Timestamp) -> Time {
+    Time::from(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// The timeline, given the one before and what is seen now. `booted` is the image that runs, where it is known.
+pub fn timeline(before: &Timeline, seen: &Seen, booted: Option<&ImageVersion>, now: Timestamp) -> Timeline {
+    let now = whole(now);
+    let mut timeline = before.clone();
+    match seen {
+        Seen::Nothing => {}
+        Seen::On { chapter, to } => on(&mut timeline.updates, *chapter, to, booted, &now),
+        Seen::Idle {
+            desired,
+            booted,
+            failed,
+        } => {
+            if let Some(update) = timeline.updates.first_mut() {
+                idle(update, desired.as_ref(), booted.as_ref(), *failed, &now);
+            }
+        }
+    }
+    timeline
+}
+
+fn on(
+    updates: &mut Vec<NodeUpdate>,
+    chapter: ChapterName,
+    to: &ImageVersion,
+    booted: Option<&ImageVersion>,
+    now: &Time,
+) {
+    // What was completed and is on its way again is another update.
+    let is_same = |update: &NodeUpdate| {
+        update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
+    };
+    if !updates.first().is_some_and(is_same) {
+        if let Some(former) = updates.first_mut().filter(|u| !u.is_over()) {
+            let goes_on = matches!(chapter, ChapterName::Rebooted | ChapterName::Proven);
+            former.ends(
+                match is_in_turn(former) {
+                    false => ChapterName::Withdrawn,
+                    true if goes_on => ChapterName::Replaced,
+                    true => ChapterName::TakenAway,
+                },
+                now,
+            );
+            former.closes(now);
+        }
+        begin(updates, to);
+    }
+    let Some(update) = updates.first_mut() else { return };
+    if update.to.version.is_none() {
+        update.to.version.clone_from(&to.version);
+    }
+    if chapter < ChapterName::Rebooted && update.from.is_none() {
+        update.from = booted.filter(|b| b.digest != to.digest).cloned();
+    }
+    if chapter < ChapterName::Drained && is_in_turn(update) {
+        // The berth is gone, and this agent did not give it back.
+        update.ends(ChapterName::TakenAway, now);
+    }
+    // A turn that ended badly has been told; the wait for the next one adds nothing to it.
+    if update.is_over() && chapter == ChapterName::Waited {
+        update.closes(now);
+    } else if chapter.is_ending() {
+        update.ends(chapter, now);
+    } else {
+        update.enters(chapter, now);
+    }
+}
+
+/// Puts a new update before the others. Of those, the last one that went as far as a reboot is kept.
+fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
+    let keeps = |update: &NodeUpdate| update.chapter(ChapterName::Rebooted).is_some();
+    updates.retain(keeps);
+    updates.insert(
+        0,
+        NodeUpdate {
+            from: None,
+            to: to.clone(),
+            chapters: vec![],
+            clock_set: false,
+        },
+    );
+    updates.truncate(MAX_UPDATES);
+}
+
+/// Says whether the update has a berth, as far as the record goes.
+fn is_in_turn(update: &NodeUpdate) -> bool {
+    update.chapters.last().is_some_and(|c| c.name >= ChapterName::Drained)
+}
+
+fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Digest>, failed: bool, now: &Time) {
+    if update.is_over() {
+        update.closes(now);
+        return;
+    }
+    let ending = if booted == Some(&update.to.digest) {
+        ChapterName::Completed
+    } else if is_in_turn(update) {
+        // The berth is gone, and this agent did not give it back.
+        ChapterName::TakenAway
+    } else if desired != Some(&update.to.digest) {
+        ChapterName::Withdrawn
+    } else if failed {
+        ChapterName::Failed
+    } else {
+        return;
+    };
+    update.ends(ending, now);
+    update.closes(now);
+}
+
+/// Steps of the record.
+trait Record {
+    /// A chapter runs.
+    fn enters(&mut self, chapter: ChapterName, now: &Time);
+    /// The update ends like this; the first word counts.
+    fn ends(&mut self, chapter: ChapterName, now: &Time);
+    /// The last chapter is over.
+    fn closes(&mut self, now: &Time);
+}
+
+impl Record for NodeUpdate {
+    fn enters(&mut self, name: ChapterName, now: &Time) {
+        if self.chapters.last().is_some_and(|c| c.name == name) {
+            return;
+        }
+        notice_clock(self, now);
+        self.closes(now);
+        self.chapters.retain(|c| c.name < name);
+        self.chapters.push(Chapter {
+            name,
+            start_time: Some(now.clone()),
+            end_time: None,
+        });
+    }
+
+    fn ends(&mut self, name: ChapterName, now: &Time) {
+        if !self.is_over() {
+            self.enters(name, now);
+        }
+    }
+
+    fn closes(&mut self, now: &Time) {
+        let open = |c: &Chapter| c.end_time.is_none() && c.start_time.is_some();
+        if self.chapters.last().is_some_and(open) {
+            notice_clock(self, now);
+        }
+        // Of a chapter that began by another clock no end is told.
+        if let Some(last) = self.chapters.last_mut().filter(|c| open(c)) {
+            last.end_time = Some(now.clone());
+        }
+    }
+}
+
+/// A clock that was set back makes the times from before it worthless.
+fn notice_clock(update: &mut NodeUpdate, now: &Time) {
+    let times = |c: &Chapter| [c.start_time.clone(), c.end_time.clone()];
+    let latest = update.chapters.iter().flat_map(times).flatten().max();
+    if latest.is_some_and(|latest| latest > *now) {
+        update.clock_set = true;
+        for chapter in &mut update.chapters {
+            (chapter.start_time, chapter.end_time) = (None, None);
+        }
+    }
+}
+
+/// Notes the pool that a node has joined just now.
+pub fn join(timeline: &mut Timeline, pool: &str, now: Timestamp) {
+    if timeline.joined.as_ref().is_none_or(|joined| joined.pool != pool) {
+        timeline.joined = Some(Joined {
+            pool: pool.to_owned(),
+            start_time: whole(now),
+        });
+    }
+}
+
+/// Sight of a host during a turn.
+#[derive(Debug, Clone)]
+pub struct Sight<'a> {
+    /// The running boot.
+    pub boot_id: &'a BootId,
+    /// Digest that runs, when that is known.
+    pub booted: Option<&'a Digest>,
+    /// The Node is Ready under this boot.
+    pub node_ready: bool,
+}
+
+/// The turns, the newest first, given those before and the berth that is held now. The newest has no end while it runs.
+pub fn turns(
+    before: &[TurnRecord],
+    berth: Option<&Berth>,
+    timeline: &Timeline,
+    sight: &Sight<'_>,
+    now: Timestamp,
+) -> Vec<TurnRecord> {
+    let mut turns = before.to_vec();
+    let held = berth.and_then(|berth| Some((berth.name(), berth.holding()?)));
+    if let Some(lost) = turns.first_mut().filter(|t| t.end_time.is_none())
+        && held.as_ref().is_none_or(|(name, h)| !is_of(lost, name, h))
+    {
+        (lost.end_time, lost.outcome) = (Some(whole(now)), Some(TurnOutcome::TakenAway));
+    }
+    let Some((name, holding)) = held else { return turns };
+    let releasing = matches!(holding.phase, HoldPhase::Releasing(_));
+    let known = turns
+        .first()
+        .is_some_and(|t| is_of(t, &name, holding) && (releasing || t.end_time.is_none()));
+    if !known {
+        turns.insert(
+            0,
+            TurnRecord {
+                berth: name,
+                node_uid: holding.uid.to_string(),
+                from: holding.from.clone(),
+                to: holding.target.clone(),
+                boot_id_before: holding.boot_id.to_string(),
+                start_time: whole(now),
+                drain_seconds: None,
+                proof: None,
+                end_time: None,
+                outcome: None,
+            },
+        );
+        turns.truncate(MAX_TURNS);
+    }
+    if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
+        turn.to = holding.target.clone();
+        let committed = holding.phase == HoldPhase::Committed;
+        let update = timeline.updates.first().filter(|u| u.to.digest == holding.target);
+        if let Some(update) = update.filter(|_| committed && turn.drain_seconds.is_none()) {
+            turn.drain_seconds = update.measured().drain;
+        }
+        if let HoldPhase::Releasing(outcome) = holding.phase
+            && turn.proof.is_none()
+            && sight.booted.is_some()
+        {
+            turn.proof = Some(TurnProof {
+                booted: sight.booted.cloned(),
+                boot_id: sight.boot_id.to_string(),
+                node_ready: sight.node_ready,
+            });
+            let is_back = sight.booted == holding.from.as_ref();
+            turn.outcome = Some(TurnOutcome::of(outcome, is_back));
+        }
+    }
+    turns
+}
+
+fn is_of(turn: &TurnRecord, berth: &str, holding: &Holding) -> bool {
+    turn.berth == berth && turn.node_uid == holding.uid.as_str()
+}
+
+/// Notes that the berth is about to be closed.
+pub fn turn_ends(turns: &mut [TurnRecord], outcome: TurnOutcome, now: Timestamp) {
+    if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
+        turn.end_time = Some(whole(now));
+        turn.outcome = turn.outcome.or(Some(outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use berth_api::berth::{Offer, Outcome};
+use berth_api::names::PoolName;
+use proptest::prelude::*;
+
+use super::*;
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn version(n: u8) -> ImageVersion {
+    ImageVersion {
+        digest: digest(n),
+        version: Some(format!("{n}.0")),
+    }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_millisecond(second * 1000 + 999).unwrap()
+}
+
+fn on(chapter: ChapterName, n: u8) -> Seen {
+    Seen::On {
+        chapter,
+        to: version(n),
+    }
+}
+
+/// `Prepared 0-5 Waited 5-?`
+fn words(update: &NodeUpdate) -> String {
+    let second = |t: &Option<Time>| t.as_ref().map_or("?".to_owned(), |t| t.0.as_second().to_string());
+    let word = |c: &Chapter| format!("{} {}-{}", c.name.as_str(), second(&c.start_time), second(&c.end_time));
+    update.chapters.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_clock_that_is_set_back_is_said_and_makes_no_times() {
+    let mut now = Timeline::default();
+    for (chapter, second) in [
+        (ChapterName::Prepared, 100),
+        (ChapterName::Waited, 150),
+        (ChapterName::Drained, 20),
+        (ChapterName::Rebooted, 30),
+    ] {
+        now = timeline(&now, &on(chapter, 2), Some(&version(1)), at(second));
+    }
+    let update = &now.updates[0];
+    assert_eq!(words(update), "Prepared ?-? Waited ?-? Drained 20-30 Rebooted 30-?");
+    assert!(update.clock_set);
+    assert_eq!((update.measured().staging, update.measured().drain), (None, Some(10)));
+}
+
+#[test]
+fn what_is_seen_again_changes_nothing() {
+    let seen = on(ChapterName::Waited, 2);
+    let first = timeline(&Timeline::default(), &seen, None, at(1));
+    assert_eq!(timeline(&first, &seen, None, at(50)), first);
+    assert_eq!(timeline(&first, &Seen::Nothing, None, at(60)), first);
+    let filled = timeline(&first, &seen, Some(&version(1)), at(70));
+    assert_eq!(filled.updates[0].from, Some(version(1)), "once it was seen");
+    assert_eq!(filled.updates[0].chapters, first.updates[0].chapters);
+    let text = serde_json::to_string(&filled).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Timeline>(&text).unwrap(),
+        filled,
+        "whole seconds"
+    );
+}
+
+#[test]
+fn an_update_without_a_berth_ends_when_it_runs_or_is_not_wanted_or_has_failed() {
+    let idle = |desired: u8, booted, failed| Seen::Idle {
+        desired: Some(digest(desired)),
+        booted: Some(digest(booted)),
+        failed,
+    };
+    for (seen, ending) in [
+        (idle(2, 2, false), "Prepared 1-9 Completed 9-9"),
+        (idle(3, 1, false), "Prepared 1-9 Withdrawn 9-9"),
+        (idle(2, 1, true), "Prepared 1-9 Failed 9-9"),
+        (idle(2, 1, false), "Prepared 1-?"),
+    ] {
+        let pulls = timeline(&Timeline::default(), &on(ChapterName::Prepared, 2), None, at(1));
+        let after = timeline(&pulls, &seen, None, at(9));
+        assert_eq!(words(&after.updates[0]), ending);
+    }
+}
+
+fn name(n: usize) -> ChapterName {
+    [
+        ChapterName::Prepared,
+        ChapterName::Waited,
+        ChapterName::Drained,
+        ChapterName::Rebooted,
+        ChapterName::Proven,
+        ChapterName::Completed,
+        ChapterName::RolledBack,
+        ChapterName::TimedOut,
+    ][n]
+}
+
+fn any_seen() -> impl Strategy<Value = Seen> {
+    let on = (0..8_usize, 1..4_u8).prop_map(|(chapter, to)| on(name(chapter), to));
+    let idle = (
+        proptest::option::of(1..4_u8),
+        proptest::option::of(1..4_u8),
+        any::<bool>(),
+    )
+        .prop_map(|(desired, booted, failed)| Seen::Idle {
+            desired: desired.map(digest),
+            booted: booted.map(digest),
+            failed,
+        });
+    prop_oneof![8 => on, 3 => idle, 1 => Just(Seen::Nothing)]
+}
+
+fn any_berth() -> impl Strategy<Value = Option<Berth>> {
+    (0..6_usize, 0..2_u32, 1..3_u8).prop_map(|(state, index, target)| {
+        let offer = Offer {
+            node: "n1".into(),
+            uid: "u1".into(),
+            target: digest(target),
+            open_until: None,
+        };
+        let offered = Berth::new(PoolName::from("p"), index, 1).offered(offer).unwrap();
+        let taken = offered
+            .taken(&"n1".into(), &"u1".into(), Some(digest(9)), "b1".into())
+            .unwrap();
+        match state {
+            0 => None,
+            1 => Some(taken),
+            2 => Some(taken.committed("b1".into()).unwrap()),
+            3 => Some(taken.releasing(Outcome::Revoked, "b1".into()).unwrap()),
+            4 => Some(
+                taken
+                    .committed("b1".into())
+                    .unwrap()
+                    .releasing(Outcome::Failed, "b2".into())
+                    .unwrap(),
+            ),
+            _ => Some(
+                taken
+                    .committed("b1".into())
+                    .unwrap()
+                    .releasing(Outcome::Updated, "b2".into())
+                    .unwrap(),
+            ),
+        }
+    })
+}
+
+proptest! {
+    /// Whatever is seen in whatever order, with a clock that may be set back.
+    #[test]
+    fn a_timeline_is_bounded_and_its_times_are_in_order(
+        all in proptest::collection::vec((any_seen(), proptest::option::of(1..4_u8), -50..200_i64), 1..60),
+    ) {
+        let (mut now, mut second) = (Timeline::default(), 1000);
+        for (seen, booted, wait) in all {
+            let set_back = wait < -40;
+            second += if set_back { wait } else { wait.max(0) };
+            let after = timeline(&now, &seen, booted.map(version).as_ref(), at(second));
+            prop_assert!(after.updates.len() <= MAX_UPDATES);
+            let again = timeline(&after, &seen, booted.map(version).as_ref(), at(second));
+            prop_assert_eq!(&again, &after, "seen twice");
+            for update in &after.updates {
+                prop_assert!(!update.chapters.is_empty() && update.chapters.len() <= 6, "{}", words(update));
+                prop_assert!(update.chapters.is_sorted_by_key(|c| c.name), "{}", words(update));
+                let times: Vec<_> = update.chapters.iter().flat_map(|c| [&c.start_time, &c.end_time]).flatten().collect();
+                prop_assert!(times.is_sorted(), "{}", words(update));
+                let open = update.chapters.iter().rev().skip(1).filter(|c| c.end_time.is_none() && c.start_time.is_some());
+                prop_assert_eq!(open.count(), 0, "{}", words(update));
+            }
+            let over = after.updates.iter().skip(1).all(NodeUpdate::is_over);
+            prop_assert!(over, "what another update came after is over");
+            now = after;
+        }
+    }
+
+    /// Likewise for turns.
+    #[test]
+    fn turns_are_bounded_and_only_the_newest_runs(
+        all in proptest::collection::vec((any_berth(), any::<bool>(), 0..100_i64), 1..60),
+    ) {
+        let (mut turns, mut second) = (vec![], 1000);
+        let boot = BootId::from("b2");
+        for (berth, gives_back, wait) in all {
+            second += wait;
+            let booted = digest(2);
+            let sight = Sight { boot_id: &boot, booted: Some(&booted), node_ready: true };
+            turns = super::turns(&turns, berth.as_ref(), &Timeline::default(), &sight, at(second));
+            if gives_back && berth.as_ref().is_some_and(|b| b.holding().is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))) {
+                turn_ends(&mut turns, TurnOutcome::Revoked, at(second));
+            }
+            prop_assert!(turns.len() <= MAX_TURNS);
+            for (n, turn) in turns.iter().enumerate() {
+                prop_assert_eq!(turn.end_time.is_none(), n == 0 && turn.end_time.is_none());
+                prop_assert!(turn.end_time.is_none() || turn.outcome.is_some());
+                prop_assert!(turn.end_time.as_ref().is_none_or(|end| *end >= turn.start_time));
+            }
+            let runs = turns.first().is_some_and(|t: &TurnRecord| t.end_time.is_none());
+            prop_assert!(!runs || berth.is_some());
+        }
+    }
+}
