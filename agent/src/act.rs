@@ -118,6 +118,7 @@ impl Agent {
         rivals.extend(self.rival_pods().await);
         let finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
         let version = self.host.bootc_version().await.context("cannot look at the host")?;
+        self.look_for_boot_image().await;
         let os = match version {
             BootcVersion::Missing => unusable("BootcMissing", "the host has no /usr/bin/bootc"),
             BootcVersion::TooOld(v) => unusable(
@@ -147,6 +148,19 @@ impl Agent {
         };
         self.learn(Event::Looked(look));
         Ok(Ending::Done)
+    }
+
+    /// Looks, once, for what the machine was installed from. Nothing on the node waits for that.
+    async fn look_for_boot_image(&mut self) {
+        if self.boot_image.is_some() {
+            return;
+        }
+        match self.host.boot_image().await {
+            Ok(found) => self.boot_image = Some(found),
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for the machine's boot image; tried again at the next look")
+            }
+        }
     }
 
     /// Rivals among the pods of a node that should run something. In a turn nothing waits for an answer that changes nothing.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use berth_api::boot_image::NodeBootImage;
 use berth_api::duration;
 use berth_api::names::{BootId, NodeName};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
@@ -78,6 +79,8 @@ pub struct Agent {
     pub(crate) drain: (u64, Drain),
     pub(crate) rival_pods: RivalPods,
     pub(crate) bootc_version: Option<String>,
+    /// Image that the machine was installed from, once that was looked at. It never changes.
+    pub(crate) boot_image: Option<Option<NodeBootImage>>,
     pub(crate) experimental_composefs: bool,
     heartbeat: Heartbeat,
     pub(crate) refresh: Refresh,
@@ -193,6 +196,7 @@ impl Agent {
             drain: (0, Drain::default()),
             rival_pods: RivalPods::default(),
             bootc_version: None,
+            boot_image: None,
             experimental_composefs: setup.experimental_composefs,
             heartbeat: Heartbeat::every(setup.heartbeat),
             refresh: Refresh::default(),
@@ -349,6 +353,7 @@ impl Agent {
             generation: object.metadata.generation,
             step: next,
             bootc_version: self.bootc_version.clone(),
+            boot_image: self.boot_image.as_ref(),
             heartbeat: self.heartbeat.time.clone(),
             told: object.status.as_ref().map_or(&[], |status| &status.conditions),
         };

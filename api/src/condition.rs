@@ -62,6 +62,8 @@ pub mod pool {
     pub const ROLLOUT_HALTED: &str = "RolloutHalted";
     /// Reboots may start now, as far as windows and exclusions go.
     pub const WINDOW_OPEN: &str = "WindowOpen";
+    /// The boot image in use is too old for the target, or for what is to be the target.
+    pub const BOOT_IMAGE_SKEW: &str = "BootImageSkew";
     /// Every member runs the target and nothing is left to do, as kstatus reads it.
     pub const READY: &str = "Ready";
     /// The pool is on its way, or waits for what comes by itself, as kstatus reads it.

@@ -1,4 +1,4 @@
-//! Each label, annotation, finalizer and fixed name that Berth puts on an object. The table in `docs/architecture.md`
+//! Each label, annotation, finalizer and fixed name that Berth puts on an object, and the labels of images that it reads. The table in `docs/architecture.md`
 //! lists the same keys; a test in the `tests` crate compares the two.
 
 /// API group of the custom resources.
@@ -28,6 +28,11 @@ pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
 /// Label on a Node, put there by an admin: variant of its architecture that it runs, such as `v3` of `amd64`.
 pub const LABEL_VARIANT: &str = "berth.dev/platform-variant";
+
+/// Label on an OS image: the oldest version that a machine may have been installed from.
+pub const LABEL_MIN_BOOT_IMAGE: &str = "berth.dev/min-boot-image";
+/// Label on an OS image: the most major versions between it and what a machine was installed from.
+pub const LABEL_MAX_BOOT_IMAGE_SKEW: &str = "berth.dev/max-boot-image-major-skew";
 
 /// Labels that mark a control plane node, put there by the cluster's installer.
 pub const LABELS_CONTROL_PLANE: [&str; 2] = [

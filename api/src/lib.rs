@@ -7,6 +7,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 pub mod berth;
+pub mod boot_image;
 pub mod condition;
 pub mod digest;
 pub mod duration;

@@ -6,6 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::boot_image::NodeBootImage;
 use crate::digest::Digest;
 use crate::insight::NodeInsight;
 use crate::pool::{Drain, RivalUpdaters, SignatureRule};
@@ -201,6 +202,9 @@ pub struct BootcNodeStatus {
     /// True when the host's clock is synchronised; absent until the agent has asked. Windows need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_synchronized: Option<bool>,
+    /// Image that the machine was first installed from; absent where the installer noted none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_image: Option<NodeBootImage>,
     /// Images that this node was deployed to, the newest first; the oldest may be the one that it was found with.
     #[schemars(length(max = 3))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -11,6 +11,7 @@ pub mod controller;
 pub mod insight;
 mod moment;
 pub mod registries;
+pub mod skew;
 pub mod text;
 
 pub use moment::{Moment, Now};

@@ -212,6 +212,7 @@ fn decide(view: &View) -> Decision {
         generation: Some(1),
         step: &next,
         bootc_version: None,
+        boot_image: None,
         heartbeat: Time::from(rich::NOW),
         told: &[],
     };

@@ -136,6 +136,7 @@ fn node(number: No, seen: &SeenNode) -> NodeView {
         ready: seen.object.ready,
         unschedulable: seen.object.unschedulable,
         our_cordon: seen.object.cordon != Cordon::No,
+        created: 0,
         platform: Platform {
             architecture: ARCHITECTURE.to_owned(),
             variant: None,
@@ -264,6 +265,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         tolerated_updaters: vec![],
         host: None,
         drain: None,
+        boot_image: None,
         history_limit: None,
     };
     let mut object = BootcNodePool::new(name.as_str(), spec);

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 mod auth;
+mod boot_image;
 pub mod bootc;
 mod bus;
 pub mod clock;

@@ -13,6 +13,7 @@ const TOOL_DEADLINE: Duration = Duration::from_secs(60);
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
     "berth-help.service",
+    "berth-boot-image.service",
     "berth-status.service",
     "berth-early-lock.service",
     "berth-lock.service",

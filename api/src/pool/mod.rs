@@ -7,6 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::boot_image::BootImagePolicy;
 use crate::duration;
 use crate::fleet::BootcFleetSpec;
 use crate::quantity::Quantity;
@@ -87,6 +88,9 @@ pub struct BootcNodePoolSpec {
     /// Terms about what the hosts do with the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<PoolHost>,
+    /// Rules for the images that the machines are first installed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_image: Option<BootImagePolicy>,
     /// Number of images that `status.deployHistory` keeps, from 0 to 10; 3 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
@@ -114,6 +118,17 @@ pub enum RivalUpdaters {
 pub const DEFAULT_HISTORY_LIMIT: u8 = 3;
 
 impl BootcNodePoolSpec {
+    /// Rules for boot images, with nothing set if absent.
+    pub fn boot_image(&self) -> &BootImagePolicy {
+        const NOTHING: BootImagePolicy = BootImagePolicy {
+            enforcement: None,
+            source: None,
+            manual: None,
+            minimum_version: None,
+        };
+        self.boot_image.as_ref().unwrap_or(&NOTHING)
+    }
+
     /// The image reference as written; the server refuses a pool without one.
     pub fn image_ref(&self) -> &str {
         self.image

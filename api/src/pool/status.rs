@@ -5,6 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::boot_image::{BootImageLimit, BootImageStatus};
 use crate::digest::Digest;
 use crate::platform::Platform;
 
@@ -48,11 +49,14 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deploy_history: Vec<DeployedImage>,
+    /// Boot image in use; absent while no limit is known, or with `bootImage.enforcement: Disabled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_image: Option<BootImageStatus>,
     /// Medians of what members measured lately, for estimates.
     #[serde(default)]
     pub phase_durations: PhaseDurations,
     /// `Updated`, `Progressing`, `Degraded`, `Paused`, `ImageResolved`, `NodeConflict`, `RolloutHalted`,
-    /// `WindowOpen`; `Ready`, `Reconciling` and `Stalled`, which sum them up.
+    /// `WindowOpen`, `BootImageSkew`; `Ready`, `Reconciling` and `Stalled`, which sum them up.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]
     #[serde(default)]
@@ -99,6 +103,9 @@ pub struct ImageMetadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub source: Option<String>,
+    /// Limit for the boot images of the machines that it is deployed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_image: Option<BootImageLimit>,
 }
 
 impl Target {

@@ -161,6 +161,7 @@ fn status(
         history_limit: object.spec.history_limit(),
         refused: pool.refused.as_deref(),
         minimum_age: object.spec.minimum_age(),
+        boot_image: object.spec.boot_image(),
         answers: &resolution.answers,
         available_seen: resolution.seen,
         poll_request: poll_request.or_else(|| old.poll_request.clone()),

@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::Digest;
+use berth_api::boot_image::{BootImageLimit, MAX_SKEW};
 use berth_api::condition::one_line;
 use berth_api::platform::level;
 use berth_api::pool::{ImageMetadata, PlatformDigest};
+use berth_api::{Digest, keys};
+use berth_core::skew::version::MAX_LENGTH;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use oci_client::manifest::{ImageIndexEntry, OciDescriptor, OciManifest};
@@ -213,8 +215,27 @@ fn metadata(labels: &BTreeMap<String, String>, created: Option<&str>) -> Option<
         created: label.or_else(|| time(created?)),
         revision: text(labels, REVISION, MAX_REVISION),
         source: text(labels, SOURCE, MAX_SOURCE),
+        boot_image: boot_image(labels),
     };
     (metadata != ImageMetadata::default()).then_some(metadata)
+}
+
+/// The limit that an image sets for boot images.
+fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
+    let most = labels.get(keys::LABEL_MAX_BOOT_IMAGE_SKEW).map(|most| most.trim());
+    let number = most.and_then(|most| most.parse().ok());
+    let limit = BootImageLimit {
+        minimum_version: text(labels, keys::LABEL_MIN_BOOT_IMAGE, MAX_LENGTH),
+        max_major_skew: number.filter(|n| *n <= MAX_SKEW),
+        error: None,
+    };
+    let error = most.filter(|_| limit.max_major_skew.is_none()).map(|most| {
+        let shown: String = one_line(most).chars().take(40).collect();
+        let label = keys::LABEL_MAX_BOOT_IMAGE_SKEW;
+        format!("the image's label {label} is {shown:?}; a number of major versions up to {MAX_SKEW} is meant")
+    });
+    let limit = BootImageLimit { error, ..limit };
+    (!limit.is_none()).then_some(limit)
 }
 
 #[cfg(test)]
@@ -326,6 +347,29 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_for_boot_images_is_read_or_said_to_make_no_sense() {
+        let (least, most) = (keys::LABEL_MIN_BOOT_IMAGE, keys::LABEL_MAX_BOOT_IMAGE_SKEW);
+        let limit = |labels: serde_json::Value| {
+            let mut labels = labels;
+            labels["containers.bootc"] = "1".into();
+            labelled(labels, "".into())
+                .unwrap()
+                .metadata
+                .and_then(|metadata| metadata.boot_image)
+        };
+        assert_eq!(limit(serde_json::json!({})), None);
+        let both = limit(serde_json::json!({(least): " 9.2 ", (most): "2"})).unwrap();
+        assert_eq!(
+            (both.minimum_version.as_deref(), both.max_major_skew, both.error),
+            (Some("9.2"), Some(2), None)
+        );
+        for nonsense in ["two", "-1", "1001", "99999999999"] {
+            let limit = limit(serde_json::json!({(most): nonsense})).unwrap();
+            assert!(limit.error.is_some_and(|error| error.contains(nonsense)) && limit.max_major_skew.is_none());
+        }
+    }
+
+    #[test]
     fn what_the_builder_says_is_shown_within_bounds() {
         let said = |mut labels: serde_json::Value, created: serde_json::Value| {
             labels["containers.bootc"] = "1".into();
@@ -339,6 +383,7 @@ mod tests {
                 created,
                 revision: some(revision),
                 source: some(source),
+                boot_image: None,
             })
         };
         let (day, later) = ("2026-01-02T03:04:05Z", "2026-02-02T00:00:00Z");

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::{self, Verdict, node as types};
 use berth_api::node::{BootcNodeStatus, NotApplied, Phase, Turn};
 use berth_api::pool::OnTimeout;
@@ -29,6 +30,8 @@ pub struct Subject<'a> {
     pub step: &'a Step,
     /// Version of bootc on the host, once known.
     pub bootc_version: Option<String>,
+    /// Image that the machine was installed from; `None` if nobody has looked yet.
+    pub boot_image: Option<&'a Option<NodeBootImage>>,
     /// Changes when the agent shows that it lives.
     pub heartbeat: Time,
     /// Conditions of the BootcNode, with those that the controller writes.
@@ -90,6 +93,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
             .cloned()
             .collect(),
         clock_synchronized: facts.host.clock_synchronized,
+        boot_image: subject.boot_image.unwrap_or(&before.boot_image).clone(),
         deployments: deployments::record(facts, phase, &before.deployments),
         conditions: before.conditions.clone(),
         insight: None,

@@ -192,16 +192,25 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Decides about a pool's image. `unserved` describes the members that an image has nothing for, if there are any.
-pub fn decide(facts: &Facts<'_>, unserved: impl Fn(&Target) -> Option<String>, now: Timestamp) -> Decision {
+/// Reason for which an image does not become the target of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// Details, in words that follow the name of the image.
+    pub words: String,
+}
+
+/// Decides about a pool's image. `refusal` says why an image must not become the target, if so.
+pub fn decide(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     match facts.current() {
-        Some(current) => kept(facts, current, unserved, now),
-        None => changed(facts, unserved, now),
+        Some(current) => kept(facts, current, refusal, now),
+        None => changed(facts, refusal, now),
     }
 }
 
 /// Decides about a reference that the target is not from.
-fn changed(facts: &Facts<'_>, unserved: impl Fn(&Target) -> Option<String>, now: Timestamp) -> Decision {
+fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let stays = |verdict| Decision {
         target: facts.target.cloned(),
         available: None,
@@ -216,8 +225,8 @@ fn changed(facts: &Facts<'_>, unserved: impl Fn(&Target) -> Option<String>, now:
     }
     let answer = &facts.answers.named;
     if let Some(found) = &answer.found {
-        if let Some(words) = unserved(&found.image) {
-            return stays(Verdict::no("NoSuchPlatform", format!("{} {words}", facts.reference)));
+        if let Some(Refusal { reason, words }) = refusal(&found.image) {
+            return stays(Verdict::no(reason, format!("{} {words}", facts.reference)));
         }
         let target = facts.adopted(&found.image, now);
         return Decision {
@@ -233,7 +242,7 @@ fn changed(facts: &Facts<'_>, unserved: impl Fn(&Target) -> Option<String>, now:
 }
 
 /// Decides about a reference that the target is from.
-fn kept(facts: &Facts<'_>, current: &Target, unserved: impl Fn(&Target) -> Option<String>, now: Timestamp) -> Decision {
+fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let stays = |available, verdict| Decision {
         target: Some(current.clone()),
         available,
@@ -260,8 +269,8 @@ fn kept(facts: &Facts<'_>, current: &Target, unserved: impl Fn(&Target) -> Optio
     if found.image.digest == current.digest {
         return stays(None, said(current, answer.trouble.as_ref(), None, || None));
     }
-    let missing = unserved(&found.image);
-    if questions.follows() && missing.is_none() && facts.is_ripe(found) {
+    let refused = refusal(&found.image);
+    if questions.follows() && refused.is_none() && facts.is_ripe(found) {
         let target = facts.adopted(&found.image, now);
         return Decision {
             verdict: said(&target, answer.trouble.as_ref(), None, || None),
@@ -270,9 +279,9 @@ fn kept(facts: &Facts<'_>, current: &Target, unserved: impl Fn(&Target) -> Optio
         };
     }
     let available = facts.available(found, now);
-    let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match missing {
-        Some(words) if questions.follows() => Some(("NoSuchPlatform", format!("is not adopted: it {words}"))),
-        Some(words) => Some(("NoSuchPlatform", format!("not every member can run: it {words}"))),
+    let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match refused {
+        Some(Refusal { reason, words }) if questions.follows() => Some((reason, format!("is not adopted: it {words}"))),
+        Some(Refusal { reason, words }) => Some((reason, format!("would not be adopted: it {words}"))),
         None => untold_of(facts, &questions, &available),
     });
     stays(Some(available), verdict)

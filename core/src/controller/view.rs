@@ -59,6 +59,8 @@ pub struct NodeView {
     pub unschedulable: bool,
     /// True if it carries our cordon annotation.
     pub our_cordon: bool,
+    /// Time of its creation, by the API server's clock, in seconds since 1970.
+    pub created: i64,
     /// Its platform.
     pub platform: Platform,
     /// Its `InternalIP` addresses.
@@ -141,6 +143,8 @@ pub struct Report {
     pub reboot: Option<Duration>,
     /// The host's clock is synchronised.
     pub clock_synchronized: bool,
+    /// Version that the machine was installed from, if that is known.
+    pub boot_image: Option<String>,
 }
 
 /// A turn with a berth that did not end in an update.
@@ -325,6 +329,11 @@ impl NodeView {
             ready,
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or_default(),
             our_cordon: has_annotation(&node.metadata, keys::ANNOTATION_CORDON),
+            created: node
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(0, |time| time.0.as_second()),
             platform: Platform::new(
                 info.map(|i| i.architecture.as_str()).unwrap_or_default(),
                 node.metadata.labels.as_ref().unwrap_or(&BTreeMap::new()),
@@ -445,6 +454,7 @@ impl Report {
             drain: seconds(measured.drain),
             reboot: seconds(measured.reboot),
             clock_synchronized: status.clock_synchronized.unwrap_or_default(),
+            boot_image: status.boot_image.and_then(|image| image.version),
             degraded,
         }
     }

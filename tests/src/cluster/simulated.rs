@@ -101,7 +101,7 @@ impl Cluster {
         install(&control_plane).await?;
         let log = HostLog::default();
         let catalog = Catalog::default();
-        let first = publish(&registry, &catalog, "1.0.0", "1.0.0").await?;
+        let first = publish(&registry, &catalog, "1.0.0", "1.0.0", &[]).await?;
         let mut configs = vec![];
         let names: Vec<_> = (1..=options.hosts)
             .map(|n| options.names.get(n - 1).cloned().unwrap_or_else(|| format!("node{n}")))
@@ -141,12 +141,17 @@ impl Cluster {
 
     /// Pushes an OS image for amd64 with that version.
     pub async fn publish(&self, version: &str) -> Result<Published> {
-        publish(&self.registry, &self.catalog, version, version).await
+        publish(&self.registry, &self.catalog, version, version, &[]).await
     }
 
     /// The same under another tag, which pointed elsewhere before.
     pub async fn move_tag(&self, tag: &str, version: &str) -> Result<Published> {
-        publish(&self.registry, &self.catalog, tag, version).await
+        publish(&self.registry, &self.catalog, tag, version, &[]).await
+    }
+
+    /// The same, for an image with these labels too.
+    pub async fn move_tag_to_labelled(&self, tag: &str, version: &str, labels: &[(&str, &str)]) -> Result<Published> {
+        publish(&self.registry, &self.catalog, tag, version, labels).await
     }
 
     /// Pushes an index over an amd64 and an arm64 image with that version.
@@ -231,8 +236,19 @@ impl Cluster {
     }
 }
 
-async fn publish(registry: &Registry, catalog: &Catalog, tag: &str, version: &str) -> Result<Published> {
-    let image = Image::tiny_os(version, version.as_bytes())?;
+async fn publish(
+    registry: &Registry,
+    catalog: &Catalog,
+    tag: &str,
+    version: &str,
+    labels: &[(&str, &str)],
+) -> Result<Published> {
+    let mut spec = Image::tiny_os(version, version.as_bytes())?.spec;
+    let labels = labels
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    spec.labels.extend(labels);
+    let image = spec.build()?;
     let digest = registry.client().push_image(REPOSITORY, Some(tag), &image).await?;
     catalog.insert(&digest.to_string(), CatalogImage::new(version));
     let repository = format!("{}/{REPOSITORY}", registry.host());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::boot_image::BootImagePolicy;
 use berth_api::condition::{self, Verdict};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
@@ -12,13 +13,14 @@ use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
 use crate::controller::history::history;
-use crate::controller::image::{self, Answers};
+use crate::controller::image::{self, Answers, Refusal};
 use crate::controller::overdue::knows_better;
 use crate::controller::plan::{MAX_NAMED, Plan};
 use crate::controller::view::{BootcNodeView, NodeView, Report};
 use crate::text::few;
 use berth_api::membership::Conflict;
 
+mod boot_image;
 mod conditions;
 mod summary;
 #[cfg(test)]
@@ -56,6 +58,8 @@ pub struct Facts<'a> {
     pub refused: Option<&'a str>,
     /// `image.minimumAge`
     pub minimum_age: Duration,
+    /// Rules for boot images.
+    pub boot_image: &'a BootImagePolicy,
     /// What registries have said about the reference.
     pub answers: &'a Answers,
     /// Time for which leaders have known of `status.available`.
@@ -103,7 +107,13 @@ enum Doing {
 
 /// The status as it should be now.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
-    let image = image::decide(&facts.image(), |image| no_such_platform(facts, image), now);
+    let boot_image = boot_image::Facts {
+        policy: facts.boot_image,
+        members: facts.members,
+        before: facts.old.boot_image.as_ref(),
+    };
+    let refusal = |image: &Target| no_such_platform(facts, image).or_else(|| boot_image::refusal(&boot_image, image));
+    let image = image::decide(&facts.image(), refusal, now);
     let target = image.target;
     let doing: BTreeMap<&NodeName, Doing> = facts
         .members
@@ -111,12 +121,17 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         .map(|m| (&m.node.name, doing(m, target.as_ref())))
         .collect();
     let mut conditions = facts.old.conditions.clone();
+    let boot = boot_image::assess(&boot_image, target.as_ref(), &image.verdict, now);
     let resolved = match facts.refused {
         Some(words) => Verdict::no("RegistryNotAllowed", words),
         None => image.verdict,
     };
     let own = (condition::pool::IMAGE_RESOLVED, resolved);
-    for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing).into_iter().chain([own]) {
+    let skew = (condition::pool::BOOT_IMAGE_SKEW, boot.verdict);
+    for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing)
+        .into_iter()
+        .chain([own, skew])
+    {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
     }
     for (type_, verdict) in summary::summary(&conditions) {
@@ -148,6 +163,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
                 .filter_map(|m| Some(m.host?.report()?.deployments.as_slice())),
             facts.history_limit,
         ),
+        boot_image: boot.status,
         phase_durations: durations(facts, &doing),
         target,
         conditions,
@@ -160,18 +176,22 @@ fn unserved<'a>(facts: &Facts<'a>, target: &Target) -> impl Iterator<Item = &'a 
     nodes.filter(|node| !node.platform.architecture.is_empty() && target.digest_for(&node.platform).is_none())
 }
 
-/// Words about the members that an image has nothing for; `None` if there are none.
-fn no_such_platform(facts: &Facts<'_>, image: &Target) -> Option<String> {
+/// Refusal of an image that has nothing for some members.
+fn no_such_platform(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
     let mut nodes = unserved(facts, image).peekable();
     nodes.peek()?;
     let nodes = few(nodes.map(|node| format!("{} ({})", node.name, node.platform)));
     let there: Vec<_> = image.platforms.iter().map(ToString::to_string).collect();
-    Some(format!(
+    let words = format!(
         "has images for {}, and so none for {nodes}; add them to the image, exclude these nodes, or label those that run \
          such a variant with {}",
         there.join(", "),
         keys::LABEL_VARIANT
-    ))
+    );
+    Some(Refusal {
+        reason: "NoSuchPlatform",
+        words,
+    })
 }
 
 impl<'a> Facts<'a> {

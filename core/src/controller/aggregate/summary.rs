@@ -13,10 +13,11 @@ const POOL_TROUBLES: [&str; 5] = [
     "UnknownPool",
 ];
 /// Reasons of `ImageResolved` that no further try mends by itself.
-const FINAL: [&str; 6] = [
+const FINAL: [&str; 7] = [
     "InvalidReference",
     "NoSuchPlatform",
     "NotBootable",
+    "BootImageSkew",
     "RegistryNotAllowed",
     "PullSecretNotFound",
     "InvalidPullSecret",

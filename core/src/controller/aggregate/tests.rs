@@ -7,6 +7,13 @@ use berth_api::{BootId, Platform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
+const NO_POLICY: BootImagePolicy = BootImagePolicy {
+    enforcement: None,
+    source: None,
+    manual: None,
+    minimum_version: None,
+};
+
 use crate::controller::fleet::FleetUse;
 use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::controller::view::{BadTurn, HostContent, Report};
@@ -38,6 +45,7 @@ fn node(name: &str) -> NodeView {
         ready: true,
         unschedulable: false,
         our_cordon: false,
+        created: 0,
         platform: Platform::new("amd64", &BTreeMap::new()),
         addresses: vec![],
     }
@@ -223,6 +231,7 @@ impl Case {
             history_limit: 3,
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
             minimum_age: Duration::ZERO,
+            boot_image: &NO_POLICY,
             answers: &self.news.as_ref().map(answered).unwrap_or_default(),
             available_seen: Duration::ZERO,
             poll_request: None,
@@ -613,6 +622,7 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             reference: "quay.io/os:v3",
             history_limit: 3,
             minimum_age: Duration::ZERO,
+            boot_image: &NO_POLICY,
             answers: &answered(&Target {
                 digest: digest(digest_of),
                 ..target()

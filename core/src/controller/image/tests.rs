@@ -103,8 +103,13 @@ impl Case {
     }
 
     fn decide(&self) -> Decision {
-        let unserved = |_: &Target| self.unserved.then(|| "has nothing for n1".to_owned());
-        decide(&self.facts(), unserved, at(1000))
+        let refusal = |_: &Target| {
+            self.unserved.then(|| Refusal {
+                reason: "NoSuchPlatform",
+                words: "has nothing for n1".to_owned(),
+            })
+        };
+        decide(&self.facts(), refusal, at(1000))
     }
 
     /// Digests in force and available, and the condition.

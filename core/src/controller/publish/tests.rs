@@ -20,6 +20,7 @@ fn node(name: &str) -> NodeView {
         ready: true,
         unschedulable: false,
         our_cordon: false,
+        created: 0,
         platform: Platform::new("amd64", &BTreeMap::new()),
         addresses: vec![],
     }

@@ -222,10 +222,18 @@ impl Os {
     /// Runs a script of this machine's own shell, on the files of the simulated host.
     async fn script(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let ["-c", script] = arguments else { return 1 };
-        let run = format!("{}/", self.on_host("/run").display());
-        let script = script.replace("/run/", &run);
+        let mut script = (*script).to_owned();
+        for directory in ["/run", "/sysroot"] {
+            let here = format!("{}/", self.on_host(directory).display());
+            script = script.replace(&format!("{directory}/"), &here);
+        }
         match tokio::process::Command::new("sh").args(["-c", &script]).output().await {
-            Ok(done) if done.stderr.is_empty() => done.status.code().unwrap_or(1),
+            Ok(done) if done.stderr.is_empty() => {
+                if !done.stdout.is_empty() {
+                    io.out(String::from_utf8_lossy(&done.stdout).trim_end_matches('\n'));
+                }
+                done.status.code().unwrap_or(1)
+            }
             Ok(done) => {
                 io.fail(&String::from_utf8_lossy(&done.stderr));
                 done.status.code().unwrap_or(1)

@@ -22,6 +22,7 @@ fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
         generation: Some(1),
         step: &next,
         bootc_version: None,
+        boot_image: None,
         heartbeat: later(0),
         told: &before.conditions,
     };
@@ -519,6 +520,7 @@ fn a_reboot_that_timed_out_is_in_the_insight_of_an_agent_that_speaks() {
         generation: None,
         step: &next,
         bootc_version: None,
+        boot_image: None,
         heartbeat: later(0),
         told: &told,
     };

@@ -47,6 +47,7 @@ fn degraded(facts: &Facts) -> String {
         generation: None,
         step: &next,
         bootc_version: None,
+        boot_image: None,
         heartbeat: later(0),
         told: &[],
     };

@@ -1,0 +1,243 @@
+use std::collections::BTreeMap;
+
+use berth_api::Platform;
+use berth_api::boot_image::ManualBootImage;
+use berth_api::node::BootcNodeSpec;
+use berth_api::pool::ImageMetadata;
+
+use super::*;
+use crate::controller::view::{BootcNodeView, HostContent, NodeView, Report};
+
+fn node(name: &str, created: i64) -> NodeView {
+    NodeView {
+        name: name.into(),
+        uid: name.into(),
+        labels: BTreeMap::new(),
+        ready: true,
+        unschedulable: false,
+        our_cordon: false,
+        created,
+        platform: Platform::new("amd64", &BTreeMap::new()),
+        addresses: vec![],
+    }
+}
+
+fn host(version: Option<&str>) -> BootcNodeView {
+    BootcNodeView {
+        uid: "h".into(),
+        generation: Some(1),
+        deleting: false,
+        finalizers: vec![],
+        owner: None,
+        pool_label: None,
+        content: Ok(HostContent {
+            spec: BootcNodeSpec::default(),
+            report: Report {
+                booted: format!("sha256:{}", "a".repeat(64)).parse().ok(),
+                boot_image: version.map(str::to_owned),
+                ..Report::default()
+            },
+            heartbeat: None,
+            told: vec![],
+        }),
+    }
+}
+
+/// An image of this version that wants boot images of that one.
+fn image(version: &str, minimum: Option<&str>) -> Target {
+    let boot_image = minimum.map(|minimum| BootImageLimit {
+        minimum_version: Some(minimum.to_owned()),
+        ..BootImageLimit::default()
+    });
+    Target {
+        image: "quay.io/os:1".into(),
+        digest: format!("sha256:{}", "b".repeat(64)).parse().unwrap(),
+        version: Some(version.to_owned()),
+        metadata: Some(ImageMetadata {
+            boot_image,
+            ..ImageMetadata::default()
+        }),
+        platforms: vec![],
+        publish_time: None,
+    }
+}
+
+/// Members by name and time of creation, each with the version that its machine was installed from.
+struct Pool {
+    nodes: Vec<(NodeView, BootcNodeView)>,
+    policy: BootImagePolicy,
+    before: Option<BootImageStatus>,
+}
+
+impl Pool {
+    fn of(nodes: &[(&str, i64, Option<&str>)]) -> Self {
+        let nodes = nodes
+            .iter()
+            .map(|(name, created, version)| (node(name, *created), host(*version)));
+        Self {
+            nodes: nodes.collect(),
+            policy: BootImagePolicy::default(),
+            before: None,
+        }
+    }
+
+    fn with<T>(&self, ask: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let member = |(node, host)| MemberView {
+            node,
+            host: Some(host),
+            holding: None,
+            overdue: false,
+            heard: true,
+        };
+        let members: Vec<_> = self.nodes.iter().map(|(node, host)| member((node, host))).collect();
+        ask(&Facts {
+            policy: &self.policy,
+            members: &members,
+            before: self.before.as_ref(),
+        })
+    }
+
+    fn refusal(&self, image: &Target) -> Option<String> {
+        self.with(|facts| refusal(facts, image)).map(|refusal| {
+            assert_eq!(refusal.reason, REASON);
+            refusal.words
+        })
+    }
+
+    fn assess(&self, target: Option<&Target>, resolved: &Verdict) -> (String, Option<BootImageStatus>) {
+        let now = Timestamp::from_second(1000).unwrap();
+        let Assessment { status, verdict } = self.with(|facts| assess(facts, target, resolved, now));
+        let said = format!("{:?} {} {}", verdict.status, verdict.reason, verdict.message);
+        (said.trim_end().to_owned(), status)
+    }
+}
+
+fn resolved() -> Verdict {
+    Verdict::yes("Resolved", "")
+}
+
+#[test]
+fn the_newest_machine_shows_the_boot_image_in_use() {
+    let mut pool = Pool::of(&[
+        ("old", 1, Some("8.6")),
+        ("new", 3, Some("9.4")),
+        ("middle", 2, Some("9.0")),
+    ]);
+    let target = image("9.6", Some("9.2"));
+    assert_eq!(pool.refusal(&target), None);
+    let (said, status) = pool.assess(Some(&target), &resolved());
+    assert_eq!(said, "Some(false) WithinLimit");
+    let status = status.unwrap();
+    assert_eq!(
+        (status.version.as_deref(), status.node.as_deref()),
+        (Some("9.4"), Some("new"))
+    );
+    assert_eq!(
+        (status.too_old, status.too_old_nodes),
+        (2, vec!["old".to_owned(), "middle".to_owned()])
+    );
+    assert_eq!(status.limit.minimum_version.as_deref(), Some("9.2"));
+    pool.nodes.push((node("newest", 4), host(Some("9.1"))));
+    let refusal = pool.refusal(&target).unwrap();
+    let why = "the newest machine, newest, was installed from 9.1, which is older than the minimum 9.2";
+    assert!(refusal.contains(why), "{refusal}");
+    let (said, _) = pool.assess(Some(&target), &resolved());
+    assert_eq!(
+        said,
+        format!("Some(true) BootImageTooOld {why}; too old: old, middle, newest")
+    );
+}
+
+#[test]
+fn nobody_is_refused_without_a_limit_or_a_certain_answer() {
+    let mut pool = Pool::of(&[("n1", 1, Some("8.6"))]);
+    assert_eq!(pool.refusal(&image("11.0", None)), None);
+    assert_eq!(
+        pool.assess(Some(&image("11.0", None)), &resolved()),
+        ("Some(false) NoLimit".to_owned(), None)
+    );
+    pool.nodes[0].1 = host(None);
+    let target = image("9.6", Some("9.2"));
+    assert_eq!(pool.refusal(&target), None);
+    let (said, status) = pool.assess(Some(&target), &resolved());
+    assert_eq!(
+        said,
+        "None CannotCompare the newest machine, n1, does not say what it was installed from"
+    );
+    assert_eq!(status.unwrap().version, None);
+    pool.nodes.clear();
+    assert_eq!(pool.refusal(&target), None);
+    let (said, _) = pool.assess(Some(&target), &resolved());
+    assert_eq!(
+        said,
+        "None CannotCompare no machine has told what it was installed from"
+    );
+    let (said, _) = pool.assess(None, &Verdict::unknown("Resolving", ""));
+    assert!(said.starts_with("None ImageNotResolved"), "{said}");
+}
+
+#[test]
+fn the_admin_decides_what_comes_of_it() {
+    let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
+    let target = image("9.6", Some("9.2"));
+    assert!(pool.refusal(&target).is_some());
+    let refused = Verdict::no(REASON, "quay.io/os:2 is for machines");
+    let (said, _) = pool.assess(Some(&image("9.5", None)), &refused);
+    assert_eq!(said, "Some(true) NextImageRefused quay.io/os:2 is for machines");
+    assert_eq!(pool.assess(None, &refused).0, said);
+    pool.policy.enforcement = Some(BootImageEnforcement::Warn);
+    assert_eq!(pool.refusal(&target), None);
+    assert!(
+        pool.assess(Some(&target), &resolved())
+            .0
+            .starts_with("Some(true) BootImageTooOld")
+    );
+    pool.policy.enforcement = Some(BootImageEnforcement::Disabled);
+    assert_eq!(pool.refusal(&target), None);
+    let (said, status) = pool.assess(Some(&target), &resolved());
+    assert!(said.starts_with("Some(false) Disabled") && status.is_none(), "{said}");
+}
+
+#[test]
+fn a_manual_record_counts_in_place_of_the_machines_and_keeps_its_time() {
+    let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
+    let target = image("9.6", Some("9.2"));
+    pool.policy.source = Some(BootImageSource::Manual);
+    pool.policy.manual = Some(ManualBootImage { version: "9.4".into() });
+    assert_eq!(pool.refusal(&target), None);
+    let status = pool.assess(Some(&target), &resolved()).1.unwrap();
+    let time = |seconds| Some(Timestamp::from_second(seconds).unwrap().into());
+    assert_eq!((status.version.as_deref(), status.node.clone()), (Some("9.4"), None));
+    assert_eq!((status.recorded_time.clone(), status.too_old), (time(1000), 1));
+    pool.before = Some(BootImageStatus {
+        recorded_time: time(5),
+        ..status
+    });
+    let status = pool.assess(Some(&target), &resolved()).1.unwrap();
+    assert_eq!(status.recorded_time, time(5), "the record is as old as it was");
+    pool.policy.manual = Some(ManualBootImage { version: "9.1".into() });
+    assert!(
+        pool.refusal(&target)
+            .unwrap()
+            .contains("a machine of the recorded boot image was installed from 9.1")
+    );
+    let status = pool.assess(Some(&target), &resolved()).1.unwrap();
+    assert_eq!(status.recorded_time, time(1000), "it is another record");
+}
+
+#[test]
+fn the_pools_own_minimum_counts_besides_the_images() {
+    let mut pool = Pool::of(&[("n1", 1, Some("9.4"))]);
+    assert_eq!(pool.refusal(&image("9.6", Some("9.2"))), None);
+    pool.policy.minimum_version = Some("9.5".into());
+    assert!(
+        pool.refusal(&image("9.6", Some("9.2")))
+            .unwrap()
+            .contains("older than the minimum 9.5")
+    );
+    assert!(
+        pool.refusal(&image("9.6", None))
+            .unwrap()
+            .contains("older than the minimum 9.5")
+    );
+}

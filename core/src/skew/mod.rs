@@ -1,0 +1,87 @@
+//! Boot images: what a machine was first installed from, and whether that is too old for an OS image. Pure.
+
+use berth_api::boot_image::{BootImageLimit, DEFAULT_MAX_MAJOR_SKEW};
+
+pub mod aleph;
+pub mod version;
+
+use version::{Comparison, OsVersion};
+
+/// What comes of comparing a boot image with the limits of an OS image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Skew {
+    /// Nobody has set a limit.
+    NoLimit,
+    /// The boot image keeps all limits.
+    Within,
+    /// The boot image is too far away; how, in words that follow a name.
+    Exceeded(String),
+    /// Nobody can tell; why, in words that follow a name.
+    Unknown(String),
+}
+
+/// Compares a boot image with the limits of an OS image: at least their minimum, and not more majors away than they allow.
+///
+/// `boot` and `image` are versions, as they were found. `limits` come from the image and from its pool; all of them count.
+/// The number of majors is limited as soon as anybody limits anything.
+pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit]) -> Skew {
+    if limits.iter().all(|limit| limit.is_none()) {
+        return Skew::NoLimit;
+    }
+    let Some(boot) = boot else {
+        return Skew::Unknown("does not say what it was installed from".to_owned());
+    };
+    let boot: OsVersion = match boot.parse() {
+        Ok(boot) => boot,
+        Err(error) => return Skew::Unknown(format!("was installed from a version that cannot be read: {error}")),
+    };
+    let mut doubt = limits
+        .iter()
+        .find_map(|limit| limit.error.as_ref())
+        .map(|error| format!("cannot be judged: {error}"));
+    for minimum in limits.iter().filter_map(|limit| limit.minimum_version.as_deref()) {
+        match minimum.parse::<OsVersion>().map(|minimum| boot.compare(&minimum)) {
+            Ok(Comparison::Older) => {
+                return Skew::Exceeded(format!(
+                    "was installed from {boot}, which is older than the minimum {minimum}"
+                ));
+            }
+            Ok(Comparison::Unknown(why)) => doubt = doubt.or(Some(format!("cannot be judged: {why}"))),
+            Ok(Comparison::Equal | Comparison::Newer) => {}
+            Err(error) => doubt = doubt.or(Some(format!("cannot be judged: the minimum cannot be read: {error}"))),
+        }
+    }
+    let most = limits.iter().filter_map(|limit| limit.max_major_skew).min();
+    let most = most.unwrap_or(DEFAULT_MAX_MAJOR_SKEW);
+    match majors_between(&boot, image) {
+        Ok(majors) if majors > u64::from(most) => Skew::Exceeded(format!(
+            "was installed from {boot}, which is {majors} major versions away from {}; at most {most} allowed",
+            image.unwrap_or_default()
+        )),
+        Ok(_) => doubt.map_or(Skew::Within, Skew::Unknown),
+        Err(why) => Skew::Unknown(doubt.unwrap_or(why)),
+    }
+}
+
+/// Major versions between a boot image and an OS image.
+fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> {
+    let unknown = |why: String| Err(format!("cannot be judged: {why}"));
+    let Some(image) = image else {
+        return unknown("the OS image has no version".to_owned());
+    };
+    let image: OsVersion = match image.parse() {
+        Ok(image) => image,
+        Err(error) => return unknown(format!("the OS image's version cannot be read: {error}")),
+    };
+    if boot.family() != image.family() {
+        return unknown(format!("{boot} and {image} are versions of different systems"));
+    }
+    match (boot.major(), image.major()) {
+        (Some(boot), Some(image)) => Ok(boot.abs_diff(image)),
+        (None, None) => Ok(0),
+        _ => unknown(format!("{boot} and {image} count differently")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

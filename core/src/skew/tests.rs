@@ -1,0 +1,113 @@
+use super::*;
+
+fn limit(minimum: Option<&str>, majors: Option<u32>) -> BootImageLimit {
+    BootImageLimit {
+        minimum_version: minimum.map(str::to_owned),
+        max_major_skew: majors,
+        error: None,
+    }
+}
+
+#[test]
+fn a_boot_image_is_judged_by_all_limits() {
+    let of = |boot, image, limits: &[BootImageLimit]| {
+        let limits: Vec<&BootImageLimit> = limits.iter().collect();
+        match skew(boot, image, &limits) {
+            Skew::NoLimit => "none".to_owned(),
+            Skew::Within => "within".to_owned(),
+            Skew::Exceeded(why) => format!("exceeded: {why}"),
+            Skew::Unknown(why) => format!("unknown: {why}"),
+        }
+    };
+    let min = |text| limit(Some(text), None);
+    for (boot, image, limits, expected) in [
+        (Some("8.6"), Some("9.6"), vec![], "none"),
+        (Some("8.6"), Some("11.0"), vec![limit(None, None)], "none"),
+        (Some("9.6.20251023-0"), Some("10.1"), vec![min("9.2")], "within"),
+        (
+            Some("9.0"),
+            Some("10.1"),
+            vec![min("9.2")],
+            "exceeded: was installed from 9.0, which is older than the minimum 9.2",
+        ),
+        // The stricter one of two counts.
+        (
+            Some("9.4"),
+            Some("10.1"),
+            vec![min("9.2"), min("9.5")],
+            "exceeded: was installed from 9.4, which is older than the minimum 9.5",
+        ),
+        (
+            Some("9.6"),
+            Some("11.0"),
+            vec![min("9.2")],
+            "exceeded: was installed from 9.6, which is 2 major versions away from 11.0; at most 1 allowed",
+        ),
+        (
+            Some("40.20240101.3.0"),
+            Some("42.20250901.3.0"),
+            vec![limit(None, Some(2))],
+            "within",
+        ),
+        (
+            Some("11.0"),
+            Some("9.6"),
+            vec![min("9.2")],
+            "exceeded: was installed from 11.0, which is 2 major versions away from 9.6; at most 1 allowed",
+        ),
+        // What cannot be told never passes silently.
+        (
+            None,
+            Some("9.6"),
+            vec![min("9.2")],
+            "unknown: does not say what it was installed from",
+        ),
+        (
+            Some("rawhide"),
+            Some("9.6"),
+            vec![min("9.2")],
+            "unknown: was installed from a version that cannot be read: \"rawhide\" is no OS version: it has no number",
+        ),
+        (
+            Some("9.6"),
+            None,
+            vec![min("9.2")],
+            "unknown: cannot be judged: the OS image has no version",
+        ),
+        (
+            Some("9.6"),
+            Some("9.8"),
+            vec![min("latest")],
+            "unknown: cannot be judged: the minimum cannot be read: \"latest\" is no OS version: it has no number",
+        ),
+        (
+            Some("stream9.20250910.0"),
+            Some("9.6"),
+            vec![min("stream9.20250101.0")],
+            "unknown: cannot be judged: stream9.20250910.0 and 9.6 are versions of different systems",
+        ),
+        // Unless something else is certain.
+        (
+            Some("9.0"),
+            Some("9.8"),
+            vec![min("latest"), min("9.2")],
+            "exceeded: was installed from 9.0, which is older than the minimum 9.2",
+        ),
+        (
+            Some("9.0"),
+            Some("11.8"),
+            vec![min("latest")],
+            "exceeded: was installed from 9.0, which is 2 major versions away from 11.8; at most 1 allowed",
+        ),
+    ] {
+        assert_eq!(of(boot, image, &limits), expected, "{boot:?} {image:?} {limits:?}");
+    }
+    let unreadable = BootImageLimit {
+        error: Some("its label x is no number".to_owned()),
+        ..BootImageLimit::default()
+    };
+    assert_eq!(
+        of(Some("9.6"), Some("9.8"), &[unreadable]),
+        "unknown: cannot be judged: its label x is no number"
+    );
+}

@@ -1,0 +1,137 @@
+use proptest::prelude::*;
+
+use super::Comparison::{Equal, Newer, Older};
+use super::*;
+
+fn version(text: &str) -> OsVersion {
+    text.parse().unwrap()
+}
+
+#[test]
+fn versions_are_ordered_where_their_parts_mean_the_same() {
+    for (a, expected, b) in [
+        // RHEL CoreOS, former and present.
+        ("9.6.20251023-0", Newer, "9.6.20251022-1"),
+        ("9.6.20251023-0", Older, "9.6.20251023-1"),
+        ("411.86.202308081056-0", Older, "9.2"),
+        ("411.86.202308081056-0", Equal, "8.6.202308081056-0"),
+        ("48.84.202109241901-0", Older, "8.6"),
+        ("419.810.202501010000-0", Newer, "8.9"),
+        ("413.92.202305021736-0", Newer, "9.0"),
+        // A release is a limit that all of its builds keep.
+        ("9.6", Older, "9.6.20251023-0"),
+        ("9.6.20251023-0", Newer, "9.2"),
+        ("9.10", Newer, "9.9.20300101-0"),
+        // Fedora CoreOS, and bases of bootc.
+        ("42.20250901.3.0", Newer, "41.20250901.3.1"),
+        ("42.20250901.3.0", Older, "42.20250901.3.1"),
+        ("42.20250901.0", Older, "42.20250902.0"),
+        ("stream9.20250910.0", Older, "stream10.20240101.0"),
+        ("4.20.0", Newer, "4.19.15"),
+        // Debian and Ubuntu.
+        ("13.1", Newer, "13"),
+        ("13.1 (trixie)", Equal, "13.1"),
+        ("24.04.1 LTS", Newer, "24.04"),
+        ("22.04", Older, "24.04"),
+        ("13.1~rc2", Older, "13.1"),
+        ("13.1~rc1", Older, "13.1~rc2"),
+        ("12.5+deb12u1", Older, "12.5+deb12u2"),
+        ("v1.2", Equal, "1.2"),
+        ("2.0-1", Older, "2.0-2"),
+        ("20250901", Older, "20251001"),
+        ("1.20250901T0100", Older, "1.20250902T0100"),
+    ] {
+        let back = match expected.clone() {
+            Older => Newer,
+            Newer => Older,
+            other => other,
+        };
+        assert_eq!(version(a).compare(&version(b)), expected, "{a} and {b}");
+        assert_eq!(version(b).compare(&version(a)), back, "{b} and {a}");
+    }
+}
+
+#[test]
+fn what_cannot_be_compared_says_so() {
+    for (a, b, why) in [
+        ("stream9.20250910.0", "9.6", "different systems"),
+        ("9.20250506.0", "9.6.20251023-0", "count differently"),
+        ("42.20250901.3.0", "9.6.20251023-0", "count differently"),
+        ("4.20.0", "9.6.20251023-0", "count differently"),
+        ("9.6-rc1", "9.6", "no order"),
+        ("9.6-rc1", "9.6-beta1", "no order"),
+    ] {
+        for (a, b) in [(a, b), (b, a)] {
+            let result = version(a).compare(&version(b));
+            let is_so = matches!(&result, Comparison::Unknown(words) if words.contains(why));
+            assert!(is_so, "{a} and {b}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_version_is_refused_with_the_reason() {
+    let long = "1".repeat(MAX_LENGTH + 1);
+    for (text, why) in [
+        ("", "no number"),
+        ("rawhide", "no number"),
+        ("(9.6)", "characters"),
+        ("1:9.6", "characters"),
+        ("-1", "does not begin"),
+        ("9.99999999999999999999999", "too large"),
+        (&*long, "longer than"),
+    ] {
+        let error = text.parse::<OsVersion>().unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}
+
+#[test]
+fn the_major_is_that_of_the_system() {
+    for (text, major) in [
+        ("411.86.202308081056-0", Some(8)),
+        ("419.810.202501010000-0", Some(8)),
+        ("42.20250901.3.0", Some(42)),
+        ("48.20250901.3.0", Some(48)),
+        ("stream10.20240101.0", Some(10)),
+        ("20250901", None),
+    ] {
+        assert_eq!(version(text).major(), major, "{text}");
+    }
+}
+
+/// Versions of one shape each, near each other.
+fn some() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "(9|10)\\.[0-9](\\.2025(01|11)(02|20)(-[0-3])?)?",
+        "4(2|3)(\\.20250(8|9)01(\\.[1-3]\\.[0-2])?)?",
+        "41[0-4]\\.(86|92|94)\\.20230(1|2)011200(-[01])?",
+        "(stream)?9(\\.[0-2]){0,2}(~rc[12]|\\+deb[12]u[12])?",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_version_or_none(text in ".{0,140}") {
+        if let Ok(version) = text.parse::<OsVersion>() {
+            prop_assert_eq!(version.compare(&version), Equal);
+            prop_assert_eq!(version.to_string().parse::<OsVersion>().unwrap().compare(&version), Equal);
+        }
+    }
+
+    #[test]
+    fn where_three_can_be_compared_they_are_in_order(a in some(), b in some(), c in some()) {
+        let (a, b, c) = (version(&a), version(&b), version(&c));
+        let (ab, bc, ac) = (a.compare(&b), b.compare(&c), a.compare(&c));
+        let known = |c: &Comparison| !matches!(c, Comparison::Unknown(_));
+        prop_assert_eq!(known(&ab), known(&b.compare(&a)));
+        if known(&ab) && known(&bc) && known(&ac) {
+            if ab == Equal {
+                prop_assert_eq!(&ac, &bc);
+            }
+            if ab == bc {
+                prop_assert_eq!(&ac, &ab);
+            }
+        }
+    }
+}
