@@ -28,6 +28,8 @@
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
 //!
+//! The end of a pull counts once, though the host tells of it until the memory is written.
+//!
 //! A pull that the registry refused for want of credentials is tried again at once when the host has others.
 //!
 //! That the API server refuses what it must is tried anew about an hour after it did so. Where there was nothing to try, it
@@ -157,6 +159,11 @@ impl Knowledge {
 
     fn pull_seen(&mut self, reading: PullReading, now: &Now) {
         self.pull = None;
+        let ended = reading.ended().cloned();
+        if ended.is_some() && ended == self.ended {
+            return;
+        }
+        self.ended = ended;
         match reading {
             PullReading::None => return,
             PullReading::Running(pull) => self.pull = Some(pull),
@@ -255,7 +262,7 @@ impl Knowledge {
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
             Step::StartPull(image) => {
-                self.renewed = false;
+                (self.renewed, self.ended) = (false, None);
                 self.past.pull_begins(&image.digest);
                 self.forget_os();
             }
