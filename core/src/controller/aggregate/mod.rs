@@ -56,7 +56,7 @@ pub struct Facts<'a> {
     pub refused: Option<&'a str>,
     /// `image.minimumAge`
     pub minimum_age: Duration,
-    /// What registries have said about the reference.
+    /// Answers of registries about the reference.
     pub answers: &'a Answers,
     /// Time for which leaders have known of `status.available`.
     pub available_seen: Duration,
