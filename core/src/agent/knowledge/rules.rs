@@ -22,7 +22,7 @@
 //! | rest, in a turn | | anew | | | |
 //! | rest while a rollback is queued, or beside a rival | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
-//! | sign of life | unknown; in a turn anew | anew | | | |
+//! | sign of life | unknown; in a turn anew | anew, unless the host's services are silent | | | |
 //! | no answer of the host's services | anew | | | | |
 //! | 30 s with a host that cannot be used | anew | | | | |
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
@@ -232,7 +232,10 @@ impl Knowledge {
         if self.holding().is_none() {
             self.os = Os::Unknown;
         }
-        self.cluster_node = ClusterNode::Unread;
+        // A pass over a silent host may take as long as there is between two signs of life: it would never get further.
+        if self.unreachable.is_none() {
+            self.cluster_node = ClusterNode::Unread;
+        }
     }
 
     /// Discards the Node as read, during a turn: a holder acts only on what it has just read.

@@ -360,3 +360,17 @@ fn look_at(staged: Option<Deployment>) -> Look {
         finalization_failed: false,
     }
 }
+
+/// Each pass over a silent host waits for an answer, and a sign of life may be due in every one.
+#[test]
+fn the_node_stays_read_over_the_signs_of_life_beside_a_silent_host() {
+    for (silent, kept) in [(true, true), (false, false)] {
+        let mut knowledge = knowing(&taken());
+        if silent {
+            knowledge.after(Event::Unreachable("no answer".into()), &at(1));
+        }
+        knowledge.after(Event::NodeRead(node()), &at(2));
+        knowledge.after(Event::Heartbeat, &at(12));
+        assert_eq!(knowledge.cluster_node != ClusterNode::Unread, kept, "silent: {silent}");
+    }
+}
