@@ -41,14 +41,12 @@ impl Agent {
             Err(error) => return Err(error),
         };
         self.learn(Event::Services(services));
-        let ended = match &pull {
-            PullReading::None | PullReading::Running(_) => None,
-            PullReading::Succeeded(digest) | PullReading::Failed { digest, .. } => Some(digest.clone()),
-        };
         self.learn(Event::Pull(pull));
-        if let Some(digest) = ended {
+        if self.knowledge.ended.is_some() {
             self.remember();
-            self.host.forget_pull(&digest).await?;
+        }
+        if let Some(digest) = self.knowledge.pull_to_forget() {
+            self.host.forget_pull(digest).await?;
         }
         Ok(())
     }

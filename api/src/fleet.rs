@@ -7,6 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
+use crate::pool::image::{POLL_INTERVAL_MESSAGE, POLL_INTERVAL_RULE, PULL_SECRET_MESSAGE, PULL_SECRET_RULE};
 use crate::pool::{BootcNodePoolSpec, DEFAULT_POLL_INTERVAL};
 use crate::quantity::Quantity;
 
@@ -68,15 +69,13 @@ pub struct FleetImage {
     /// polling off. Default 12h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
-    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))")
-        .message("pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h"))]
+    #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
     pub poll_interval: Option<String>,
     /// Name of a Secret of the type `kubernetes.io/dockerconfigjson` in the controller's namespace, for pools without their
     /// own `image.pullSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
-        .message("pullSecret must be the name of a Secret in the controller's namespace"))]
+    #[x_kube(validation = Rule::new(PULL_SECRET_RULE).message(PULL_SECRET_MESSAGE))]
     pub pull_secret: Option<String>,
 }
 

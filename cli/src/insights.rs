@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use berth_api::condition;
 use berth_api::fleet::BootcFleet;
-use berth_api::insight::conditions::{DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, WORKING};
+use berth_api::insight::conditions::{AVAILABLE, DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, WORKING};
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
@@ -174,17 +174,17 @@ fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Counts {
     let mut counts = Counts::default();
     for node in nodes {
         let phase = phase(&node.insight);
-        let is = |type_, status| condition::find(&node.insight.conditions, type_).is_some_and(|c| c.status == status);
         let degraded = node.rank.0 == Assessment::Degraded;
+        let is_unavailable = condition::find(&node.insight.conditions, AVAILABLE).is_some_and(|c| c.status == "False");
         counts.total += 1;
         counts.updated += usize::from(phase == UPDATED);
-        counts.outdated += usize::from(phase != UPDATED);
-        counts.available += usize::from(!is("Available", "False"));
+        counts.available += usize::from(!is_unavailable);
         counts.draining += usize::from(phase == DRAINING);
         counts.progressing += usize::from(matches!(phase, DRAINING | WORKING | REBOOTING) && !degraded);
         counts.excluded += usize::from(phase == PAUSED);
         counts.degraded += usize::from(degraded);
     }
+    counts.outdated = counts.total - counts.updated;
     counts
 }
 

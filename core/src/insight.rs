@@ -97,7 +97,7 @@ pub enum Assessment {
     Outdated,
     /// Nobody can tell.
     Unknown,
-    /// It runs the desired image.
+    /// On the desired image.
     Completed,
 }
 
@@ -121,15 +121,15 @@ pub fn insight(facts: &Facts<'_>, before: Option<&NodeInsight>, now: Timestamp) 
     if facts.pool.is_empty() || facts.status.phase == Some(Phase::Released) {
         return None;
     }
-    let updating = updating(facts);
+    let (updating, degraded) = (updating(facts), degraded(facts));
     let mut conditions: Vec<Condition> = before.map_or(vec![], |b| b.conditions.clone());
     let known = available(facts).or_else(|| conditions.is_empty().then(|| Verdict::unknown(CANNOT_DETERMINE, "")));
-    let message = message(facts, &updating);
+    let message = message(facts, &updating, &degraded);
     let estimate = estimate(facts, &updating).map(|time| format!("{}s", time.as_secs()));
     for (type_, verdict) in [
         (UPDATING, Some(updating)),
         (AVAILABLE, known),
-        (DEGRADED, Some(degraded(facts))),
+        (DEGRADED, Some(degraded)),
     ] {
         if let Some(verdict) = verdict {
             condition::set(&mut conditions, type_, verdict, None, now);
@@ -223,12 +223,11 @@ fn estimate(facts: &Facts<'_>, updating: &Verdict) -> Option<Duration> {
 }
 
 /// The one thing that a person should know about the node.
-fn message(facts: &Facts<'_>, updating: &Verdict) -> String {
-    let degraded = degraded(facts);
+fn message(facts: &Facts<'_>, updating: &Verdict, degraded: &Verdict) -> String {
     let words = if degraded.status == Some(true) {
-        match degraded.message.is_empty() {
-            true => degraded.reason.into_owned(),
-            false => degraded.message,
+        match degraded.message.as_str() {
+            "" => degraded.reason.to_string(),
+            message => message.to_owned(),
         }
     } else if let Some(silent) = facts.silent {
         silent.to_owned()

@@ -32,7 +32,7 @@ pub const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqix
 /// The same, as `auth` of an auth file.
 pub const AUTH: &str = "YmVydGg6c2VjcmV0";
 
-/// What a door of a registry asks of everybody.
+/// Demands of a registry's door on everybody.
 #[derive(Debug, Default)]
 pub struct Guard<'a> {
     /// TLS with this certificate.

@@ -17,6 +17,7 @@ mod capacity;
 mod clear;
 mod cordons;
 mod history;
+mod order;
 mod protocol;
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,7 @@ impl Truth<'_> {
         wrong.extend(self.broken_protocol(&history));
         wrong.extend(self.beyond_capacity(&history));
         wrong.extend(self.beyond_fleet(&history));
+        wrong.extend(self.out_of_order(&history));
         wrong.extend(self.broken_cordons());
         wrong.extend(self.uncleared_reboots(&history));
         wrong.extend(self.refused());

@@ -12,7 +12,6 @@ use berth_core::controller::view::{News, NodeView};
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::hosts::real::{Bridge, bridge, unavailable};
 use berth_tests::ports::Port;
-use berth_tests::programs::workspace_root;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -97,10 +96,7 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
         ..Options::default()
     };
     let plane = ControlPlane::start(options).await?;
-    let manifests = workspace_root().join("manifests");
-    for file in ["namespace.yaml", "crds.yaml", "rbac.yaml"] {
-        plane.apply_manifests(&manifests.join(file)).await?;
-    }
+    plane.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml"]).await?;
     let own = plane
         .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
         .await?;

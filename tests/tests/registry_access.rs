@@ -18,7 +18,7 @@ use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::images::{Image, ImageSpec};
 use berth_tests::process::Process;
-use berth_tests::programs::{programs, workspace_root};
+use berth_tests::programs::programs;
 use berth_tests::registry::{Guard, Registry};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -164,10 +164,7 @@ async fn images_are_resolved_with_credentials_tls_a_proxy_and_mirrors() -> Resul
         ..Options::default()
     };
     let (plane, registry) = tokio::try_join!(ControlPlane::start(options), Registry::start_local())?;
-    let manifests = workspace_root().join("manifests");
-    for file in ["namespace.yaml", "crds.yaml", "rbac.yaml"] {
-        plane.apply_manifests(&manifests.join(file)).await?;
-    }
+    plane.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml"]).await?;
     let own = plane
         .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
         .await?;

@@ -36,6 +36,20 @@ mod records;
 const SOON: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(90);
 
+/// Waits for so many signs of life of a node's agent, at each of which it looks at its host anew.
+async fn signs_of_life(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
+    let beat = async || {
+        let status = cluster.bootc_nodes().get(node).await?.status.unwrap_or_default();
+        anyhow::Ok(status.heartbeat_time)
+    };
+    for _ in 0..count {
+        let before = beat().await?;
+        let lives = async || Ok(beat().await? != before);
+        cluster.until(&format!("{node} lives"), SOON, lives).await?;
+    }
+    Ok(())
+}
+
 type Scenario<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// Runs one scenario on a cluster of its own, lets the judge speak, and prints how long it took.

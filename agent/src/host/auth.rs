@@ -37,7 +37,7 @@ pub(super) struct HostAuth {
 pub struct AuthOutcome {
     /// The host pulls with other credentials from now on.
     pub changed: bool,
-    /// What people should know.
+    /// Trouble that people should know of.
     pub objection: Option<Objection>,
 }
 
@@ -131,7 +131,7 @@ impl HostAuth {
         }
     }
 
-    /// What is there now stays ours until the new text has its name.
+    /// The former text stays ours until the new text has its name.
     fn write(&self, host: &AuthFiles, new: &Digest, text: &[u8]) -> io::Result<()> {
         let was_ours = match &host.places[0] {
             Place::File(digest) => host.ours.contains(digest).then_some(digest),

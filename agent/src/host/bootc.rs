@@ -72,7 +72,7 @@ pub struct HostStatus {
     /// The deployment that a shutdown applies, unless it is locked. One without an image (a kernel argument that
     /// somebody staged, say) has no digest, but is there all the same.
     pub staged: Option<Deployment>,
-    /// What is staged was staged under an enforced signature policy.
+    /// The staged image was staged under an enforced signature policy.
     pub staged_signed: bool,
     /// The first deployment that is neither.
     pub rollback: Option<Deployment>,

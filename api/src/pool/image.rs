@@ -10,6 +10,14 @@ pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// Shortest time between two polls of a tag.
 pub const LEAST_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Rules that the fleet's defaults share.
+pub(crate) const POLL_INTERVAL_RULE: &str =
+    "self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))";
+pub(crate) const POLL_INTERVAL_MESSAGE: &str =
+    "pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h";
+pub(crate) const PULL_SECRET_RULE: &str = "self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')";
+pub(crate) const PULL_SECRET_MESSAGE: &str = "pullSecret must be the name of a Secret in the controller's namespace";
+
 /// The image of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
@@ -38,8 +46,7 @@ pub struct PoolImage {
     /// tag is never polled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
-    #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))")
-        .message("pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h"))]
+    #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
     pub poll_interval: Option<String>,
     /// Time for which a tag must have pointed at a new digest before it is adopted, so that a bad push can be pulled back.
     /// It does not delay a reference that the admin changed. Default 0s.
@@ -52,7 +59,6 @@ pub struct PoolImage {
     /// the registry. Default: the fleet's `image.pullSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
-        .message("pullSecret must be the name of a Secret in the controller's namespace"))]
+    #[x_kube(validation = Rule::new(PULL_SECRET_RULE).message(PULL_SECRET_MESSAGE))]
     pub pull_secret: Option<String>,
 }

@@ -14,7 +14,7 @@ use crate::quantity::Quantity;
 
 mod drain;
 mod host;
-mod image;
+pub(crate) mod image;
 mod rollout;
 mod status;
 

@@ -76,7 +76,7 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// What its builder says of it, for people.
+    /// Statements of its builder, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ImageMetadata>,
     /// The manifest of each platform. Hosts report these digests, never the digest of the index.
@@ -87,7 +87,7 @@ pub struct Target {
     pub publish_time: Option<Time>,
 }
 
-/// What an image's builder says of it. Of an index: of its first image.
+/// Statements of an image's builder. Of an index: about its first image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMetadata {

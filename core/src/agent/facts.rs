@@ -312,7 +312,7 @@ pub struct Deployments {
     pub booted: Deployment,
     /// The staged deployment.
     pub staged: Option<Deployment>,
-    /// What is staged was staged under an enforced signature policy.
+    /// The staged image was staged under an enforced signature policy.
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,

@@ -19,7 +19,7 @@ use crate::text::rounded;
 /// The questions to a registry that a reference leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
-    /// What the reference names: its digest if it has one, else its tag.
+    /// Part of the reference that counts: its digest if it has one, else its tag.
     pub named: ImageRef,
     /// The tag, if it has one.
     pub tag: Option<ImageRef>,
@@ -47,7 +47,7 @@ impl Questions {
     }
 }
 
-/// What a registry last said about a question.
+/// Last answer of a registry to a question.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
     /// The last image that it answered.
@@ -119,16 +119,16 @@ pub struct Facts<'a> {
     pub available: Option<&'a Available>,
     /// Time for which leaders have known of what is available.
     pub seen: Duration,
-    /// What registries have said.
+    /// Answers of registries.
     pub answers: &'a Answers,
 }
 
-/// What becomes of a pool's image.
+/// Outcome for a pool's image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The target in force. Its time of publishing is that of the one before, if the digest is the same.
     pub target: Option<Target>,
-    /// What the tag points at, while that is not the target.
+    /// The digest that the tag points at, while that is not the target.
     pub available: Option<Available>,
     /// `ImageResolved`
     pub verdict: Verdict,

@@ -19,7 +19,7 @@ pub struct RegistriesConf {
 pub struct Source {
     /// The image's name there.
     pub reference: ImageRef,
-    /// It may be asked without TLS, or with a certificate that nobody vouches for.
+    /// Allowed to be asked without TLS, or with a certificate that nobody vouches for.
     pub insecure: bool,
 }
 

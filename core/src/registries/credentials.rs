@@ -59,7 +59,7 @@ pub enum CredentialsError {
     Entry {
         /// The entry's key.
         key: String,
-        /// What is wrong with it.
+        /// Fault that was found in it.
         problem: &'static str,
     },
     /// The credentials are elsewhere.

@@ -17,7 +17,6 @@ use crate::controlplane::{Bound, ControlPlane, Kubeconfig, Options};
 use crate::hosts::HostLog;
 use crate::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts, unavailable};
 use crate::process::Process;
-use crate::programs::workspace_root;
 use crate::registry::Registry;
 
 /// The figure of this module.
@@ -103,11 +102,7 @@ impl<'a> Bench<'a> {
         let host = hosts.add(HostOptions::new(NODE, first, &registry.host())).await?;
         host.start().await?;
         let plane = ControlPlane::start(Options::simulated_nodes()).await?;
-        for file in ["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"] {
-            plane
-                .apply_manifests(&workspace_root().join("manifests").join(file))
-                .await?;
-        }
+        plane.install().await?;
         let identities = objects(&plane).await?;
         let this = Self {
             agent,

@@ -2,7 +2,6 @@
 //! [`crate::truth`] judges whether all was right.
 
 mod controllers;
-mod install;
 mod part;
 mod real;
 mod simulated;

@@ -14,7 +14,6 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::install::install;
 use super::site::tail;
 use super::workload::Workload;
 use super::{Controllers, Published, Site};
@@ -111,7 +110,7 @@ impl RealCluster {
             ControlPlane::start(Options::real_hosts(gateway)),
             Registry::start(gateway)
         )?;
-        install(&control_plane).await?;
+        control_plane.install().await?;
         let guard = Guard {
             htpasswd: Some(HTPASSWD),
             ..Guard::default()

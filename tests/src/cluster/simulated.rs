@@ -12,7 +12,6 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
-use super::install::install;
 use super::site::tail;
 use super::{ControllerSettings, Controllers, Published, Site, Ways};
 use crate::controlplane::{Bound, ControlPlane, Options};
@@ -98,7 +97,7 @@ impl Cluster {
         plane.scheduler = options.scheduler;
         let (control_plane, registry) =
             tokio::try_join!(ControlPlane::start(plane), Registry::start(Ipv4Addr::LOCALHOST.into()))?;
-        install(&control_plane).await?;
+        control_plane.install().await?;
         let log = HostLog::default();
         let catalog = Catalog::default();
         let first = publish(&registry, &catalog, "1.0.0", "1.0.0", &[]).await?;

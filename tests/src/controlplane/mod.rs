@@ -19,6 +19,7 @@ use kube::{Api, Client};
 
 use crate::ports::Port;
 use crate::process::Process;
+use crate::programs::workspace_root;
 use crate::scratch::Scratch;
 use crate::tools::{Tool, Tools};
 
@@ -304,6 +305,27 @@ impl ControlPlane {
         apply::path(&self.admin, path)
             .await
             .with_context(|| format!("applying {}", path.display()))
+    }
+
+    /// Installs Berth as an admin does: everything in `manifests/` but the workloads, which the harness runs itself.
+    ///
+    /// # Errors
+    /// When the API server refuses something.
+    pub async fn install(&self) -> Result<()> {
+        self.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"])
+            .await
+    }
+
+    /// Applies these files of `manifests/`, in this order.
+    ///
+    /// # Errors
+    /// When the API server refuses one.
+    pub async fn apply_files(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.apply_manifests(&workspace_root().join("manifests").join(name))
+                .await?;
+        }
+        Ok(())
     }
 
     /// Applies every document of a YAML text, server-side and in order.

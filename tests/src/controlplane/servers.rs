@@ -17,7 +17,7 @@ use crate::process::Process;
 const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 /// Metadata of everything; whole requests where tests judge what was written: berths, Nodes (not their status), what is
-/// published for nodes, and the capacity of pools.
+/// published for nodes, and pools with their capacity.
 const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -33,7 +33,7 @@ rules:
   resources: [{group: "", resources: [nodes]}]
 - level: RequestResponse
   verbs: [create, update, patch]
-  resources: [{group: berth.dev, resources: [bootcnodes, bootcnodepools/status]}]
+  resources: [{group: berth.dev, resources: [bootcnodes, bootcnodepools, bootcnodepools/status]}]
 - level: RequestResponse
   verbs: [create]
   resources: [{group: "", resources: [pods, pods/binding]}]

@@ -236,14 +236,22 @@ impl Injector<'_> {
             }
             Fault::BadImage(lasts) => self.ask_for(self.bad.context("no bad image was made")?, lasts).await,
             Fault::Move(node, lasts) => {
-                self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: "true" } } }))
-                    .await?;
+                self.move_away(node).await?;
                 let Some(lasts) = lasts else { return Ok(()) };
                 sleep(lasts).await;
                 self.move_back(node).await
             }
             _ => Ok(()),
         }
+    }
+
+    /// Moves a node to the other pool.
+    ///
+    /// # Errors
+    /// When the API server does not take it.
+    pub async fn move_away(&self, node: usize) -> Result<()> {
+        self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: "true" } } }))
+            .await
     }
 
     /// Moves a node back to the pool of the soak.

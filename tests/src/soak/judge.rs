@@ -19,8 +19,8 @@ pub struct Judge {
     audit: AuditLog,
     /// Number of the hosts' events that are judged.
     events: usize,
-    /// The last boot of each host before those.
-    boots: BTreeMap<String, HostEvent>,
+    /// The last boot of each host before those, and that it was Ready under it.
+    boots: BTreeMap<String, Vec<HostEvent>>,
     /// The last write of each object that is judged by what it was before.
     kept: Vec<Record>,
     /// Begin of the piece.
@@ -67,13 +67,21 @@ impl Judge {
         let mut records = std::mem::take(&mut self.kept);
         records.extend(self.audit.take());
         self.kept = last_writes(&records);
-        for event in self.new_events(cluster) {
-            if matches!(event.change, HostChange::Up { .. }) {
-                self.boots.insert(event.host.clone(), event);
-            }
-        }
+        let events = self.new_events(cluster);
+        self.keep_boots(&events);
         self.since = Timestamp::now();
         Ok(())
+    }
+
+    fn keep_boots(&mut self, events: &[HostEvent]) {
+        for event in events {
+            let boot = self.boots.entry(event.host.clone()).or_default();
+            match event.change {
+                HostChange::Up { .. } => *boot = vec![event.clone()],
+                HostChange::Ready { .. } => boot.push(event.clone()),
+                _ => {}
+            }
+        }
     }
 
     fn new_events(&mut self, cluster: &Cluster) -> Vec<HostEvent> {
@@ -93,10 +101,8 @@ impl Judge {
         let mut records = std::mem::take(&mut self.kept);
         records.extend(self.audit.take());
         let before = std::mem::take(&mut self.boots);
-        let hosts: Vec<_> = before.into_values().chain(self.new_events(cluster)).collect();
-        for event in hosts.iter().filter(|e| matches!(e.change, HostChange::Up { .. })) {
-            self.boots.insert(event.host.clone(), event.clone());
-        }
+        let hosts: Vec<_> = before.into_values().flatten().chain(self.new_events(cluster)).collect();
+        self.keep_boots(&hosts);
         let excused: Vec<_> = cluster
             .excused()
             .into_iter()
@@ -123,14 +129,20 @@ impl Judge {
     }
 }
 
-/// The last write of each berth, Node, BootcNode and status of a pool: what the next ones are compared with.
+/// The last write of each berth, Node, BootcNode, pool and status of a pool: what the next ones are compared with.
 fn last_writes(records: &[Record]) -> Vec<Record> {
     let mut last: BTreeMap<(String, String), &Record> = BTreeMap::new();
     for record in records
         .iter()
         .filter(|r| r.is_write() && r.succeeded() && r.response.is_some())
     {
-        let of_interest = ["leases", "nodes", "bootcnodes", "bootcnodepools/status"];
+        let of_interest = [
+            "leases",
+            "nodes",
+            "bootcnodes",
+            "bootcnodepools",
+            "bootcnodepools/status",
+        ];
         if of_interest.contains(&record.target().as_str()) {
             let name = record
                 .response

@@ -26,6 +26,15 @@ pub struct Timed {
     pub fault: Fault,
 }
 
+/// An order of the two pools, with a node that an admin has moved to the spare pool beforehand, so that both have members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// The spare pool goes first, and last otherwise.
+    pub spare_first: bool,
+    /// Number of the node that is in the spare pool.
+    pub node: usize,
+}
+
 /// Everything that goes wrong in one rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -38,6 +47,8 @@ pub struct Plan {
     pub cordoned: (Vec<usize>, Option<Duration>),
     /// Limit of the fleet in this rollout.
     pub fleet: Option<usize>,
+    /// Order of the two pools in this rollout.
+    pub order: Option<Order>,
     /// Faults in order of time.
     pub faults: Vec<Timed>,
     /// Faults that wait for their moment.
@@ -100,11 +111,17 @@ impl Plan {
         // By a source of its own, so that each seed still means the faults that it did before there was a limit.
         let mut of_fleet = Random::new(seed ^ 0xf1ee_7000);
         let fleet = of_fleet.once_in(3).then(|| 2 + of_fleet.index(CAPACITY));
+        let mut of_order = Random::new(seed ^ 0x0bde_7000);
+        let order = of_order.once_in(3).then(|| Order {
+            spare_first: of_order.once_in(2),
+            node: of_order.index(nodes) + 1,
+        });
         Self {
             rollout,
             seed,
             cordoned,
             fleet,
+            order,
             faults,
             scene,
         }
@@ -117,6 +134,7 @@ impl Plan {
             seed: seed_of(run, rollout),
             cordoned: (vec![], None),
             fleet: None,
+            order: None,
             faults: vec![],
             scene: None,
         }
@@ -148,17 +166,13 @@ impl Plan {
         })
     }
 
-    /// The nodes that are still in the other pool in the end.
+    /// The nodes that may still be in the other pool in the end.
     pub fn moved_to_the_end(&self) -> BTreeSet<usize> {
-        self.all_faults()
-            .filter_map(|f| {
-                if let Fault::Move(node, None) = f {
-                    Some(*node)
-                } else {
-                    None
-                }
-            })
-            .collect()
+        let moved = self.all_faults().filter_map(|f| match f {
+            Fault::Move(node, None) => Some(*node),
+            _ => None,
+        });
+        moved.chain(self.order.map(|order| order.node)).collect()
     }
 
     /// The nodes that are still cordoned in the end: cordoned by an admin before the rollout, and neither uncordoned by
@@ -302,6 +316,10 @@ impl fmt::Display for Plan {
         if let Some(fleet) = self.fleet {
             write!(f, " fleet limited to {fleet},")?;
         }
+        if let Some(Order { spare_first, node }) = self.order {
+            let place = if spare_first { "first" } else { "last" };
+            write!(f, " node{node} in another pool that goes {place},")?;
+        }
         let (cordoned, until) = &self.cordoned;
         if !cordoned.is_empty() {
             let names: Vec<_> = cordoned.iter().map(|node| format!("node{node}")).collect();
@@ -355,6 +373,16 @@ mod tests {
     fn some_rollouts_go_under_a_limit_of_the_fleet() {
         let limits: BTreeSet<_> = plans(200).iter().map(|plan| plan.fleet).collect();
         assert_eq!(limits, [None, Some(2), Some(3), Some(4)].into());
+    }
+
+    #[test]
+    fn some_rollouts_go_in_an_order_of_their_pools() {
+        let plans = plans(200);
+        let first = |plan: &Plan| plan.order.map(|order| order.spare_first);
+        let orders: BTreeSet<_> = plans.iter().map(first).collect();
+        assert_eq!(orders, [None, Some(false), Some(true)].into());
+        let mut nodes = plans.iter().filter_map(|plan| plan.order.map(|order| order.node));
+        assert!(nodes.all(|node| (1..=12).contains(&node)));
     }
 
     #[test]

@@ -93,6 +93,9 @@ impl Soak {
             bad: bad.as_ref(),
         };
         injector.cordon_all(&plan.cordoned.0, true).await?;
+        if let Some(order) = plan.order {
+            injector.move_away(order.node).await?;
+        }
         self.judge.next(&self.cluster)?;
         let start = Instant::now();
         self.ask_for(&target, plan).await?;
@@ -138,7 +141,7 @@ impl Soak {
 
     async fn ask_for(&self, target: &Published, plan: &Plan) -> Result<()> {
         let rollout = json!({
-            "maxUnavailable": CAPACITY, "maxStaging": "100%",
+            "maxStaging": "100%",
             // Short, so that a holder that does not come back is overdue now and then: nothing may come of that.
             "rebootTimeout": "5s",
             // Nodes that vanish under a commit count as failures of the image; an admin who knows better says retry.
@@ -155,10 +158,13 @@ impl Soak {
                 .pool_of(SPARE, spare, &self.before.reference, json!({ "maxUnavailable": 1 }))
                 .await?;
         }
-        let mut of_spare = rollout.clone();
-        of_spare["maxUnavailable"] = json!(1);
+        let first = plan.order.map(|order| if order.spare_first { SPARE } else { POOL });
+        let after = |other| first.filter(|first| *first == other).into_iter().collect::<Vec<_>>();
+        let (of_spare, of_pool) = ((1, after(POOL)), (CAPACITY, after(SPARE)));
         self.cluster.limit_fleet(plan.fleet).await?;
-        for (pool, rollout) in [(SPARE, of_spare), (POOL, rollout)] {
+        for (pool, (capacity, after)) in [(SPARE, of_spare), (POOL, of_pool)] {
+            let mut rollout = rollout.clone();
+            (rollout["maxUnavailable"], rollout["after"]) = (json!(capacity), json!(after));
             let spec = json!({ "image": { "ref": target.reference }, "rollout": rollout });
             self.cluster.patch_pool(pool, spec).await?;
         }

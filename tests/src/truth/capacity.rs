@@ -207,7 +207,7 @@ impl Truth<'_> {
     }
 
     /// Says whether the Node is so new that it may not have been seen Ready yet: then it may count as unavailable.
-    fn lately_joined(&self, seen: &Seen, uid: &str) -> bool {
+    pub(super) fn lately_joined(&self, seen: &Seen, uid: &str) -> bool {
         let nodes = writes(self.audit, "nodes");
         let joined = nodes.iter().find(|(_, record, object)| {
             record.verb == "create" && text(object, "/metadata/uid") == Some(uid) && record.at <= seen.received
@@ -222,7 +222,7 @@ impl Truth<'_> {
     }
 
     /// Says whether a Node of another UID has taken that one's place, or none.
-    fn vanished(&self, uid: &str, seen: &Seen) -> bool {
+    pub(super) fn vanished(&self, uid: &str, seen: &Seen) -> bool {
         let nodes = writes(self.audit, "nodes");
         let name = nodes
             .iter()

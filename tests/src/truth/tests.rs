@@ -12,6 +12,10 @@ use super::Truth;
 use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
+mod capacity;
+mod order;
+mod protocol;
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000 + second).unwrap()
 }
@@ -132,11 +136,35 @@ impl World {
         )
     }
 
+    /// Publishes an image for a node in a pool.
+    fn wants(&mut self, name: &str, pool: &str, n: u8) -> &mut Self {
+        let image = json!({ "digest": digest(n).to_string() });
+        let spec = json!({ "nodeUID": format!("uid-{name}"), "poolName": pool, "image": image });
+        let object = json!({ "metadata": { "name": name }, "spec": spec });
+        self.write(CONTROLLER, "patch", "bootcnodes", name, json!({}), object)
+    }
+
+    /// A pool that goes after others.
+    fn pool(&mut self, name: &str, after: &[&str]) -> &mut Self {
+        let object = json!({ "metadata": { "name": name }, "spec": { "rollout": { "after": after } } });
+        self.write(ADMIN, "patch", "bootcnodepools", name, json!({}), object)
+    }
+
+    fn pass(&mut self, seconds: i64) -> &mut Self {
+        self.now += seconds;
+        self
+    }
+
     fn host(&mut self, change: HostChange) -> &mut Self {
+        self.of("n1", change)
+    }
+
+    /// An event of any host.
+    fn of(&mut self, host: &str, change: HostChange) -> &mut Self {
         self.now += 1;
         self.hosts.push(HostEvent {
             at: at(self.now),
-            host: "n1".to_owned(),
+            host: host.to_owned(),
             change,
         });
         self
@@ -315,229 +343,6 @@ fn a_reboot_needs_a_commit_for_its_boot() {
 }
 
 #[test]
-fn a_berth_is_given_back_only_when_it_is_proven() {
-    let mut world = World::rebooted();
-    world
-        .next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap())
-        .blamed("I5", "not Ready");
-    let mut world = World::committed();
-    world
-        .next(AGENT, |b| b.releasing(Outcome::Revoked, BootId::from("b1")).unwrap())
-        .blamed("I5", "under the same boot");
-    let mut world = World::committed();
-    world.host(HostChange::Down).up("b2", 3).ready("b2");
-    world
-        .next(AGENT, |b| b.releasing(Outcome::NotApplied, BootId::from("b2")).unwrap())
-        .blamed("I5", "neither the target");
-}
-
-#[test]
-fn a_boot_that_was_licensed_anew_is_proven_as_any_other() {
-    let change_of_mind = || {
-        let mut world = World::rebooted();
-        world.next(AGENT, |b| b.relicensed(digest(1), BootId::from("b2")).unwrap());
-        world.next(AGENT, |b| b.relicensed(digest(2), BootId::from("b2")).unwrap());
-        world
-    };
-    let release = |b: &Berth| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap();
-    let mut world = change_of_mind();
-    world.next(AGENT, release).blamed("I5", "not Ready");
-    let mut world = change_of_mind();
-    world.ready("b2").next(AGENT, release);
-    assert_eq!(world.judged(), Vec::<String>::new());
-}
-
-#[test]
-fn a_commit_is_taken_back_only_under_its_boot() {
-    World::committed()
-        .next(AGENT, |b| b.uncommitted().unwrap())
-        .host(HostChange::Down);
-    let mut world = World::rebooted();
-    world
-        .next(AGENT, |b| b.uncommitted().unwrap())
-        .blamed("I2", "boot b1 does not run");
-    let mut world = World::committed();
-    world.next(AGENT, |b| b.uncommitted().unwrap());
-    assert_eq!(world.judged(), Vec::<String>::new());
-}
-
-#[test]
-fn a_release_writes_the_node_first() {
-    let mut world = World::releasing();
-    world
-        .next(AGENT, |b| b.given_back().unwrap())
-        .blamed("I4", "without writing its Node");
-    let mut world = World::releasing();
-    world
-        .node(AGENT, "patch", "n1", true, true)
-        .next(AGENT, |b| b.given_back().unwrap())
-        .blamed("I4", "its cordon in place");
-    // A new leader stamped it meanwhile.
-    let mut world = World::releasing();
-    world
-        .node(AGENT, "patch", "n1", false, false)
-        .next(CONTROLLER, |b| b.stamped(8));
-    world.next(AGENT, |b| b.given_back().unwrap());
-    assert_eq!(world.judged(), Vec::<String>::new());
-    let mut world = World::taken();
-    let closed = |b: &Berth| {
-        b.releasing(Outcome::Revoked, BootId::from("b1"))
-            .unwrap()
-            .given_back()
-            .unwrap()
-    };
-    world.next(AGENT, closed).blamed("I4", "without Releasing");
-}
-
-#[test]
-fn only_what_is_offered_is_taken() {
-    let mut world = World::offered();
-    world
-        .next(AGENT, |b| {
-            new(b.index).offered(offer("n1", 3)).map(|b| take(&b)).unwrap()
-        })
-        .blamed("I1", "not offered to it");
-    let mut world = World::given_back();
-    world
-        .next(AGENT, |b| b.offered(offer("n1", 2)).unwrap())
-        .blamed("I1", "an agent may not do that");
-    let mut world = World::offered();
-    let published = json!({ "metadata": { "name": "n1" }, "spec": { "image": { "digest": digest(3).to_string() } } });
-    world
-        .write(CONTROLLER, "patch", "bootcnodes", "n1", json!({}), published)
-        .next(AGENT, take)
-        .blamed("I2", "was published");
-}
-
-#[test]
-fn a_licence_is_for_one_uid() {
-    let mut world = World::taken();
-    let anew = json!({ "metadata": { "name": "n1", "uid": "another" }, "spec": {} });
-    world.write(ADMIN, "create", "nodes", "", json!({}), anew);
-    world
-        .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap())
-        .blamed("I2", "has the UID another");
-    // A Node that has just been made is as good as one that has long been there.
-    let mut world = World::default();
-    let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
-    world.write(ADMIN, "create", "nodes", "", json!({}), former);
-    world.now += 60;
-    world
-        .up("b1", 1)
-        .ready("b1")
-        .capacity(1)
-        .node(ADMIN, "create", "n1", false, false);
-    world
-        .berth(CONTROLLER, new(0))
-        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
-        .next(AGENT, take);
-    assert_eq!(world.judged_with(SignedDuration::from_secs(30)), Vec::<String>::new());
-}
-
-#[test]
-fn a_controller_takes_nothing_away() {
-    let ended = |b: &Berth| b.ended(ClosedReason::Gone).unwrap();
-    let mut world = World::committed();
-    world.next(CONTROLLER, ended).blamed("I5", "was not deleted");
-    let mut world = World::committed();
-    world
-        .write(ADMIN, "delete", "nodes", "n1", json!({}), json!({ "metadata": {} }))
-        .next(CONTROLLER, ended);
-    assert_eq!(world.judged(), Vec::<String>::new());
-    let mut world = World::committed();
-    world
-        .next(CONTROLLER, |b| new(b.index).offered(offer("n2", 2)).unwrap())
-        .blamed("I1", "a controller may not do that");
-    let mut world = World::taken();
-    world.next(CONTROLLER, |b| b.revoked(Some("Paused".to_owned())).unwrap());
-    world
-        .next(AGENT, |b| {
-            b.revoked(None).unwrap().committed(BootId::from("b1")).unwrap()
-        })
-        .blamed("I1", "revoked");
-}
-
-#[test]
-fn a_failure_is_on_record_before_the_berth_opens() {
-    let gone = || {
-        let mut world = World::committed();
-        world.write(ADMIN, "delete", "nodes", "n1", json!({}), json!({ "metadata": {} }));
-        world.next(CONTROLLER, |b| b.ended(ClosedReason::Gone).unwrap());
-        world
-    };
-    gone()
-        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
-        .blamed("I8", "opened before its failure");
-    gone()
-        .next(CONTROLLER, |b| b.acknowledged().unwrap())
-        .blamed("I8", "acknowledged before");
-    let mut world = gone();
-    let failures = json!([{ "digest": digest(2).to_string(), "nodes": ["n1 (deleted)"] }]);
-    let status = json!({ "status": { "berths": { "total": 1 }, "failures": failures }, "metadata": {} });
-    world.write(
-        CONTROLLER,
-        "patch",
-        "bootcnodepools/status",
-        "workers",
-        json!({}),
-        status,
-    );
-    world
-        .next(CONTROLLER, |b| b.acknowledged().unwrap())
-        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
-    assert_eq!(world.judged(), Vec::<String>::new());
-}
-
-#[test]
-fn capacity_is_what_was_published() {
-    // A second berth is opened while the first is held, and only one may be.
-    let mut world = World::taken();
-    world
-        .berth(CONTROLLER, new(1))
-        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
-        .blamed("I1b", "1 of 1 were held");
-    // It was open already when the capacity shrank.
-    let mut world = World::default();
-    world
-        .capacity(2)
-        .up("b1", 1)
-        .berth(CONTROLLER, new(1))
-        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
-    let other = world.berth.take().unwrap();
-    world
-        .berth(CONTROLLER, new(0))
-        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
-        .next(AGENT, take);
-    assert_eq!(world.judged(), Vec::<String>::new());
-    world.capacity(1);
-    let taken = other
-        .taken(&NodeName::from("n2"), &NodeUid::from("uid-n2"), None, BootId::from("x"))
-        .unwrap();
-    world.berth(AGENT, taken).blamed("I1c", "while 1 of 1 were held");
-}
-
-#[test]
-fn a_node_holds_one_berth_at_a_time() {
-    let mut world = World::taken();
-    let other = Berth::new(PoolName::from("spare"), 0, 7);
-    world
-        .berth(CONTROLLER, other)
-        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-    world.next(AGENT, take).blamed("I1", "holds workers-0 already");
-    // One after the other is how nodes move between pools.
-    let mut world = World::given_back();
-    world
-        .ready("b2")
-        .berth(CONTROLLER, Berth::new(PoolName::from("spare"), 0, 7));
-    world.next(CONTROLLER, |b| b.offered(offer("n1", 3)).unwrap());
-    let (node, uid) = (NodeName::from("n1"), NodeUid::from("uid-n1"));
-    world.next(AGENT, |b| {
-        b.taken(&node, &uid, Some(digest(2)), BootId::from("b2")).unwrap()
-    });
-    assert_eq!(world.judged(), Vec::<String>::new());
-}
-
-#[test]
 fn what_the_policies_had_to_stop_is_a_violation() {
     let refused = |program: &str, code: u16| {
         let mut world = World::given_back();
@@ -551,122 +356,6 @@ fn what_the_policies_had_to_stop_is_a_violation() {
     // Somebody was faster; and what others try is their affair.
     assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());
     assert_eq!(refused(ADMIN, 422).judged(), Vec::<String>::new());
-}
-
-#[test]
-fn who_is_cordoned_by_others_uses_up_capacity() {
-    let mut world = World::default();
-    world
-        .capacity(1)
-        .node(ADMIN, "create", "n2", false, false)
-        .node(ADMIN, "patch", "n2", true, false);
-    let member = json!({ "metadata": { "name": "n2" }, "spec": { "poolName": "workers", "nodeUID": "uid-n2" } });
-    world.write(CONTROLLER, "create", "bootcnodes", "n2", json!({}), member);
-    world.now += 5;
-    world.berth(CONTROLLER, new(0));
-    // As long as it is a member of another pool, it is nothing to this one.
-    let mut other = World {
-        audit: world.audit.clone(),
-        now: world.now,
-        berth: world.berth.clone(),
-        ..World::default()
-    };
-    other
-        .member("n2", "others")
-        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-    assert_eq!(other.judged(), Vec::<String>::new());
-    world.member("n2", "workers");
-    let mut same = World {
-        audit: world.audit.clone(),
-        now: world.now,
-        berth: world.berth.clone(),
-        ..World::default()
-    };
-    world
-        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
-        .blamed("I1b", "held, open or cordoned");
-    // It may itself be repaired.
-    same.next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
-    assert_eq!(same.judged(), Vec::<String>::new());
-}
-
-#[test]
-fn a_node_that_has_just_joined_is_not_ready_yet() {
-    let mut world = World::default();
-    world
-        .capacity(1)
-        .node(ADMIN, "create", "n2", true, false)
-        .member("n2", "workers")
-        .berth(CONTROLLER, new(0));
-    world.now += 5;
-    world.up("a", 1).node("system:node:n1", "create", "n1", false, false);
-    let judged = |ready: bool| {
-        let mut world = World {
-            hosts: world.hosts.clone(),
-            audit: world.audit.clone(),
-            now: world.now,
-            berth: world.berth.clone(),
-            ..World::default()
-        };
-        if ready {
-            world.ready("a");
-        }
-        world.now += 5;
-        world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-        world
-    };
-    assert_eq!(judged(false).judged(), Vec::<String>::new());
-    judged(true).blamed("I1b", "held, open or cordoned");
-}
-
-#[test]
-fn the_pools_of_a_fleet_share_its_limit() {
-    let second = |fleet: Option<usize>| {
-        let mut world = World::taken();
-        world.fleet = fleet;
-        let spare = Berth::new(PoolName::from("spare"), 0, 7);
-        world
-            .berth(CONTROLLER, spare)
-            .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
-        world
-    };
-    assert_eq!(second(None).judged(), Vec::<String>::new());
-    assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
-    second(Some(1)).blamed("I1b", "1 of the fleet's 1");
-    // Cordoned by others, in whichever pool.
-    let cordoned = |offered: &str| {
-        let mut world = World {
-            fleet: Some(1),
-            ..World::default()
-        };
-        world
-            .capacity(1)
-            .node(ADMIN, "create", "n2", false, false)
-            .node(ADMIN, "patch", "n2", true, false)
-            .member("n2", "spare");
-        world.now += 5;
-        world
-            .berth(CONTROLLER, new(0))
-            .next(CONTROLLER, |b| b.offered(offer(offered, 2)).unwrap());
-        world
-    };
-    cordoned("n1").blamed("I1b", "of the fleet's 1");
-    assert_eq!(cordoned("n2").judged(), Vec::<String>::new());
-}
-
-#[test]
-fn a_deposed_leader_writes_nothing_any_more() {
-    let mut world = World::default();
-    world
-        .capacity(2)
-        .berth(CONTROLLER, new(0))
-        .berth(CONTROLLER, new(1).stamped(8));
-    world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-    world.berth(CONTROLLER, new(0)).blamed("Fence", "after one of epoch 8");
-    let mut world = World::offered();
-    world
-        .next(CONTROLLER, |b| b.stamped(3))
-        .blamed("Fence", "the epoch went back");
 }
 
 #[test]
@@ -700,26 +389,4 @@ fn the_admins_cordons_are_the_admins() {
         world.berth.as_ref().and_then(Berth::holding).map(|h| &h.phase),
         Some(HoldPhase::Taken)
     ));
-}
-
-#[test]
-fn a_write_without_an_answer_counts_when_the_next_one_builds_on_it() {
-    let mut world = World::given_back();
-    let lost = world
-        .audit
-        .iter()
-        .rposition(|r| r.resource == "leases" && r.response.as_ref().is_some_and(committed));
-    let lost = &mut world.audit[lost.unwrap()];
-    (lost.code, lost.response) = (504, Some(json!({ "metadata": {}, "code": 504 })));
-    assert_eq!(world.judged(), Vec::<String>::new());
-    // Nothing else could explain it: then nothing is said of that write, but the reboot has no licence.
-    world.audit.retain(|r| r.code != 504);
-    let said = world.judged();
-    assert!(said.len() == 1 && said[0].starts_with("I2: n1 went down"), "{said:#?}");
-}
-
-fn committed(object: &Value) -> bool {
-    object
-        .pointer("/metadata/annotations")
-        .is_some_and(|a| a["berth.dev/phase"] == "Committed")
 }

@@ -127,8 +127,7 @@ async fn a_composefs_host_for_which_nobody_asks_is_left_alone() -> Result<()> {
             until_refused(cluster, "node1", "--experimental-composefs").await?;
             // Its neighbour, whose bootc is the same and whose deployments are ostree's, is updated.
             cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
-            // Over two signs of life, at which the host is looked at again.
-            tokio::time::sleep(Duration::from_secs(22)).await;
+            signs_of_life(cluster, "node1", 2).await?;
             is_only_asked(host)?;
             let facts = host.facts();
             ensure!(

@@ -68,6 +68,16 @@ pub enum PullReading {
     },
 }
 
+impl PullReading {
+    /// Digest of the pull that has ended.
+    pub fn ended(&self) -> Option<&Digest> {
+        match self {
+            Self::None | Self::Running(_) => None,
+            Self::Succeeded(digest) | Self::Failed { digest, .. } => Some(digest),
+        }
+    }
+}
+
 /// Failure of a host tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFailure {

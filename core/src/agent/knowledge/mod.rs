@@ -64,6 +64,8 @@ pub struct Knowledge {
     pub pull: Option<PullFacts>,
     /// Digest of a pull that ended well, while its image was not seen to be staged.
     pub pulled: Option<Digest>,
+    /// Digest of a pull whose end is taken in, while the host still tells of it.
+    pub ended: Option<Digest>,
     /// The host got other credentials since the last pull began.
     pub renewed: bool,
     /// The Node, as read last.
@@ -166,6 +168,7 @@ impl Knowledge {
             finalization_failed: false,
             pull: None,
             pulled: None,
+            ended: None,
             renewed: false,
             cluster_node: ClusterNode::Unread,
             berths: None,
@@ -246,6 +249,12 @@ impl Knowledge {
                 now.chance,
             );
         }
+    }
+
+    /// The ended pull that the host may forget: what came of it is on the host. Until then its unit is the only record of
+    /// it that outlives this process.
+    pub fn pull_to_forget(&self) -> Option<&Digest> {
+        self.ended.as_ref().filter(|_| self.forgetful.is_none())
     }
 
     /// The step that fails, however often it has.

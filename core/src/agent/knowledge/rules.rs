@@ -22,11 +22,13 @@
 //! | rest, in a turn | | anew | | | |
 //! | rest while a rollback is queued, or beside a rival | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
-//! | sign of life | unknown; in a turn anew | anew | | | |
+//! | sign of life | unknown; in a turn anew | anew, unless the host's services are silent | | | |
 //! | no answer of the host's services | anew | | | | |
 //! | 30 s with a host that cannot be used | anew | | | | |
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
+//!
+//! The end of a pull counts once, though the host tells of it until the memory is written.
 //!
 //! A pull that the registry refused for want of credentials is tried again at once when the host has others.
 //!
@@ -160,6 +162,11 @@ impl Knowledge {
 
     fn pull_seen(&mut self, reading: PullReading, now: &Now) {
         self.pull = None;
+        let ended = reading.ended().cloned();
+        if ended.is_some() && ended == self.ended {
+            return;
+        }
+        self.ended = ended;
         match reading {
             PullReading::None => return,
             PullReading::Running(pull) => self.pull = Some(pull),
@@ -228,7 +235,10 @@ impl Knowledge {
         if self.holding().is_none() {
             self.os = Os::Unknown;
         }
-        self.cluster_node = ClusterNode::Unread;
+        // A pass over a silent host may take as long as there is between two signs of life: it would never get further.
+        if self.unreachable.is_none() {
+            self.cluster_node = ClusterNode::Unread;
+        }
     }
 
     /// Discards the Node as read, during a turn: a holder acts only on what it has just read.
@@ -258,7 +268,7 @@ impl Knowledge {
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
             Step::StartPull(image) => {
-                self.renewed = false;
+                (self.renewed, self.ended) = (false, None);
                 self.past.pull_begins(&image.digest);
                 self.forget_os();
             }

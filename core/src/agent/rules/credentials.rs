@@ -29,7 +29,7 @@ pub enum Given {
     Nothing,
     /// An auth file with this content.
     File(Digest),
-    /// What was given is of no use, for this reason.
+    /// The given credentials are of no use, for this reason.
     Unusable(String),
 }
 
@@ -48,7 +48,7 @@ pub enum Place {
 /// The host's auth files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthFiles {
-    /// What lies in each of [`PLACES`].
+    /// Content of each of [`PLACES`].
     pub places: [Place; 3],
     /// Contents of which a record on the host says that the agent wrote them.
     pub ours: Vec<Digest>,
@@ -61,7 +61,7 @@ pub enum Claim {
     Member,
     /// No pool has it: what Berth left there goes.
     Released,
-    /// It is not known now: nothing changes.
+    /// Not known now: nothing changes.
     Unknown,
 }
 
@@ -82,11 +82,11 @@ impl Claim {
 /// Change to the first place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It stays as it is.
+    /// Leave it as it is.
     Keep,
-    /// What was given is written there.
+    /// Write the given credentials.
     Write,
-    /// What Berth wrote there is removed.
+    /// Remove what Berth wrote there.
     Remove,
 }
 

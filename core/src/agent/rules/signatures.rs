@@ -16,14 +16,14 @@ pub const MAX_LENGTH: usize = 1 << 20;
 /// The host's policy, as it was read last.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// It was not read: nobody has asked for signatures.
+    /// Not read: nobody has asked for signatures.
     #[default]
     Unread,
     /// There is none.
     Missing,
     /// A file of this path and content.
     File(&'static str, Map<String, Value>),
-    /// It makes no sense, or cannot be read.
+    /// No sense in it, or it cannot be read.
     Unusable(String),
 }
 
@@ -57,7 +57,7 @@ impl Policy {
     }
 }
 
-/// What makes the policy too weak for this image; `None` where it asks for a signature, or takes nothing.
+/// Weakness of the policy for this image; `None` where it asks for a signature, or takes nothing.
 fn weakness(policy: &Map<String, Value>, reference: &str) -> Option<String> {
     let Ok(reference) = reference.parse::<ImageRef>() else {
         return Some(format!("cannot be asked about {reference}, which is no reference"));

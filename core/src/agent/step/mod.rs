@@ -21,7 +21,8 @@ use berth_api::seeded::Bug;
 pub(crate) use self::idle::twin;
 pub(crate) use self::way::{blockers, closed_window, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};
-use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past};
+use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past, Unreachable};
+use crate::agent::reason::Reason;
 
 /// Time within which a requested reboot must begin; after that it counts as blocked.
 pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
@@ -191,12 +192,10 @@ pub fn step(facts: &Facts) -> Step {
     }
     if let Some(silence) = &facts.host.unreachable {
         // Without them nothing can be done on the host, nor seen of it.
-        let again = if silence.is_to_be_told() {
-            LOOK_SELDOM
-        } else {
-            LOOK_AGAIN
-        };
-        return Step::Wait(WaitReason::HostUnreachable, Some(again));
+        if !silence.is_to_be_told() {
+            return Step::Wait(WaitReason::HostUnreachable, Some(LOOK_AGAIN));
+        }
+        return finish_in_silence(facts, silence).unwrap_or(Step::Wait(WaitReason::HostUnreachable, Some(LOOK_SELDOM)));
     }
     let Some(berths) = &facts.berths else {
         return Step::Wait(WaitReason::BerthsUnknown, None);
@@ -241,6 +240,29 @@ fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holdin
                 HoldPhase::Taken => 2,
             }
         })
+}
+
+/// The next step, of those that ask nothing of the host, towards the end of a turn that has armed nothing: the node must not
+/// stay drained for as long as the host's services are silent.
+fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
+    let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
+    let is_unproven = is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past);
+    if !facts.host.disarmed || is_unproven || holding.phase == HoldPhase::Committed {
+        return None;
+    }
+    // What was seen of it before counts no more.
+    let mut blind = facts.clone();
+    blind.host.fresh = true;
+    blind.host.os = Os::Unusable {
+        reason: Reason::HostUnreachable.as_str(),
+        message: silence.why.clone(),
+    };
+    let next = finish(&blind, berth, holding);
+    let of_cluster = matches!(
+        next,
+        Step::ReadNode | Step::Release(..) | Step::Restore(_) | Step::GiveBack(_)
+    );
+    of_cluster.then_some(next)
 }
 
 /// The next step of a turn that was begun.

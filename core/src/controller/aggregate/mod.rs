@@ -60,7 +60,7 @@ pub struct Facts<'a> {
     pub minimum_age: Duration,
     /// Rules for boot images.
     pub boot_image: &'a BootImagePolicy,
-    /// What registries have said about the reference.
+    /// Answers of registries about the reference.
     pub answers: &'a Answers,
     /// Time for which leaders have known of `status.available`.
     pub available_seen: Duration,

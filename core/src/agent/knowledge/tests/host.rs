@@ -320,3 +320,57 @@ fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
         );
     }
 }
+
+/// A failure that cannot be written yet stays with its unit, which the next process would read; it counts once.
+#[test]
+fn the_end_of_a_pull_is_forgotten_once_it_is_stored_and_counts_once() {
+    let mut knowledge = knowing(&offered());
+    let failed = || PullReading::Failed {
+        digest: digest(2),
+        failure: HostFailure {
+            reason: "PullFailed",
+            message: "no".into(),
+            retry: true,
+        },
+    };
+    let attempts = |knowledge: &Knowledge| knowledge.past.failure.as_ref().map_or(0, |f| f.attempts);
+    for second in 1..=3 {
+        knowledge.after(Event::Pull(failed()), &at(second));
+        knowledge.after(Event::Memory(Some("disk full".into())), &at(second));
+        assert_eq!((knowledge.pull_to_forget(), attempts(&knowledge)), (None, 1));
+    }
+    knowledge.after(Event::Looked(look_at(None)), &at(4));
+    knowledge.after(Event::Pull(failed()), &at(4));
+    assert!(knowledge.fresh, "nothing new has come of it");
+    knowledge.after(Event::Memory(None), &at(4));
+    assert_eq!(knowledge.pull_to_forget(), Some(&digest(2)));
+    // It is forgotten, or another one has begun and failed as well.
+    knowledge.after(Event::Pull(PullReading::None), &at(5));
+    assert_eq!(knowledge.pull_to_forget(), None);
+    knowledge.after(Event::Pull(failed()), &at(6));
+    knowledge.after(Event::Begins(&Step::StartPull(image())), &at(7));
+    knowledge.after(Event::Pull(failed()), &at(8));
+    assert_eq!(attempts(&knowledge), 3);
+}
+
+fn look_at(staged: Option<Deployment>) -> Look {
+    Look {
+        os: os(staged),
+        rivals: vec![],
+        finalization_failed: false,
+    }
+}
+
+/// Each pass over a silent host waits for an answer, and a sign of life may be due in every one.
+#[test]
+fn the_node_stays_read_over_the_signs_of_life_beside_a_silent_host() {
+    for (silent, kept) in [(true, true), (false, false)] {
+        let mut knowledge = knowing(&taken());
+        if silent {
+            knowledge.after(Event::Unreachable("no answer".into()), &at(1));
+        }
+        knowledge.after(Event::NodeRead(node()), &at(2));
+        knowledge.after(Event::Heartbeat, &at(12));
+        assert_eq!(knowledge.cluster_node != ClusterNode::Unread, kept, "silent: {silent}");
+    }
+}

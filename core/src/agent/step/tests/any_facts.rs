@@ -139,7 +139,7 @@ prop_compose! {
         inhibited in prop::bool::weighted(0.2), shutdown_scheduled in prop::bool::weighted(0.1), reboot in any_reboot(),
         clock_synchronized in prop_oneof![4 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)],
         pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool, lock_fails in prop::bool::weighted(0.2),
-        forbids in prop::bool::weighted(0.1),
+        forbids in prop::bool::weighted(0.1), silent_for in prop::option::weighted(0.15, 0u64..100),
     ) -> HostFacts {
         let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
         HostFacts {
@@ -155,6 +155,10 @@ prop_compose! {
             shutdown_scheduled,
             reboot,
             clock_synchronized,
+            unreachable: silent_for.map(|seconds| Unreachable {
+                why: "no answer".into(),
+                ago: Duration::from_secs(seconds),
+            }),
             rules: if forbids { forbidding() } else { enforcing() },
             ..facts().host
         }
@@ -314,7 +318,8 @@ proptest! {
         // A pull that runs locks what it stages, and is looked at when it ends.
         let disarmed = is_settled(&facts) || facts.host.pull.is_some();
         // A turn that has not armed anything ends also while the host says nothing.
-        let unseen = facts.host.disarmed && matches!(facts.host.os, Os::Unusable { .. });
+        let is_silent = matches!(facts.host.os, Os::Unusable { .. }) || facts.host.unreachable.is_some();
+        let unseen = facts.host.disarmed && is_silent;
         let disarmed = disarmed || (unseen && matches!(next, Step::Release(..) | Step::GiveBack(_)));
         if matches!(next, Step::Uncommit(_) | Step::Release(..) | Step::GiveBack(_) | Step::Take(_)) {
             prop_assert!(disarmed, "{next:?}");
@@ -322,11 +327,28 @@ proptest! {
         if matches!(next, Step::Commit(_) | Step::Relicense(..)) {
             prop_assert!(is_disarmed(&facts), "{next:?}");
         }
-        let free = [WaitReason::ShuttingDown, WaitReason::HostUnusable];
+        let free = [WaitReason::ShuttingDown, WaitReason::HostUnusable, WaitReason::HostUnreachable];
         let rests = matches!(next, Step::Wait(why, _) if !free.contains(&why));
         let licensed = holding(&facts).is_some_and(|h| h.phase == HoldPhase::Committed && h.boot_id == facts.host.boot_id);
         if rests && !(licensed && matches!(next, Step::Wait(WaitReason::Rebooting, _))) {
             prop_assert!(disarmed, "{next:?}");
+        }
+    }
+
+    /// While its services are silent nothing is asked of the host, and nothing but a turn that has armed nothing is ended.
+    #[test]
+    fn nothing_is_asked_of_a_silent_host(facts in any_facts()) {
+        if facts.host.unreachable.is_none() {
+            return Ok(());
+        }
+        match step(&facts) {
+            Step::Wait(WaitReason::ShuttingDown | WaitReason::HostUnreachable, _) | Step::ReadNode => {}
+            Step::Release(..) | Step::Restore(_) | Step::GiveBack(_) => {
+                let held = holding(&facts).unwrap();
+                prop_assert!(facts.host.disarmed && held.phase != HoldPhase::Committed);
+                prop_assert!(!is_unproven_boot(&facts, held) || held.boot_id == facts.host.boot_id);
+            }
+            other => prop_assert!(false, "{other:?}"),
         }
     }
 

@@ -151,6 +151,60 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
     assert_eq!(step(&silent(&revoked, true)), waits, "a licence is kept");
 }
 
+/// The same while logind, systemd or the bus are silent, of which the deployments that were read before say nothing.
+#[test]
+fn a_turn_that_has_armed_nothing_ends_also_while_the_bus_is_silent() {
+    let silent = |berth: &Berth, disarmed| {
+        let mut facts = with(berth);
+        facts.host.disarmed = disarmed;
+        facts.host.unreachable = Some(Unreachable {
+            why: "no answer from logind".into(),
+            ago: Duration::from_secs(30),
+        });
+        facts
+    };
+    let waits = Step::Wait(WaitReason::HostUnreachable, Some(LOOK_SELDOM));
+    let revoked = taken().revoked(Some("Paused".into())).unwrap();
+    match step(&silent(&revoked, true)) {
+        Step::Release(_, Outcome::Revoked, why) => assert!(why.contains("does not say what is staged"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let mut short = silent(&revoked, true);
+    short.host.unreachable.as_mut().unwrap().ago = Duration::from_secs(29);
+    assert_eq!(
+        step(&short),
+        Step::Wait(WaitReason::HostUnreachable, Some(LOOK_AGAIN)),
+        "a service may be restarted"
+    );
+    let mut unread = silent(&revoked, true);
+    unread.cluster_node = ClusterNode::Unread;
+    assert_eq!(step(&unread), Step::ReadNode);
+    assert_eq!(step(&silent(&revoked, false)), waits, "it may be armed");
+    assert_eq!(step(&silent(&taken(), true)), waits, "nobody wants the turn to end");
+    let mut late = silent(&taken(), true);
+    late.drain.elapsed = HOUR;
+    assert!(matches!(step(&late), Step::Release(_, Outcome::DrainTimeout, _)));
+    let mut excluded = silent(&taken(), true);
+    if let ClusterNode::Is(node) = &mut excluded.cluster_node {
+        node.excluded = true;
+    }
+    assert!(matches!(step(&excluded), Step::Release(_, Outcome::Withdrawn, _)));
+    let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();
+    let mut restoring = silent(&releasing, true);
+    assert_eq!(step(&restoring), Step::Restore(releasing.clone()));
+    restoring.restored = true;
+    if let ClusterNode::Is(node) = &mut restoring.cluster_node {
+        node.cordon = None;
+    }
+    assert_eq!(step(&restoring), Step::GiveBack(releasing.clone()));
+    assert_eq!(step(&silent(&releasing, false)), waits);
+    let revoked = committed().revoked(Some("Paused".into())).unwrap();
+    assert_eq!(step(&silent(&revoked, true)), waits, "a licence is kept");
+    let mut rebooted = silent(&taken(), true);
+    rebooted.host.boot_id = "b2".into();
+    assert_eq!(step(&rebooted), waits, "a boot is proven before it is given back");
+}
+
 /// I6: as long as others may write its berth, a node does not take one. A turn that was taken is brought to its end.
 #[test]
 fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {

@@ -1,0 +1,213 @@
+//! Permits to pull: so many at once, and in which order.
+
+use super::*;
+
+/// A failed pull, tried so often.
+fn failing(n: u8, attempts: u32) -> Option<Failing> {
+    Some(Failing {
+        digest: Some(digest(n)),
+        attempts,
+    })
+}
+
+#[test]
+fn so_many_stage_at_once() {
+    let mut world = world(&["n1", "n2", "n3", "n4"], 2);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+    world.staged("n2", 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2", "n3"]);
+    world.report("n1", |r| r.failure = failing(1, 1));
+    world.step();
+    assert_eq!(
+        world.allowed(),
+        ["n2", "n3", "n4"],
+        "who backs off leaves its place to others"
+    );
+    world.report("n1", |r| r.failure = None);
+    assert!(world.step().is_empty(), "and waits for the next one");
+}
+
+#[test]
+fn who_pulls_keeps_its_place() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    world.report("n1", |r| {
+        r.phase = Some(Phase::Staging);
+        r.failure = failing(1, 3);
+    });
+    assert!(world.step().is_empty(), "also when it failed before");
+    let mut down = node("n1");
+    down.ready = false;
+    world.nodes.insert("n1".into(), Entry::new(down));
+    assert!(world.step().is_empty(), "also when its Node is not Ready");
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
+    assert!(world.step().is_empty(), "also when the image is withdrawn");
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = false;
+    world.heard.remove(&"n1".into());
+    world.step();
+    assert_eq!(world.allowed(), ["n2"], "but not for ever");
+    world.heard.insert("n1".into());
+    world.report("n1", |_| {});
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "it pulls after all, and n2 had not begun");
+}
+
+#[test]
+fn nobody_begins_to_pull_while_the_fleet_is_paused() {
+    let mut world = world(&["n1", "n2", "n3"], 2);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+    world.report("n1", |r| r.phase = Some(Phase::Staging));
+    world.fleet_paused = true;
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "who pulls goes on");
+    world.fleet_paused = false;
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+}
+
+#[test]
+fn nodes_that_fail_take_turns() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    let mut turns = vec![];
+    for _ in 0..9 {
+        let name = world.allowed()[0].to_owned();
+        assert_eq!(world.allowed().len(), 1);
+        world.report(&name, |r| {
+            let attempts = r.failure.as_ref().map_or(0, |f| f.attempts);
+            r.failure = failing(1, attempts + 1);
+        });
+        turns.push(name);
+        world.step();
+    }
+    for name in ["n1", "n2", "n3"] {
+        assert_eq!(turns.iter().filter(|n| *n == name).count(), 3, "{turns:?}");
+    }
+    world.report("n2", |r| r.failure = None);
+    world.step();
+    assert_eq!(world.allowed(), ["n2"], "who has not failed comes first");
+}
+
+#[test]
+fn who_cannot_pull_has_no_leave() {
+    type Change = fn(&mut World);
+    let changes: [(&str, Change); 4] = [
+        ("failed here", |w| w.report("n1", |r| r.failed = vec![digest(1)])),
+        ("host unusable", |w| w.report("n1", |r| r.phase = Some(Phase::Degraded))),
+        ("busy", |w| {
+            drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))
+        }),
+        ("silent", |w| w.heard.retain(|n| n.as_str() != "n1")),
+    ];
+    for (what, change) in changes {
+        let mut world = world(&["n1", "n2"], 1);
+        world.step();
+        assert_eq!(world.allowed(), ["n1"]);
+        change(&mut world);
+        world.step();
+        assert_eq!(world.allowed(), ["n2"], "{what}");
+        world.staged("n2", 1);
+        world.step();
+        assert_eq!(world.allowed(), ["n2"], "{what}: not even when there is room");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_ready_pulls_after_the_others() {
+    let mut world = world(&["n1", "n2"], 1);
+    let mut broken = node("n1");
+    broken.ready = false;
+    world.nodes.insert("n1".into(), Entry::new(broken));
+    world.step();
+    assert_eq!(world.allowed(), ["n2"]);
+    world.staged("n2", 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"], "a fix must reach it");
+}
+
+#[test]
+fn a_holder_that_cannot_prove_its_boot_pulls_first() {
+    let mut world = world(&["n1", "n2"], 1);
+    world.occupied.insert("uid-n2".into(), ["a".into()].into());
+    world.step();
+    for (phase, first) in [(Phase::Rebooting, "n1"), (Phase::Proving, "n2")] {
+        world.report("n2", |r| r.phase = Some(phase));
+        world.step();
+        assert_eq!(world.allowed(), [first], "{phase:?}");
+    }
+}
+
+#[test]
+fn leave_that_is_not_used_goes_round() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    let mut turns = BTreeSet::new();
+    let start = Moment::default();
+    for minute in 0..80 {
+        world.step();
+        assert_eq!(world.allowed().len(), 1);
+        turns.insert(world.allowed()[0].to_owned());
+        world.leaves.see(&world.hosts, start + Duration::from_secs(60 * minute));
+    }
+    assert_eq!(turns.len(), 3);
+}
+
+#[test]
+fn a_stuck_holder_that_uses_no_leave_passes_it_on() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.occupied.insert("uid-n2".into(), ["a".into()].into());
+    world.step();
+    // Its host refuses the image, say.
+    world.report("n2", |r| r.phase = Some(Phase::Proving));
+    let mut turns = BTreeSet::new();
+    for minute in 0..80 {
+        world.step();
+        turns.insert(world.allowed()[0].to_owned());
+        world
+            .leaves
+            .see(&world.hosts, Moment::default() + Duration::from_secs(60 * minute));
+    }
+    assert_eq!(turns.len(), 3, "{turns:?}");
+}
+
+#[test]
+fn nobody_begins_with_an_image_that_is_withdrawn() {
+    let mut world = world(&["n1", "n2", "n3"], 2);
+    world.step();
+    world.staged("n3", 1);
+    world.step();
+    world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
+    world.step();
+    assert_eq!(world.allowed(), ["n3"], "who has it keeps it");
+    assert_eq!(
+        world.spec("n1").image.as_ref().unwrap().digest,
+        digest(1),
+        "nothing is unstaged"
+    );
+}
+
+#[test]
+fn another_digest_starts_over() {
+    let mut world = world(&["n1", "n2", "n3"], 1);
+    world.step();
+    world.staged("n1", 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1", "n2"]);
+    world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
+    world.report("n3", |r| r.booted = Some(digest(3)));
+    let writes = world.step();
+    assert_eq!(writes.len(), 3, "published to all at once");
+    assert_eq!(world.allowed(), ["n1", "n3"], "who has it already takes no place");
+}
+
+#[test]
+fn a_dead_node_keeps_no_place() {
+    let mut world = world(&["n1", "n2"], 1);
+    world.step();
+    assert_eq!(world.allowed(), ["n1"]);
+    world.heard.remove(&"n1".into());
+    world.step();
+    assert_eq!(world.allowed(), ["n2"]);
+}

@@ -1,0 +1,153 @@
+//! Histories in which berths are opened, and taken, within the capacity and beyond it.
+
+use super::*;
+
+#[test]
+fn capacity_is_what_was_published() {
+    // A second berth is opened while the first is held, and only one may be.
+    let mut world = World::taken();
+    world
+        .berth(CONTROLLER, new(1))
+        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
+        .blamed("I1b", "1 of 1 were held");
+    // It was open already when the capacity shrank.
+    let mut world = World::default();
+    world
+        .capacity(2)
+        .up("b1", 1)
+        .berth(CONTROLLER, new(1))
+        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
+    let other = world.berth.take().unwrap();
+    world
+        .berth(CONTROLLER, new(0))
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .next(AGENT, take);
+    assert_eq!(world.judged(), Vec::<String>::new());
+    world.capacity(1);
+    let taken = other
+        .taken(&NodeName::from("n2"), &NodeUid::from("uid-n2"), None, BootId::from("x"))
+        .unwrap();
+    world.berth(AGENT, taken).blamed("I1c", "while 1 of 1 were held");
+}
+
+#[test]
+fn a_node_holds_one_berth_at_a_time() {
+    let mut world = World::taken();
+    let other = Berth::new(PoolName::from("spare"), 0, 7);
+    world
+        .berth(CONTROLLER, other)
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    world.next(AGENT, take).blamed("I1", "holds workers-0 already");
+    // One after the other is how nodes move between pools.
+    let mut world = World::given_back();
+    world
+        .ready("b2")
+        .berth(CONTROLLER, Berth::new(PoolName::from("spare"), 0, 7));
+    world.next(CONTROLLER, |b| b.offered(offer("n1", 3)).unwrap());
+    let (node, uid) = (NodeName::from("n1"), NodeUid::from("uid-n1"));
+    world.next(AGENT, |b| {
+        b.taken(&node, &uid, Some(digest(2)), BootId::from("b2")).unwrap()
+    });
+    assert_eq!(world.judged(), Vec::<String>::new());
+}
+
+#[test]
+fn who_is_cordoned_by_others_uses_up_capacity() {
+    let mut world = World::default();
+    world
+        .capacity(1)
+        .node(ADMIN, "create", "n2", false, false)
+        .node(ADMIN, "patch", "n2", true, false);
+    let member = json!({ "metadata": { "name": "n2" }, "spec": { "poolName": "workers", "nodeUID": "uid-n2" } });
+    world.write(CONTROLLER, "create", "bootcnodes", "n2", json!({}), member);
+    world.now += 5;
+    world.berth(CONTROLLER, new(0));
+    // As long as it is a member of another pool, it is nothing to this one.
+    let mut other = World {
+        audit: world.audit.clone(),
+        now: world.now,
+        berth: world.berth.clone(),
+        ..World::default()
+    };
+    other
+        .member("n2", "others")
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    assert_eq!(other.judged(), Vec::<String>::new());
+    world.member("n2", "workers");
+    let mut same = World {
+        audit: world.audit.clone(),
+        now: world.now,
+        berth: world.berth.clone(),
+        ..World::default()
+    };
+    world
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .blamed("I1b", "held, open or cordoned");
+    // It may itself be repaired.
+    same.next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
+    assert_eq!(same.judged(), Vec::<String>::new());
+}
+
+#[test]
+fn a_node_that_has_just_joined_is_not_ready_yet() {
+    let mut world = World::default();
+    world
+        .capacity(1)
+        .node(ADMIN, "create", "n2", true, false)
+        .member("n2", "workers")
+        .berth(CONTROLLER, new(0));
+    world.now += 5;
+    world.up("a", 1).node("system:node:n1", "create", "n1", false, false);
+    let judged = |ready: bool| {
+        let mut world = World {
+            hosts: world.hosts.clone(),
+            audit: world.audit.clone(),
+            now: world.now,
+            berth: world.berth.clone(),
+            ..World::default()
+        };
+        if ready {
+            world.ready("a");
+        }
+        world.now += 5;
+        world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+        world
+    };
+    assert_eq!(judged(false).judged(), Vec::<String>::new());
+    judged(true).blamed("I1b", "held, open or cordoned");
+}
+
+#[test]
+fn the_pools_of_a_fleet_share_its_limit() {
+    let second = |fleet: Option<usize>| {
+        let mut world = World::taken();
+        world.fleet = fleet;
+        let spare = Berth::new(PoolName::from("spare"), 0, 7);
+        world
+            .berth(CONTROLLER, spare)
+            .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
+        world
+    };
+    assert_eq!(second(None).judged(), Vec::<String>::new());
+    assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
+    second(Some(1)).blamed("I1b", "1 of the fleet's 1");
+    // Cordoned by others, in whichever pool.
+    let cordoned = |offered: &str| {
+        let mut world = World {
+            fleet: Some(1),
+            ..World::default()
+        };
+        world
+            .capacity(1)
+            .node(ADMIN, "create", "n2", false, false)
+            .node(ADMIN, "patch", "n2", true, false)
+            .member("n2", "spare");
+        world.now += 5;
+        world
+            .berth(CONTROLLER, new(0))
+            .next(CONTROLLER, |b| b.offered(offer(offered, 2)).unwrap());
+        world
+    };
+    cordoned("n1").blamed("I1b", "of the fleet's 1");
+    assert_eq!(cordoned("n2").judged(), Vec::<String>::new());
+}

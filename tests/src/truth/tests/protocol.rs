@@ -1,0 +1,214 @@
+//! Histories of single berths, by the protocol and against it.
+
+use super::*;
+
+#[test]
+fn a_berth_is_given_back_only_when_it_is_proven() {
+    let mut world = World::rebooted();
+    world
+        .next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap())
+        .blamed("I5", "not Ready");
+    let mut world = World::committed();
+    world
+        .next(AGENT, |b| b.releasing(Outcome::Revoked, BootId::from("b1")).unwrap())
+        .blamed("I5", "under the same boot");
+    let mut world = World::committed();
+    world.host(HostChange::Down).up("b2", 3).ready("b2");
+    world
+        .next(AGENT, |b| b.releasing(Outcome::NotApplied, BootId::from("b2")).unwrap())
+        .blamed("I5", "neither the target");
+}
+
+#[test]
+fn a_boot_that_was_licensed_anew_is_proven_as_any_other() {
+    let change_of_mind = || {
+        let mut world = World::rebooted();
+        world.next(AGENT, |b| b.relicensed(digest(1), BootId::from("b2")).unwrap());
+        world.next(AGENT, |b| b.relicensed(digest(2), BootId::from("b2")).unwrap());
+        world
+    };
+    let release = |b: &Berth| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap();
+    let mut world = change_of_mind();
+    world.next(AGENT, release).blamed("I5", "not Ready");
+    let mut world = change_of_mind();
+    world.ready("b2").next(AGENT, release);
+    assert_eq!(world.judged(), Vec::<String>::new());
+}
+
+#[test]
+fn a_commit_is_taken_back_only_under_its_boot() {
+    World::committed()
+        .next(AGENT, |b| b.uncommitted().unwrap())
+        .host(HostChange::Down);
+    let mut world = World::rebooted();
+    world
+        .next(AGENT, |b| b.uncommitted().unwrap())
+        .blamed("I2", "boot b1 does not run");
+    let mut world = World::committed();
+    world.next(AGENT, |b| b.uncommitted().unwrap());
+    assert_eq!(world.judged(), Vec::<String>::new());
+}
+
+#[test]
+fn a_release_writes_the_node_first() {
+    let mut world = World::releasing();
+    world
+        .next(AGENT, |b| b.given_back().unwrap())
+        .blamed("I4", "without writing its Node");
+    let mut world = World::releasing();
+    world
+        .node(AGENT, "patch", "n1", true, true)
+        .next(AGENT, |b| b.given_back().unwrap())
+        .blamed("I4", "its cordon in place");
+    // A new leader stamped it meanwhile.
+    let mut world = World::releasing();
+    world
+        .node(AGENT, "patch", "n1", false, false)
+        .next(CONTROLLER, |b| b.stamped(8));
+    world.next(AGENT, |b| b.given_back().unwrap());
+    assert_eq!(world.judged(), Vec::<String>::new());
+    let mut world = World::taken();
+    let closed = |b: &Berth| {
+        b.releasing(Outcome::Revoked, BootId::from("b1"))
+            .unwrap()
+            .given_back()
+            .unwrap()
+    };
+    world.next(AGENT, closed).blamed("I4", "without Releasing");
+}
+
+#[test]
+fn only_what_is_offered_is_taken() {
+    let mut world = World::offered();
+    world
+        .next(AGENT, |b| {
+            new(b.index).offered(offer("n1", 3)).map(|b| take(&b)).unwrap()
+        })
+        .blamed("I1", "not offered to it");
+    let mut world = World::given_back();
+    world
+        .next(AGENT, |b| b.offered(offer("n1", 2)).unwrap())
+        .blamed("I1", "an agent may not do that");
+    let mut world = World::offered();
+    let published = json!({ "metadata": { "name": "n1" }, "spec": { "image": { "digest": digest(3).to_string() } } });
+    world
+        .write(CONTROLLER, "patch", "bootcnodes", "n1", json!({}), published)
+        .next(AGENT, take)
+        .blamed("I2", "was published");
+}
+
+#[test]
+fn a_licence_is_for_one_uid() {
+    let mut world = World::taken();
+    let anew = json!({ "metadata": { "name": "n1", "uid": "another" }, "spec": {} });
+    world.write(ADMIN, "create", "nodes", "", json!({}), anew);
+    world
+        .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap())
+        .blamed("I2", "has the UID another");
+    // A Node that has just been made is as good as one that has long been there.
+    let mut world = World::default();
+    let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
+    world.write(ADMIN, "create", "nodes", "", json!({}), former);
+    world.now += 60;
+    world
+        .up("b1", 1)
+        .ready("b1")
+        .capacity(1)
+        .node(ADMIN, "create", "n1", false, false);
+    world
+        .berth(CONTROLLER, new(0))
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .next(AGENT, take);
+    assert_eq!(world.judged_with(SignedDuration::from_secs(30)), Vec::<String>::new());
+}
+
+#[test]
+fn a_controller_takes_nothing_away() {
+    let ended = |b: &Berth| b.ended(ClosedReason::Gone).unwrap();
+    let mut world = World::committed();
+    world.next(CONTROLLER, ended).blamed("I5", "was not deleted");
+    let mut world = World::committed();
+    world
+        .write(ADMIN, "delete", "nodes", "n1", json!({}), json!({ "metadata": {} }))
+        .next(CONTROLLER, ended);
+    assert_eq!(world.judged(), Vec::<String>::new());
+    let mut world = World::committed();
+    world
+        .next(CONTROLLER, |b| new(b.index).offered(offer("n2", 2)).unwrap())
+        .blamed("I1", "a controller may not do that");
+    let mut world = World::taken();
+    world.next(CONTROLLER, |b| b.revoked(Some("Paused".to_owned())).unwrap());
+    world
+        .next(AGENT, |b| {
+            b.revoked(None).unwrap().committed(BootId::from("b1")).unwrap()
+        })
+        .blamed("I1", "revoked");
+}
+
+#[test]
+fn a_failure_is_on_record_before_the_berth_opens() {
+    let gone = || {
+        let mut world = World::committed();
+        world.write(ADMIN, "delete", "nodes", "n1", json!({}), json!({ "metadata": {} }));
+        world.next(CONTROLLER, |b| b.ended(ClosedReason::Gone).unwrap());
+        world
+    };
+    gone()
+        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
+        .blamed("I8", "opened before its failure");
+    gone()
+        .next(CONTROLLER, |b| b.acknowledged().unwrap())
+        .blamed("I8", "acknowledged before");
+    let mut world = gone();
+    let failures = json!([{ "digest": digest(2).to_string(), "nodes": ["n1 (deleted)"] }]);
+    let status = json!({ "status": { "berths": { "total": 1 }, "failures": failures }, "metadata": {} });
+    world.write(
+        CONTROLLER,
+        "patch",
+        "bootcnodepools/status",
+        "workers",
+        json!({}),
+        status,
+    );
+    world
+        .next(CONTROLLER, |b| b.acknowledged().unwrap())
+        .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
+    assert_eq!(world.judged(), Vec::<String>::new());
+}
+
+#[test]
+fn a_deposed_leader_writes_nothing_any_more() {
+    let mut world = World::default();
+    world
+        .capacity(2)
+        .berth(CONTROLLER, new(0))
+        .berth(CONTROLLER, new(1).stamped(8));
+    world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+    world.berth(CONTROLLER, new(0)).blamed("Fence", "after one of epoch 8");
+    let mut world = World::offered();
+    world
+        .next(CONTROLLER, |b| b.stamped(3))
+        .blamed("Fence", "the epoch went back");
+}
+
+#[test]
+fn a_write_without_an_answer_counts_when_the_next_one_builds_on_it() {
+    let mut world = World::given_back();
+    let lost = world
+        .audit
+        .iter()
+        .rposition(|r| r.resource == "leases" && r.response.as_ref().is_some_and(committed));
+    let lost = &mut world.audit[lost.unwrap()];
+    (lost.code, lost.response) = (504, Some(json!({ "metadata": {}, "code": 504 })));
+    assert_eq!(world.judged(), Vec::<String>::new());
+    // Nothing else could explain it: then nothing is said of that write, but the reboot has no licence.
+    world.audit.retain(|r| r.code != 504);
+    let said = world.judged();
+    assert!(said.len() == 1 && said[0].starts_with("I2: n1 went down"), "{said:#?}");
+}
+
+fn committed(object: &Value) -> bool {
+    object
+        .pointer("/metadata/annotations")
+        .is_some_and(|a| a["berth.dev/phase"] == "Committed")
+}
