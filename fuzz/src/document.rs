@@ -26,7 +26,7 @@ pub fn document(data: &[u8]) {
         assert_eq!(config.platform.digest, image);
         fits(&config.platform);
         fits_in_a_line(config.version.as_deref(), 256);
-        let metadata = config.metadata.unwrap_or_default();
+        let metadata = config.metadata;
         fits_in_a_line(metadata.revision.as_deref(), 128);
         fits_in_a_line(metadata.source.as_deref(), 256);
         if let Some(created) = metadata.created {

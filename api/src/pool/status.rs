@@ -72,7 +72,7 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// What its builder says of it, for people.
+    /// What its builder says of it, for people. Absent while its configuration could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ImageMetadata>,
     /// The manifest of each platform. Hosts report these digests, never the digest of the index.

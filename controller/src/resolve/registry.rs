@@ -100,7 +100,7 @@ fn told(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
 
 async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str) -> Result<Target, ResolveError> {
     let (platforms, version, metadata) = match found {
-        Found::Image(config) => (vec![config.platform], config.version, config.metadata),
+        Found::Image(config) => (vec![config.platform], config.version, Some(config.metadata)),
         Found::Index { platforms, version } => {
             // All of them come from one build: what is said of the first is taken for the others.
             let first = match platforms.first() {
@@ -108,7 +108,7 @@ async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str)
                 None => None,
             };
             let (label, metadata) = first
-                .map(|config| (config.version, config.metadata))
+                .map(|config| (config.version, Some(config.metadata)))
                 .unwrap_or_default();
             (platforms, version.or(label), metadata)
         }

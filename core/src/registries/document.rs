@@ -118,7 +118,7 @@ pub struct Config {
     /// Its version.
     pub version: Option<String>,
     /// What else its builder says of it.
-    pub metadata: Option<ImageMetadata>,
+    pub metadata: ImageMetadata,
 }
 
 fn invalid(what: &str, detail: impl std::fmt::Display) -> DocumentError {
@@ -254,18 +254,17 @@ pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
     })
 }
 
-fn metadata(labels: &BTreeMap<String, String>, created: Option<&str>) -> Option<ImageMetadata> {
+fn metadata(labels: &BTreeMap<String, String>, created: Option<&str>) -> ImageMetadata {
     let time = |text: &str| {
         let time: Timestamp = text.trim().parse().ok()?;
         TIMES.contains(&time.as_second()).then_some(Time(time))
     };
     let label = labels.get(CREATED).and_then(|label| time(label));
-    let metadata = ImageMetadata {
+    ImageMetadata {
         created: label.or_else(|| time(created?)),
         revision: text(labels, REVISION, MAX_REVISION),
         source: text(labels, SOURCE, MAX_SOURCE),
-    };
-    (metadata != ImageMetadata::default()).then_some(metadata)
+    }
 }
 
 #[cfg(test)]

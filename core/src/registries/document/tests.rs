@@ -113,11 +113,11 @@ fn what_the_builder_says_is_shown_within_bounds() {
     let some = |created: &str, revision: &str, source: &str| {
         let some = |text: &str| Some(text.to_owned()).filter(|t| !t.is_empty());
         let created = some(created).map(|t| Time(t.parse().unwrap()));
-        Some(ImageMetadata {
+        ImageMetadata {
             created,
             revision: some(revision),
             source: some(source),
-        })
+        }
     };
     let (day, later) = ("2026-01-02T03:04:05Z", "2026-02-02T00:00:00Z");
     let labels = serde_json::json!({(VERSION): " 9.4\n", (OLD_VERSION): "1", (REVISION): "abc", (SOURCE): "https://a/b", (CREATED): later});
@@ -137,9 +137,13 @@ fn what_the_builder_says_is_shown_within_bounds() {
         "9999-12-31T23:59:60Z x",
         "",
     ] {
-        assert_eq!(said(serde_json::json!({}), nothing.into()), (None, None), "{nothing}");
+        assert_eq!(
+            said(serde_json::json!({}), nothing.into()),
+            (None, ImageMetadata::default()),
+            "{nothing}"
+        );
     }
-    assert_eq!(said(serde_json::json!({}), 7.into()), (None, None));
+    assert_eq!(said(serde_json::json!({}), 7.into()), (None, ImageMetadata::default()));
 }
 
 #[test]
