@@ -350,3 +350,19 @@ async fn a_target_that_nobody_looked_into_is_fetched_once_more() {
         assert_eq!(fetched(), before + 1, "request {request}");
     }
 }
+
+/// While a pool is refused nobody is asked for it, and its requests are over. Once it is allowed, its tag is asked for as
+/// after a change of the leader.
+#[tokio::test]
+async fn a_pool_that_is_allowed_again_is_asked_for_soon() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
+    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    let now = time::now();
+    resolver.ask(&[], now);
+    assert_eq!(resolver.due(), None);
+    (pools[0].request, pools[0].obeyed) = (Some("1".to_owned()), Some("1".to_owned()));
+    resolver.ask(&[pools[0].wish()], now);
+    assert!(resolver.due().unwrap().since(now) <= Duration::from_secs(300));
+}

@@ -11,6 +11,7 @@ use berth_api::{Digest, NodeName, keys};
 use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
+use crate::controller::guard::NOT_ALLOWED;
 use crate::controller::history::history;
 use crate::controller::image::{self, Answers};
 use crate::controller::overdue::knows_better;
@@ -112,7 +113,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         .collect();
     let mut conditions = facts.old.conditions.clone();
     let resolved = match facts.refused {
-        Some(words) => Verdict::no("RegistryNotAllowed", words),
+        Some(words) => Verdict::no(NOT_ALLOWED, words),
         None => image.verdict,
     };
     let own = (condition::pool::IMAGE_RESOLVED, resolved);
