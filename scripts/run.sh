@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh check|test|test-model|model|simulate|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
+# run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -7,6 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/need.sh
 # shellcheck source=scripts/steps.sh
 . scripts/steps.sh
+# shellcheck source=scripts/fuzz.sh
+. scripts/fuzz.sh
 begin=$EPOCHREALTIME
 
 # Output of tests that pass is shown as well, so that a skipped one can say why.
@@ -123,12 +125,14 @@ case ${1:-} in
         ;;
     test)
         servers+=(kubectl kubelet)
+        cluster+=("c++=g++")
         prepare_cluster
         check
         build_tests
         step 'unit tests' cargo_test --workspace --lib --bins
         step 'model' model_check
         step 'simulation' simulation
+        fuzz 5
         integration_tests
         scenarios '*'
         ;;
@@ -153,6 +157,11 @@ case ${1:-} in
         model_check --rollouts "${ROLLOUTS:-10000}" --seed "${SEED:-1}" --huge "${HUGE:-0}"
         exit
         ;;
+    fuzz)
+        prepare c++=g++
+        announce
+        fuzz "${SECONDS_EACH:-60}"
+        ;;
     test-real)
         servers+=(kubectl kubelet)
         prepare_cluster
@@ -176,7 +185,7 @@ case ${1:-} in
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-model|model|simulate|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac

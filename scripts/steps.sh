@@ -19,7 +19,7 @@ digest() {
     while IFS= read -r line; do
         case $line in
             'test '*' ... '*) printf '    %7s s  %s\n' "$(since "$begin")" "${line#test }" ;;
-            *' states'* | *' rollouts'* | 'bug '* | BROKEN*) printf '    %s\n' "$line" ;;
+            *' states'* | *' rollouts'* | 'bug '* | 'fuzz '* | BROKEN*) printf '    %s\n' "$line" ;;
             SKIPPED:* | 'berth-tools: '*) printf '    %s\n' "$line" ;;
         esac
     done

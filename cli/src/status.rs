@@ -170,7 +170,9 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now
         image: clean(pool.spec.image_ref()),
         version: target.and_then(|t| t.version.as_deref()).map(clean),
         digest: target.map(|t| t.digest.clone()),
-        metadata: target.and_then(|t| t.metadata.clone()),
+        metadata: target
+            .and_then(|t| t.metadata.clone())
+            .filter(|said| *said != ImageMetadata::default()),
         total: status.nodes.total as usize,
         updated: status.nodes.updated as usize,
         berths: berths(snapshot, pool),

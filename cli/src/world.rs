@@ -47,7 +47,7 @@ impl World {
         let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
         let fleet = seen.fleet_spec().unwrap_or_default();
         let pools = Pool::readable(&seen.pools).into_iter();
-        let pools: Vec<Pool> = pools.map(|pool| pool.guarded(&fleet)).collect();
+        let pools: Vec<Pool> = pools.map(|pool| pool.guarded(Some(&fleet))).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
         // No clock but the agent's and this one's tells of that.
         let is_heard = |status| silence(status, now).is_none();

@@ -130,7 +130,9 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     let index = name
         .strip_prefix(pool.as_str())
         .and_then(|rest| rest.strip_prefix('-'))
-        .and_then(|n| n.parse().ok());
+        .and_then(|n| n.parse().ok())
+        // A number that is written in another way would be another berth's name.
+        .filter(|index: &u32| name.ends_with(&format!("-{index}")));
     let Some(index) = index else {
         return reader.error(format!("its name is not {pool}-NUMBER"));
     };

@@ -101,6 +101,26 @@ fn a_long_name_is_whole_where_it_counts() {
 }
 
 #[test]
+fn a_lease_under_another_name_is_no_berth() {
+    let berth = new();
+    let mut lease = lease::create(&berth, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
+    for name in [
+        "workers-02",
+        "workers-+2",
+        "workers-2 ",
+        "workers-",
+        "worker-2",
+        "workers2",
+    ] {
+        lease.metadata.name = Some(name.to_owned());
+        let error = lease::read(&lease).unwrap_err();
+        assert!(error.what.contains("workers-NUMBER"), "{name}: {error}");
+    }
+    lease.metadata.name = Some("workers-2".to_owned());
+    assert_eq!(lease::read(&lease), Ok(berth));
+}
+
+#[test]
 fn an_offer_is_for_one_node_and_uid() {
     let offered = new().offered(offer("n1")).unwrap();
     let boot = || BootId::from("b");

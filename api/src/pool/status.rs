@@ -76,7 +76,7 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Statements of its builder, for people.
+    /// Statements of its builder, for people. Absent while its configuration could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ImageMetadata>,
     /// The manifest of each platform. Hosts report these digests, never the digest of the index.

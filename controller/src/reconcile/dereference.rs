@@ -26,9 +26,8 @@ impl Reconciler {
         let confirmed_gone = self.confirm_nodes(&snapshot, &berths, now).await?;
         let mut pools = Pool::readable(&snapshot.pools);
         // One that cannot be read closes all gates, and nothing is resolved meanwhile.
-        if let Some(fleet) = snapshot.fleet_spec() {
-            pools = pools.into_iter().map(|pool| pool.guarded(&fleet)).collect();
-        }
+        let fleet = snapshot.fleet_spec();
+        pools = pools.into_iter().map(|pool| pool.guarded(fleet.as_ref())).collect();
         pools.extend(self.orphans(&snapshot, &berths, now).await?);
         let lately = snapshot
             .hosts

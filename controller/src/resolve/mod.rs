@@ -17,7 +17,6 @@ use tokio::task::AbortHandle;
 use crate::store::Store;
 
 mod access;
-mod document;
 mod fetch;
 mod polls;
 mod reason;

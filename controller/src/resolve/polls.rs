@@ -258,6 +258,8 @@ impl Polls {
             let found = job.found.iter().map(|(target, _)| target.clone());
             let known = found
                 .chain(job.asks.iter().flat_map(|ask| ask.known.iter().cloned()))
+                // One whose configuration nobody has read is not known well enough: whether it can be booted, say.
+                .filter(|target| target.metadata.is_some())
                 .collect();
             begun.push((question, known));
         }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use berth_core::registries::document::DocumentError;
+
 /// The sort of a failure to resolve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResolveReason {
@@ -95,5 +97,16 @@ impl ResolveError {
             message: message.into(),
             retry_after: None,
         }
+    }
+}
+
+impl From<DocumentError> for ResolveError {
+    fn from(error: DocumentError) -> Self {
+        let reason = match error {
+            DocumentError::Invalid(_) => ResolveReason::InvalidAnswer,
+            DocumentError::NotForLinux(_) => ResolveReason::NoSuchPlatform,
+            DocumentError::NotBootable(_) => ResolveReason::NotBootable,
+        };
+        Self::new(reason, error.to_string())
     }
 }

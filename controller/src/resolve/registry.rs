@@ -8,17 +8,16 @@ use berth_api::pool::{PlatformDigest, Target};
 use berth_api::{Digest, ImageRef};
 use berth_core::registries::conf::Source;
 use berth_core::registries::credentials::Credentials;
+use berth_core::registries::document::{self, Config, Document};
 use berth_shell::sha256;
 use oci_client::Reference;
 use oci_client::manifest::{
     IMAGE_MANIFEST_LIST_MEDIA_TYPE, IMAGE_MANIFEST_MEDIA_TYPE, OCI_IMAGE_INDEX_MEDIA_TYPE, OCI_IMAGE_MEDIA_TYPE,
-    OciDescriptor,
 };
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue};
 use reqwest::{Client, Method, Response, StatusCode, Url};
 
 use super::access::{Redirects, RegistryConfig, Trust};
-use super::document::{self, Config, Document};
 use super::fetch::{Answer, MAX_DOCUMENT, mismatch, read, refusal, too_large, unavailable};
 use super::secret::PullSecret;
 use super::token::Challenge;
@@ -101,7 +100,7 @@ fn told(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
 
 async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str) -> Result<Target, ResolveError> {
     let (platforms, version, metadata) = match found {
-        Found::Image(config) => (vec![config.platform], config.version, config.metadata),
+        Found::Image(config) => (vec![config.platform], config.version, Some(config.metadata)),
         Found::Index { platforms, version } => {
             // All of them come from one build: what is said of the first is taken for the others.
             let first = match platforms.first() {
@@ -109,7 +108,7 @@ async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str)
                 None => None,
             };
             let (label, metadata) = first
-                .map(|config| (config.version, config.metadata))
+                .map(|config| (config.version, Some(config.metadata)))
                 .unwrap_or_default();
             (platforms, version.or(label), metadata)
         }
@@ -246,9 +245,9 @@ impl<'a> Attempt<'a> {
         }
         let found = match document::manifest(&bytes)? {
             Document::Index { platforms, version } => Found::Index { platforms, version },
-            Document::Image { config, version } => {
+            Document::Image { config, size, version } => {
                 // Only the configuration says for which platform it is.
-                let config = self.config(&config, version, &digest).await?;
+                let config = self.config(&config, size, version, &digest).await?;
                 Found::Image(config)
             }
         };
@@ -287,20 +286,20 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// What the configuration of the image with that digest says; its own digest is checked. `version`: the one that the
-    /// manifest names.
+    /// What the configuration of the image with that digest says; its own digest and size are `expected` and `size`.
+    /// `version`: the one that the manifest names.
     async fn config(
         &self,
-        descriptor: &OciDescriptor,
+        expected: &Digest,
+        size: u64,
         version: Option<String>,
         image: &Digest,
     ) -> Result<Config, ResolveError> {
-        let expected = document::digest(&descriptor.digest)?;
-        if usize::try_from(descriptor.size).map_or(true, |size| size > MAX_DOCUMENT) {
+        if usize::try_from(size).map_or(true, |size| size > MAX_DOCUMENT) {
             return Err(too_large(MAX_DOCUMENT));
         }
         let answer = self.get(&format!("blobs/{expected}")).await?;
-        if digest_of(&answer.bytes) != expected {
+        if digest_of(&answer.bytes) != *expected {
             return Err(mismatch());
         }
         let config = document::config(&answer.bytes, image)?;
@@ -316,7 +315,9 @@ impl<'a> Attempt<'a> {
         let asked = async {
             let (bytes, _) = self.manifest(&digest.to_string()).await?;
             match document::manifest(&bytes)? {
-                Document::Image { config, version } => self.config(&config, version, digest).await.map(Some),
+                Document::Image { config, size, version } => {
+                    self.config(&config, size, version, digest).await.map(Some)
+                }
                 Document::Index { .. } => Ok(None),
             }
         };

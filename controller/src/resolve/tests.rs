@@ -321,3 +321,48 @@ async fn a_digest_that_was_pulled_back_and_comes_again_is_confirmed_again() {
         until(&mut resolver, &mut pools, |pools, _| pools[0].available.is_none()).await;
     }
 }
+
+/// An older controller kept no metadata, and of another image it could not be had.
+#[tokio::test]
+async fn a_target_that_nobody_looked_into_is_fetched_once_more() {
+    let registry = registry(|_| image_of("1", "1.0")).await;
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
+    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    let whole = pools[0].target.clone();
+    let bare = |target: &Option<Target>| {
+        target.clone().map(|t| Target {
+            metadata: None,
+            version: None,
+            ..t
+        })
+    };
+    assert_ne!(bare(&whole), whole);
+    let fetched = || registry.count("GET", "/v2/os/manifests/1");
+    pools[0].target = bare(&whole);
+    let before = fetched();
+    let mut next = self::resolver(&registry.address);
+    // The second time it is known, so that a question without a body will do.
+    for request in ["1", "2"] {
+        pools[0].request = Some(request.to_owned());
+        until(&mut next, &mut pools, |pools, _| pools[0].obeyed == pools[0].request).await;
+        assert_eq!(pools[0].target, whole);
+        assert_eq!(fetched(), before + 1, "request {request}");
+    }
+}
+
+/// While a pool is refused nobody is asked for it, and its requests are over. Once it is allowed, its tag is asked for as
+/// after a change of the leader.
+#[tokio::test]
+async fn a_pool_that_is_allowed_again_is_asked_for_soon() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
+    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    let now = time::now();
+    resolver.ask(&[], now);
+    assert_eq!(resolver.due(), None);
+    (pools[0].request, pools[0].obeyed) = (Some("1".to_owned()), Some("1".to_owned()));
+    resolver.ask(&[pools[0].wish()], now);
+    assert!(resolver.due().unwrap().since(now) <= Duration::from_secs(300));
+}

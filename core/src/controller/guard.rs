@@ -1,25 +1,100 @@
 //! The fleet's guard over the registries that pools may name.
 
 use berth_api::ImageRef;
+use berth_api::condition;
 use berth_api::fleet::BootcFleetSpec;
 use berth_api::image_ref::allowed;
 
 use crate::controller::facts::Pool;
 use crate::text::few;
 
+/// Reason of `ImageResolved` for a pool that the guard refuses.
+pub const NOT_ALLOWED: &str = "RegistryNotAllowed";
+
 impl Pool {
     /// Refuses the pool's reference unless the fleet allows its registry. One that cannot be read is told by whoever
-    /// resolves it.
+    /// resolves it. While the fleet cannot be read (`None`), nobody knows what it allows: a pool that was refused stays so.
     #[must_use]
-    pub fn guarded(mut self, fleet: &BootcFleetSpec) -> Pool {
+    pub fn guarded(mut self, fleet: Option<&BootcFleetSpec>) -> Pool {
         let reference = self.object.as_ref().map(|o| o.spec.image_ref()).unwrap_or_default();
-        self.refused = match reference.parse::<ImageRef>() {
-            Ok(parsed) if !allowed(&fleet.allowed_registries, &parsed) => Some(format!(
+        self.refused = match (fleet, reference.parse::<ImageRef>()) {
+            (Some(fleet), Ok(parsed)) if !allowed(&fleet.allowed_registries, &parsed) => Some(format!(
                 "{reference} begins with none of the BootcFleet's allowedRegistries ({}); what was resolved before stays",
                 few(fleet.allowed_registries.iter().cloned())
+            )),
+            (None, Ok(_)) if self.was_refused() => Some(format!(
+                "the BootcFleet's allowedRegistries refused the pool, and whether they allow {reference} now is not known: the \
+                 BootcFleet cannot be read; what was resolved before stays"
             )),
             _ => None,
         };
         self
+    }
+
+    fn was_refused(&self) -> bool {
+        let status = self.object.as_ref().and_then(|object| object.status.as_ref());
+        let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+        condition::find(conditions, condition::pool::IMAGE_RESOLVED).is_some_and(|c| c.reason == NOT_ALLOWED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::PoolName;
+    use berth_api::condition::Verdict;
+    use berth_api::pool::BootcNodePool;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    /// The pool, and its condition after a pass in which it said this.
+    fn pool(reference: &str, refused: Option<&str>) -> Pool {
+        let spec = json!({ "nodeSelector": {}, "image": { "ref": reference } });
+        let object = json!({ "metadata": { "name": "workers" }, "spec": spec, "status": {} });
+        let mut object: BootcNodePool = serde_json::from_value(object).unwrap();
+        let verdict = match refused {
+            Some(words) => Verdict::no(NOT_ALLOWED, words),
+            None => Verdict::yes("Resolved", "it is in force"),
+        };
+        let conditions = &mut object.status.as_mut().unwrap().conditions;
+        condition::set(
+            conditions,
+            condition::pool::IMAGE_RESOLVED,
+            verdict,
+            None,
+            Timestamp::UNIX_EPOCH,
+        );
+        Pool {
+            object: Some(object),
+            ..Pool::orphaned(PoolName::from("workers"))
+        }
+    }
+
+    #[test]
+    fn who_was_refused_stays_so_while_the_fleet_cannot_be_read() {
+        let fleet: BootcFleetSpec = serde_json::from_value(json!({ "allowedRegistries": ["quay.io/a"] })).unwrap();
+        let (good, bad) = ("quay.io/a/os:1", "quay.io/b/os:1");
+        for (reference, before, fleet, expected) in [
+            (good, None, Some(&fleet), None),
+            (good, Some("no"), Some(&fleet), None),
+            (bad, None, Some(&fleet), Some("begins with none of")),
+            (bad, Some("no"), None, Some("the BootcFleet cannot be read")),
+            // Another reference may be allowed, and nobody knows.
+            (good, Some("no"), None, Some("the BootcFleet cannot be read")),
+            (good, None, None, None),
+            ("nonsense", Some("no"), None, None),
+        ] {
+            let refused = pool(reference, before).guarded(fleet).refused;
+            let is_so = match (&refused, expected) {
+                (Some(words), Some(expected)) => words.contains(expected) && words.contains(reference),
+                (refused, expected) => refused.is_none() && expected.is_none(),
+            };
+            assert!(is_so, "{reference} {before:?}: {refused:?}");
+            // The pass after the next finds its own words.
+            if let (Some(words), None) = (&refused, fleet) {
+                assert_eq!(pool(reference, Some(words)).guarded(None).refused, refused);
+            }
+        }
     }
 }

@@ -267,7 +267,10 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
         return stays(available, verdict);
     };
     if found.image.digest == current.digest {
-        return stays(None, said(current, answer.trouble.as_ref(), None, || None));
+        return Decision {
+            target: Some(described(current, &found.image)),
+            ..stays(None, said(current, answer.trouble.as_ref(), None, || None))
+        };
     }
     let refused = refusal(&found.image);
     if questions.follows() && refused.is_none() && facts.is_ripe(found) {
@@ -285,6 +288,19 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
         None => untold_of(facts, &questions, &available),
     });
     stays(Some(available), verdict)
+}
+
+/// The target with what its builder says of it, where that was not to be had before. What the nodes are told stays.
+fn described(current: &Target, same: &Target) -> Target {
+    let (version, metadata) = match &current.metadata {
+        None => (current.version.as_ref().or(same.version.as_ref()), &same.metadata),
+        metadata => (current.version.as_ref(), metadata),
+    };
+    Target {
+        version: version.cloned(),
+        metadata: metadata.clone(),
+        ..current.clone()
+    }
 }
 
 fn untold(facts: &Facts<'_>, questions: &Questions) -> Option<(&'static str, String)> {

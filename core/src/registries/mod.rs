@@ -1,5 +1,7 @@
-//! Files that say how registries are reached: read from bytes, asked about one image. No input makes them panic.
+//! Registries: the files that say how they are reached, and the documents that they send. No input makes the readers panic.
 
 #[cfg(feature = "controller")]
 pub mod conf;
 pub mod credentials;
+#[cfg(feature = "controller")]
+pub mod document;

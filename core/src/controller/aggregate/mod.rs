@@ -12,6 +12,7 @@ use berth_api::{Digest, NodeName, keys};
 use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
+use crate::controller::guard::NOT_ALLOWED;
 use crate::controller::history::history;
 use crate::controller::image::{self, Answers, Refusal};
 use crate::controller::overdue::knows_better;
@@ -123,7 +124,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let mut conditions = facts.old.conditions.clone();
     let boot = boot_image::assess(&boot_image, target.as_ref(), &image.verdict, now);
     let resolved = match facts.refused {
-        Some(words) => Verdict::no("RegistryNotAllowed", words),
+        Some(words) => Verdict::no(NOT_ALLOWED, words),
         None => image.verdict,
     };
     let own = (condition::pool::IMAGE_RESOLVED, resolved);

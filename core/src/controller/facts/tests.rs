@@ -166,18 +166,26 @@ fn a_registry_that_is_not_allowed_withdraws_the_target_and_leaves_it_published()
     };
     let pool = || pool("r.io/a/os:1", Some("r.io/a/os:1"));
     for list in [&[][..], &["r.io"], &["q.io", "r.io/a"]] {
-        let guarded = pool().guarded(&fleet(list));
+        let guarded = pool().guarded(Some(&fleet(list)));
         assert!(guarded.refused.is_none() && !guarded.unresolved(), "{list:?}");
     }
-    let refused = pool().guarded(&fleet(&["q.io", "r.io/b"]));
+    let refused = pool().guarded(Some(&fleet(&["q.io", "r.io/b"])));
     let words = refused.refused.clone().unwrap();
     assert!(
         words.contains("r.io/a/os:1") && words.contains("q.io, r.io/b"),
         "{words}"
     );
     assert!(refused.unresolved() && refused.target().is_some());
-    assert!(refused.guarded(&fleet(&[])).refused.is_none(), "the list has changed");
-    assert!(Pool::orphaned("a".into()).guarded(&fleet(&["q.io"])).refused.is_none());
+    assert!(
+        refused.guarded(Some(&fleet(&[]))).refused.is_none(),
+        "the list has changed"
+    );
+    assert!(
+        Pool::orphaned("a".into())
+            .guarded(Some(&fleet(&["q.io"])))
+            .refused
+            .is_none()
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use berth_api::pool::PlatformDigest;
+use berth_api::pool::{ImageMetadata, PlatformDigest};
 use proptest::prelude::*;
 
 use super::*;
@@ -142,6 +142,35 @@ fn a_reference_is_asked_about_by_its_digest_and_watched_by_its_tag() {
     assert_eq!(of(&pinned(1)), (by_digest.clone(), Some(FOLLOWED.into()), false));
     assert_eq!(of(&by_digest), (by_digest, None, false));
     assert!(Questions::of("os").is_err());
+}
+
+#[test]
+fn what_is_in_force_is_described_once_its_configuration_can_be_read() {
+    let said = Some(ImageMetadata {
+        revision: Some("abc".into()),
+        ..ImageMetadata::default()
+    });
+    for reference in [FOLLOWED.to_owned(), pinned(1)] {
+        let mut answer = found(1, HOUR);
+        answer.found.as_mut().unwrap().image = Target {
+            metadata: said.clone(),
+            platforms: vec![],
+            ..image("quay.io/os:anything", 1)
+        };
+        let mut case = case(&reference, answer);
+        let before = case.target.clone().unwrap();
+        for version in [None, before.version.clone()] {
+            case.target.as_mut().unwrap().version = version;
+            let target = case.decide().target.unwrap();
+            let expected = Target {
+                metadata: said.clone(),
+                ..before.clone()
+            };
+            assert_eq!(target, expected, "the platforms stay: nobody is rebooted for it");
+        }
+        case.target.as_mut().unwrap().metadata = Some(ImageMetadata::default());
+        assert_eq!(case.decide().target, case.target, "what was read stays");
+    }
 }
 
 #[test]

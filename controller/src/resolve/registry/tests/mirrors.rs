@@ -5,7 +5,7 @@ use std::fs;
 use super::super::super::access::Mounted;
 use super::super::*;
 use super::server::{Reply, Request, Server, reply};
-use super::{image, page};
+use super::{image, image_of, page};
 
 /// A registry that has the image under these names.
 fn has(names: &'static [&'static str]) -> impl Fn(&Request) -> Reply {
@@ -23,6 +23,10 @@ fn has(names: &'static [&'static str]) -> impl Fn(&Request) -> Reply {
 }
 
 async fn ask(conf: &str, text: &str) -> Result<Target, ResolveError> {
+    poll(conf, text, &[]).await
+}
+
+async fn poll(conf: &str, text: &str, known: &[Target]) -> Result<Target, ResolveError> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("registries.conf");
     fs::write(&path, conf).unwrap();
@@ -30,7 +34,7 @@ async fn ask(conf: &str, text: &str) -> Result<Target, ResolveError> {
         conf: Some(Mounted::registries_conf(&path)),
         ..RegistryConfig::default()
     };
-    resolve(&config, &text.parse().unwrap(), text, &[], None).await
+    resolve(&config, &text.parse().unwrap(), text, known, None).await
 }
 
 #[tokio::test]
@@ -83,4 +87,66 @@ async fn a_registry_without_tls_that_is_not_named_insecure_is_not_asked() {
     assert_eq!(error.reason, ResolveReason::ClientSetup);
     assert!(error.message.contains("registries.conf cannot be used"), "{error}");
     assert!(origin.seen().is_empty());
+}
+
+/// A registry with that version under the tag `1`, which answers a HEAD with this status.
+fn at(version: &str, head: u16) -> impl Fn(&Request) -> Reply + use<> {
+    let pages = image_of("1", version);
+    let digest = pages[1].0.rsplit('/').next().unwrap().to_owned();
+    move |request| match request.method.as_str() {
+        "HEAD" if head == 200 => reply(200, "").with("Docker-Content-Digest", &digest),
+        "HEAD" => reply(head, ""),
+        _ => {
+            let found = pages.iter().find(|(path, _)| *path == request.path);
+            found.map_or(reply(404, ""), |(_, page)| {
+                reply(200, String::from_utf8(page.body.clone()).unwrap())
+            })
+        }
+    }
+}
+
+/// The methods by which a registry was asked for the tag.
+fn asked(server: &Server) -> String {
+    let of_tag = server.seen().into_iter().filter(|r| r.path == "/v2/os/manifests/1");
+    of_tag.map(|r| r.method).collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn a_poll_asks_the_mirror_and_the_origin_where_the_mirror_fails() {
+    let first = Server::start(at("1.0", 200)).await;
+    let plain = format!("[[registry]]\nlocation = \"{}\"\ninsecure = true", first.address);
+    let known = ask(&plain, &format!("{}/os:1", first.address)).await.unwrap();
+    for (mirror, origin, settings, version, of_mirror, of_origin) in [
+        // One that lags is believed.
+        (("1.0", 200), ("2.0", 200), "", "1.0", "HEAD", ""),
+        (("2.0", 200), ("1.0", 200), "", "2.0", "HEAD GET", ""),
+        (("2.0", 404), ("1.0", 200), "", "2.0", "HEAD GET", ""),
+        (("2.0", 405), ("1.0", 200), "", "2.0", "HEAD GET", ""),
+        (("2.0", 429), ("1.0", 200), "", "1.0", "HEAD", "HEAD"),
+        (("1.0", 503), ("2.0", 200), "", "2.0", "HEAD", "HEAD GET"),
+        (("1.0", 503), ("2.0", 405), "", "2.0", "HEAD", "HEAD GET"),
+        (
+            ("1.0", 200),
+            ("2.0", 200),
+            "mirror-by-digest-only = true",
+            "2.0",
+            "",
+            "HEAD GET",
+        ),
+    ] {
+        let case = format!("{mirror:?} {origin:?} {settings}");
+        let mirror = Server::start(at(mirror.0, mirror.1)).await;
+        let origin = Server::start(at(origin.0, origin.1)).await;
+        let conf = format!(
+            "[[registry]]\nlocation = \"{}\"\ninsecure = true\n{settings}\n[[registry.mirror]]\nlocation = \"{}\"\ninsecure = true",
+            origin.address, mirror.address
+        );
+        let found = poll(&conf, &format!("{}/os:1", origin.address), std::slice::from_ref(&known)).await;
+        assert_eq!(found.unwrap().version.as_deref(), Some(version), "{case}");
+        assert_eq!(
+            (asked(&mirror).as_str(), asked(&origin).as_str()),
+            (of_mirror, of_origin),
+            "{case}"
+        );
+    }
 }

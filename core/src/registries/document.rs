@@ -1,0 +1,293 @@
+//! Manifests, indexes and image configurations as a registry sends them: bytes in, facts out. What is not looked at is not
+//! read either, so that no image is refused for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::boot_image::{BootImageLimit, MAX_SKEW};
+use berth_api::condition::one_line;
+use berth_api::platform::level;
+use berth_api::pool::{ImageMetadata, PlatformDigest};
+use berth_api::{Digest, keys};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+
+use crate::skew::version::MAX_LENGTH;
+
+/// Label and annotation that carries an image's version, and an older one that bootc knows as well.
+const VERSION: &str = "org.opencontainers.image.version";
+const OLD_VERSION: &str = "version";
+/// Labels with what else its builder says of it.
+const CREATED: &str = "org.opencontainers.image.created";
+const REVISION: &str = "org.opencontainers.image.revision";
+const SOURCE: &str = "org.opencontainers.image.source";
+/// Labels of a bootable OS image. `bootc` asks for one of them, with any value.
+const BOOTABLE: [&str; 2] = ["containers.bootc", "ostree.bootable"];
+/// Most platforms that a pool's status holds.
+const MAX_PLATFORMS: usize = 32;
+/// Longest variant that a pool's status holds.
+const MAX_VARIANT: usize = 32;
+/// Longest version, revision and source that a pool's status holds.
+const MAX_VERSION: usize = 256;
+const MAX_REVISION: usize = 128;
+const MAX_SOURCE: usize = 256;
+/// Times that a pool's status can hold, in seconds: those before are of images that were built without one.
+const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
+
+/// Kind of a manifest that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Document {
+    /// An index.
+    Index {
+        /// The images for Linux, at least one, and one for each architecture.
+        platforms: Vec<PlatformDigest>,
+        /// The version that the index names.
+        version: Option<String>,
+    },
+    /// One image.
+    Image {
+        /// Digest of its configuration.
+        config: Digest,
+        /// Size of its configuration, in bytes.
+        size: u64,
+        /// The version that the manifest names.
+        version: Option<String>,
+    },
+}
+
+/// Error of a document that no pool can use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// It makes no sense.
+    #[error("the registry's {0}")]
+    Invalid(String),
+    /// It has nothing for Linux.
+    #[error("{0}")]
+    NotForLinux(String),
+    /// No host can boot the image.
+    #[error(
+        "the image {0} is no bootable OS image: it has neither the label {label} nor {other}; build it from a bootc base \
+         image, or add LABEL {label}=1",
+        label = BOOTABLE[0], other = BOOTABLE[1]
+    )]
+    NotBootable(Digest),
+}
+
+/// A manifest or an index: the first has a configuration, the second a list of manifests.
+#[derive(Deserialize)]
+struct RawManifest {
+    config: Option<RawDescriptor>,
+    manifests: Option<Vec<RawDescriptor>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct RawDescriptor {
+    digest: String,
+    #[serde(default)]
+    size: u64,
+    platform: Option<RawPlatform>,
+}
+
+#[derive(Deserialize)]
+struct RawPlatform {
+    architecture: String,
+    os: String,
+    variant: Option<String>,
+}
+
+/// What matters of an image configuration.
+#[derive(Deserialize)]
+struct RawConfig {
+    architecture: Option<String>,
+    variant: Option<String>,
+    os: Option<String>,
+    // Of any type: it is for people only.
+    created: Option<serde_json::Value>,
+    config: Option<RawSettings>,
+}
+
+#[derive(Deserialize)]
+struct RawSettings {
+    #[serde(rename = "Labels")]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// What the configuration of an image says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The platform that the image is for, and its digest.
+    pub platform: PlatformDigest,
+    /// Its version.
+    pub version: Option<String>,
+    /// What else its builder says of it.
+    pub metadata: ImageMetadata,
+}
+
+fn invalid(what: &str, detail: impl std::fmt::Display) -> DocumentError {
+    DocumentError::Invalid(format!("{what}: {detail}"))
+}
+
+/// A text for people: in one line, and no longer than this.
+fn text(map: &BTreeMap<String, String>, key: &str, most: usize) -> Option<String> {
+    let words = one_line(map.get(key)?);
+    (!words.is_empty()).then(|| words.chars().take(most).collect())
+}
+
+fn version(map: &BTreeMap<String, String>) -> Option<String> {
+    text(map, VERSION, MAX_VERSION).or_else(|| text(map, OLD_VERSION, MAX_VERSION))
+}
+
+/// Reads a manifest or an index.
+///
+/// # Errors
+/// When it is neither, or both, or an index without an image for Linux.
+pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
+    const NEITHER: &str = "it is neither an image nor an index";
+    let raw: RawManifest = serde_json::from_slice(bytes).map_err(|error| match error.is_data() {
+        true => invalid("manifest", NEITHER),
+        false => invalid("manifest", error),
+    })?;
+    let version = raw.annotations.as_ref().and_then(version);
+    match (raw.config, raw.manifests) {
+        (None, Some(manifests)) => Ok(Document::Index {
+            platforms: platforms(manifests)?,
+            version,
+        }),
+        (Some(config), None) => Ok(Document::Image {
+            config: digest(&config.digest)?,
+            size: config.size,
+            version,
+        }),
+        // Of what is both, others may see the other half.
+        (Some(_), Some(_)) => Err(invalid("manifest", "it is an image and an index at once")),
+        (None, None) => Err(invalid("manifest", NEITHER)),
+    }
+}
+
+/// The Linux images of an index, one for each architecture: the first that all machines of it run, else the least demanding
+/// one. Other entries of builders, such as attestations with the platform `unknown`, are left out.
+fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, DocumentError> {
+    let mut platforms: Vec<PlatformDigest> = vec![];
+    for entry in entries {
+        let Some(of) = entry.platform.filter(|p| p.os == "linux") else {
+            continue;
+        };
+        if !is_architecture(&of.architecture) {
+            continue;
+        }
+        platforms.push(platform(of.architecture, of.variant, digest(&entry.digest)?));
+    }
+    platforms.sort_by_key(demands);
+    let mut known = BTreeSet::new();
+    platforms.retain(|p| known.insert(p.architecture.clone()));
+    platforms.truncate(MAX_PLATFORMS);
+    if platforms.is_empty() {
+        return Err(DocumentError::NotForLinux(
+            "the index names no image for linux".to_owned(),
+        ));
+    }
+    Ok(platforms)
+}
+
+/// An image for a platform. A variant that every machine of the architecture runs is none.
+fn platform(architecture: String, variant: Option<String>, digest: Digest) -> PlatformDigest {
+    let variant = variant.filter(|variant| !is_baseline(&architecture, variant));
+    PlatformDigest {
+        variant: variant.map(|v| v.chars().take(MAX_VARIANT).collect()),
+        architecture,
+        digest,
+    }
+}
+
+/// Rank of an image among others: those that every machine runs, then the variants by level, then those without one.
+fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
+    let level = image.variant.as_deref().and_then(level);
+    (
+        image.variant.is_some(),
+        image.variant.is_some() && level.is_none(),
+        level,
+    )
+}
+
+/// Says whether every machine of that architecture runs an image of that variant.
+fn is_baseline(architecture: &str, variant: &str) -> bool {
+    match (architecture, variant) {
+        (_, "") | ("amd64", "v1") | ("arm64", "v8") => true,
+        // Of the others nobody ever built an index with more than one variant for hosts.
+        _ => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
+    }
+}
+
+fn is_architecture(text: &str) -> bool {
+    !text.is_empty() && text != "unknown" && text.len() <= 32
+}
+
+/// Reads a digest that a registry sent.
+///
+/// # Errors
+/// When it is none.
+pub fn digest(text: &str) -> Result<Digest, DocumentError> {
+    text.parse().map_err(|e| invalid("digest", e))
+}
+
+/// Reads the configuration of an image with that digest.
+///
+/// # Errors
+/// When it makes no sense, or no host can boot the image.
+pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
+    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|e| invalid("image config", e))?;
+    let os = raw.os.unwrap_or_default();
+    let architecture = raw.architecture.unwrap_or_default();
+    if os != "linux" || !is_architecture(&architecture) {
+        let shown: String = format!("{os}/{architecture}").chars().take(80).collect();
+        return Err(DocumentError::NotForLinux(format!(
+            "the image is for {shown:?}, not for linux"
+        )));
+    }
+    let labels = raw.config.and_then(|c| c.labels).unwrap_or_default();
+    if !BOOTABLE.iter().any(|label| labels.contains_key(*label)) {
+        return Err(DocumentError::NotBootable(image.clone()));
+    }
+    let created = raw.created.as_ref().and_then(serde_json::Value::as_str);
+    Ok(Config {
+        platform: platform(architecture, raw.variant, image.clone()),
+        version: version(&labels),
+        metadata: metadata(&labels, created),
+    })
+}
+
+fn metadata(labels: &BTreeMap<String, String>, created: Option<&str>) -> ImageMetadata {
+    let time = |text: &str| {
+        let time: Timestamp = text.trim().parse().ok()?;
+        TIMES.contains(&time.as_second()).then_some(Time(time))
+    };
+    let label = labels.get(CREATED).and_then(|label| time(label));
+    ImageMetadata {
+        created: label.or_else(|| time(created?)),
+        revision: text(labels, REVISION, MAX_REVISION),
+        source: text(labels, SOURCE, MAX_SOURCE),
+        boot_image: boot_image(labels),
+    }
+}
+
+/// The limit that an image sets for boot images.
+fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
+    let most = labels.get(keys::LABEL_MAX_BOOT_IMAGE_SKEW).map(|most| most.trim());
+    let number = most.and_then(|most| most.parse().ok());
+    let limit = BootImageLimit {
+        minimum_version: text(labels, keys::LABEL_MIN_BOOT_IMAGE, MAX_LENGTH),
+        max_major_skew: number.filter(|n| *n <= MAX_SKEW),
+        error: None,
+    };
+    let error = most.filter(|_| limit.max_major_skew.is_none()).map(|most| {
+        let shown: String = one_line(most).chars().take(40).collect();
+        let label = keys::LABEL_MAX_BOOT_IMAGE_SKEW;
+        format!("the image's label {label} is {shown:?}; a number of major versions up to {MAX_SKEW} is meant")
+    });
+    let limit = BootImageLimit { error, ..limit };
+    (!limit.is_none()).then_some(limit)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! Auth files, as the controller and as a host reads them.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_api::ImageRef;
+use berth_core::agent::rules::credentials::check;
+use berth_core::registries::credentials::{AuthFile, Credentials, CredentialsError};
+use serde_json::Value;
+
+use crate::reference_and_file;
+
+/// Reads an auth file for an image: an error shows no password, a file that a host takes is one for the controller as well,
+/// and a name and password that are found stand in the file.
+pub fn auth_file(data: &[u8]) {
+    let Some((image, file)) = reference_and_file(data) else {
+        return;
+    };
+    let secrets = secrets(&image, file);
+    let shows = |error: &str| secrets.iter().any(|secret| error.contains(secret.as_str()));
+    let checked = check(file);
+    if let Err(error) = &checked {
+        assert!(!shows(error), "{error}");
+    }
+    let parsed = match AuthFile::parse(file) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            assert!(!shows(&error.to_string()), "{error}");
+            assert!(checked.is_err(), "a host takes what is no auth file: {error}");
+            return;
+        }
+    };
+    assert!(!shows(&format!(
+        "{:?}",
+        parsed.credentials(image.registry(), image.repository())
+    )));
+    match parsed.credentials(image.registry(), image.repository()) {
+        Ok(Some(Credentials::Basic { username, password })) => {
+            let is_there = entries(file).any(|entry| {
+                let plain = (text(&entry, "username"), text(&entry, "password"));
+                plain == (Some(username.clone()), Some(password.clone()))
+                    || text(&entry, "auth").is_some_and(|auth| decodes_to(&auth, &username, &password))
+            });
+            assert!(is_there, "credentials of {username:?} stand nowhere in the file");
+        }
+        Ok(Some(Credentials::IdentityToken(token) | Credentials::RegistryToken(token))) => {
+            assert!(!token.is_empty());
+        }
+        Ok(None) => {}
+        Err(error) => {
+            assert!(!shows(&error.to_string()), "{error}");
+            let is_helper = matches!(error, CredentialsError::Helper { .. });
+            assert!(
+                !is_helper || checked.is_err(),
+                "a host takes a file that names a helper"
+            );
+        }
+    }
+}
+
+fn entries(file: &[u8]) -> impl Iterator<Item = Value> {
+    let file: Value = serde_json::from_slice(file).unwrap_or_default();
+    let entries = file.get("auths").and_then(Value::as_object).cloned();
+    entries.unwrap_or_default().into_iter().map(|(_, entry)| entry)
+}
+
+fn text(entry: &Value, key: &str) -> Option<String> {
+    entry.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn decodes_to(auth: &str, username: &str, password: &str) -> bool {
+    let auth = auth.trim();
+    let missing = (4 - auth.len() % 4) % 4;
+    let padded = format!("{auth}{}", "=".repeat(missing));
+    let plain = STANDARD
+        .decode(padded)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
+    let plain = plain.map(|plain| plain.trim_end_matches('\0').to_owned());
+    plain.as_deref() == Some(format!("{username}:{password}").as_str())
+}
+
+/// What must not be shown, where it is long enough not to stand in a sentence by chance, and no name as well.
+fn secrets(image: &ImageRef, file: &[u8]) -> Vec<String> {
+    let of = |entry: Value| {
+        let keys = ["auth", "password", "identitytoken", "registrytoken"];
+        keys.into_iter().filter_map(move |key| text(&entry, key))
+    };
+    let json: Value = serde_json::from_slice(file).unwrap_or_default();
+    let names = |key: &str| json.get(key).map(|names| format!("{names:?}")).unwrap_or_default();
+    let keys: String = json["auths"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, _)| format!("{key} "))
+        .collect();
+    let shown = format!("{image} {keys} {} {}", names("credHelpers"), names("credsStore"));
+    let is_telling = |secret: &String| {
+        secret.len() > 12 && secret.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !shown.contains(secret)
+    };
+    entries(file).flat_map(of).filter(|secret| is_telling(secret)).collect()
+}

@@ -1,0 +1,42 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+type Target = fn(&[u8]);
+
+const TARGETS: [(&str, Target); 6] = [
+    ("auth_file", super::auth_file),
+    ("berth", super::berth),
+    ("document", super::document),
+    ("image_ref", super::image_ref),
+    ("policy", super::policy),
+    ("registries_conf", super::registries_conf),
+];
+
+fn names(directory: &Path) -> Vec<String> {
+    let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| stem(entry.unwrap().path())).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn each_target_is_a_program_and_has_seeds() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let targets: Vec<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(names(&root.join("fuzz_targets")), targets);
+    assert_eq!(names(&root.join("seeds")), targets);
+}
+
+/// What once broke a target is a seed as well.
+#[test]
+fn the_seeds_break_nothing() {
+    for (name, target) in TARGETS {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+        let files = fs::read_dir(seeds).unwrap();
+        let count = files
+            .map(|file| target(&fs::read(file.unwrap().path()).unwrap()))
+            .count();
+        assert!(count > 1, "{name} has {count} seeds");
+    }
+}

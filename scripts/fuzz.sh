@@ -1,0 +1,59 @@
+# The fuzz targets of fuzz/, built with the counters that libFuzzer steers by, and run. Sourced by the other scripts; runs
+# nothing by itself.
+# shellcheck shell=bash
+
+# Other flags than those of ordinary builds, so that these have a directory of their own. No sanitizer: that would need a
+# nightly compiler, and what is fuzzed has no unsafe code.
+fuzz_builds=${CARGO_TARGET_DIR:-$root/target}/fuzz
+fuzz_flags='--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+    -Cllvm-args=-sanitizer-coverage-trace-compares'
+
+fuzz_host() {
+    rustc -vV | sed -n 's/^host: //p'
+}
+
+# With a target named, build scripts and macros are built without these flags.
+build_fuzz() {
+    RUSTFLAGS=${fuzz_flags//$'\n'/ } CARGO_TARGET_DIR=$fuzz_builds cargo build -p berth-fuzz --bins --target "$(fuzz_host)"
+}
+
+# fuzz_one TARGET SECONDS: what it finds is kept, so that the next run goes on from there; an input that broke the target is
+# tried again by each run, until it breaks nothing.
+fuzz_one() {
+    local target=$1 seconds=$2 log result=0
+    local found=$cache/fuzz/$target/found breaking=$cache/fuzz/$target/broken
+    mkdir -p "$found" "$breaking"
+    log=$(mktemp "$logs/fuzz-$target.XXXXXX")
+    timeout $((seconds + 60)) "$fuzz_builds/$(fuzz_host)/debug/$target" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$breaking/" \
+        "$found" "$breaking" "$root/fuzz/seeds/$target" >"$log" 2>&1 || result=$?
+    if [ $result = 0 ]; then
+        printf 'fuzz %s: %s inputs\n' "$target" "$(sed -nE 's/^stat::number_of_executed_units: *//p' "$log")"
+        return
+    fi
+    tail -n 60 "$log"
+    printf 'BROKEN fuzz %s: the input is in %s; mend it, and add the input to fuzz/seeds/%s\n' "$target" "$breaking" "$target"
+    return 1
+}
+
+# fuzz_all SECONDS: each target for so long, as many at once as there are cores.
+fuzz_all() {
+    local target well=0
+    for target in "$root"/fuzz/fuzz_targets/*.rs; do
+        [ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n || well=1
+        target=${target##*/}
+        fuzz_one "${target%.rs}" "$1" &
+    done
+    while [ -n "$(jobs -p)" ]; do
+        wait -n || well=1
+    done
+    return $well
+}
+
+# fuzz SECONDS: the two steps, of which the second needs the first.
+fuzz() {
+    local before=$broken
+    build 'build of the fuzz targets' build_fuzz
+    [ "$broken" != "$before" ] || step 'fuzz' fuzz_all "$1"
+}
