@@ -1,14 +1,12 @@
 //! State that all pools share, and the one write for it: the BootcFleet's status.
 
-use berth_api::condition::{Verdict, set};
+use berth_api::condition::fleet::PAUSED;
+use berth_api::condition::{Verdict, Why, set};
 use berth_api::fleet::{BootcFleet, BootcFleetStatus, NAME};
 use jiff::Timestamp;
 
 use super::{Reconciler, Seen};
 use crate::leader::Lost;
-
-/// Condition type of a BootcFleet.
-const PAUSED: &str = "Paused";
 
 impl Reconciler {
     /// Makes the BootcFleet say that it is obeyed.
@@ -46,10 +44,10 @@ fn status(object: &BootcFleet, now: Timestamp) -> BootcFleetStatus {
     let mut conditions = object.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
     let verdict = match object.spec.paused {
         true => Verdict::yes(
-            "Paused",
+            Why::Paused,
             "every pool is paused, and no node begins to pull; what is committed finishes",
         ),
-        false => Verdict::no("NotPaused", "each pool goes by its own spec"),
+        false => Verdict::no(Why::NotPaused, "each pool goes by its own spec"),
     };
     set(&mut conditions, PAUSED, verdict, generation, now);
     BootcFleetStatus {

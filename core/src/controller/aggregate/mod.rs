@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
-use berth_api::condition::{self, Verdict};
+use berth_api::condition::{self, Verdict, Why};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
 use berth_api::{Digest, NodeName, keys};
@@ -112,7 +112,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         .collect();
     let mut conditions = facts.old.conditions.clone();
     let resolved = match facts.refused {
-        Some(words) => Verdict::no("RegistryNotAllowed", words),
+        Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
         None => image.verdict,
     };
     let own = (condition::pool::IMAGE_RESOLVED, resolved);

@@ -54,7 +54,7 @@ fn found(n: u8, age: Duration) -> Answer {
 
 fn away() -> Option<Trouble> {
     Some(Trouble {
-        reason: "RegistryUnavailable",
+        reason: Word::stored("RegistryUnavailable"),
         message: "no route to host".into(),
         since: at(60),
         attempts: 3,
