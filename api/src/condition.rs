@@ -108,10 +108,27 @@ pub mod pool {
 
 /// Condition types of a BootcFleet.
 pub mod fleet {
+    /// Nodes of some pool are on their way to another image.
+    pub const UPDATING: &str = "Updating";
     /// All pools are paused.
     pub const PAUSED: &str = "Paused";
+    /// The controller can read all that it works with.
+    pub const CONTROLLER_HEALTHY: &str = "ControllerHealthy";
+    /// Every agent was heard of lately.
+    pub const AGENTS_HEALTHY: &str = "AgentsHealthy";
+    /// The registries of all pools answer.
+    pub const REGISTRY_REACHABLE: &str = "RegistryReachable";
+    /// No agent says that the API server lets it write what is another node's.
+    pub const GUARDED: &str = "Guarded";
     /// All of them.
-    pub const ALL: &[&str] = &[PAUSED];
+    pub const ALL: &[&str] = &[
+        UPDATING,
+        PAUSED,
+        CONTROLLER_HEALTHY,
+        AGENTS_HEALTHY,
+        REGISTRY_REACHABLE,
+        GUARDED,
+    ];
 }
 
 /// Longest message that is stored; the schema of `Condition` allows 32768.

@@ -266,5 +266,13 @@ reasons! {
         Updating,
         /// Nobody has told enough of the node.
         CannotDetermine,
+        /// There is no pool.
+        NoPools,
+        /// Agents were not heard of for long.
+        AgentsSilent,
+        /// A registry does not answer.
+        RegistryAway,
+        /// Objects of Berth's cannot be read.
+        UnreadableObjects,
     }
 }
