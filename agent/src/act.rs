@@ -11,6 +11,7 @@ use berth_core::agent::backend::{Means, refusal};
 use berth_core::agent::facts::{ClusterNode, Deployments, Guard, Os};
 use berth_core::agent::knowledge::{Ending, Event, Look};
 use berth_core::agent::node::NodeFacts;
+use berth_core::agent::reason::Reason;
 use berth_core::agent::step::Step;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -120,12 +121,12 @@ impl Agent {
         let version = self.host.bootc_version().await.context("cannot look at the host")?;
         self.look_for_boot_image().await;
         let os = match version {
-            BootcVersion::Missing => unusable("BootcMissing", "the host has no /usr/bin/bootc"),
+            BootcVersion::Missing => unusable(Reason::BootcMissing, "the host has no /usr/bin/bootc"),
             BootcVersion::TooOld(v) => unusable(
-                "BootcTooOld",
+                Reason::BootcTooOld,
                 &format!("bootc {v} is too old; 1.12.1 or newer is needed"),
             ),
-            BootcVersion::Failed(message) => unusable("BootcFailed", &message),
+            BootcVersion::Failed(message) => unusable(Reason::BootcFailed, &message),
             BootcVersion::Version { version, download_only } => {
                 self.bootc_version = Some(version.clone());
                 let means = Means {
@@ -137,7 +138,7 @@ impl Agent {
                     Ok(status) => os(status, &means),
                     // A pull or a tool that we did not know of runs: its end is waited for, not taken for an answer.
                     Err(error @ HostError::Busy(_)) => return Err(error).context("cannot look at the host"),
-                    Err(error) => unusable("StatusFailed", &format!("{error:#}")),
+                    Err(error) => unusable(Reason::StatusFailed, &format!("{error:#}")),
                 }
             }
         };
@@ -354,7 +355,7 @@ impl Agent {
     }
 }
 
-fn unusable(reason: &'static str, message: &str) -> Os {
+fn unusable(reason: Reason, message: &str) -> Os {
     Os::Unusable {
         reason,
         message: message.to_owned(),
@@ -365,13 +366,13 @@ fn os(status: BootcStatus, means: &Means<'_>) -> Os {
     let host = match status {
         BootcStatus::NotBootc => {
             return unusable(
-                "NotBootcHost",
+                Reason::NotBootcHost,
                 "bootc status reports no booted deployment; the host was not installed as a bootc host",
             );
         }
         BootcStatus::Layered => {
             return unusable(
-                "LayeredHost",
+                Reason::LayeredHost,
                 "the booted deployment has packages layered by rpm-ostree, which an update would drop; run `rpm-ostree reset` on the host first",
             );
         }

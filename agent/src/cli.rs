@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "NAMESPACE", default_value = berth_api::keys::NAMESPACE)]
     pub namespace: String,
     /// Time between two signs of life in the BootcNode's status, in seconds, from 10 to 3600.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(10..=3600))]
     pub heartbeat: u64,
     /// Take the host's clock for right without asking org.freedesktop.timedate1.
     ///

@@ -160,7 +160,7 @@ impl Agent {
                 let Failure { reason, is_final, .. } = failure::classify(&message);
                 tracing::warn!(digest = %pull.digest, reason = reason.as_str(), message, "pull failed");
                 let failure = HostFailure {
-                    reason: reason.as_str(),
+                    reason,
                     retry: !is_final,
                     message,
                 };

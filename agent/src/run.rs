@@ -10,6 +10,7 @@ use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::DEFAULT_PROGRESS_INTERVAL;
 use berth_core::agent::facts::{Facts, Past};
 use berth_core::agent::knowledge::{Event, Knowledge};
+use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, phase, report};
 use berth_core::agent::step::{Step, WaitReason, step};
 use berth_core::{Moment, Now};
@@ -421,11 +422,11 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
 }
 
 /// Condition reason and words of an error: the host tool's, or the API server's.
-pub(crate) fn trouble(error: &anyhow::Error) -> (&'static str, String) {
+pub(crate) fn trouble(error: &anyhow::Error) -> (Reason, String) {
     let reason = match (error.downcast_ref::<HostError>(), error.downcast_ref::<NodeError>()) {
         (Some(host), _) => host.reason(),
-        (None, Some(NodeError::Forbidden(_))) => "KubeletForbidden",
-        (None, _) => "StepFailed",
+        (None, Some(NodeError::Forbidden(_))) => Reason::KubeletForbidden,
+        (None, _) => Reason::StepFailed,
     };
     (reason, format!("{error:#}"))
 }

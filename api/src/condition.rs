@@ -3,10 +3,12 @@
 //! A condition's `lastTransitionTime` moves only when its status moves (invariant I9), so that "since when" and
 //! alerts on duration mean something.
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+mod reason;
+
+pub use reason::{Reason, Why, Word};
 
 /// Condition types of a BootcNode. Where MachineConfigNode has the same meaning, the name is the same.
 pub mod node {
@@ -42,6 +44,24 @@ pub mod node {
     pub const WAITING: &str = "Waiting";
     /// The conditions that the controller writes. All others are the agent's.
     pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
+    /// All of them.
+    pub const ALL: &[&str] = &[
+        UPDATED,
+        UPDATE_PREPARED,
+        IMAGE_PULLED,
+        STAGED,
+        CORDONED,
+        DRAINED,
+        UPDATE_EXECUTED,
+        APPLIED_OS_IMAGE,
+        REBOOTED_NODE,
+        RESUMED,
+        UNCORDONED,
+        UPDATE_COMPLETE,
+        NODE_DEGRADED,
+        REBOOT_TIMED_OUT,
+        WAITING,
+    ];
 }
 
 /// Condition types of a BootcNodePool.
@@ -72,6 +92,45 @@ pub mod pool {
     pub const STALLED: &str = "Stalled";
     /// The conditions that only repeat what the others say.
     pub const SUMMARY: [&str; 3] = [READY, RECONCILING, STALLED];
+    /// All of them.
+    pub const ALL: &[&str] = &[
+        UPDATED,
+        PROGRESSING,
+        DEGRADED,
+        PAUSED,
+        IMAGE_RESOLVED,
+        NODE_CONFLICT,
+        ROLLOUT_HALTED,
+        WINDOW_OPEN,
+        READY,
+        RECONCILING,
+        STALLED,
+    ];
+}
+
+/// Condition types of a BootcFleet.
+pub mod fleet {
+    /// Nodes of some pool are on their way to another image.
+    pub const UPDATING: &str = "Updating";
+    /// All pools are paused.
+    pub const PAUSED: &str = "Paused";
+    /// The controller can read all that it works with.
+    pub const CONTROLLER_HEALTHY: &str = "ControllerHealthy";
+    /// Every agent was heard of lately.
+    pub const AGENTS_HEALTHY: &str = "AgentsHealthy";
+    /// The registries of all pools answer.
+    pub const REGISTRY_REACHABLE: &str = "RegistryReachable";
+    /// No agent says that the API server lets it write what is another node's.
+    pub const GUARDED: &str = "Guarded";
+    /// All of them.
+    pub const ALL: &[&str] = &[
+        UPDATING,
+        PAUSED,
+        CONTROLLER_HEALTHY,
+        AGENTS_HEALTHY,
+        REGISTRY_REACHABLE,
+        GUARDED,
+    ];
 }
 
 /// Longest message that is stored; the schema of `Condition` allows 32768.
@@ -79,18 +138,19 @@ pub const MAX_MESSAGE: usize = 1024;
 
 /// New value of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Verdict {
     /// `Some(true)`: True; `Some(false)`: False; `None`: Unknown.
     pub status: Option<bool>,
-    /// CamelCase reason.
-    pub reason: Cow<'static, str>,
+    /// Reason.
+    pub reason: Word,
     /// One line for people; may be empty.
     pub message: String,
 }
 
 impl Verdict {
     /// True, with a reason.
-    pub fn yes(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+    pub fn yes(reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self {
             status: Some(true),
             reason: reason.into(),
@@ -99,7 +159,7 @@ impl Verdict {
     }
 
     /// False, with a reason.
-    pub fn no(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+    pub fn no(reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self {
             status: Some(false),
             reason: reason.into(),
@@ -108,11 +168,20 @@ impl Verdict {
     }
 
     /// Unknown, with a reason. Unknown never means failed.
-    pub fn unknown(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+    pub fn unknown(reason: impl Into<Word>, message: impl Into<String>) -> Self {
         Self {
             status: None,
             reason: reason.into(),
             message: message.into(),
+        }
+    }
+
+    /// True or False, for the reason and in the words of another condition.
+    pub fn repeats(yes: bool, other: &Condition) -> Self {
+        Self {
+            status: Some(yes),
+            reason: Word::stored(&other.reason),
+            message: other.message.clone(),
         }
     }
 }
@@ -146,14 +215,14 @@ pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict, gener
                 condition.last_transition_time = Time::from(now);
             }
             condition.status = status.to_owned();
-            condition.reason = verdict.reason.into_owned();
+            condition.reason = verdict.reason.into_string();
             condition.message = message;
             condition.observed_generation = generation;
         }
         None => conditions.push(Condition {
             type_: type_.to_owned(),
             status: status.to_owned(),
-            reason: verdict.reason.into_owned(),
+            reason: verdict.reason.into_string(),
             message,
             last_transition_time: Time::from(now),
             observed_generation: generation,
@@ -184,11 +253,11 @@ mod tests {
     fn transition_time_moves_with_the_status_only() {
         let at = |s: i64| Timestamp::from_second(s).unwrap();
         let mut conditions = vec![];
-        set(&mut conditions, "X", Verdict::no("A", "one"), None, at(1));
-        set(&mut conditions, "X", Verdict::no("B", "two"), None, at(2));
+        set(&mut conditions, "X", Verdict::no(Why::NotYet, "one"), None, at(1));
+        set(&mut conditions, "X", Verdict::no(Why::NotReady, "two"), None, at(2));
         assert_eq!(conditions[0].last_transition_time.0, at(1));
-        assert_eq!(conditions[0].reason, "B");
-        set(&mut conditions, "X", Verdict::yes("C", ""), None, at(3));
+        assert_eq!(conditions[0].reason, "NotReady");
+        set(&mut conditions, "X", Verdict::yes(Why::AsExpected, ""), None, at(3));
         assert_eq!(conditions[0].last_transition_time.0, at(3));
         assert_eq!(conditions.len(), 1);
     }

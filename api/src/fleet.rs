@@ -29,9 +29,15 @@ const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9
     derive = "PartialEq",
     derive = "Default",
     doc = "Switches and limits for all pools at once. There is one, named cluster.",
+    printcolumn(name = "Updating", type_ = "string", json_path = ".status.conditions[?(@.type=='Updating')].status"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.total"),
+    printcolumn(name = "Updated", type_ = "integer", json_path = ".status.nodes.updated"),
+    printcolumn(name = "Degraded", type_ = "integer", json_path = ".status.nodes.degraded"),
     printcolumn(name = "Paused", type_ = "string", json_path = ".status.conditions[?(@.type=='Paused')].status"),
-    printcolumn(name = "MaxUnavailable", type_ = "string", json_path = ".spec.maxUnavailable"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Paused')].message"),
+    printcolumn(name = "Agents", type_ = "string", json_path = ".status.conditions[?(@.type=='AgentsHealthy')].status"),
+    printcolumn(name = "Registry", type_ = "string", json_path = ".status.conditions[?(@.type=='RegistryReachable')].status"),
+    printcolumn(name = "Guarded", type_ = "string", json_path = ".status.conditions[?(@.type=='Guarded')].status"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Updating')].message"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name == 'cluster'")
         .message("there is one BootcFleet, and its name is cluster; write metadata.name: cluster"),
@@ -99,6 +105,54 @@ impl BootcFleetSpec {
     }
 }
 
+/// Number of pools that the status lists.
+pub const MAX_POOLS: usize = 64;
+
+/// Numbers of nodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetNodes {
+    /// Members.
+    #[serde(default)]
+    pub total: u32,
+    /// Those that run the target of their pool.
+    #[serde(default)]
+    pub updated: u32,
+    /// Those with which something is wrong.
+    #[serde(default)]
+    pub degraded: u32,
+    /// Those that are not Ready or not schedulable.
+    #[serde(default)]
+    pub unavailable: u32,
+}
+
+impl std::iter::Sum for FleetNodes {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            total: sum.total.saturating_add(one.total),
+            updated: sum.updated.saturating_add(one.updated),
+            degraded: sum.degraded.saturating_add(one.degraded),
+            unavailable: sum.unavailable.saturating_add(one.unavailable),
+        })
+    }
+}
+
+/// One pool in short.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolSummary {
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Its members.
+    #[serde(default)]
+    pub nodes: FleetNodes,
+    /// Reason of its condition `Ready`.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub state: String,
+}
+
 /// State of the fleet, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -106,7 +160,15 @@ pub struct BootcFleetStatus {
     /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Paused`.
+    /// Members of all pools.
+    #[serde(default)]
+    pub nodes: FleetNodes,
+    /// The pools, by name; of more than 64 the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub pools: Vec<PoolSummary>,
+    /// `Updating`, `Paused`, `ControllerHealthy`, `AgentsHealthy`, `RegistryReachable`, `Guarded`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]
     #[serde(default)]

@@ -16,6 +16,8 @@ pub mod conditions {
     pub const AVAILABLE: &str = "Available";
     /// Something is wrong that keeps the node from its update.
     pub const DEGRADED: &str = "Degraded";
+    /// All of them.
+    pub const ALL: &[&str] = &[UPDATING, AVAILABLE, DEGRADED];
 
     /// `Updating` is False: the node should change, and its turn has not come.
     pub const PENDING: &str = "Pending";
@@ -29,8 +31,6 @@ pub mod conditions {
     pub const WORKING: &str = "Updating";
     /// `Updating` is True: the host reboots, or is proven after it.
     pub const REBOOTING: &str = "Rebooting";
-    /// `Updating` is Unknown: nobody has told enough of the node.
-    pub const CANNOT_DETERMINE: &str = "CannotDetermine";
 }
 
 /// Insight into the update of one node.

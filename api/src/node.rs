@@ -299,6 +299,21 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Idle,
+        Self::Pending,
+        Self::Staging,
+        Self::Waiting,
+        Self::Draining,
+        Self::Rebooting,
+        Self::Proving,
+        Self::Releasing,
+        Self::Updated,
+        Self::Degraded,
+        Self::Released,
+    ];
+
     /// The word, as the API shows it.
     pub fn as_str(self) -> &'static str {
         match self {

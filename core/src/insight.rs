@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use berth_api::condition::{self, Verdict, node as types};
+use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::insight::conditions::{
-    AVAILABLE, CANNOT_DETERMINE, DEGRADED, DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, UPDATING, WORKING,
+    AVAILABLE, DEGRADED, DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, UPDATING, WORKING,
 };
 use berth_api::insight::{MAX_MESSAGE, NodeInsight, ResourceRef, ScopeType};
 use berth_api::node::{BootcNodeStatus, Phase};
 use berth_api::pool::PhaseDurations;
-use berth_api::{Digest, keys, text};
+use berth_api::{Digest, keys, reasons, text};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -39,30 +39,22 @@ pub struct Facts<'a> {
     pub medians: PhaseDurations,
 }
 
-/// Reason for which a node is not available.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unavailable {
-    /// The Node is not Ready.
-    NotReady,
-    /// The disk of the Node is full, or nearly so.
-    DiskPressure,
-    /// The network of the Node is not set up.
-    NetworkUnavailable,
-    /// The Node is cordoned.
-    Unschedulable,
+reasons! {
+    /// Reason for which a node is not available.
+    #[derive(PartialOrd, Ord)]
+    pub enum Unavailable {
+        /// The Node is not Ready.
+        NotReady,
+        /// The disk of the Node is full, or nearly so.
+        DiskPressure,
+        /// The network of the Node is not set up.
+        NetworkUnavailable,
+        /// The Node is cordoned.
+        Unschedulable,
+    }
 }
 
 impl Unavailable {
-    /// The reason of the condition `Available`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotReady => "NotReady",
-            Self::DiskPressure => "DiskPressure",
-            Self::NetworkUnavailable => "NetworkUnavailable",
-            Self::Unschedulable => "Unschedulable",
-        }
-    }
-
     const fn words(self) -> &'static str {
         match self {
             Self::NotReady => "Not ready",
@@ -123,7 +115,11 @@ pub fn insight(facts: &Facts<'_>, before: Option<&NodeInsight>, now: Timestamp) 
     }
     let (updating, degraded) = (updating(facts), degraded(facts));
     let mut conditions: Vec<Condition> = before.map_or(vec![], |b| b.conditions.clone());
-    let known = available(facts).or_else(|| conditions.is_empty().then(|| Verdict::unknown(CANNOT_DETERMINE, "")));
+    let known = available(facts).or_else(|| {
+        conditions
+            .is_empty()
+            .then(|| Verdict::unknown(Why::CannotDetermine, ""))
+    });
     let message = message(facts, &updating, &degraded);
     let estimate = estimate(facts, &updating).map(|time| format!("{}s", time.as_secs()));
     for (type_, verdict) in [
@@ -161,21 +157,21 @@ fn updating(facts: &Facts<'_>) -> Verdict {
     let yes = |reason| Verdict::yes(reason, "");
     let no = |reason| Verdict::no(reason, "");
     match facts.status.phase {
-        Some(Phase::Draining) => yes(DRAINING),
-        Some(Phase::Rebooting | Phase::Proving) => yes(REBOOTING),
-        Some(Phase::Staging | Phase::Releasing) => yes(WORKING),
-        _ if facts.desired.is_none() => Verdict::unknown(CANNOT_DETERMINE, "no image is published for this node"),
-        None => Verdict::unknown(CANNOT_DETERMINE, "no word from an agent yet"),
-        Some(_) if runs_desired(facts) => no(UPDATED),
-        Some(_) if facts.held.is_some() => no(PAUSED),
-        Some(_) => no(PENDING),
+        Some(Phase::Draining) => yes(Why::Draining),
+        Some(Phase::Rebooting | Phase::Proving) => yes(Why::Rebooting),
+        Some(Phase::Staging | Phase::Releasing) => yes(Why::Updating),
+        _ if facts.desired.is_none() => Verdict::unknown(Why::CannotDetermine, "no image is published for this node"),
+        None => Verdict::unknown(Why::CannotDetermine, "no word from an agent yet"),
+        Some(_) if runs_desired(facts) => no(Why::Updated),
+        Some(_) if facts.held.is_some() => no(Why::Paused),
+        Some(_) => no(Why::Pending),
     }
 }
 
 fn available(facts: &Facts<'_>) -> Option<Verdict> {
     Some(match facts.unavailable.as_deref()?.first() {
-        None => Verdict::yes("AsExpected", ""),
-        Some(first) => Verdict::no(first.as_str(), reasons(facts).unwrap_or_default()),
+        None => Verdict::yes(Why::AsExpected, ""),
+        Some(first) => Verdict::no(*first, reasons(facts).unwrap_or_default()),
     })
 }
 
@@ -187,10 +183,10 @@ fn reasons(facts: &Facts<'_>) -> Option<String> {
 
 fn degraded(facts: &Facts<'_>) -> Verdict {
     match condition::find_true(&facts.status.conditions, types::NODE_DEGRADED) {
-        Some(condition) => Verdict::yes(condition.reason.clone(), condition.message.clone()),
+        Some(condition) => Verdict::repeats(true, condition),
         None => match condition::find_true(facts.told, types::REBOOT_TIMED_OUT) {
-            Some(condition) => Verdict::yes(types::REBOOT_TIMED_OUT, condition.message.clone()),
-            None => Verdict::no("AsExpected", ""),
+            Some(condition) => Verdict::yes(Why::RebootTimedOut, condition.message.clone()),
+            None => Verdict::no(Why::AsExpected, ""),
         },
     }
 }

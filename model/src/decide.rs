@@ -8,6 +8,7 @@ use berth_api::condition;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase, Staging};
 use berth_core::agent::facts::{Desired, Facts, Member};
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
+use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -255,7 +256,7 @@ fn failed(step: &Step) -> Ending {
         Step::Drain => drained(false),
         Step::Reboot => Ending::Refused("refused".to_owned()),
         _ => Ending::Failed {
-            reason: "Failed",
+            reason: Reason::StepFailed,
             message: String::new(),
         },
     }

@@ -8,6 +8,7 @@ use berth_api::node::{Deployment, Failure, Turn as BadTurn};
 use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Guard, Os as HostOs, Past, PullFacts};
 use berth_core::agent::knowledge::{Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
 use berth_core::agent::node::{CordonRecord, NodeFacts};
+use berth_core::agent::reason::Reason;
 use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE};
 use berth_core::{Moment, Now};
 use jiff::{SignedDuration, Timestamp};
@@ -93,7 +94,7 @@ pub fn gather(knowledge: &mut Knowledge, view: &View) {
     }
     after(Event::Services(services));
     let failed = || HostFailure {
-        reason: "PullFailed",
+        reason: Reason::PullFailed,
         message: String::new(),
         retry: true,
     };

@@ -7,6 +7,7 @@ use berth_agent::host::clock::Clock;
 use berth_agent::host::{BootcStatus, BootcVersion, Host, HostError, HostRoot, HostStatus, PullState};
 use berth_api::Digest;
 use berth_api::node::DesiredImage;
+use berth_core::agent::reason::Reason;
 use berth_tests::hosts::sim::{Catalog, Inhibitor, RebootFault, SimHost, SimHostConfig};
 use berth_tests::hosts::{HostChange, HostLog};
 
@@ -469,7 +470,10 @@ async fn hosts_that_cannot_be_updated_say_why() -> Result<()> {
     world.sim.settings(|s| s.bootc_missing = true);
     let host = world.agent().await?;
     assert_eq!(host.bootc_version().await?, BootcVersion::Missing);
-    assert_eq!(host.status().await.err().map(|e| e.reason()), Some("BootcMissing"));
+    assert_eq!(
+        host.status().await.err().map(|e| e.reason()),
+        Some(Reason::BootcMissing)
+    );
     world.sim.settings(|s| {
         s.bootc_missing = false;
         s.bootc_version = "1.11.0".to_owned();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::condition::find;
-use berth_api::fleet::BootcFleet;
+use berth_api::fleet::{BootcFleet, BootcFleetStatus};
 use berth_api::node::Staging;
 use berth_tests::cluster::{Cluster, ClusterOptions};
 use berth_tests::ports::Port;
@@ -69,6 +69,61 @@ async fn until_timed_out(cluster: &Cluster, node: &str, status: &str) -> Result<
     cluster
         .until(&format!("{node} says RebootTimedOut={status}"), LONG, says)
         .await
+}
+
+/// A BootcFleet that nobody has made is there, says that all is well, and names the node whose agent is dead.
+#[tokio::test]
+async fn a_dead_agent_shows_in_the_fleet_by_name() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 2,
+        scheduler: false,
+        agent_args: vec!["--heartbeat=10".into()],
+        controller_args: vec!["--agent-silence=25s".into()],
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let fleets: Api<BootcFleet> = Api::all(cluster.client());
+    let until_said = async |what: &str, said: &dyn Fn(&BootcFleetStatus) -> bool| {
+        let says = || async {
+            let fleet = fleets.get_opt("cluster").await?;
+            Ok(fleet.and_then(|fleet| fleet.status).is_some_and(|status| said(&status)))
+        };
+        cluster
+            .until(&format!("the BootcFleet says that {what}"), LONG, says)
+            .await
+    };
+    let is = |status: &BootcFleetStatus, type_: &str, value: &str, words: &str| {
+        find(&status.conditions, type_).is_some_and(|c| c.status == value && c.message.contains(words))
+    };
+    let body = async {
+        until_said("there is no pool", &|s| is(s, "Updating", "False", "no BootcNodePool")).await?;
+        let image = cluster.publish("1.0.0").await?;
+        cluster.pool("workers", &image.reference, json!({})).await?;
+        until_said("all is well", &|s| {
+            (s.nodes.total, s.nodes.updated) == (2, 2)
+                && is(s, "Updating", "False", "2 of 2 nodes updated")
+                && ["ControllerHealthy", "AgentsHealthy", "RegistryReachable", "Guarded"]
+                    .iter()
+                    .all(|t| is(s, t, "True", ""))
+                && s.pools
+                    .first()
+                    .is_some_and(|pool| pool.name == "workers" && pool.state == "AllUpdated")
+        })
+        .await?;
+        cluster.host(2).stop_agent().await;
+        until_said("node2 alone is silent", &|s| {
+            is(s, "AgentsHealthy", "False", "node2") && !is(s, "AgentsHealthy", "False", "node1")
+        })
+        .await?;
+        cluster.host(2).start_agent();
+        until_said("node2 is heard again", &|s| is(s, "AgentsHealthy", "True", "")).await
+    };
+    if let Err(error) = body.await {
+        eprintln!("{}", cluster.describe().await);
+        return Err(error);
+    }
+    // No node reboots, so that the judge has nothing to judge.
+    Ok(())
 }
 
 /// Nobody begins to pull while the whole fleet is paused, and all say why.

@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use berth_api::berth::Outcome;
+use berth_api::condition::{self, Reason};
+use berth_api::node::Phase;
 use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
 /// Flags of other people's programs that the documentation names.
-const FOREIGN: [&str; 19] = [
+const FOREIGN: [&str; 20] = [
     "--all",
     "--bound-object-kind",
     "--bound-object-name",
@@ -21,6 +24,7 @@ const FOREIGN: [&str; 19] = [
     "--enforce-container-sigpolicy",
     "--for",
     "--from-file",
+    "--list",
     "--now",
     "--preserve-digests",
     "--progress-fd",
@@ -118,6 +122,54 @@ fn the_table_of_keys_is_the_keys() -> Result<()> {
         !keys.is_empty() && keys == listed,
         "keys.rs has {keys:#?}, docs/architecture.md lists {listed:#?}"
     );
+    Ok(())
+}
+
+/// The first column of each table below these headings.
+fn listed(page: &str, heading: &str) -> Vec<String> {
+    let sections = page.split("\n## ").filter(|section| section.starts_with(heading));
+    let rows = sections.flat_map(|section| section.lines().filter_map(|line| line.strip_prefix("| `")));
+    rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect()
+}
+
+fn words_of<R: Reason>() -> impl Iterator<Item = &'static str> {
+    R::ALL.iter().map(|reason| reason.word())
+}
+
+/// A verdict takes its reason from a type that can be listed, so that these are all.
+#[test]
+fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
+    let page = fs::read_to_string(workspace_root().join("docs/conditions.md"))?;
+    let reasons = words_of::<condition::Why>()
+        .chain(words_of::<Outcome>())
+        .chain(words_of::<Phase>())
+        .chain(words_of::<berth_core::agent::reason::Reason>())
+        .chain(words_of::<berth_core::controller::plan::GateReason>())
+        .chain(words_of::<berth_core::controller::quorum::Cause>())
+        .chain(words_of::<berth_core::insight::Unavailable>())
+        .chain(words_of::<berth_controller::resolve::ResolveReason>());
+    let known: BTreeSet<String> = reasons.map(str::to_owned).collect();
+    let rows = listed(&page, "Reasons of");
+    let documented: BTreeSet<String> = rows.iter().cloned().collect();
+    ensure!(rows.len() == documented.len(), "a reason stands there twice: {rows:?}");
+    let missing: Vec<_> = known.difference(&documented).collect();
+    let unknown: Vec<_> = documented.difference(&known).collect();
+    ensure!(
+        missing.is_empty() && unknown.is_empty(),
+        "docs/conditions.md does not have {missing:?}, and no program knows {unknown:?}"
+    );
+    for (heading, types) in [
+        ("Types of a BootcNode\n", condition::node::ALL),
+        ("Types of a BootcNodePool\n", condition::pool::ALL),
+        ("Types of the BootcFleet\n", condition::fleet::ALL),
+        ("Types of an insight\n", berth_api::insight::conditions::ALL),
+    ] {
+        let listed = listed(&page, heading);
+        ensure!(
+            listed == types,
+            "{heading}: the page has {listed:?}, the code {types:?}"
+        );
+    }
     Ok(())
 }
 

@@ -77,14 +77,14 @@ pub enum HostError {
 
 impl HostError {
     /// A CamelCase reason for a condition.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Busy(_) => "HostBusy",
-            Self::Tool(failure) => failure.reason.as_str(),
-            Self::Timeout(_) => Reason::HostToolTimedOut.as_str(),
-            Self::Bus(_) => Reason::HostUnreachable.as_str(),
-            Self::RebootRefused(_) => Reason::RebootRefused.as_str(),
-            Self::Io(_) => Reason::HostToolFailed.as_str(),
+            Self::Busy(_) => Reason::HostBusy,
+            Self::Tool(failure) => failure.reason,
+            Self::Timeout(_) => Reason::HostToolTimedOut,
+            Self::Bus(_) => Reason::HostUnreachable,
+            Self::RebootRefused(_) => Reason::RebootRefused,
+            Self::Io(_) => Reason::HostToolFailed,
         }
     }
 }

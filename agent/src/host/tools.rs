@@ -109,14 +109,14 @@ mod tests {
         let error = tool_error(&command, &failed("exit-code", 1), "error: Cannot undeploy\n");
         assert_eq!(
             (error.reason(), error.to_string().as_str()),
-            ("HostToolFailed", "error: Cannot undeploy")
+            (Reason::HostToolFailed, "error: Cannot undeploy")
         );
         let error = tool_error(&command, &failed("exit-code", 203), "");
-        assert_eq!(error.reason(), "HostToolMissing");
+        assert_eq!(error.reason(), Reason::HostToolMissing);
         let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), "");
-        assert_eq!(error.reason(), "BootcMissing");
+        assert_eq!(error.reason(), Reason::BootcMissing);
         let error = tool_error(&command, &failed("timeout", 15), "");
-        assert_eq!(error.reason(), "HostToolTimedOut");
+        assert_eq!(error.reason(), Reason::HostToolTimedOut);
         assert!(
             tool_error(&command, &failed("signal", 9), "")
                 .to_string()

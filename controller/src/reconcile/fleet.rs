@@ -1,20 +1,36 @@
-//! State that all pools share, and the one write for it: the BootcFleet's status.
+//! State that all pools share, and its object: the BootcFleet is made when it is missing, and its status says how the fleet
+//! fares.
 
-use berth_api::condition::{Verdict, set};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_api::NodeUid;
+use berth_api::berth::HoldPhase;
 use berth_api::fleet::{BootcFleet, BootcFleetStatus, NAME};
-use jiff::Timestamp;
+use berth_api::keys;
+use berth_api::pool::BootcNodePoolStatus;
+use berth_core::controller::fleet::health::{self, Agent, PoolState, SILENT_AFTER};
+use berth_core::controller::image::Trouble;
+use serde_json::json;
 
-use super::{Reconciler, Seen};
+use super::Reconciler;
+use super::seen::{Findings, Seen};
 use crate::leader::Lost;
+use crate::time;
 
-/// Condition type of a BootcFleet.
-const PAUSED: &str = "Paused";
+/// The status is written at most this often, but for a pause.
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
+/// The object is made at most this often.
+const MAKE_INTERVAL: Duration = Duration::from_secs(60);
+/// Name under which failed writes of it are counted.
+const KEY: &str = "fleet";
 
 impl Reconciler {
-    /// Makes the BootcFleet say that it is obeyed.
-    pub(super) async fn fleet(&mut self, seen: &Seen) -> Result<(), Lost> {
+    /// Makes the BootcFleet, and has it say how the fleet fares.
+    pub(super) async fn fleet(&mut self, findings: &Findings) -> Result<(), Lost> {
+        let seen = &findings.seen;
         let Some(fleet) = &seen.snapshot.fleet else {
-            return Ok(());
+            return self.make_fleet(seen).await;
         };
         let object = match &fleet.view.object {
             Ok(object) => object,
@@ -23,75 +39,135 @@ impl Reconciler {
                 return Ok(());
             }
         };
-        let status = status(object, seen.wall);
-        if object.status.as_ref() == Some(&status) || !self.memory.backoffs.ready(PAUSED, seen.now) {
+        let old = object.status.clone().unwrap_or_default();
+        let status = self.fleet_status(findings, object, &old);
+        if status == old || !self.memory.backoffs.ready(KEY, seen.now) {
+            return Ok(());
+        }
+        let next = self.memory.fleet_told.map(|last| last + STATUS_INTERVAL);
+        let is_obeyed = status.observed_generation == old.observed_generation;
+        if let Some(next) = next.filter(|next| *next > time::now() && is_obeyed) {
+            self.again(next);
             return Ok(());
         }
         let mut object = object.clone();
         object.metadata.resource_version = Some(fleet.version.clone());
         object.status = Some(status);
-        let result = self
-            .kube
-            .replace_status(&self.kube.all::<BootcFleet>(), NAME, &object)
-            .await;
-        if self.outcome(PAUSED, result)?.is_some() {
-            tracing::info!(paused = object.spec.paused, "BootcFleet");
+        let api = self.kube.all::<BootcFleet>();
+        let result = self.kube.replace_status(&api, NAME, &object).await;
+        if self.outcome(KEY, result)?.is_some() {
+            self.memory.fleet_told = Some(time::now());
+            if !is_obeyed {
+                tracing::info!(paused = object.spec.paused, "BootcFleet");
+            }
         }
         Ok(())
     }
-}
 
-fn status(object: &BootcFleet, now: Timestamp) -> BootcFleetStatus {
-    let generation = object.metadata.generation;
-    let mut conditions = object.status.as_ref().map(|s| s.conditions.clone()).unwrap_or_default();
-    let verdict = match object.spec.paused {
-        true => Verdict::yes(
-            "Paused",
-            "every pool is paused, and no node begins to pull; what is committed finishes",
-        ),
-        false => Verdict::no("NotPaused", "each pool goes by its own spec"),
-    };
-    set(&mut conditions, PAUSED, verdict, generation, now);
-    BootcFleetStatus {
-        observed_generation: generation,
-        conditions,
+    /// Makes the object with an empty spec, which changes nothing: no field of it belongs to the controller, and one that is
+    /// there meanwhile stays as it is.
+    async fn make_fleet(&mut self, seen: &Seen) -> Result<(), Lost> {
+        let lately = self
+            .memory
+            .fleet_made
+            .is_some_and(|made| seen.now.since(made) < MAKE_INTERVAL);
+        if lately || !seen.snapshot.stale.is_empty() || !self.memory.backoffs.ready(KEY, seen.now) {
+            return Ok(());
+        }
+        let body = json!({
+            "apiVersion": format!("{}/v1alpha1", keys::GROUP), "kind": "BootcFleet",
+            "metadata": { "name": NAME }, "spec": {},
+        });
+        let result = self.kube.apply(&self.kube.all::<BootcFleet>(), NAME, body).await;
+        if self.outcome(KEY, result)?.is_some() {
+            self.memory.fleet_made = Some(seen.now);
+            tracing::info!("made BootcFleet {NAME}");
+        }
+        Ok(())
+    }
+
+    fn fleet_status(&self, findings: &Findings, object: &BootcFleet, old: &BootcFleetStatus) -> BootcFleetStatus {
+        let seen = &findings.seen;
+        let none = BootcNodePoolStatus::default();
+        let mut unreadable = vec![];
+        for (name, pool) in seen.snapshot.pools.iter() {
+            unreadable.extend(
+                pool.view
+                    .object
+                    .as_ref()
+                    .err()
+                    .map(|e| format!("BootcNodePool {name}: {e}")),
+            );
+        }
+        for lease in &findings.planned.berths.leases {
+            unreadable.extend(
+                lease
+                    .berth
+                    .as_ref()
+                    .err()
+                    .map(|e| format!("Lease {}: {e}", lease.name())),
+            );
+        }
+        let mut agents = vec![];
+        let committed = committed(findings);
+        for (name, host) in seen.snapshot.hosts.iter() {
+            let content = match &host.view.content {
+                Ok(content) => content,
+                Err(error) => {
+                    unreadable.push(format!("BootcNode {name}: {error}"));
+                    continue;
+                }
+            };
+            let Some(node) = seen.snapshot.nodes.get(name) else {
+                continue;
+            };
+            if content.spec.pool_name.is_empty() || host.view.deleting {
+                continue;
+            }
+            agents.push(Agent {
+                node: name,
+                quiet: seen.now.since(host.heard),
+                rebooting: committed.contains(&node.view.uid) && !findings.timed_out.contains(&node.view.uid),
+                degraded: content.report.degraded.as_ref().map(|(reason, _)| reason.as_str()),
+            });
+        }
+        let mut pools: Vec<PoolState<'_>> = vec![];
+        for pool in &seen.pools {
+            let Some(object) = &pool.object else {
+                continue;
+            };
+            pools.push(PoolState {
+                name: pool.name.as_str(),
+                status: object.status.as_ref().unwrap_or(&none),
+                trouble: trouble(findings, pool.name.as_str()),
+            });
+        }
+        pools.sort_by_key(|pool| pool.name);
+        let facts = health::Facts {
+            generation: object.metadata.generation,
+            old,
+            paused: object.spec.paused,
+            pools: &pools,
+            agents: &agents,
+            unreadable: &unreadable,
+            listened: seen.now.since(self.began),
+            silent_after: SILENT_AFTER.min(self.settings.agent_silence),
+        };
+        health::status(&facts, seen.wall)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use berth_api::fleet::BootcFleetSpec;
+/// Nodes that have committed, and may be silent while they reboot.
+fn committed(findings: &Findings) -> BTreeSet<&NodeUid> {
+    let leases = findings.planned.berths.leases.iter();
+    let holdings = leases.filter_map(|lease| lease.berth.as_ref().ok()?.holding());
+    let committed = holdings.filter(|holding| holding.phase == HoldPhase::Committed);
+    committed.map(|holding| &holding.uid).collect()
+}
 
-    use super::*;
-
-    #[test]
-    fn a_fleet_says_what_it_is_and_since_when() {
-        let at = |s| Timestamp::from_second(s).unwrap();
-        let mut fleet = BootcFleet::new(
-            NAME,
-            BootcFleetSpec {
-                paused: true,
-                ..BootcFleetSpec::default()
-            },
-        );
-        fleet.metadata.generation = Some(1);
-        let first = status(&fleet, at(1));
-        assert_eq!(
-            (first.observed_generation, first.conditions[0].status.as_str()),
-            (Some(1), "True")
-        );
-        fleet.status = Some(first.clone());
-        assert_eq!(status(&fleet, at(2)), first, "nothing to write");
-        fleet.spec.paused = false;
-        fleet.metadata.generation = Some(2);
-        let second = status(&fleet, at(3));
-        assert_eq!(
-            (
-                second.conditions[0].reason.as_str(),
-                second.conditions[0].last_transition_time.0
-            ),
-            ("NotPaused", at(3))
-        );
-        assert_eq!(second.observed_generation, Some(2));
-    }
+/// Trouble with what the pool's reference names, or with its tag.
+fn trouble<'a>(findings: &'a Findings, pool: &str) -> Option<&'a Trouble> {
+    let (_, resolution) = findings.resolutions.iter().find(|(name, _)| name.as_str() == pool)?;
+    let answers = &resolution.answers;
+    answers.named.trouble.as_ref().or(answers.tag.trouble.as_ref())
 }

@@ -44,6 +44,10 @@ pub(super) struct Memory {
     pub(super) overdue: Overdue,
     /// The pools whose rollout is halted, as of the last pass.
     pub(super) halted: Option<BTreeSet<PoolName>>,
+    /// Time when the BootcFleet's status was last written.
+    pub(super) fleet_told: Option<Moment>,
+    /// Time when the BootcFleet was last made.
+    pub(super) fleet_made: Option<Moment>,
     /// What failed, and when it is tried again.
     pub(super) backoffs: Backoffs,
 }

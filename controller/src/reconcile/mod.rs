@@ -63,6 +63,8 @@ pub struct Reconciler {
     settings: Settings,
     outside: Outside,
     memory: Memory,
+    /// When it began to lead.
+    began: Moment,
     /// When the next pass is to be made at the latest.
     due: Option<Moment>,
 }
@@ -77,6 +79,7 @@ impl Reconciler {
             settings,
             outside,
             memory: Memory::default(),
+            began: time::now(),
             due: None,
         }
     }
@@ -123,7 +126,6 @@ impl Reconciler {
         self.due = None;
         let (seen, berths) = self.dereference(snapshot).await?;
         let membership = self.membership(&seen);
-        self.fleet(&seen).await?;
         let touched = self.finalizers(&seen).await?;
         let resolutions = self.resolve(&seen);
         let berths = self.publish(&seen, &membership, &resolutions, berths).await?;
@@ -151,6 +153,7 @@ impl Reconciler {
             plan.is_none_or(|plan| plan.creates(lease)) && findings.seen.pools.iter().any(|p| p.name == *pool)
         });
         self.aggregate(&findings, &touched).await?;
+        self.fleet(&findings).await?;
         self.finalize(&findings).await?;
         self.tell(&findings);
         let now = findings.seen.now;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::berth::{HoldPhase, Holding};
-use berth_api::condition::{Verdict, node as types};
+use berth_api::condition::{Verdict, Why, node as types};
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_api::{NodeUid, keys};
@@ -70,17 +70,16 @@ impl Reconciler {
             Some((lease, holding)) if lost => {
                 let allowed = self.timeouts_of(seen, lease).allowed(&holding.phase, node.view.ready);
                 (
-                    types::REBOOT_TIMED_OUT,
+                    Why::RebootTimedOut,
                     lost_words(&node.view, lease, &holding.phase, allowed.as_secs()),
                 )
             }
-            Some(_) => ("HeardAgain", format!("node {name} was heard of again")),
-            None => ("NoBerth", format!("node {name} holds no berth any more")),
+            Some(_) => (Why::HeardAgain, format!("node {name} was heard of again")),
+            None => (Why::NoBerth, format!("node {name} holds no berth any more")),
         };
-        let verdict = Verdict {
-            status: Some(lost),
-            reason: reason.into(),
-            message: message.clone(),
+        let verdict = match lost {
+            true => Verdict::yes(reason, &*message),
+            false => Verdict::no(reason, &*message),
         };
         let body = told(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), seen.wall);
         let result = self.kube.apply_status(&self.kube.all::<BootcNode>(), name, body).await;
@@ -91,7 +90,7 @@ impl Reconciler {
                     .events
                     .tell(Note::reboot_timed_out(name, &host.view.uid, message));
             } else {
-                tracing::info!(node = %name, reason, "no longer RebootTimedOut");
+                tracing::info!(node = %name, reason = reason.as_str(), "no longer RebootTimedOut");
             }
         }
         Ok(())

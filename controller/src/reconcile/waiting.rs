@@ -57,7 +57,7 @@ impl Reconciler {
             .await;
         for (name, reason, result) in results {
             if self.outcome(&key(name.as_str()), result)?.is_some() {
-                tracing::info!(node = %name, %reason, "Waiting");
+                tracing::info!(node = %name, reason = &*reason, "Waiting");
             }
         }
         Ok(())
@@ -100,7 +100,12 @@ mod tests {
         });
         let host = BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        let body = told("n1", &host, (types::WAITING, Verdict::yes("WaveWaiting", "a\nb")), now);
+        let body = told(
+            "n1",
+            &host,
+            (types::WAITING, Verdict::yes(condition::Why::WaveWaiting, "a\nb")),
+            now,
+        );
         let said: Vec<_> = body["status"]["conditions"]
             .as_array()
             .unwrap()

@@ -86,7 +86,7 @@ impl Failure {
         let (noted, wall) = self.noted;
         let at = |next: Moment| wall.checked_add(next.since(noted)).unwrap_or(wall);
         Trouble {
-            reason: self.error.reason.as_str(),
+            reason: self.error.reason.into(),
             message: self.error.message.clone(),
             since: self.since,
             attempts: self.attempts,

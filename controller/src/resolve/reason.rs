@@ -2,43 +2,45 @@
 
 use std::time::Duration;
 
+use berth_api::reasons;
 use berth_core::registries::document::DocumentError;
 
-/// The sort of a failure to resolve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResolveReason {
-    /// The client of the registry cannot be set up.
-    ClientSetup,
-    /// The pool's pull secret does not exist.
-    PullSecretNotFound,
-    /// The pool's pull secret cannot be read now.
-    PullSecretUnreadable,
-    /// The pool's pull secret has no credentials that can be used.
-    InvalidPullSecret,
-    /// The reference is not one that can be resolved.
-    InvalidReference,
-    /// The registry's answer makes no sense.
-    InvalidAnswer,
-    /// The registry's answer is not what its digest says.
-    DigestMismatch,
-    /// The registry does not have the image.
-    ImageNotFound,
-    /// The registry does not have the digest that the reference names.
-    DigestUnavailable,
-    /// The image is not for Linux.
-    NoSuchPlatform,
-    /// The image is none that a host can boot.
-    NotBootable,
-    /// The registry wants credentials, or other ones.
-    Unauthorized,
-    /// The registry wants fewer requests.
-    RateLimited,
-    /// The registry is blocked by `registries.conf`.
-    RegistryBlocked,
-    /// The registry refuses.
-    RegistryRefused,
-    /// The registry cannot be reached, or fails.
-    RegistryUnavailable,
+reasons! {
+    /// The sort of a failure to resolve.
+    pub enum ResolveReason {
+        /// The client of the registry cannot be set up.
+        ClientSetup,
+        /// The pool's pull secret does not exist.
+        PullSecretNotFound,
+        /// The pool's pull secret cannot be read now.
+        PullSecretUnreadable,
+        /// The pool's pull secret has no credentials that can be used.
+        InvalidPullSecret,
+        /// The reference is not one that can be resolved.
+        InvalidReference,
+        /// The registry's answer makes no sense.
+        InvalidAnswer,
+        /// The registry's answer is not what its digest says.
+        DigestMismatch,
+        /// The registry does not have the image.
+        ImageNotFound,
+        /// The registry does not have the digest that the reference names.
+        DigestUnavailable,
+        /// The image is not for Linux.
+        NoSuchPlatform,
+        /// The image is none that a host can boot.
+        NotBootable,
+        /// The registry wants credentials, or other ones.
+        Unauthorized,
+        /// The registry wants fewer requests.
+        RateLimited,
+        /// The registry is blocked by `registries.conf`.
+        RegistryBlocked,
+        /// The registry refuses.
+        RegistryRefused,
+        /// The registry cannot be reached, or fails.
+        RegistryUnavailable,
+    }
 }
 
 impl ResolveReason {
@@ -53,28 +55,6 @@ impl ResolveReason {
                 | Self::InvalidReference
                 | Self::RegistryBlocked
         )
-    }
-
-    /// The reason of the condition `ImageResolved`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ClientSetup => "ClientSetup",
-            Self::PullSecretNotFound => "PullSecretNotFound",
-            Self::PullSecretUnreadable => "PullSecretUnreadable",
-            Self::InvalidPullSecret => "InvalidPullSecret",
-            Self::InvalidReference => "InvalidReference",
-            Self::InvalidAnswer => "InvalidAnswer",
-            Self::DigestMismatch => "DigestMismatch",
-            Self::ImageNotFound => "ImageNotFound",
-            Self::DigestUnavailable => "DigestUnavailable",
-            Self::NoSuchPlatform => "NoSuchPlatform",
-            Self::NotBootable => "NotBootable",
-            Self::Unauthorized => "Unauthorized",
-            Self::RateLimited => "RateLimited",
-            Self::RegistryBlocked => "RegistryBlocked",
-            Self::RegistryRefused => "RegistryRefused",
-            Self::RegistryUnavailable => "RegistryUnavailable",
-        }
     }
 }
 

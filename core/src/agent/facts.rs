@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::backend::Backend;
 use crate::agent::node::NodeFacts;
+use crate::agent::reason::Reason;
 use crate::agent::rules::{Objection, Rules};
 
 /// Everything that a decision may depend on.
@@ -154,7 +155,7 @@ impl GuardFacts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// CamelCase reason.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// The error's words.
     pub message: String,
     /// Number of failures so far.
@@ -295,7 +296,7 @@ pub enum Os {
     /// The host cannot be updated by Berth.
     Unusable {
         /// Condition reason.
-        reason: &'static str,
+        reason: Reason,
         /// The host tool's own words.
         message: String,
     },

@@ -1,161 +1,91 @@
 //! Condition reasons of what fails on a host. Programs read them; the host tool's words stand beside them.
 
-/// A reason why the host could not do what was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// The registry cannot be reached or fails.
-    RegistryUnavailable,
-    /// The registry does not have the image.
-    ImageNotFound,
-    /// The registry wants credentials, or other ones.
-    Unauthorized,
-    /// The host has an auth file that Berth did not write, in place of what the agent was given.
-    ForeignAuthFile,
-    /// The auth file that the agent was given is of no use.
-    InvalidAuthFile,
-    /// The host's auth file cannot be written or removed.
-    AuthFileUnwritable,
-    /// The host's own list of registries does not have the image's.
-    RegistryNotAllowed,
-    /// The pool wants signed images, and the host would take others.
-    SignatureNotEnforced,
-    /// The host's signature policy refuses the image.
-    SignatureRejected,
-    /// No space on the host.
-    DiskFull,
-    /// The image is no bootable OS image.
-    NotBootable,
-    /// The image is for other machines.
-    WrongArchitecture,
-    /// The reference that was published is none, or is not of the digest that was published with it.
-    InvalidReference,
-    /// There is no bootc on the host.
-    BootcMissing,
-    /// The host's bootc is older than the oldest supported one.
-    BootcTooOld,
-    /// bootc itself could not be run, or says nothing that makes sense.
-    BootcFailed,
-    /// The host was not booted from an image by bootc.
-    NotBootcHost,
-    /// Packages are layered on the host's image with rpm-ostree.
-    LayeredHost,
-    /// The host keeps its deployments in composefs, and cannot lock what it stages, or nobody has asked for updates there.
-    ComposefsNotSupported,
-    /// The host has another deployment of the same image in composefs, beside which bootc stages none.
-    SameDeployment,
-    /// A tool that a bootc host needs is missing.
-    HostToolMissing,
-    /// The pull did not end within its deadline.
-    PullTimedOut,
-    /// The pull was stopped.
-    PullCanceled,
-    /// The pull failed for a reason that is not one of these.
-    PullFailed,
-    /// Staged, but finalization could not be locked.
-    LockFailed,
-    /// Another updater is active on the host.
-    RivalUpdater,
-    /// The previous boot could not finalize what was staged.
-    FinalizationFailed,
-    /// The host's D-Bus, systemd or logind does not answer.
-    HostUnreachable,
-    /// logind refused to reboot.
-    RebootRefused,
-    /// The agent's memory on the host cannot be written.
-    MemoryUnwritable,
-    /// The API server lets agents write what belongs to other nodes.
-    Unguarded,
-    /// A host tool did not end within its deadline.
-    HostToolTimedOut,
-    /// A host tool failed.
-    HostToolFailed,
-}
+use berth_api::reasons;
 
-impl Reason {
-    /// All of them, for whoever reads one back from a file.
-    pub const ALL: &[Self] = &[
-        Self::RegistryUnavailable,
-        Self::ImageNotFound,
-        Self::Unauthorized,
-        Self::ForeignAuthFile,
-        Self::InvalidAuthFile,
-        Self::AuthFileUnwritable,
-        Self::RegistryNotAllowed,
-        Self::SignatureNotEnforced,
-        Self::SignatureRejected,
-        Self::DiskFull,
-        Self::NotBootable,
-        Self::WrongArchitecture,
-        Self::InvalidReference,
-        Self::BootcMissing,
-        Self::BootcTooOld,
-        Self::BootcFailed,
-        Self::NotBootcHost,
-        Self::LayeredHost,
-        Self::ComposefsNotSupported,
-        Self::SameDeployment,
-        Self::HostToolMissing,
-        Self::PullTimedOut,
-        Self::PullCanceled,
-        Self::PullFailed,
-        Self::LockFailed,
-        Self::RivalUpdater,
-        Self::FinalizationFailed,
-        Self::HostUnreachable,
-        Self::RebootRefused,
-        Self::MemoryUnwritable,
-        Self::Unguarded,
-        Self::HostToolTimedOut,
-        Self::HostToolFailed,
-    ];
-
-    /// The text of a condition.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::RegistryUnavailable => "RegistryUnavailable",
-            Self::ImageNotFound => "ImageNotFound",
-            Self::Unauthorized => "Unauthorized",
-            Self::ForeignAuthFile => "ForeignAuthFile",
-            Self::InvalidAuthFile => "InvalidAuthFile",
-            Self::AuthFileUnwritable => "AuthFileUnwritable",
-            Self::RegistryNotAllowed => "RegistryNotAllowed",
-            Self::SignatureNotEnforced => "SignatureNotEnforced",
-            Self::SignatureRejected => "SignatureRejected",
-            Self::DiskFull => "DiskFull",
-            Self::NotBootable => "NotBootable",
-            Self::WrongArchitecture => "WrongArchitecture",
-            Self::InvalidReference => "InvalidReference",
-            Self::BootcMissing => "BootcMissing",
-            Self::BootcTooOld => "BootcTooOld",
-            Self::BootcFailed => "BootcFailed",
-            Self::NotBootcHost => "NotBootcHost",
-            Self::LayeredHost => "LayeredHost",
-            Self::ComposefsNotSupported => "ComposefsNotSupported",
-            Self::SameDeployment => "SameDeployment",
-            Self::HostToolMissing => "HostToolMissing",
-            Self::PullTimedOut => "PullTimedOut",
-            Self::PullCanceled => "PullCanceled",
-            Self::PullFailed => "PullFailed",
-            Self::LockFailed => "LockFailed",
-            Self::RivalUpdater => "RivalUpdater",
-            Self::FinalizationFailed => "FinalizationFailed",
-            Self::HostUnreachable => "HostUnreachable",
-            Self::RebootRefused => "RebootRefused",
-            Self::MemoryUnwritable => "MemoryUnwritable",
-            Self::Unguarded => "Unguarded",
-            Self::HostToolTimedOut => "HostToolTimedOut",
-            Self::HostToolFailed => "HostToolFailed",
-        }
+reasons! {
+    /// A reason why the host could not do what was asked.
+    pub enum Reason {
+        /// The registry cannot be reached or fails.
+        RegistryUnavailable,
+        /// The registry does not have the image.
+        ImageNotFound,
+        /// The registry wants credentials, or other ones.
+        Unauthorized,
+        /// The host has an auth file that Berth did not write, in place of what the agent was given.
+        ForeignAuthFile,
+        /// The auth file that the agent was given is of no use.
+        InvalidAuthFile,
+        /// The host's auth file cannot be written or removed.
+        AuthFileUnwritable,
+        /// The host's own list of registries does not have the image's.
+        RegistryNotAllowed,
+        /// The pool wants signed images, and the host would take others.
+        SignatureNotEnforced,
+        /// The host's signature policy refuses the image.
+        SignatureRejected,
+        /// No space on the host.
+        DiskFull,
+        /// The image is no bootable OS image.
+        NotBootable,
+        /// The image is for other machines.
+        WrongArchitecture,
+        /// The reference that was published is none, or is not of the digest that was published with it.
+        InvalidReference,
+        /// There is no bootc on the host.
+        BootcMissing,
+        /// The host's bootc is older than the oldest supported one.
+        BootcTooOld,
+        /// bootc itself could not be run, or says nothing that makes sense.
+        BootcFailed,
+        /// The host was not booted from an image by bootc.
+        NotBootcHost,
+        /// Packages are layered on the host's image with rpm-ostree.
+        LayeredHost,
+        /// The host keeps its deployments in composefs, and cannot lock what it stages, or nobody has asked for updates there.
+        ComposefsNotSupported,
+        /// The host has another deployment of the same image in composefs, beside which bootc stages none.
+        SameDeployment,
+        /// A tool that a bootc host needs is missing.
+        HostToolMissing,
+        /// The pull did not end within its deadline.
+        PullTimedOut,
+        /// The pull was stopped.
+        PullCanceled,
+        /// The pull failed for a reason that is not one of these.
+        PullFailed,
+        /// Staged, but finalization could not be locked.
+        LockFailed,
+        /// Another updater is active on the host.
+        RivalUpdater,
+        /// The previous boot could not finalize what was staged.
+        FinalizationFailed,
+        /// The host's D-Bus, systemd or logind does not answer.
+        HostUnreachable,
+        /// logind refused to reboot.
+        RebootRefused,
+        /// The agent's memory on the host cannot be written.
+        MemoryUnwritable,
+        /// The API server lets agents write what belongs to other nodes.
+        Unguarded,
+        /// A host tool did not end within its deadline.
+        HostToolTimedOut,
+        /// A host tool failed.
+        HostToolFailed,
+        /// Another process holds the lock on the host's images.
+        HostBusy,
+        /// `bootc status` failed.
+        StatusFailed,
+        /// The kubelet's credentials do not allow what the agent needs of its own Node.
+        KubeletForbidden,
+        /// A request to the API server failed.
+        StepFailed,
     }
 }
 
 /// The reason that is written like this. One that comes back from a stored object is again the constant that it was
 /// written from; any other text is none.
-pub fn known(stored: &str) -> Option<&'static str> {
-    Reason::ALL
-        .iter()
-        .map(|reason| reason.as_str())
-        .find(|text| *text == stored)
+pub fn known(stored: &str) -> Option<Reason> {
+    Reason::ALL.iter().copied().find(|reason| reason.as_str() == stored)
 }
 
 #[cfg(test)]
@@ -164,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_stored_reason_is_the_constant_that_it_was_written_from() {
-        assert_eq!(known("DiskFull"), Some(Reason::DiskFull.as_str()));
+        assert_eq!(known("DiskFull"), Some(Reason::DiskFull));
         assert_eq!(known("Nonsense"), None);
     }
 }

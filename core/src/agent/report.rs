@@ -1,10 +1,8 @@
 //! The agent's report to the cluster: the BootcNode's status as a pure function of the facts.
 
-use std::borrow::Cow;
-
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::boot_image::NodeBootImage;
-use berth_api::condition::{self, Verdict, node as types};
+use berth_api::condition::{self, Verdict, Why, Word, node as types};
 use berth_api::node::{BootcNodeStatus, NotApplied, Phase, Turn};
 use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -127,7 +125,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
             );
         };
         set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
-        let no_offer = Verdict::no(Reason::HostUnreachable.as_str(), "the host does not answer");
+        let no_offer = Verdict::no(Reason::HostUnreachable, "the host does not answer");
         set(types::UPDATE_PREPARED, no_offer);
         status.insight = insight::of(facts, subject, &status, before);
     }
@@ -215,7 +213,7 @@ fn update_conditions(
     before: &[Condition],
 ) -> Verdicts {
     let Some(desired) = facts.desired.digest() else {
-        let why = Verdict::unknown("NothingDesired", "no image is published for this node");
+        let why = Verdict::unknown(Why::NothingDesired, "no image is published for this node");
         return [
             types::UPDATED,
             types::IMAGE_PULLED,
@@ -227,32 +225,32 @@ fn update_conditions(
     };
     let runs = facts.host.os.booted() == Some(desired);
     let updated = match (runs, phase) {
-        (true, Phase::Updated) => Verdict::yes("Updated", format!("runs {desired}")),
+        (true, Phase::Updated) => Verdict::yes(Why::Updated, format!("runs {desired}")),
         (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => {
-            Verdict::yes("Updated", format!("runs {desired}, and is excluded"))
+            Verdict::yes(Why::Updated, format!("runs {desired}, and is excluded"))
         }
         (true, _) if facts.host.os.is_rollback_queued() => {
-            Verdict::no("RollbackQueued", rollback_queued(facts).unwrap_or_default())
+            Verdict::no(Why::RollbackQueued, rollback_queued(facts).unwrap_or_default())
         }
-        (true, _) => Verdict::no("Proving", format!("runs {desired}, not given back yet")),
+        (true, _) => Verdict::no(Why::Proving, format!("runs {desired}, not given back yet")),
         (false, _) => match waiting_for(facts, holding, step) {
             Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
-            None => Verdict::no(phase.as_str(), format!("should run {desired}")),
+            None => Verdict::no(phase, format!("should run {desired}")),
         },
     };
     let here = staged(facts) || runs;
-    let refused = facts.objection().map(|o| Verdict::no(o.reason.as_str(), o.message));
+    let refused = facts.objection().map(|o| Verdict::no(o.reason, o.message));
     let pulled = match (here, &facts.past.failure) {
-        (true, _) => Verdict::yes("AsExpected", ""),
-        (false, _) if facts.host.pull.is_some() => Verdict::unknown("Pulling", format!("pulling {desired}")),
+        (true, _) => Verdict::yes(Why::AsExpected, ""),
+        (false, _) if facts.host.pull.is_some() => Verdict::unknown(Why::Pulling, format!("pulling {desired}")),
         (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
-        (false, _) => Verdict::unknown("NotStarted", ""),
+        (false, _) => Verdict::unknown(Why::NotStarted, ""),
     };
     let pulled = refused.filter(|_| !here).unwrap_or(pulled);
     let staged_now = match (runs, staged(facts)) {
-        (true, _) => Verdict::no("Booted", "the image runs; nothing is staged"),
-        (false, true) => Verdict::yes("Locked", format!("{desired} is staged with finalization locked")),
-        (false, false) => Verdict::no("NotStaged", ""),
+        (true, _) => Verdict::no(Why::Booted, "the image runs; nothing is staged"),
+        (false, true) => Verdict::yes(Why::Locked, format!("{desired} is staged with finalization locked")),
+        (false, false) => Verdict::no(Why::NotStaged, ""),
     };
     let prepared = prepared(facts, holding, runs, step, before);
     vec![
@@ -264,31 +262,31 @@ fn update_conditions(
 }
 
 /// Reason outside of this node that keeps it from going on.
-fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<(Cow<'static, str>, String)> {
+fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
     let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
     match (step, holding) {
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
             return Some((
-                "Revoked".into(),
+                Why::Revoked.into(),
                 format!("the berth is not licensed anew meanwhile: {}", gate(holding)),
             ));
         }
         (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
             return Some((
-                "WindowClosed".into(),
+                Why::WindowClosed.into(),
                 closed_window(facts, holding.open_until).unwrap_or_default(),
             ));
         }
         (Step::Wait(WaitReason::Inhibited, _), Some(_)) => {
             let asked = "a reboot was asked for in vain, and is tried again".to_owned();
             return Some((
-                "Inhibited".into(),
+                Why::Inhibited.into(),
                 if is_inhibited(facts) { inhibited(facts) } else { asked },
             ));
         }
         (Step::Wait(WaitReason::Excluded, _), _) => {
             return Some((
-                "Excluded".into(),
+                Why::Excluded.into(),
                 "the Node is excluded; remove its label berth.dev/exclude".to_owned(),
             ));
         }
@@ -301,36 +299,36 @@ fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<
 /// that only reads says nothing yet.
 fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
-        return Verdict::no("Booted", "nothing is left to prepare");
+        return Verdict::no(Why::Booted, "nothing is left to prepare");
     }
     if holding.is_some() {
-        return Verdict::no("InTurn", "the node holds a berth");
+        return Verdict::no(Why::InTurn, "the node holds a berth");
     }
     match step {
-        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth, _) | Step::Take(_) => Verdict::yes("Ready", ""),
-        Step::Wait(WaitReason::Inhibited, _) => Verdict::no("Inhibited", inhibited(facts)),
+        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth, _) | Step::Take(_) => Verdict::yes(Why::Ready, ""),
+        Step::Wait(WaitReason::Inhibited, _) => Verdict::no(Why::Inhibited, inhibited(facts)),
         Step::Wait(WaitReason::Unguarded, _) => {
-            Verdict::no(Reason::Unguarded.as_str(), facts.guard.unguarded().unwrap_or_default())
+            Verdict::no(Reason::Unguarded, facts.guard.unguarded().unwrap_or_default())
         }
         Step::Wait(WaitReason::BackingOff, _) if staged(facts) => {
             let turn = facts.past.last_turn.as_ref();
             Verdict::no(
-                "BackingOff",
+                Why::BackingOff,
                 turn.map_or_else(String::new, |t| format!("{}: {}", t.outcome, t.message)),
             )
         }
         Step::ReadNode | Step::LookAtHost | Step::TryGuard if condition::is_true(before, types::UPDATE_PREPARED) => {
-            Verdict::yes("Ready", "")
+            Verdict::yes(Why::Ready, "")
         }
-        _ if !staged(facts) => Verdict::no("NotStaged", ""),
-        _ => Verdict::no("NotReady", ""),
+        _ if !staged(facts) => Verdict::no(Why::NotStaged, ""),
+        _ => Verdict::no(Why::NotReady, ""),
     }
 }
 
 fn as_is(yes: bool) -> Verdict {
     match yes {
-        true => Verdict::yes("AsExpected", ""),
-        false => Verdict::no("NotYet", ""),
+        true => Verdict::yes(Why::AsExpected, ""),
+        false => Verdict::no(Why::NotYet, ""),
     }
 }
 
@@ -363,7 +361,7 @@ fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
 /// Condition of the drain: whether it is done, which pods were left behind, or which have been in the way for too long.
 fn drained(facts: &Facts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
-        return Verdict::no("DrainTimeout", message);
+        return Verdict::no(Why::DrainTimeout, message);
     }
     let left: Vec<_> = facts
         .drain
@@ -372,7 +370,7 @@ fn drained(facts: &Facts, committed: bool) -> Verdict {
         .map(|b| format!("{}: {}", b.pod, b.reason))
         .collect();
     match facts.drain.done && !left.is_empty() {
-        true => Verdict::yes("LeftBehind", format!("drained but for {}", left.join("; "))),
+        true => Verdict::yes(Why::LeftBehind, format!("drained but for {}", left.join("; "))),
         false => as_is(facts.drain.done || committed),
     }
 }
@@ -393,7 +391,7 @@ fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match failed_turn(facts) {
         Some(turn) if turn.outcome == Outcome::DrainTimeout.as_str() => {
-            Verdict::no("DrainTimeout", turn.message.clone())
+            Verdict::no(Why::DrainTimeout, turn.message.clone())
         }
         _ => as_is(runs),
     };
@@ -421,6 +419,6 @@ fn failed_turn(facts: &Facts) -> Option<&Turn> {
 }
 
 /// Reasons that come back from a stored object are again the constants that they were written from.
-fn reason(stored: &str) -> &'static str {
-    crate::agent::reason::known(stored).unwrap_or("Failed")
+fn reason(stored: &str) -> Word {
+    crate::agent::reason::known(stored).map_or(Why::Failed.into(), Word::from)
 }

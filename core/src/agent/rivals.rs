@@ -76,5 +76,5 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
         }
     };
     let message = format!("{} is active: {advice}", rivals.join(", "));
-    Some(Verdict::yes(Reason::RivalUpdater.as_str(), message))
+    Some(Verdict::yes(Reason::RivalUpdater, message))
 }

@@ -12,6 +12,7 @@ use crate::controller::plan::{Gate, GateReason, How, PoolFacts, Use};
 use crate::controller::view::{LeaseView, NodeView};
 use crate::text::NAMED;
 
+pub mod health;
 #[cfg(test)]
 mod tests;
 

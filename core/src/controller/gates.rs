@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::condition::Verdict;
+use berth_api::condition::{self, Verdict};
 use berth_api::pool::{BootcNodePoolSpec, Rollout};
 use berth_api::windows::{Opening, Schedule, Why, WindowSpec};
 use berth_api::{PoolName, duration};
@@ -150,11 +150,11 @@ fn window(inputs: Inputs<'_>) -> Gates {
         }),
         closes: None,
         changes,
-        window: Verdict::no(reason.as_str(), message),
+        window: Verdict::no(reason, message),
     };
     let rollout = inputs.spec.rollout();
     if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
-        return open("AlwaysOpen", "");
+        return open(condition::Why::AlwaysOpen, "");
     }
     let schedule = match schedule(inputs.spec) {
         Ok(schedule) => schedule,
@@ -167,11 +167,11 @@ fn window(inputs: Inputs<'_>) -> Gates {
     }
     let salt = inputs.pool.as_str();
     match schedule.at(inputs.now, salt) {
-        Opening::Open { until: None } => open("Open", "no window or exclusion ahead"),
+        Opening::Open { until: None } => open(condition::Why::Open, "no window or exclusion ahead"),
         Opening::Open { until: Some(until) } => Gates {
             closes: Some(until),
             changes: Some(until),
-            ..open("Open", &format!("reboots may start until {until}"))
+            ..open(condition::Why::Open, &format!("reboots may start until {until}"))
         },
         Opening::Closed { next, why } => {
             let what = match why {

@@ -1,7 +1,7 @@
 //! The fleet's guard over the registries that pools may name.
 
 use berth_api::ImageRef;
-use berth_api::condition;
+use berth_api::condition::{self, Why};
 use berth_api::fleet::BootcFleetSpec;
 use berth_api::image_ref::allowed;
 
@@ -9,7 +9,7 @@ use crate::controller::facts::Pool;
 use crate::text::few;
 
 /// Reason of `ImageResolved` for a pool that the guard refuses.
-pub const NOT_ALLOWED: &str = "RegistryNotAllowed";
+pub const NOT_ALLOWED: Why = Why::RegistryNotAllowed;
 
 impl Pool {
     /// Refuses the pool's reference unless the fleet allows its registry. One that cannot be read is told by whoever
@@ -34,7 +34,7 @@ impl Pool {
     fn was_refused(&self) -> bool {
         let status = self.object.as_ref().and_then(|object| object.status.as_ref());
         let conditions = status.map(|status| status.conditions.as_slice()).unwrap_or_default();
-        condition::find(conditions, condition::pool::IMAGE_RESOLVED).is_some_and(|c| c.reason == NOT_ALLOWED)
+        condition::find(conditions, condition::pool::IMAGE_RESOLVED).is_some_and(|c| c.reason == NOT_ALLOWED.as_str())
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
         let mut object: BootcNodePool = serde_json::from_value(object).unwrap();
         let verdict = match refused {
             Some(words) => Verdict::no(NOT_ALLOWED, words),
-            None => Verdict::yes("Resolved", "it is in force"),
+            None => Verdict::yes(Why::Resolved, "it is in force"),
         };
         let conditions = &mut object.status.as_mut().unwrap().conditions;
         condition::set(

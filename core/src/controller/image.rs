@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::condition::Verdict;
+use berth_api::condition::{Verdict, Why, Word};
 use berth_api::image_ref::ImageRefError;
 use berth_api::pool::{Available, Target};
 use berth_api::{Digest, ImageRef, PoolName};
@@ -69,7 +69,7 @@ pub struct Found {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// CamelCase reason.
-    pub reason: &'static str,
+    pub reason: Word,
     /// One line.
     pub message: String,
     /// Time of the first failure in a row.
@@ -195,8 +195,8 @@ impl<'a> Facts<'a> {
 /// Reason for which an image does not become the target of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// CamelCase reason.
-    pub reason: &'static str,
+    /// Reason.
+    pub reason: Why,
     /// Details, in words that follow the name of the image.
     pub words: String,
 }
@@ -217,11 +217,11 @@ fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now:
         verdict,
     };
     if let Some(error) = &facts.answers.invalid {
-        return stays(Verdict::no("InvalidReference", error.clone()));
+        return stays(Verdict::no(Why::InvalidReference, error.clone()));
     }
     if facts.answers.fleet_unreadable {
         let words = "the BootcFleet cannot be read; no image is resolved until it can";
-        return stays(Verdict::unknown("FleetUnreadable", words));
+        return stays(Verdict::unknown(Why::FleetUnreadable, words));
     }
     let answer = &facts.answers.named;
     if let Some(found) = &answer.found {
@@ -236,8 +236,8 @@ fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now:
         };
     }
     stays(match &answer.trouble {
-        Some(trouble) => Verdict::no(trouble.reason, trouble.words()),
-        None => Verdict::unknown("Resolving", format!("asking the registry for {}", facts.reference)),
+        Some(trouble) => Verdict::no(trouble.reason.clone(), trouble.words()),
+        None => Verdict::unknown(Why::Resolving, format!("asking the registry for {}", facts.reference)),
     })
 }
 
@@ -252,7 +252,7 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
         let available = facts.available.filter(|a| a.digest != current.digest).cloned();
         let Verdict { message, .. } = resolved(current);
         let words = format!("{message}; nothing newer is looked for while the BootcFleet cannot be read");
-        return stays(available, Verdict::yes("FleetUnreadable", words));
+        return stays(available, Verdict::yes(Why::FleetUnreadable, words));
     }
     // The reference was adopted, so that it is one.
     let Some(questions) = Questions::of(facts.reference).ok().filter(|q| q.tag.is_some()) else {
@@ -303,15 +303,15 @@ fn described(current: &Target, same: &Target) -> Target {
     }
 }
 
-fn untold(facts: &Facts<'_>, questions: &Questions) -> Option<(&'static str, String)> {
+fn untold(facts: &Facts<'_>, questions: &Questions) -> Option<(Why, String)> {
     untold_of(facts, questions, facts.available?)
 }
 
 /// Says why what is available is not the target.
-fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) -> Option<(&'static str, String)> {
+fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) -> Option<(Why, String)> {
     if !questions.follows() {
         let words = "is adopted when image.ref names its digest; kubectl berth approve does that";
-        return Some(("ImageAvailable", words.to_owned()));
+        return Some((Why::ImageAvailable, words.to_owned()));
     }
     let left = facts.minimum_age.as_secs().saturating_sub(available.seen_seconds);
     let words = match left {
@@ -321,7 +321,7 @@ fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) ->
             about(left)
         ),
     };
-    Some(("MinimumAge", words))
+    Some((Why::MinimumAge, words))
 }
 
 /// Seconds, in the larger unit.
@@ -342,27 +342,27 @@ fn said(
     target: &Target,
     trouble: Option<&Trouble>,
     available: Option<&Available>,
-    why: impl FnOnce() -> Option<(&'static str, String)>,
+    why: impl FnOnce() -> Option<(Why, String)>,
 ) -> Verdict {
     let mut message = match target.image.ends_with(&target.digest.to_string()) {
         true => format!("{} is in force", target.image),
         false => format!("{} is {}", target.image, target.digest),
     };
-    let mut reason = "Resolved";
+    let mut reason = Word::from(Why::Resolved);
     if let (Some(available), Some((because, words))) = (available, why()) {
         let version = available.version.as_ref().map_or_else(String::new, |v| format!("{v} "));
         message = format!(
             "{message}; the tag points at {version}{}, which {words}",
             available.digest
         );
-        reason = because;
+        reason = because.into();
     }
     if let Some(trouble) = trouble {
         message = format!(
             "{message}; it stays in force while the tag cannot be looked at: {}",
             trouble.words()
         );
-        reason = trouble.reason;
+        reason = trouble.reason.clone();
     }
     Verdict::yes(reason, message)
 }

@@ -149,10 +149,9 @@ mod tests {
             Ok(serde_json::from_value(object).unwrap()),
         ));
         if let Ok(HostContent { told, .. }) = &mut host.content {
-            let verdict = condition::Verdict {
-                status: Some(said),
-                reason: "R".into(),
-                message: String::new(),
+            let verdict = match said {
+                true => condition::Verdict::yes(condition::Why::RebootTimedOut, ""),
+                false => condition::Verdict::no(condition::Why::NoBerth, ""),
             };
             condition::set(
                 told,

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::condition::{self, Verdict, one_line};
+use berth_api::condition::{self, Verdict, Why, Word, one_line};
 use berth_api::membership::Membership;
 use berth_api::pool::{Target, WaveState};
 use berth_api::{NodeName, Platform, PoolName};
@@ -19,8 +19,6 @@ use crate::controller::quorum::Cause;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeView, NodeView};
 
-/// Reason of a condition that is False.
-const NOT_WAITING: &str = "NotWaiting";
 /// For how long a node must have had something else to say: what changes back at once is never written.
 const SETTLE: Duration = Duration::from_secs(1);
 /// So many are written at a time,
@@ -36,7 +34,7 @@ pub enum Waiting<'a> {
     /// Nothing about this node keeps it waiting.
     No,
     /// This keeps it waiting: reason and message.
-    Yes(&'static str, Cow<'a, str>),
+    Yes(Word, Cow<'a, str>),
 }
 
 /// What the members of one pool are told, put into words once for all of them.
@@ -63,18 +61,18 @@ impl<'a> Words<'a> {
 
     /// `None`: the plan offers it a berth, or does not know it.
     fn waiting(&self, wait: Option<BlockReason>, platform: &Platform) -> Waiting<'_> {
-        let own = |reason, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
+        let own = |reason: Word, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
-            BlockReason::Wave => Waiting::Yes("WaveWaiting", self.proven.as_str().into()),
-            BlockReason::Soaking => Waiting::Yes("WaveSoaking", self.soaked.as_str().into()),
-            BlockReason::FailedBefore => own("FailedBefore", wait),
+            BlockReason::Wave => Waiting::Yes(Why::WaveWaiting.into(), self.proven.as_str().into()),
+            BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
+            BlockReason::FailedBefore => own(Why::FailedBefore.into(), wait),
             BlockReason::ControlPlane(Cause::Unfenced) => Waiting::Unjudged,
-            BlockReason::ControlPlane(cause) => own(cause.reason(), wait),
-            BlockReason::NoClock => own("ClockNotSynchronized", wait),
-            BlockReason::TooLate => own("WindowTooShort", wait),
+            BlockReason::ControlPlane(cause) => own(cause.into(), wait),
+            BlockReason::NoClock => own(Why::ClockNotSynchronized.into(), wait),
+            BlockReason::TooLate => own(Why::WindowTooShort.into(), wait),
             BlockReason::NoImage => match self.target {
-                Some(target) => Waiting::Yes("NoSuchPlatform", no_such_platform(target, platform).into()),
+                Some(target) => Waiting::Yes(Why::NoSuchPlatform.into(), no_such_platform(target, platform).into()),
                 None => Waiting::Unjudged,
             },
             // A matter of the whole pool, or of a leader that is about to begin.
@@ -124,7 +122,7 @@ pub fn wanted(
         .filter_map(|pool| Some((&pool.name, Words::of(plans.get(&pool.name)?, pool.target()))))
         .collect();
     let waiting = |node: &NodeView| match (membership.conflicts.get(&node.name), membership.pool_of(&node.name)) {
-        (Some(conflict), _) => Waiting::Yes("NodeConflict", conflict.message().into()),
+        (Some(conflict), _) => Waiting::Yes(Why::NodeConflict.into(), conflict.message().into()),
         (None, None) => Waiting::No,
         (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
             words.waiting(words.plan.waiting.get(&node.name).copied(), &node.platform)
@@ -136,7 +134,7 @@ pub fn wanted(
         let told = condition::find_true(&content.told, condition::node::WAITING);
         let verdict = match (waiting(node), told) {
             (Waiting::Unjudged, _) | (Waiting::No, None) => return None,
-            (Waiting::No, Some(_)) => Verdict::no(NOT_WAITING, ""),
+            (Waiting::No, Some(_)) => Verdict::no(Why::NotWaiting, ""),
             (Waiting::Yes(reason, message), Some(told))
                 if told.reason == reason && (told.message == *message || told.message == one_line(&message)) =>
             {
@@ -325,7 +323,7 @@ mod tests {
                 let expected = match said {
                     None => Waiting::Unjudged,
                     Some(("", _)) => Waiting::No,
-                    Some((reason, message)) => Waiting::Yes(reason, message.into()),
+                    Some((reason, message)) => Waiting::Yes(Word::stored(reason), message.into()),
                 };
                 assert_eq!(words.waiting(Some(*wait), &arm64()), expected, "{wait:?}");
             }
@@ -387,7 +385,7 @@ mod tests {
         let said = |told, plans: &BTreeMap<PoolName, Plan>, membership: &Membership| {
             let mut wanted = wanted(&snapshot(told), &[pool()], membership, plans);
             let verdict = wanted.remove(&NodeName::from("n1"));
-            verdict.map(|v| (v.status, v.reason.into_owned(), v.message))
+            verdict.map(|v| (v.status, v.reason.into_string(), v.message))
         };
         let planned = |told, wait| said(told, &[("a".into(), plan(wait))].into(), &membership);
         let wave_waiting = Some(("True", "WaveWaiting", proven));
@@ -439,7 +437,10 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let name = |n: usize| NodeName::new(format!("n{n:04}"));
         let wanted = |names: &[usize]| -> BTreeMap<NodeName, Verdict> {
-            names.iter().map(|n| (name(*n), Verdict::yes("R", "m"))).collect()
+            names
+                .iter()
+                .map(|n| (name(*n), Verdict::yes(Why::WaveWaiting, "m")))
+                .collect()
         };
         let mut left: Vec<usize> = (0..1000).collect();
         assert!(desk.pick(wanted(&left), at(0)).is_empty(), "it may change back at once");
@@ -462,7 +463,7 @@ mod tests {
         let mut desk = Desk::default();
         let at = |seconds| Moment::default() + Duration::from_secs(seconds);
         let wanted = || -> BTreeMap<NodeName, Verdict> {
-            let name = |n: usize| (NodeName::new(format!("n{n:02}")), Verdict::yes("R", "m"));
+            let name = |n: usize| (NodeName::new(format!("n{n:02}")), Verdict::yes(Why::WaveWaiting, "m"));
             (0..15).map(name).collect()
         };
         let mut picks = |seconds| -> Vec<String> {
@@ -484,11 +485,14 @@ mod tests {
     fn what_changes_back_is_never_told() {
         let mut desk = Desk::default();
         let at = |millis| Moment::default() + Duration::from_millis(millis);
-        let wants = |reason: &'static str| [(NodeName::from("n"), Verdict::yes(reason, ""))].into();
-        assert!(desk.pick(wants("A"), at(0)).is_empty());
+        let wants = |reason: Why| [(NodeName::from("n"), Verdict::yes(reason, ""))].into();
+        assert!(desk.pick(wants(Why::WaveWaiting), at(0)).is_empty());
         assert!(desk.pick(BTreeMap::new(), at(500)).is_empty());
-        assert!(desk.pick(wants("A"), at(900)).is_empty());
-        assert!(desk.pick(wants("B"), at(1900)).is_empty(), "it is another reason");
-        assert_eq!(desk.pick(wants("B"), at(2900)).len(), 1);
+        assert!(desk.pick(wants(Why::WaveWaiting), at(900)).is_empty());
+        assert!(
+            desk.pick(wants(Why::WaveSoaking), at(1900)).is_empty(),
+            "it is another reason"
+        );
+        assert_eq!(desk.pick(wants(Why::WaveSoaking), at(2900)).len(), 1);
     }
 }

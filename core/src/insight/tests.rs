@@ -1,3 +1,4 @@
+use berth_api::condition::Word;
 use berth_api::node::timeline::{Chapter, ChapterName, ImageVersion, NodeUpdate, Timeline};
 use berth_api::node::{Deployment, DrainBlocker};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,7 +16,7 @@ fn at(second: i64) -> Timestamp {
 
 fn condition(type_: &str, reason: &str, message: &str) -> Condition {
     let mut conditions = vec![];
-    let verdict = Verdict::yes(reason.to_owned(), message);
+    let verdict = Verdict::yes(Word::stored(reason), message);
     condition::set(&mut conditions, type_, verdict, None, at(0));
     conditions.remove(0)
 }

@@ -25,6 +25,8 @@ pub struct ControllerSettings {
     pub kubeconfigs: BTreeMap<usize, PathBuf>,
     /// More environment, such as the name of a seeded bug.
     pub env: Vec<(String, String)>,
+    /// More arguments.
+    pub args: Vec<String>,
 }
 
 /// The controllers by number.
@@ -66,6 +68,7 @@ impl Inner {
             .arg("--kubeconfig")
             .arg(self.settings.kubeconfigs.get(&number).unwrap_or(&self.kubeconfig))
             .envs(self.settings.env.iter().map(|(k, v)| (k, v)))
+            .args(&self.settings.args)
             .arg(format!("--identity=controller-{number}"))
             .arg(format!("--registry-plain-http={}", self.registry))
             // Short, so that a scenario with a killed leader does not wait long.

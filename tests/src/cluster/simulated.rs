@@ -47,6 +47,8 @@ pub struct ClusterOptions {
     pub controller: Option<PathBuf>,
     /// More environment of the controllers.
     pub controller_env: Vec<(String, String)>,
+    /// More arguments of the controllers.
+    pub controller_args: Vec<String>,
     /// Agents and so many controllers reach the API server through proxies, see [`Cluster::ways`].
     pub proxied_controllers: usize,
 }
@@ -63,6 +65,7 @@ impl Default for ClusterOptions {
             scheduler: true,
             controller: None,
             controller_env: vec![],
+            controller_args: vec![],
             proxied_controllers: 0,
         }
     }
@@ -122,6 +125,7 @@ impl Cluster {
         let settings = ControllerSettings {
             kubeconfigs,
             env: options.controller_env.clone(),
+            args: options.controller_args.clone(),
         };
         let controllers = Controllers::with(controller, settings, &control_plane, &registry).await?;
         controllers.start(0)?;

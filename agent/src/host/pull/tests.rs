@@ -56,7 +56,7 @@ fn only_a_whole_reference_of_the_published_digest_reaches_bootc() {
             ..image()
         };
         let error = target(&image).unwrap_err();
-        assert_eq!(error.reason(), "InvalidReference", "{reference}");
+        assert_eq!(error.reason(), Reason::InvalidReference, "{reference}");
         assert!(error.to_string().contains("spec.image"), "{error}");
     }
 }

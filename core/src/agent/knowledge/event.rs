@@ -8,6 +8,7 @@ use berth_api::names::{BootId, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
 use crate::agent::facts::{ClusterNode, Desired, Guard, Os, PullFacts};
+use crate::agent::reason::Reason;
 use crate::agent::rules::Rules;
 use crate::agent::step::{Step, WaitReason};
 
@@ -82,7 +83,7 @@ impl PullReading {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFailure {
     /// CamelCase reason.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// The tool's own words.
     pub message: String,
     /// A later try may help.
@@ -112,7 +113,7 @@ pub enum Ending {
     /// The step failed, or its fate is not known.
     Failed {
         /// CamelCase reason.
-        reason: &'static str,
+        reason: Reason,
         /// The error's words.
         message: String,
     },

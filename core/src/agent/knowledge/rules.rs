@@ -182,7 +182,7 @@ impl Knowledge {
         let HostFailure { reason, message, retry } = failure;
         self.past.incomplete = Some(digest.clone());
         self.past
-            .host_failed(reason, message, digest, *retry, now.wall, now.chance);
+            .host_failed(reason.as_str(), message, digest, *retry, now.wall, now.chance);
         if std::mem::take(&mut self.renewed) {
             // It was refused with the former ones.
             self.past.log_in_again(now.wall);
@@ -219,7 +219,7 @@ impl Knowledge {
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
                 let failure = HostFailure {
-                    reason: reason.as_str(),
+                    reason,
                     message: message.to_owned(),
                     retry: true,
                 };
@@ -390,7 +390,7 @@ impl Knowledge {
     }
 
     /// Counts failures of the same step, whatever succeeded in between on the way to it.
-    fn failed(&mut self, step: &Step, reason: &'static str, message: String, now: &Now) {
+    fn failed(&mut self, step: &Step, reason: Reason, message: String, now: &Now) {
         self.cluster_node = ClusterNode::Unread;
         let kind = discriminant(step);
         let before = self.failing.as_ref().filter(|(k, _)| *k == kind);

@@ -145,7 +145,7 @@ fn drained() -> Ending {
 #[test]
 fn after_each_step_only_what_it_cannot_have_changed_still_counts() {
     let failed = || Ending::Failed {
-        reason: "StepFailed",
+        reason: Reason::StepFailed,
         message: "no answer".to_owned(),
     };
     let relicense = Step::Relicense(committed(), digest(3));
@@ -304,7 +304,7 @@ fn a_turn_is_counted_once_and_the_next_one_knows_nothing_of_it() {
     knowledge.after(Event::Begins(&Step::GiveBack(releasing())), &at(1));
     assert_eq!(knowledge.past.last_turn.as_ref().map(|t| t.attempts), Some(1));
     let lost = Ending::Failed {
-        reason: "StepFailed",
+        reason: Reason::StepFailed,
         message: "no answer".into(),
     };
     knowledge.after(Event::Ends(&Step::GiveBack(releasing()), lost), &at(1));
@@ -317,7 +317,7 @@ fn a_turn_is_counted_once_and_the_next_one_knows_nothing_of_it() {
 fn what_fails_again_and_again_is_told_and_an_unlock_that_does_ends_the_turn() {
     let mut knowledge = knowing(&committed());
     let failed = || Ending::Failed {
-        reason: "HostToolFailed",
+        reason: Reason::HostToolFailed,
         message: "error: no".into(),
     };
     for times in 1..=3 {

@@ -1,7 +1,7 @@
 //! The condition `NodeDegraded`: whether a person should look at the node, and at what.
 
 use berth_api::berth::Outcome;
-use berth_api::condition::Verdict;
+use berth_api::condition::{Verdict, Why, Word};
 use berth_api::node::Phase;
 
 use super::{drains_too_long, failed_turn, holding, reason};
@@ -13,17 +13,17 @@ use crate::agent::step::{Step, WaitReason, rollback_queued, twin};
 /// Condition that says whether a person should look, and at what.
 pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_to_be_told()) {
-        return Verdict::yes(Reason::HostUnreachable.as_str(), silence.why.clone());
+        return Verdict::yes(Reason::HostUnreachable, silence.why.clone());
     }
     if let Os::Unusable { reason, message } = &facts.host.os {
         return Verdict::yes(*reason, message.clone());
     }
     if let Some(why) = facts.host.os.refusal() {
-        return Verdict::yes(Reason::ComposefsNotSupported.as_str(), why.to_owned());
+        return Verdict::yes(Reason::ComposefsNotSupported, why.to_owned());
     }
     if let Some(why) = &facts.host.forgetful {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
-        return Verdict::yes(Reason::MemoryUnwritable.as_str(), format!("{why}: {advice}"));
+        return Verdict::yes(Reason::MemoryUnwritable, format!("{why}: {advice}"));
     }
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.
@@ -37,13 +37,13 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         .objection()
         .filter(|_| facts.host.os.booted() != facts.desired.digest())
     {
-        return Verdict::yes(objection.reason.as_str(), objection.message);
+        return Verdict::yes(objection.reason, objection.message);
     }
     if let Some(verdict) = rivals::verdict(facts).filter(|_| matches!(step, Step::Wait(WaitReason::RivalUpdater, _))) {
         return verdict;
     }
     if let Some(message) = rollback_queued(facts) {
-        return Verdict::yes("RollbackQueued", message);
+        return Verdict::yes(Why::RollbackQueued, message);
     }
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)
@@ -58,17 +58,17 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             "{desired} failed here and is not tried again{}",
             message.unwrap_or_default()
         );
-        return Verdict::yes("DigestFailed", message);
+        return Verdict::yes(Why::DigestFailed, message);
     }
     if let Some(message) = facts.desired.digest().and_then(|desired| twin(facts, desired)) {
-        return Verdict::yes(Reason::SameDeployment.as_str(), message);
+        return Verdict::yes(Reason::SameDeployment, message);
     }
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
         let message = "a berth names another Node object of this name; the controller closes it";
-        return Verdict::yes("ForeignBerth", message);
+        return Verdict::yes(Why::ForeignBerth, message);
     }
     if let Some(message) = drains_too_long(facts) {
-        return Verdict::yes("DrainTimeout", message);
+        return Verdict::yes(Why::DrainTimeout, message);
     }
     if phase == Phase::Proving
         && let Some(verdict) = unproven(facts)
@@ -85,20 +85,20 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         return Verdict::yes(reason(&failure.reason), again);
     }
     if let Some(message) = unguarded(facts) {
-        return Verdict::yes(Reason::Unguarded.as_str(), message);
+        return Verdict::yes(Reason::Unguarded, message);
     }
     if let Some(turn) = failed_turn(facts) {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
         return Verdict::yes(
-            Outcome::from_word(&turn.outcome).map_or("TurnFailed", Outcome::as_str),
+            Outcome::from_word(&turn.outcome).map_or(Word::from(Why::TurnFailed), Word::from),
             message,
         );
     }
     if let Some(objection) = facts.host.rules.credentials.as_ref() {
-        return Verdict::yes(objection.reason.as_str(), objection.message.clone());
+        return Verdict::yes(objection.reason, objection.message.clone());
     }
-    rivals::verdict(facts).unwrap_or_else(|| Verdict::no("AsExpected", ""))
+    rivals::verdict(facts).unwrap_or_else(|| Verdict::no(Why::AsExpected, ""))
 }
 
 /// The trouble of a cluster whose API server does not guard the berths, told of each member that would take one.
@@ -119,10 +119,10 @@ fn unproven(facts: &Facts) -> Option<Verdict> {
     if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
         let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
         let message = format!("runs {booted}, which is neither the target nor what ran before; the berth is kept");
-        return Some(Verdict::yes("BootUnproven", message));
+        return Some(Verdict::yes(Why::BootUnproven, message));
     }
     let message = "the Node is not Ready under this boot within rebootTimeout; the berth is kept";
-    late(facts).then(|| Verdict::yes("NodeNotReady", message))
+    late(facts).then(|| Verdict::yes(Why::NodeNotReady, message))
 }
 
 fn late(facts: &Facts) -> bool {

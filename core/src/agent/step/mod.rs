@@ -254,7 +254,7 @@ fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
     let mut blind = facts.clone();
     blind.host.fresh = true;
     blind.host.os = Os::Unusable {
-        reason: Reason::HostUnreachable.as_str(),
+        reason: Reason::HostUnreachable,
         message: silence.why.clone(),
     };
     let next = finish(&blind, berth, holding);

@@ -3,7 +3,7 @@
 use berth_api::boot_image::{
     BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, BootImageStatus, MAX_NAMED,
 };
-use berth_api::condition::Verdict;
+use berth_api::condition::{Verdict, Why, Word};
 use berth_api::pool::Target;
 use jiff::Timestamp;
 
@@ -13,7 +13,7 @@ use crate::skew::{Skew, skew};
 use crate::text::few;
 
 /// Reason of a refusal for a boot image that is too old.
-pub(super) const REASON: &str = "BootImageSkew";
+pub(super) const REASON: Why = Why::BootImageSkew;
 
 /// Everything that a pool's boot image is judged by.
 #[derive(Clone, Copy)]
@@ -73,13 +73,13 @@ pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, resolved: &Verd
     let said = |verdict| Assessment { status: None, verdict };
     if enforcement(facts.policy) == BootImageEnforcement::Disabled {
         let words = "bootImage.enforcement is Disabled: nobody looks whether new machines could join";
-        return said(Verdict::no("Disabled", words));
+        return said(Verdict::no(Why::Disabled, words));
     }
-    let refused = resolved.reason == REASON;
+    let refused = resolved.reason == Word::from(REASON);
     let Some(target) = target else {
         return said(match refused {
-            true => Verdict::yes("NextImageRefused", resolved.message.clone()),
-            false => Verdict::unknown("ImageNotResolved", "no image is in force; see ImageResolved"),
+            true => Verdict::yes(Why::NextImageRefused, resolved.message.clone()),
+            false => Verdict::unknown(Why::ImageNotResolved, "no image is in force; see ImageResolved"),
         });
     };
     let in_use = in_use(facts);
@@ -90,12 +90,12 @@ pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, resolved: &Verd
             |i| i.words(why),
         )
     };
-    let verdict = match skew_of(facts, version, target) {
-        _ if refused => Verdict::yes("NextImageRefused", resolved.message.clone()),
-        Skew::NoLimit => return said(Verdict::no("NoLimit", "")),
-        Skew::Within => Verdict::no("WithinLimit", ""),
-        Skew::Exceeded(why) => Verdict::yes("BootImageTooOld", words(&why)),
-        Skew::Unknown(why) => Verdict::unknown("CannotCompare", words(&why)),
+    let mut verdict = match skew_of(facts, version, target) {
+        _ if refused => Verdict::yes(Why::NextImageRefused, resolved.message.clone()),
+        Skew::NoLimit => return said(Verdict::no(Why::NoLimit, "")),
+        Skew::Within => Verdict::no(Why::WithinLimit, ""),
+        Skew::Exceeded(why) => Verdict::yes(Why::BootImageTooOld, words(&why)),
+        Skew::Unknown(why) => Verdict::unknown(Why::CannotCompare, words(&why)),
     };
     let too_old: Vec<&str> = facts
         .members
@@ -103,17 +103,10 @@ pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, resolved: &Verd
         .filter(|member| matches!(skew_of(facts, version_of(member), target), Skew::Exceeded(_)))
         .map(|member| member.node.name.as_str())
         .collect();
-    let verdict = match verdict.status {
-        Some(true) if !refused && !too_old.is_empty() => Verdict {
-            message: format!(
-                "{}; too old: {}",
-                verdict.message,
-                few(too_old.iter().map(ToString::to_string))
-            ),
-            ..verdict
-        },
-        _ => verdict,
-    };
+    if verdict.status == Some(true) && !refused && !too_old.is_empty() {
+        let names = few(too_old.iter().map(ToString::to_string));
+        verdict.message = format!("{}; too old: {names}", verdict.message);
+    }
     let same = facts
         .before
         .filter(|before| before.version.as_deref() == version && before.node.is_none());

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::condition::{Verdict, pool as types};
+use berth_api::berth::Outcome;
+use berth_api::condition::{Verdict, Why, Word, pool as types};
 use berth_api::pool::Target;
 use berth_api::{NodeName, keys};
 
@@ -45,34 +46,34 @@ fn is_current(facts: &Facts<'_>, target: &Target) -> bool {
 fn updated(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Verdict {
     let Some(target) = target.filter(|t| is_current(facts, t)) else {
         return Verdict::no(
-            "ImageNotResolved",
+            Why::ImageNotResolved,
             "the image of the spec is not resolved; see ImageResolved",
         );
     };
     let done = count(doing, Doing::Updated);
     if facts.members.is_empty() {
-        return Verdict::unknown("NoNodes", "the selector matches no node");
+        return Verdict::unknown(Why::NoNodes, "the selector matches no node");
     }
     let message = format!("{done} of {} nodes run {}", facts.members.len(), version(target));
     if done == facts.members.len() {
-        Verdict::yes("AllUpdated", message)
+        Verdict::yes(Why::AllUpdated, message)
     } else {
-        Verdict::no("NotAllUpdated", message)
+        Verdict::no(Why::NotAllUpdated, message)
     }
 }
 
 fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Verdict {
     if facts.deleting {
-        return Verdict::yes("Deleting", "the pool waits for its nodes and berths to be released");
+        return Verdict::yes(Why::Deleting, "the pool waits for its nodes and berths to be released");
     }
     if facts.members.is_empty() {
-        return Verdict::no("NoNodes", "the selector matches no node");
+        return Verdict::no(Why::NoNodes, "the selector matches no node");
     }
     let names = |wanted: Doing| few(doing.iter().filter(|(_, d)| **d == wanted).map(|(n, _)| n.to_string()));
     let active = [
-        (Doing::Rebooting, "Rebooting", "reboot"),
-        (Doing::Draining, "Draining", "drain"),
-        (Doing::Staging, "Staging", "stage"),
+        (Doing::Rebooting, Why::Rebooting, "reboot"),
+        (Doing::Draining, Why::Draining, "drain"),
+        (Doing::Staging, Why::Staging, "stage"),
     ];
     let parts: Vec<String> = active
         .iter()
@@ -86,19 +87,19 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
     }
     let Some(target) = target else {
         return Verdict::no(
-            "ImageNotResolved",
+            Why::ImageNotResolved,
             "the image is not resolved to a digest yet; see ImageResolved",
         );
     };
     if count(doing, Doing::Updated) == facts.members.len() {
         let current = is_current(facts, target);
         return Verdict::no(
-            if current { "Updated" } else { "ImageNotResolved" },
+            if current { Why::Updated } else { Why::ImageNotResolved },
             format!("all {} nodes run {}", facts.members.len(), version(target)),
         );
     }
     if let Some(gate) = &facts.plan.gate {
-        return Verdict::no(gate.reason.as_str(), gate.message.clone());
+        return Verdict::no(gate.reason, gate.message.clone());
     }
     if !is_current(facts, target) {
         let message = match facts.refused {
@@ -108,10 +109,10 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
                 target.image, facts.reference
             ),
         };
-        return Verdict::no("ImageNotResolved", message);
+        return Verdict::no(Why::ImageNotResolved, message);
     }
     if let Some(order) = waits(facts, BlockReason::Order).next().and(facts.plan.order.as_ref()) {
-        return Verdict::no(order.reason.as_str(), order.message.clone());
+        return Verdict::no(order.reason, order.message.clone());
     }
     waiting(facts)
 }
@@ -127,23 +128,23 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let node = |u: &&Use| u.how == How::IsOffered;
         let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
-        return Verdict::yes("Offered", format!("a berth is offered to {names}"));
+        return Verdict::yes(Why::Offered, format!("a berth is offered to {names}"));
     }
     if waits(facts, BlockReason::Capacity).next().is_some() {
         let users = few(facts.plan.used_by.iter().map(Use::words));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
-        return Verdict::no("Waiting", message);
+        return Verdict::no(Why::Waiting, message);
     }
     let fleet = waits(facts, BlockReason::FleetCapacity)
         .next()
         .and(facts.plan.fleet.as_ref());
     if let Some(fleet) = fleet {
-        return Verdict::no("FleetCapacity", fleet.words());
+        return Verdict::no(Why::FleetCapacity, fleet.words());
     }
     let fleet = waits(facts, BlockReason::Fencing).next().and(facts.plan.fleet.as_ref());
     if let Some(unfenced) = fleet.and_then(FleetUse::unfenced_words) {
-        return Verdict::no("Fencing", unfenced);
+        return Verdict::no(Why::Fencing, unfenced);
     }
     let mut groups: BTreeMap<BlockReason, Vec<String>> = BTreeMap::new();
     for (node, wait) in &facts.plan.waiting {
@@ -156,26 +157,26 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
         .map(|(wait, nodes)| format!("{}: {}", wait.words(), few(nodes)))
         .collect::<Vec<_>>()
         .join("; ");
-    Verdict::no("Waiting", message)
+    Verdict::no(Why::Waiting, message)
 }
 
 /// Says what is wrong with the pool itself, which gives the reason, and behind that what is wrong with its nodes.
 fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
-        (None, None) => Verdict::no("AsExpected", ""),
+        (None, None) => Verdict::no(Why::AsExpected, ""),
         (Some((reason, pool)), Some((_, nodes))) => Verdict::yes(reason, format!("{pool}; {nodes}")),
         (Some((reason, message)), None) | (None, Some((reason, message))) => Verdict::yes(reason, message),
     }
 }
 
-fn pool_trouble(facts: &Facts<'_>) -> Option<(&'static str, String)> {
+fn pool_trouble(facts: &Facts<'_>) -> Option<(Word, String)> {
     if let Some(error) = facts.bad_selector {
         let message = format!("{error}; the pool keeps the nodes it has, and gets no more");
-        return Some(("InvalidSelector", message));
+        return Some((Why::InvalidSelector.into(), message));
     }
     if !facts.unreadable.is_empty() {
         let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
-        return Some(("UnreadableLease", few(unreadable)));
+        return Some((Why::UnreadableLease.into(), few(unreadable)));
     }
     if let Some(lease) = facts.name_taken {
         let message = format!(
@@ -183,22 +184,22 @@ fn pool_trouble(facts: &Facts<'_>) -> Option<(&'static str, String)> {
              is deleted, which is safe when it names no holder",
             keys::LABEL_POOL
         );
-        return Some(("NameTaken", message));
+        return Some((Why::NameTaken.into(), message));
     }
     let is_wrong = |order: &&Gate| matches!(order.reason, GateReason::OrderCycle | GateReason::UnknownPool);
     let order = facts.plan.order.as_ref().filter(is_wrong)?;
-    Some((order.reason.as_str(), order.message.clone()))
+    Some((order.reason.into(), order.message.clone()))
 }
 
-fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(&'static str, String)> {
+fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
     // Of those that have left, only who does not come back is this pool's business: it keeps its berth.
     let away = facts.away.iter().filter_map(|m| Some((m, trouble(m, None)?)));
     let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.kind == Kind::TimedOut)).collect();
     let reason = match troubles.iter().map(|(_, t)| t.kind).max()? {
-        Kind::TimedOut => "RebootTimedOut",
-        Kind::Degraded => "NodesDegraded",
-        Kind::Turn(outcome) => outcome,
+        Kind::TimedOut => Why::RebootTimedOut.into(),
+        Kind::Degraded => Why::NodesDegraded.into(),
+        Kind::Turn(outcome) => Outcome::from_word(outcome).map_or(Why::NodesDegraded.into(), Word::from),
     };
     let words = troubles
         .iter()
@@ -211,37 +212,40 @@ fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(&'static 
 fn paused(facts: &Facts<'_>) -> Verdict {
     if facts.paused {
         let message = "no berth is offered, and nodes that have not committed give theirs back";
-        Verdict::yes("PausedByAdmin", message)
+        Verdict::yes(Why::PausedByAdmin, message)
     } else if facts
         .plan
         .gate
         .as_ref()
         .is_some_and(|g| g.reason == GateReason::FleetPaused)
     {
-        Verdict::yes("PausedByFleet", "BootcFleet cluster is paused, and every pool with it")
+        Verdict::yes(
+            Why::PausedByFleet,
+            "BootcFleet cluster is paused, and every pool with it",
+        )
     } else {
-        Verdict::no("NotPaused", "")
+        Verdict::no(Why::NotPaused, "")
     }
 }
 
 fn window(facts: &Facts<'_>) -> Verdict {
     match facts.gates {
         Some(gates) => gates.window.clone(),
-        None => Verdict::unknown("NotJudged", ""),
+        None => Verdict::unknown(Why::NotJudged, ""),
     }
 }
 
 fn halted(facts: &Facts<'_>) -> Verdict {
     match &facts.plan.halt {
-        Some(halt) => Verdict::yes("TooManyFailures", halt.message.clone()),
-        None => Verdict::no("AsExpected", ""),
+        Some(halt) => Verdict::yes(Why::TooManyFailures, halt.message.clone()),
+        None => Verdict::no(Why::AsExpected, ""),
     }
 }
 
 fn node_conflict(facts: &Facts<'_>) -> Verdict {
     if facts.conflicts.is_empty() {
-        return Verdict::no("NoConflict", "");
+        return Verdict::no(Why::NoConflict, "");
     }
     let named = facts.conflicts.iter().map(|c| format!("{}: {}", c.node, c.message()));
-    Verdict::yes("SelectedTwice", few(named))
+    Verdict::yes(Why::SelectedTwice, few(named))
 }

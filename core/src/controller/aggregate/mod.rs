@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::boot_image::BootImagePolicy;
-use berth_api::condition::{self, Verdict};
+use berth_api::condition::{self, Verdict, Why};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
 use berth_api::{Digest, NodeName, keys};
 use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
-use crate::controller::guard::NOT_ALLOWED;
 use crate::controller::history::history;
 use crate::controller::image::{self, Answers, Refusal};
 use crate::controller::overdue::knows_better;
@@ -124,7 +123,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let mut conditions = facts.old.conditions.clone();
     let boot = boot_image::assess(&boot_image, target.as_ref(), &image.verdict, now);
     let resolved = match facts.refused {
-        Some(words) => Verdict::no(NOT_ALLOWED, words),
+        Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
         None => image.verdict,
     };
     let own = (condition::pool::IMAGE_RESOLVED, resolved);
@@ -190,7 +189,7 @@ fn no_such_platform(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
         keys::LABEL_VARIANT
     );
     Some(Refusal {
-        reason: "NoSuchPlatform",
+        reason: Why::NoSuchPlatform,
         words,
     })
 }

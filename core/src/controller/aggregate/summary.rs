@@ -1,7 +1,7 @@
 //! A pool's state in the words of kstatus, by which tools wait for what they have applied: `Ready`, `Reconciling` and
 //! `Stalled`. They say nothing new: each follows from the other conditions.
 
-use berth_api::condition::{self, Verdict, pool as types};
+use berth_api::condition::{self, Verdict, Why, pool as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// Reasons of `Degraded` that keep the whole pool from going on until a person acts.
@@ -25,13 +25,21 @@ const FINAL: [&str; 7] = [
 
 /// The three conditions, from all others.
 pub(super) fn summary(conditions: &[Condition]) -> [(&'static str, Verdict); 3] {
-    let no = || Verdict::no("AsExpected", "");
+    let no = || Verdict::no(Why::AsExpected, "");
     let (ready, reconciling, stalled) = match state(conditions) {
-        State::Ready(why) => (said(true, why), no(), no()),
-        State::Stalled(why) => (said(false, why), Verdict::no("Stalled", ""), said(true, why)),
-        State::Paused(why) => (said(false, why), Verdict::no("Paused", ""), no()),
-        State::Reconciling(Some(why)) => (said(false, why), said(true, why), no()),
-        State::Reconciling(None) => (Verdict::no("Progressing", ""), Verdict::yes("Progressing", ""), no()),
+        State::Ready(why) => (Verdict::repeats(true, why), no(), no()),
+        State::Stalled(why) => (
+            Verdict::repeats(false, why),
+            Verdict::no(Why::Stalled, ""),
+            Verdict::repeats(true, why),
+        ),
+        State::Paused(why) => (Verdict::repeats(false, why), Verdict::no(Why::Paused, ""), no()),
+        State::Reconciling(Some(why)) => (Verdict::repeats(false, why), Verdict::repeats(true, why), no()),
+        State::Reconciling(None) => (
+            Verdict::no(Why::Progressing, ""),
+            Verdict::yes(Why::Progressing, ""),
+            no(),
+        ),
     };
     [
         (types::READY, ready),
@@ -71,17 +79,9 @@ fn state(conditions: &[Condition]) -> State<'_> {
     }
 }
 
-fn said(yes: bool, why: &Condition) -> Verdict {
-    Verdict {
-        status: Some(yes),
-        reason: why.reason.clone().into(),
-        message: why.message.clone(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use berth_api::condition::set;
+    use berth_api::condition::{Word, set};
     use jiff::Timestamp;
 
     use super::*;
@@ -91,9 +91,9 @@ mod tests {
         let mut conditions = vec![];
         for (type_, status, reason) in of {
             let verdict = match *status {
-                "True" => Verdict::yes(*reason, "words"),
-                "False" => Verdict::no(*reason, "words"),
-                _ => Verdict::unknown(*reason, "words"),
+                "True" => Verdict::yes(Word::stored(reason), "words"),
+                "False" => Verdict::no(Word::stored(reason), "words"),
+                _ => Verdict::unknown(Word::stored(reason), "words"),
             };
             set(&mut conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
         }

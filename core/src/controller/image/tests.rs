@@ -54,7 +54,7 @@ fn found(n: u8, age: Duration) -> Answer {
 
 fn away() -> Option<Trouble> {
     Some(Trouble {
-        reason: "RegistryUnavailable",
+        reason: Word::stored("RegistryUnavailable"),
         message: "no route to host".into(),
         since: at(60),
         attempts: 3,
@@ -105,7 +105,7 @@ impl Case {
     fn decide(&self) -> Decision {
         let refusal = |_: &Target| {
             self.unserved.then(|| Refusal {
-                reason: "NoSuchPlatform",
+                reason: Why::NoSuchPlatform,
                 words: "has nothing for n1".to_owned(),
             })
         };

@@ -176,13 +176,13 @@ pub(super) fn gated(
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
-        None => member.control_plane?.ask_back.map(Cause::reason),
+        None => member.control_plane?.ask_back.map(Cause::as_str),
     }
 }
 
 /// Why a holder that cannot give back does not go on to another image, whatever the waves say.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
-    member.control_plane?.stay.map(Cause::reason)
+    member.control_plane?.stay.map(Cause::as_str)
 }
 
 /// Reason for which an open offer is to be withdrawn. Softer than [`ready`]: an agent that has yet to report, or is not

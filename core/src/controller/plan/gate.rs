@@ -1,5 +1,7 @@
 //! Gates as a plan knows them: reasons for which no berth of a pool is opened.
 
+use berth_api::reasons;
+
 /// Something that keeps all berths of a pool closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
@@ -9,51 +11,32 @@ pub struct Gate {
     pub message: String,
 }
 
-/// Reason for which all berths of a pool are closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GateReason {
-    /// The pool is paused.
-    Paused,
-    /// The fleet is paused.
-    FleetPaused,
-    /// The fleet cannot be read, and may be paused.
-    FleetUnreadable,
-    /// A window of the pool cannot be read.
-    InvalidWindow,
-    /// The controller's clock is not synchronised.
-    ClockNotSynchronized,
-    /// No window is long enough for a drain and a reboot.
-    WindowTooShort,
-    /// No window is open.
-    OutsideWindows,
-    /// An exclusion is in force.
-    Excluded,
-    /// The image failed on too many nodes.
-    RolloutHalted,
-    /// A pool that goes before this one has nodes left to update.
-    EarlierPool,
-    /// The pools wait for each other.
-    OrderCycle,
-    /// A pool that goes before this one does not exist.
-    UnknownPool,
-}
-
-impl GateReason {
-    /// CamelCase word of a condition.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Paused => "Paused",
-            Self::FleetPaused => "FleetPaused",
-            Self::FleetUnreadable => "FleetUnreadable",
-            Self::InvalidWindow => "InvalidWindow",
-            Self::ClockNotSynchronized => "ClockNotSynchronized",
-            Self::WindowTooShort => "WindowTooShort",
-            Self::OutsideWindows => "OutsideWindows",
-            Self::Excluded => "Excluded",
-            Self::RolloutHalted => "RolloutHalted",
-            Self::EarlierPool => "EarlierPool",
-            Self::OrderCycle => "OrderCycle",
-            Self::UnknownPool => "UnknownPool",
-        }
+reasons! {
+    /// Reason for which all berths of a pool are closed.
+    pub enum GateReason {
+        /// The pool is paused.
+        Paused,
+        /// The fleet is paused.
+        FleetPaused,
+        /// The fleet cannot be read, and may be paused.
+        FleetUnreadable,
+        /// A window of the pool cannot be read.
+        InvalidWindow,
+        /// The controller's clock is not synchronised.
+        ClockNotSynchronized,
+        /// No window is long enough for a drain and a reboot.
+        WindowTooShort,
+        /// No window is open.
+        OutsideWindows,
+        /// An exclusion is in force.
+        Excluded,
+        /// The image failed on too many nodes.
+        RolloutHalted,
+        /// A pool that goes before this one has nodes left to update.
+        EarlierPool,
+        /// The pools wait for each other.
+        OrderCycle,
+        /// A pool that goes before this one does not exist.
+        UnknownPool,
     }
 }

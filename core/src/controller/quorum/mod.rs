@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use berth_api::berth::{Berth, BerthState, HoldPhase};
 use berth_api::seeded::Bug;
 use berth_api::waves::is_control_plane;
-use berth_api::{NodeName, NodeUid, keys};
+use berth_api::{NodeName, NodeUid, keys, reasons};
 use jiff::Timestamp;
 
 use crate::Moment;
@@ -24,36 +24,26 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-/// What stands against taking down a node of the control plane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// Another one holds a berth, or is offered one.
-    OtherAtWork,
-    /// Another one is not Ready, or cordoned.
-    OtherUnavailable,
-    /// The others would be no majority of the API servers or etcd members.
-    NoMajority,
-    /// No other API server answers.
-    NoOtherServer,
-    /// Not all API servers have been asked yet.
-    NotKnown,
-    /// A write of a former leader, or one of unknown fate, may still open a berth of any pool.
-    Unfenced,
+reasons! {
+    /// What stands against taking down a node of the control plane.
+    #[derive(PartialOrd, Ord)]
+    pub enum Cause {
+        /// Another one holds a berth, or is offered one.
+        OtherAtWork = "OtherControlPlaneNode",
+        /// Another one is not Ready, or cordoned.
+        OtherUnavailable = "ControlPlaneUnavailable",
+        /// The others would be no majority of the API servers or etcd members.
+        NoMajority,
+        /// No other API server answers.
+        NoOtherServer = "NoOtherAPIServer",
+        /// Not all API servers have been asked yet.
+        NotKnown = "APIServersNotKnown",
+        /// A write of a former leader, or one of unknown fate, may still open a berth of any pool.
+        Unfenced = "Fencing",
+    }
 }
 
 impl Cause {
-    /// CamelCase reason.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::OtherAtWork => "OtherControlPlaneNode",
-            Self::OtherUnavailable => "ControlPlaneUnavailable",
-            Self::NoMajority => "NoMajority",
-            Self::NoOtherServer => "NoOtherAPIServer",
-            Self::NotKnown => "APIServersNotKnown",
-            Self::Unfenced => "Fencing",
-        }
-    }
-
     /// Words for people, to stand behind the node's name.
     pub fn words(self) -> &'static str {
         match self {

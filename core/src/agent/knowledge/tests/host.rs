@@ -33,7 +33,7 @@ fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
     assert!(!knowledge.disarmed);
     let mut knowledge = seen(None);
     let unusable = Os::Unusable {
-        reason: "StatusFailed",
+        reason: Reason::StatusFailed,
         message: String::new(),
     };
     let look = Look {
@@ -48,7 +48,7 @@ fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
 #[test]
 fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed() {
     let failed = || Ending::Failed {
-        reason: "LockFailed",
+        reason: Reason::LockFailed,
         message: "error: no".into(),
     };
     let look = |knowledge: &mut Knowledge, staged| {
@@ -160,7 +160,7 @@ fn silence_of_the_host_counts_from_its_beginning_and_ends_with_an_answer() {
 fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
     let failed = || {
         let failure = HostFailure {
-            reason: "PullFailed",
+            reason: Reason::PullFailed,
             message: "pulling bound images: no route".to_owned(),
             retry: true,
         };
@@ -234,7 +234,7 @@ fn an_image_that_is_not_staged_after_its_pull_has_failed() {
 fn a_host_that_cannot_be_used_is_looked_at_again_after_a_while() {
     let mut knowledge = knowing(&offered());
     knowledge.os = Os::Unusable {
-        reason: "StatusFailed",
+        reason: Reason::StatusFailed,
         message: String::new(),
     };
     let services = || Services::under("b1".into());
@@ -249,7 +249,7 @@ fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
     for (reason, waits) in [(Reason::Unauthorized, false), (Reason::DiskFull, true)] {
         let mut knowledge = knowing(&offered());
         let failure = HostFailure {
-            reason: reason.as_str(),
+            reason,
             retry: true,
             message: "no".to_owned(),
         };
@@ -278,7 +278,7 @@ fn a_pull_that_ran_with_the_former_credentials_is_tried_at_once() {
             knowledge.after(Event::NewCredentials, &at(second));
         }
         let failure = HostFailure {
-            reason: Reason::Unauthorized.as_str(),
+            reason: Reason::Unauthorized,
             retry: true,
             message: "no".to_owned(),
         };
@@ -328,7 +328,7 @@ fn the_end_of_a_pull_is_forgotten_once_it_is_stored_and_counts_once() {
     let failed = || PullReading::Failed {
         digest: digest(2),
         failure: HostFailure {
-            reason: "PullFailed",
+            reason: Reason::PullFailed,
             message: "no".into(),
             retry: true,
         },

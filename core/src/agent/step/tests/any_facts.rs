@@ -34,7 +34,7 @@ fn any_os() -> impl Strategy<Value = Os> {
     prop_oneof![
         6 => known,
         1 => Just(Os::Unknown),
-        1 => Just(Os::Unusable { reason: "StatusFailed", message: String::new() }),
+        1 => Just(Os::Unusable { reason: Reason::StatusFailed, message: String::new() }),
     ]
 }
 

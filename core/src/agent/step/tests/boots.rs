@@ -24,7 +24,7 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
     assert!(matches!(step(&old), Step::Release(_, Outcome::NotApplied, _)));
     let mut unseen = rebooted(&committed(), 2);
     unseen.host.os = Os::Unusable {
-        reason: "StatusFailed",
+        reason: Reason::StatusFailed,
         message: String::new(),
     };
     assert_eq!(step(&unseen), Step::Wait(WaitReason::HostUnusable, None));

@@ -44,7 +44,7 @@ fn a_host_that_is_nobodys_is_not_even_read() {
         for unread in [
             Os::Unknown,
             Os::Unusable {
-                reason: "BootcMissing",
+                reason: Reason::BootcMissing,
                 message: String::new(),
             },
         ] {

@@ -19,6 +19,7 @@ use super::*;
 use crate::agent::backend::Backend;
 use crate::agent::facts::{DrainFacts, Guard, GuardFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
+use crate::agent::reason::Reason;
 use crate::agent::rules::Rules;
 use crate::agent::rules::registries::Registries;
 

@@ -1,12 +1,11 @@
 //! Reports of given facts.
 
-use berth_api::condition::{self, Verdict, node as types};
+use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::node::timeline::TurnRecord;
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
 use crate::agent::facts::Trouble;
-use crate::agent::reason::Reason;
 use crate::agent::report::{Subject, report};
 use crate::agent::rivals;
 use crate::agent::rules::Objection;
@@ -498,7 +497,7 @@ fn a_step_that_fails_is_told_before_the_refusal_that_it_follows() {
     facts.host.rules = forbidding();
     assert!(told(&facts, types::NODE_DEGRADED).starts_with("True RegistryNotAllowed"));
     facts.trouble = Some(Trouble {
-        reason: "StepFailed",
+        reason: Reason::StepFailed,
         message: "cannot remove what is staged".into(),
         attempts: 3,
     });
@@ -513,7 +512,7 @@ fn a_step_that_fails_is_told_before_the_refusal_that_it_follows() {
 fn a_reboot_that_timed_out_is_in_the_insight_of_an_agent_that_speaks() {
     let (facts, before) = (facts(), BootcNodeStatus::default());
     let mut told = vec![];
-    let late = Verdict::yes(types::REBOOT_TIMED_OUT, "does not come back");
+    let late = Verdict::yes(Why::RebootTimedOut, "does not come back");
     condition::set(&mut told, types::REBOOT_TIMED_OUT, late, None, facts.now);
     let next = step(&facts);
     let subject = Subject {

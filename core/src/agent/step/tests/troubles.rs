@@ -115,7 +115,7 @@ fn without_a_memory_nothing_is_taken_and_a_turn_ends() {
 #[test]
 fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
     let unusable = || Os::Unusable {
-        reason: "StatusFailed",
+        reason: Reason::StatusFailed,
         message: "no answer".into(),
     };
     let silent = |berth: &Berth, disarmed| {

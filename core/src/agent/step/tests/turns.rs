@@ -423,7 +423,7 @@ fn a_turn_that_ended_badly_waits_before_the_next() {
 #[test]
 fn a_host_that_does_not_answer_keeps_its_licence() {
     let unusable = || Os::Unusable {
-        reason: "StatusFailed",
+        reason: Reason::StatusFailed,
         message: "timeout".into(),
     };
     for berth in [

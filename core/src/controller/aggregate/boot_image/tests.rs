@@ -113,7 +113,7 @@ impl Pool {
 }
 
 fn resolved() -> Verdict {
-    Verdict::yes("Resolved", "")
+    Verdict::yes(Why::Resolved, "")
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn nobody_is_refused_without_a_limit_or_a_certain_answer() {
         said,
         "None CannotCompare no machine has told what it was installed from"
     );
-    let (said, _) = pool.assess(None, &Verdict::unknown("Resolving", ""));
+    let (said, _) = pool.assess(None, &Verdict::unknown(Why::Resolving, ""));
     assert!(said.starts_with("None ImageNotResolved"), "{said}");
 }
 

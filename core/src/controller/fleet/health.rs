@@ -1,0 +1,237 @@
+//! Health of the fleet: the BootcFleet's status. "Are we updating, and is anything wrong?" is answered here, whatever it is
+//! that fails. Pure.
+
+use std::time::Duration;
+
+use berth_api::condition::{self, Verdict, Why, Word, fleet as types};
+use berth_api::fleet::{BootcFleetStatus, FleetNodes, MAX_POOLS, PoolSummary};
+use berth_api::pool::BootcNodePoolStatus;
+use jiff::Timestamp;
+
+use crate::controller::image::Trouble;
+use crate::text::few;
+
+#[cfg(test)]
+mod tests;
+
+/// Time without a word of an agent after which it is named. Agents give a sign of life every two minutes, so that two were
+/// missed.
+pub const SILENT_AFTER: Duration = Duration::from_secs(270);
+
+/// Reason for which a registry is away, and not merely without what it is asked for.
+const AWAY: [&str; 3] = ["RegistryUnavailable", "InvalidAnswer", "RateLimited"];
+
+/// A node that a pool has, as far as the fleet's health is concerned.
+#[derive(Debug, Clone, Copy)]
+pub struct Agent<'a> {
+    /// Name of the node.
+    pub node: &'a str,
+    /// Time since the agent was last heard of.
+    pub quiet: Duration,
+    /// The node reboots under a berth, and may be silent meanwhile.
+    pub rebooting: bool,
+    /// Reason of `NodeDegraded`, when that is True.
+    pub degraded: Option<&'a str>,
+}
+
+/// A pool, as far as the fleet's health is concerned.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolState<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its status; an empty one while nobody has written it.
+    pub status: &'a BootcNodePoolStatus,
+    /// What keeps its image from being looked at.
+    pub trouble: Option<&'a Trouble>,
+}
+
+/// Everything that the fleet's status depends on.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// Generation of the spec.
+    pub generation: Option<i64>,
+    /// The status as it is.
+    pub old: &'a BootcFleetStatus,
+    /// `spec.paused`
+    pub paused: bool,
+    /// The pools, by name.
+    pub pools: &'a [PoolState<'a>],
+    /// The nodes that a pool has, by name.
+    pub agents: &'a [Agent<'a>],
+    /// Objects of Berth's that cannot be read.
+    pub unreadable: &'a [String],
+    /// Time for which this leader has listened to the agents.
+    pub listened: Duration,
+    /// Time after which an agent is silent.
+    pub silent_after: Duration,
+}
+
+/// The status as it should be now.
+pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
+    let mut conditions = facts.old.conditions.clone();
+    let verdicts = [
+        (types::UPDATING, Some(updating(facts))),
+        (types::PAUSED, Some(paused(facts))),
+        (types::CONTROLLER_HEALTHY, Some(controller(facts))),
+        (types::AGENTS_HEALTHY, agents(facts)),
+        (types::REGISTRY_REACHABLE, Some(registry(facts))),
+        (types::GUARDED, Some(guarded(facts))),
+    ];
+    for (type_, verdict) in verdicts {
+        if let Some(verdict) = verdict {
+            condition::set(&mut conditions, type_, verdict, facts.generation, now);
+        }
+    }
+    let summary = |pool: &PoolState<'_>| PoolSummary {
+        name: pool.name.to_owned(),
+        nodes: nodes(pool.status),
+        state: state(pool.status).to_string(),
+    };
+    BootcFleetStatus {
+        observed_generation: facts.generation,
+        nodes: facts.pools.iter().map(|pool| nodes(pool.status)).sum(),
+        pools: facts.pools.iter().take(MAX_POOLS).map(summary).collect(),
+        conditions,
+    }
+}
+
+fn nodes(status: &BootcNodePoolStatus) -> FleetNodes {
+    FleetNodes {
+        total: status.nodes.total,
+        updated: status.nodes.updated,
+        degraded: status.nodes.degraded,
+        unavailable: status.nodes.unavailable,
+    }
+}
+
+/// Reason of the pool's `Ready`, which says in one word how it stands.
+fn state(status: &BootcNodePoolStatus) -> Word {
+    let ready = condition::find(&status.conditions, condition::pool::READY);
+    ready.map_or(Why::NotJudged.into(), |ready| Word::stored(&ready.reason))
+}
+
+fn updating(facts: &Facts<'_>) -> Verdict {
+    let is = |pool: &PoolState<'_>, type_| condition::is_true(&pool.status.conditions, type_);
+    let named = |type_| -> Vec<String> {
+        let those = facts.pools.iter().filter(|pool| is(pool, type_));
+        those
+            .map(|pool| {
+                let nodes = &pool.status.nodes;
+                format!(
+                    "{}: {} of {} ({})",
+                    pool.name,
+                    nodes.updated,
+                    nodes.total,
+                    state(pool.status)
+                )
+            })
+            .collect()
+    };
+    let stalled = named(condition::pool::STALLED);
+    let going = named(condition::pool::RECONCILING);
+    let total: FleetNodes = facts.pools.iter().map(|pool| nodes(pool.status)).sum();
+    let words = |what: &str, pools: Vec<String>| {
+        format!(
+            "{} of {} nodes updated; {what}: {}",
+            total.updated,
+            total.total,
+            few(pools)
+        )
+    };
+    if facts.pools.is_empty() {
+        Verdict::no(Why::NoPools, "there is no BootcNodePool")
+    } else if !going.is_empty() {
+        Verdict::yes(Why::Progressing, words("on their way", going))
+    } else if !stalled.is_empty() {
+        Verdict::no(Why::Stalled, words("a person must act for", stalled))
+    } else if facts.pools.iter().all(|pool| is(pool, condition::pool::READY)) {
+        Verdict::no(
+            Why::AllUpdated,
+            format!("{} of {} nodes updated", total.updated, total.total),
+        )
+    } else {
+        let rest = facts.pools.iter().filter(|pool| !is(pool, condition::pool::READY));
+        let rest = rest.map(|pool| format!("{} ({})", pool.name, state(pool.status)));
+        Verdict::no(Why::Waiting, words("held back", rest.collect()))
+    }
+}
+
+fn paused(facts: &Facts<'_>) -> Verdict {
+    match facts.paused {
+        true => Verdict::yes(
+            Why::Paused,
+            "every pool is paused, and no node begins to pull; what is committed finishes",
+        ),
+        false => Verdict::no(Why::NotPaused, "each pool goes by its own spec"),
+    }
+}
+
+/// A controller that is dead writes nothing: this is about one that lives and cannot do all of its work.
+fn controller(facts: &Facts<'_>) -> Verdict {
+    match facts.unreadable {
+        [] => Verdict::yes(Why::AsExpected, ""),
+        some => Verdict::no(
+            Why::UnreadableObjects,
+            format!("cannot be read: {}", few(some.iter().cloned())),
+        ),
+    }
+}
+
+/// `None`: a leader that has not listened for long enough leaves what a former one has said.
+fn agents(facts: &Facts<'_>) -> Option<Verdict> {
+    let silent = |agent: &&Agent<'_>| agent.quiet >= facts.silent_after && !agent.rebooting;
+    let silent: Vec<&Agent<'_>> = facts.agents.iter().filter(silent).collect();
+    if !silent.is_empty() {
+        let names = few(silent.iter().map(|agent| agent.node.to_owned()));
+        let message = format!(
+            "{} of {} agents were not heard of for {} s: {names}",
+            silent.len(),
+            facts.agents.len(),
+            facts.silent_after.as_secs()
+        );
+        return Some(Verdict::no(Why::AgentsSilent, message));
+    }
+    let said = condition::find(&facts.old.conditions, types::AGENTS_HEALTHY);
+    if said.is_some_and(|said| said.status == "False") && facts.listened < facts.silent_after {
+        return None;
+    }
+    Some(match facts.agents {
+        [] => Verdict::unknown(Why::NoNodes, "no pool has a node"),
+        _ => Verdict::yes(Why::AsExpected, ""),
+    })
+}
+
+fn registry(facts: &Facts<'_>) -> Verdict {
+    let away = |pool: &PoolState<'_>| {
+        let trouble = pool.trouble.filter(|trouble| AWAY.contains(&&*trouble.reason))?;
+        Some(format!("{}: {}", pool.name, trouble.message))
+    };
+    let away: Vec<String> = facts.pools.iter().filter_map(away).collect();
+    match (facts.pools, away.is_empty()) {
+        ([], _) => Verdict::unknown(Why::NoPools, "there is no BootcNodePool"),
+        (_, true) => Verdict::yes(Why::AsExpected, ""),
+        (_, false) => Verdict::no(Why::RegistryAway, format!("images in force stay; {}", few(away))),
+    }
+}
+
+fn guarded(facts: &Facts<'_>) -> Verdict {
+    let is_unguarded = |agent: &&Agent<'_>| agent.degraded == Some(crate::agent::reason::Reason::Unguarded.as_str());
+    let named: Vec<String> = facts
+        .agents
+        .iter()
+        .filter(is_unguarded)
+        .map(|a| a.node.to_owned())
+        .collect();
+    match (facts.agents, named.is_empty()) {
+        ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
+        (_, true) => Verdict::yes(Why::AsExpected, "no agent says otherwise"),
+        (_, false) => Verdict::no(
+            crate::agent::reason::Reason::Unguarded,
+            format!(
+                "{} take no berth, since the API server does not keep agents to their own nodes, or that cannot be told; apply \
+                 admission-policies.yaml",
+                few(named)
+            ),
+        ),
+    }
+}

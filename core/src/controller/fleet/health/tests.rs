@@ -1,0 +1,206 @@
+use berth_api::condition::find;
+use berth_api::pool::NodeCounts;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+/// A pool of three nodes, with a condition that is True.
+fn pool(updated: u32, is: &str, reason: Why) -> BootcNodePoolStatus {
+    let nodes = NodeCounts {
+        total: 3,
+        updated,
+        ..NodeCounts::default()
+    };
+    let mut status = BootcNodePoolStatus {
+        nodes,
+        ..BootcNodePoolStatus::default()
+    };
+    let ready = match is == condition::pool::READY {
+        true => Verdict::yes(reason, ""),
+        false => Verdict::no(reason, ""),
+    };
+    condition::set(&mut status.conditions, condition::pool::READY, ready, None, at(0));
+    if is != condition::pool::READY && !is.is_empty() {
+        condition::set(&mut status.conditions, is, Verdict::yes(reason, ""), None, at(0));
+    }
+    status
+}
+
+fn agent(node: &str, quiet: u64) -> Agent<'_> {
+    Agent {
+        node,
+        quiet: Duration::from_secs(quiet),
+        rebooting: false,
+        degraded: None,
+    }
+}
+
+fn facts<'a>(old: &'a BootcFleetStatus, pools: &'a [PoolState<'a>], agents: &'a [Agent<'a>]) -> Facts<'a> {
+    Facts {
+        generation: Some(1),
+        old,
+        paused: false,
+        pools,
+        agents,
+        unreadable: &[],
+        listened: Duration::from_secs(1000),
+        silent_after: SILENT_AFTER,
+    }
+}
+
+/// `status reason: message` of a condition.
+fn said(status: &BootcFleetStatus, type_: &str) -> String {
+    let c = find(&status.conditions, type_).unwrap();
+    format!("{} {}: {}", c.status, c.reason, c.message)
+}
+
+#[test]
+fn one_object_answers_whether_nodes_are_updated() {
+    let old = BootcFleetStatus::default();
+    let done = pool(3, "Ready", Why::AllUpdated);
+    let going = pool(1, "Reconciling", Why::Draining);
+    let stalled = pool(0, "Stalled", Why::TooManyFailures);
+    let paused = pool(2, "", Why::PausedByAdmin);
+    let state = |name, status| PoolState {
+        name,
+        status,
+        trouble: None,
+    };
+    for (pools, expected) in [
+        (vec![], "False NoPools: there is no BootcNodePool"),
+        (vec![state("a", &done)], "False AllUpdated: 3 of 3 nodes updated"),
+        (
+            vec![state("a", &done), state("b", &going), state("c", &stalled)],
+            "True Progressing: 4 of 9 nodes updated; on their way: b: 1 of 3 (Draining)",
+        ),
+        (
+            vec![state("a", &done), state("c", &stalled)],
+            "False Stalled: 3 of 6 nodes updated; a person must act for: c: 0 of 3 (TooManyFailures)",
+        ),
+        (
+            vec![state("a", &done), state("d", &paused)],
+            "False Waiting: 5 of 6 nodes updated; held back: d (PausedByAdmin)",
+        ),
+    ] {
+        let status = status(&facts(&old, &pools, &[]), at(1));
+        assert_eq!(said(&status, types::UPDATING), expected);
+    }
+}
+
+#[test]
+fn a_dead_agent_is_named_and_a_new_leader_does_not_forget_it() {
+    let old = BootcFleetStatus::default();
+    let (lively, dead) = (agent("n1", 20), agent("n2", 270));
+    let away = Agent {
+        rebooting: true,
+        ..agent("n3", 900)
+    };
+    let all = [lively, dead, away];
+    let first = status(&facts(&old, &[], &all), at(1));
+    assert_eq!(
+        said(&first, types::AGENTS_HEALTHY),
+        "False AgentsSilent: 1 of 3 agents were not heard of for 270 s: n2"
+    );
+    let anew = [lively, agent("n2", 10), away];
+    let young = Facts {
+        listened: Duration::from_secs(10),
+        ..facts(&first, &[], &anew)
+    };
+    assert_eq!(status(&young, at(2)), first, "a new leader has heard nobody's silence");
+    assert_eq!(
+        said(&status(&facts(&first, &[], &anew), at(3)), types::AGENTS_HEALTHY),
+        "True AsExpected: "
+    );
+    assert!(said(&status(&facts(&old, &[], &[]), at(1)), types::AGENTS_HEALTHY).starts_with("Unknown NoNodes"));
+}
+
+#[test]
+fn registries_guards_and_objects_that_fail_are_told_with_their_names() {
+    let old = BootcFleetStatus::default();
+    let quiet = pool(3, "Ready", Why::AllUpdated);
+    let trouble = |reason: &str| Trouble {
+        reason: Word::stored(reason),
+        message: "no route".into(),
+        since: at(0),
+        attempts: 1,
+        next: None,
+    };
+    let (away, absent) = (trouble("RegistryUnavailable"), trouble("ImageNotFound"));
+    let of = |trouble| {
+        [PoolState {
+            name: "workers",
+            status: &quiet,
+            trouble: Some(trouble),
+        }]
+    };
+    let unguarded = [Agent {
+        degraded: Some("Unguarded"),
+        ..agent("n1", 0)
+    }];
+    let unreadable = ["Lease x: no phase".to_owned()];
+    let away = status(
+        &Facts {
+            unreadable: &unreadable,
+            ..facts(&old, &of(&away), &unguarded)
+        },
+        at(1),
+    );
+    assert_eq!(
+        said(&away, types::REGISTRY_REACHABLE),
+        "False RegistryAway: images in force stay; workers: no route"
+    );
+    assert!(said(&away, types::GUARDED).starts_with("False Unguarded: n1 take no berth"));
+    assert_eq!(
+        said(&away, types::CONTROLLER_HEALTHY),
+        "False UnreadableObjects: cannot be read: Lease x: no phase"
+    );
+    let well = status(&facts(&old, &of(&absent), &[agent("n1", 0)]), at(1));
+    assert_eq!(said(&well, types::REGISTRY_REACHABLE), "True AsExpected: ");
+    assert!(said(&well, types::GUARDED).starts_with("True AsExpected"));
+}
+
+#[test]
+fn a_fleet_of_many_pools_is_counted_whole_and_listed_in_part() {
+    let old = BootcFleetStatus::default();
+    let names: Vec<String> = (0..MAX_POOLS + 1).map(|n| format!("p{n:03}")).collect();
+    let one = pool(2, "Reconciling", Why::Staging);
+    let pools: Vec<_> = names
+        .iter()
+        .map(|name| PoolState {
+            name,
+            status: &one,
+            trouble: None,
+        })
+        .collect();
+    let first = status(&facts(&old, &pools, &[]), at(1));
+    assert_eq!(
+        (first.pools.len(), first.nodes.total),
+        (MAX_POOLS, 3 * (MAX_POOLS as u32 + 1))
+    );
+    assert_eq!(status(&facts(&first, &pools, &[]), at(2)), first, "nothing to write");
+}
+
+#[test]
+fn a_fleet_says_whether_it_is_paused_and_of_which_spec() {
+    let old = BootcFleetStatus::default();
+    let first = status(
+        &Facts {
+            paused: true,
+            ..facts(&old, &[], &[])
+        },
+        at(1),
+    );
+    assert!(said(&first, types::PAUSED).starts_with("True Paused"));
+    let second = status(
+        &Facts {
+            generation: Some(2),
+            ..facts(&first, &[], &[])
+        },
+        at(2),
+    );
+    assert!(said(&second, types::PAUSED).starts_with("False NotPaused"));
+    assert_eq!(second.observed_generation, Some(2));
+}
