@@ -3,7 +3,7 @@
 
 logs=$(mktemp -d "${TMPDIR:-/tmp}/berth-steps.XXXXXX")
 trap 'rm -rf "$logs"' EXIT
-names=() times=() results=() skips=()
+names=() times=() results=() skips=() failures=()
 passed=0 failed=0 ignored=0 broken=0
 
 # Seconds with a tenth since $1, which is an $EPOCHREALTIME.
@@ -25,7 +25,7 @@ digest() {
     done
 }
 
-# Adds the test results in log $1 to the sums, and what was skipped to the list.
+# Adds the test results in log $1 to the sums, and what was skipped or failed to the lists.
 tally() {
     local ok bad ign line
     while read -r ok bad ign; do
@@ -34,6 +34,9 @@ tally() {
     while IFS= read -r line; do
         skips+=("$2: $line")
     done < <(sed -nE 's/^SKIPPED: //p' "$1" | sort -u)
+    while IFS= read -r line; do
+        failures+=("$2: $line")
+    done < <(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$1" | sort -u)
 }
 
 # build NAME COMMAND...: a step that builds. On a terminal it shows cargo's own progress.
@@ -94,6 +97,11 @@ finish() {
     done
     printf '%-44s %9s\n' total "$(since "$total")"
     report_skips
+    # Last, so that whoever sees only the end of the log finds them.
+    if [ ${#failures[@]} -gt 0 ]; then
+        printf '\nFailed:\n'
+        printf '  %s\n' "${failures[@]}"
+    fi
     # A step that failed without a failed test (it did not compile, say) must not read as "0 failed".
     [ "$failed" -gt 0 ] || failed=$broken
     if [ $((passed + failed)) -gt 0 ]; then

@@ -4,7 +4,6 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use berth_api::keys;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -53,12 +52,7 @@ async fn to_pull(cluster: &Cluster, progress: Progress) -> Result<()> {
     for run in 1..=runs() {
         let image = cluster.move_tag("bench", &format!("bench-{run}")).await?;
         let moved = Timestamp::now();
-        let request =
-            json!({ "metadata": { "annotations": { keys::ANNOTATION_POLL_REQUESTED_AT: moved.to_string() } } });
-        let pools = cluster.pools();
-        pools
-            .patch(POOL, &PatchParams::default(), &Patch::Merge(request))
-            .await?;
+        cluster.request_poll(POOL).await?;
         cluster.until_all_run(&image, LIMIT).await?;
         let began = pull_of(cluster, &image).context("nobody has pulled the image")?;
         seconds.push(began.duration_since(moved).as_secs_f64());

@@ -196,12 +196,18 @@ impl RealCluster {
 
     /// Makes and pushes an OS image of that version.
     pub async fn publish(&self, version: &str) -> Result<Published> {
-        publish(&self.images, &self.registry, os_version(version)).await
+        publish(&self.images, &self.registry, version, os_version(version)).await
     }
 
     /// The same with an image that is bound to it.
     pub async fn publish_bound(&self, version: &str, bound: &str) -> Result<Published> {
-        publish(&self.images, &self.registry, os_version(version).bound_to(bound)).await
+        let spec = os_version(version).bound_to(bound);
+        publish(&self.images, &self.registry, version, spec).await
+    }
+
+    /// Makes a tag point at the OS image of that version, whatever it pointed at before.
+    pub async fn move_tag(&self, tag: &str, version: &str) -> Result<Published> {
+        publish(&self.images, &self.registry, tag, os_version(version)).await
     }
 
     /// Waits until every host runs this image, all BootcNodes say so, and every berth is given back.
@@ -344,17 +350,17 @@ fn os_version(version: &str) -> OsVersion {
     }
 }
 
-async fn publish(images: &OsImages, registry: &Registry, spec: OsVersion) -> Result<Published> {
-    let (images, host) = (images.clone(), registry.host());
+async fn publish(images: &OsImages, registry: &Registry, tag: &str, spec: OsVersion) -> Result<Published> {
+    let (images, host, tag) = (images.clone(), registry.host(), tag.to_owned());
     let blocking = tokio::task::spawn_blocking(move || {
         let image = images.version(&spec)?;
-        let pinned = image.push(&host, REPOSITORY, &spec.version)?;
+        let pinned = image.push(&host, REPOSITORY, &tag)?;
         let digest = image
             .digest
             .parse()
             .map_err(|e| anyhow::anyhow!("{}: {e}", image.digest))?;
         Ok(Published {
-            reference: format!("{host}/{REPOSITORY}:{}", spec.version),
+            reference: format!("{host}/{REPOSITORY}:{tag}"),
             pinned,
             digest,
         })
@@ -390,7 +396,7 @@ async fn add_hosts(
         mirror.host()
     );
     let path = "etc/containers/registries.conf.d/with-mirror.conf";
-    publish(images, &site.registry, os_version("1.0.0")).await?;
+    publish(images, &site.registry, "1.0.0", os_version("1.0.0")).await?;
     let first = images.version(&os_version("1.0.0"))?;
     let mut hosts = vec![];
     for n in 1..=count {

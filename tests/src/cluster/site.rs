@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use berth_api::Digest;
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
+use berth_api::{Digest, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -103,6 +103,18 @@ impl Site {
             .patch(name, &params, &Patch::Apply(&object))
             .await
             .context("cannot apply the pool")?;
+        Ok(())
+    }
+
+    /// Asks the controller to look now where the pool's tag points, as `kubectl berth poll` does.
+    pub async fn request_poll(&self, pool: &str) -> Result<()> {
+        let now = Timestamp::now().to_string();
+        let request = json!({ "metadata": { "annotations": { keys::ANNOTATION_POLL_REQUESTED_AT: now } } });
+        let patch = Patch::Merge(&request);
+        self.pools()
+            .patch(pool, &PatchParams::default(), &patch)
+            .await
+            .context("cannot request a poll")?;
         Ok(())
     }
 
