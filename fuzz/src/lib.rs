@@ -6,6 +6,7 @@
 
 mod auth_file;
 mod berth;
+mod boot_image;
 mod document;
 mod image_ref;
 mod policy;
@@ -13,6 +14,7 @@ mod registries_conf;
 
 pub use auth_file::auth_file;
 pub use berth::berth;
+pub use boot_image::boot_image;
 pub use document::document;
 pub use image_ref::image_ref;
 pub use policy::policy;

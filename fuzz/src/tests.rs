@@ -3,9 +3,10 @@ use std::path::{Path, PathBuf};
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 6] = [
+const TARGETS: [(&str, Target); 7] = [
     ("auth_file", super::auth_file),
     ("berth", super::berth),
+    ("boot_image", super::boot_image),
     ("document", super::document),
     ("image_ref", super::image_ref),
     ("policy", super::policy),

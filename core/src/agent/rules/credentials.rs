@@ -162,13 +162,17 @@ pub fn check(text: &[u8]) -> Result<(), String> {
     // The error of the parser may quote what it has read.
     let place = |error: serde_json::Error| format!("{FORM}: line {}, column {}", error.line(), error.column());
     let file: Map<String, Value> = serde_json::from_slice(text).map_err(place)?;
-    let is_given = |key: &str| !matches!(file.get(key), None | Some(Value::Null));
-    let is_empty = |key: &str| match file.get(key) {
-        Some(Value::Object(entries)) => entries.is_empty(),
-        Some(Value::String(text)) => text.is_empty(),
-        _ => !is_given(key),
+    let helpers = match file.get("credHelpers") {
+        None | Some(Value::Null) => false,
+        Some(Value::Object(helpers)) => !helpers.is_empty(),
+        Some(_) => return Err(FORM.to_owned()),
     };
-    if !is_empty("credHelpers") || !is_empty("credsStore") {
+    let store = match file.get("credsStore") {
+        None | Some(Value::Null) => false,
+        Some(Value::String(store)) => !store.is_empty(),
+        Some(_) => return Err(FORM.to_owned()),
+    };
+    if helpers || store {
         let advice = "write the credentials themselves, as `kubectl create secret docker-registry` does";
         return Err(format!(
             "it names programs (credHelpers, credsStore), which Berth does not bring to the host; {advice}"
