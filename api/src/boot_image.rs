@@ -67,13 +67,13 @@ pub struct NodeBootImage {
     pub error: Option<String>,
 }
 
-/// What a limit that is exceeded leads to.
+/// Consequence of a limit that is exceeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageEnforcement {
     /// A new digest whose limit is exceeded is not published. The image in force stays.
     #[default]
     ReleaseRecommended,
-    /// It is published, and the condition `BootImageSkew` warns.
+    /// The new digest is published, and the condition `BootImageSkew` warns.
     Warn,
     /// Nothing is looked at: these nodes will never be scaled.
     Disabled,
@@ -109,7 +109,7 @@ pub struct ManualBootImage {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootImagePolicy {
-    /// What a limit that is exceeded leads to. Default `ReleaseRecommended`.
+    /// Consequence of a limit that is exceeded. Default `ReleaseRecommended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<BootImageEnforcement>,
     /// Where the version of the boot image in use comes from. Default `Nodes`.

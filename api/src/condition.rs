@@ -102,6 +102,7 @@ pub mod pool {
         NODE_CONFLICT,
         ROLLOUT_HALTED,
         WINDOW_OPEN,
+        BOOT_IMAGE_SKEW,
         READY,
         RECONCILING,
         STALLED,

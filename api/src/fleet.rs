@@ -45,7 +45,7 @@ const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9
 #[serde(rename_all = "camelCase")]
 pub struct BootcFleetSpec {
     /// While true, every pool is paused, and no node begins to pull an image. Nodes that have committed finish.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Number of nodes of all pools that may be unavailable at once, beside what each pool allows: a number of at least
     /// 1, or 1% to 100% of the members of all pools, rounded down but never below 1. Nodes that are unavailable for

@@ -223,18 +223,6 @@ impl Kube {
         self.write(api.patch_status(name, &params, &Patch::Apply(body))).await
     }
 
-    /// Server-side apply of an object that is not there. Of one that is, nothing is taken from another owner.
-    ///
-    /// # Errors
-    /// As [`CallError`] says.
-    pub async fn apply<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
-    where
-        K: Clone + DeserializeOwned + Debug,
-    {
-        let params = PatchParams::apply(MANAGER);
-        self.write(api.patch(name, &params, &Patch::Apply(body))).await
-    }
-
     /// Merge patch. The body carries the UID and resourceVersion that the object was read with.
     ///
     /// # Errors

@@ -113,7 +113,8 @@ pub struct Cli {
 
     /// Time without a report of its agent after which a node is offered no berth.
     ///
-    /// Agents report at least every few minutes; this should be several times that.
+    /// Agents report every two minutes, unless their --heartbeat says otherwise; this should be several times that. The fleet's
+    /// condition AgentsHealthy names an agent after three tenths of it, and not before 270 s have passed.
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive)]
     pub agent_silence: Duration,
 

@@ -29,6 +29,11 @@ pub fn document(data: &[u8]) {
         let metadata = config.metadata;
         fits_in_a_line(metadata.revision.as_deref(), 128);
         fits_in_a_line(metadata.source.as_deref(), 256);
+        if let Some(limit) = &metadata.boot_image {
+            fits_in_a_line(limit.minimum_version.as_deref(), 128);
+            fits_in_a_line(limit.error.as_deref(), 256);
+            assert!(limit.max_major_skew.is_none_or(|most| most <= 1000));
+        }
         if let Some(created) = metadata.created {
             let text = serde_json::to_value(&created).ok();
             let again = text.and_then(|text| serde_json::from_value(text).ok());

@@ -49,7 +49,7 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deploy_history: Vec<DeployedImage>,
-    /// Boot image in use; absent while no limit is known, or with `bootImage.enforcement: Disabled`.
+    /// Boot image in use; absent while no machine has told what it was installed from, and none is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageStatus>,
     /// Medians of what members measured lately, for estimates.

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use berth_api::NodeUid;
 use berth_api::berth::HoldPhase;
-use berth_api::fleet::{BootcFleet, BootcFleetStatus, NAME};
-use berth_api::keys;
+use berth_api::fleet::{BootcFleet, BootcFleetSpec, BootcFleetStatus, NAME};
 use berth_api::pool::BootcNodePoolStatus;
-use berth_core::controller::fleet::health::{self, Agent, PoolState, SILENT_AFTER};
-use berth_core::controller::image::Trouble;
-use serde_json::json;
+use berth_core::controller::fleet::health::{self, Agent, PoolState, silent_after};
+use berth_core::controller::image::{Answer, Answers, Trouble};
 
 use super::Reconciler;
 use super::seen::{Findings, Seen};
@@ -64,8 +62,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Makes the object with an empty spec, which changes nothing: no field of it belongs to the controller, and one that is
-    /// there meanwhile stays as it is.
+    /// Makes the object with an empty spec, which changes nothing, and of which no field is the controller's. One that is there
+    /// meanwhile stays as it is.
     async fn make_fleet(&mut self, seen: &Seen) -> Result<(), Lost> {
         let lately = self
             .memory
@@ -74,11 +72,8 @@ impl Reconciler {
         if lately || !seen.snapshot.stale.is_empty() || !self.memory.backoffs.ready(KEY, seen.now) {
             return Ok(());
         }
-        let body = json!({
-            "apiVersion": format!("{}/v1alpha1", keys::GROUP), "kind": "BootcFleet",
-            "metadata": { "name": NAME }, "spec": {},
-        });
-        let result = self.kube.apply(&self.kube.all::<BootcFleet>(), NAME, body).await;
+        let object = BootcFleet::new(NAME, BootcFleetSpec::default());
+        let result = self.kube.create(&self.kube.all::<BootcFleet>(), &object).await;
         if self.outcome(KEY, result)?.is_some() {
             self.memory.fleet_made = Some(seen.now);
             tracing::info!("made BootcFleet {NAME}");
@@ -90,7 +85,9 @@ impl Reconciler {
         let seen = &findings.seen;
         let none = BootcNodePoolStatus::default();
         let mut unreadable = vec![];
+        let mut unreadable_pools = 0;
         for (name, pool) in seen.snapshot.pools.iter() {
+            unreadable_pools += usize::from(pool.view.object.is_err());
             unreadable.extend(
                 pool.view
                     .object
@@ -139,7 +136,8 @@ impl Reconciler {
             pools.push(PoolState {
                 name: pool.name.as_str(),
                 status: object.status.as_ref().unwrap_or(&none),
-                trouble: trouble(findings, pool.name.as_str()),
+                trouble: answers(findings, pool.name.as_str()).and_then(trouble),
+                is_asked: answers(findings, pool.name.as_str()).is_none_or(is_asked),
             });
         }
         pools.sort_by_key(|pool| pool.name);
@@ -150,8 +148,10 @@ impl Reconciler {
             pools: &pools,
             agents: &agents,
             unreadable: &unreadable,
+            unreadable_pools,
             listened: seen.now.since(self.began),
-            silent_after: SILENT_AFTER.min(self.settings.agent_silence),
+            silent_after: silent_after(self.settings.agent_silence),
+            deaf: !seen.snapshot.stale.is_empty(),
         };
         health::status(&facts, seen.wall)
     }
@@ -165,9 +165,18 @@ fn committed(findings: &Findings) -> BTreeSet<&NodeUid> {
     committed.map(|holding| &holding.uid).collect()
 }
 
-/// Trouble with what the pool's reference names, or with its tag.
-fn trouble<'a>(findings: &'a Findings, pool: &str) -> Option<&'a Trouble> {
+fn answers<'a>(findings: &'a Findings, pool: &str) -> Option<&'a Answers> {
     let (_, resolution) = findings.resolutions.iter().find(|(name, _)| name.as_str() == pool)?;
-    let answers = &resolution.answers;
+    Some(&resolution.answers)
+}
+
+/// Trouble with what the pool's reference names, or with its tag.
+fn trouble(answers: &Answers) -> Option<&Trouble> {
     answers.named.trouble.as_ref().or(answers.tag.trouble.as_ref())
+}
+
+/// Says whether a registry has answered this leader about the pool, or failed to.
+fn is_asked(answers: &Answers) -> bool {
+    let of = |answer: &Answer| answer.found.is_some() || answer.trouble.is_some();
+    of(&answers.named) || of(&answers.tag)
 }

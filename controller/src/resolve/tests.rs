@@ -66,6 +66,7 @@ impl Case {
             target,
             available,
             verdict,
+            ..
         } = decide(&facts, |_| None, Timestamp::UNIX_EPOCH);
         (self.target, self.available, self.obeyed) = (target, available, resolution.poll_request);
         verdict

@@ -132,6 +132,19 @@ pub struct Decision {
     pub available: Option<Available>,
     /// `ImageResolved`
     pub verdict: Verdict,
+    /// Fate of an image that is not the target and could become it.
+    pub next: Next,
+}
+
+/// Fate of the image that a pool should change to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// There is none, or nothing but time keeps it from being adopted.
+    Clear,
+    /// It is refused.
+    Refused(Refusal),
+    /// The registry has not said yet which one it is.
+    Unknown,
 }
 
 impl<'a> Facts<'a> {
@@ -215,9 +228,13 @@ fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now:
         target: facts.target.cloned(),
         available: None,
         verdict,
+        next: Next::Unknown,
     };
     if let Some(error) = &facts.answers.invalid {
-        return stays(Verdict::no(Why::InvalidReference, error.clone()));
+        return Decision {
+            next: Next::Clear,
+            ..stays(Verdict::no(Why::InvalidReference, error.clone()))
+        };
     }
     if facts.answers.fleet_unreadable {
         let words = "the BootcFleet cannot be read; no image is resolved until it can";
@@ -225,14 +242,20 @@ fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now:
     }
     let answer = &facts.answers.named;
     if let Some(found) = &answer.found {
-        if let Some(Refusal { reason, words }) = refusal(&found.image) {
-            return stays(Verdict::no(reason, format!("{} {words}", facts.reference)));
+        if let Some(refusal) = refusal(&found.image) {
+            let words = format!("{} {}", facts.reference, refusal.words);
+            return Decision {
+                verdict: Verdict::no(refusal.reason, words),
+                next: Next::Refused(refusal),
+                ..stays(Verdict::unknown(Why::Resolving, ""))
+            };
         }
         let target = facts.adopted(&found.image, now);
         return Decision {
             verdict: resolved(&target),
             target: Some(target),
             available: None,
+            next: Next::Clear,
         };
     }
     stays(match &answer.trouble {
@@ -247,12 +270,17 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
         target: Some(current.clone()),
         available,
         verdict,
+        next: Next::Clear,
+    };
+    let unknown = |available, verdict| Decision {
+        next: Next::Unknown,
+        ..stays(available, verdict)
     };
     if facts.answers.fleet_unreadable {
         let available = facts.available.filter(|a| a.digest != current.digest).cloned();
         let Verdict { message, .. } = resolved(current);
         let words = format!("{message}; nothing newer is looked for while the BootcFleet cannot be read");
-        return stays(available, Verdict::yes(Why::FleetUnreadable, words));
+        return unknown(available, Verdict::yes(Why::FleetUnreadable, words));
     }
     // The reference was adopted, so that it is one.
     let Some(questions) = Questions::of(facts.reference).ok().filter(|q| q.tag.is_some()) else {
@@ -264,7 +292,7 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
         let verdict = said(current, answer.trouble.as_ref(), available.as_ref(), || {
             untold(facts, &questions)
         });
-        return stays(available, verdict);
+        return unknown(available, verdict);
     };
     if found.image.digest == current.digest {
         return Decision {
@@ -279,15 +307,21 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
             verdict: said(&target, answer.trouble.as_ref(), None, || None),
             target: Some(target),
             available: None,
+            next: Next::Clear,
         };
     }
     let available = facts.available(found, now);
-    let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match refused {
-        Some(Refusal { reason, words }) if questions.follows() => Some((reason, format!("is not adopted: it {words}"))),
-        Some(Refusal { reason, words }) => Some((reason, format!("would not be adopted: it {words}"))),
+    let verdict = said(current, answer.trouble.as_ref(), Some(&available), || match &refused {
+        Some(refusal) => {
+            let how = if questions.follows() { "is not" } else { "would not be" };
+            Some((refusal.reason, format!("{how} adopted: it {}", refusal.words)))
+        }
         None => untold_of(facts, &questions, &available),
     });
-    stays(Some(available), verdict)
+    Decision {
+        next: refused.map_or(Next::Clear, Next::Refused),
+        ..stays(Some(available), verdict)
+    }
 }
 
 /// The target with what its builder says of it, where that was not to be had before. What the nodes are told stays.

@@ -31,6 +31,8 @@ const MAX_VARIANT: usize = 32;
 const MAX_VERSION: usize = 256;
 const MAX_REVISION: usize = 128;
 const MAX_SOURCE: usize = 256;
+/// Longest error about a label that a pool's status holds.
+const MAX_ERROR: usize = 256;
 /// Times that a pool's status can hold, in seconds: those before are of images that were built without one.
 const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 
@@ -283,7 +285,8 @@ fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
     let error = most.filter(|_| limit.max_major_skew.is_none()).map(|most| {
         let shown: String = one_line(most).chars().take(40).collect();
         let label = keys::LABEL_MAX_BOOT_IMAGE_SKEW;
-        format!("the image's label {label} is {shown:?}; a number of major versions up to {MAX_SKEW} is meant")
+        let words = format!("its label {label} is {shown:?}; a number of major versions up to {MAX_SKEW} is meant");
+        words.chars().take(MAX_ERROR).collect()
     });
     let limit = BootImageLimit { error, ..limit };
     (!limit.is_none()).then_some(limit)

@@ -7,7 +7,7 @@ pub mod version;
 
 use version::{Comparison, OsVersion};
 
-/// What comes of comparing a boot image with the limits of an OS image.
+/// Result of comparing a boot image with the limits of an OS image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skew {
     /// Nobody has set a limit.

@@ -3,14 +3,14 @@
 use berth_api::boot_image::{
     BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, BootImageStatus, MAX_NAMED,
 };
-use berth_api::condition::{Verdict, Why, Word};
+use berth_api::condition::{Verdict, Why};
 use berth_api::pool::Target;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::MemberView;
-use crate::controller::image::Refusal;
+use crate::controller::image::{Next, Refusal};
 use crate::skew::{Skew, skew};
-use crate::text::few;
 
 /// Reason of a refusal for a boot image that is too old.
 pub(super) const REASON: Why = Why::BootImageSkew;
@@ -24,9 +24,11 @@ pub(super) struct Facts<'a> {
     pub(super) members: &'a [MemberView<'a>],
     /// `status.bootImage`
     pub(super) before: Option<&'a BootImageStatus>,
+    /// `BootImageSkew` as it is.
+    pub(super) said: Option<&'a Condition>,
 }
 
-/// What there is to say of a pool's boot image.
+/// Verdict about a pool's boot image, and its place in the pool's status.
 pub(super) struct Assessment {
     pub(super) status: Option<BootImageStatus>,
     /// `BootImageSkew`
@@ -68,61 +70,78 @@ pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
     }
 }
 
-/// Assesses the boot image in use, for the image in force and for one that was refused.
-pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, resolved: &Verdict, now: Timestamp) -> Assessment {
-    let said = |verdict| Assessment { status: None, verdict };
-    if enforcement(facts.policy) == BootImageEnforcement::Disabled {
-        let words = "bootImage.enforcement is Disabled: nobody looks whether new machines could join";
-        return said(Verdict::no(Why::Disabled, words));
-    }
-    let refused = resolved.reason == Word::from(REASON);
-    let Some(target) = target else {
-        return said(match refused {
-            true => Verdict::yes(Why::NextImageRefused, resolved.message.clone()),
-            false => Verdict::unknown(Why::ImageNotResolved, "no image is in force; see ImageResolved"),
-        });
-    };
+/// Assesses the boot image in use, for the image in force and for the one that should follow it.
+pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, next: &Next, now: Timestamp) -> Assessment {
     let in_use = in_use(facts);
     let version = in_use.as_ref().and_then(|in_use| in_use.version);
-    let words = |why: &str| {
-        in_use.as_ref().map_or_else(
-            || "no machine has told what it was installed from".to_owned(),
-            |i| i.words(why),
-        )
-    };
-    let mut verdict = match skew_of(facts, version, target) {
-        _ if refused => Verdict::yes(Why::NextImageRefused, resolved.message.clone()),
-        Skew::NoLimit => return said(Verdict::no(Why::NoLimit, "")),
-        Skew::Within => Verdict::no(Why::WithinLimit, ""),
-        Skew::Exceeded(why) => Verdict::yes(Why::BootImageTooOld, words(&why)),
-        Skew::Unknown(why) => Verdict::unknown(Why::CannotCompare, words(&why)),
-    };
-    let too_old: Vec<&str> = facts
-        .members
-        .iter()
-        .filter(|member| matches!(skew_of(facts, version_of(member), target), Skew::Exceeded(_)))
-        .map(|member| member.node.name.as_str())
-        .collect();
-    if verdict.status == Some(true) && !refused && !too_old.is_empty() {
-        let names = few(too_old.iter().map(ToString::to_string));
-        verdict.message = format!("{}; too old: {names}", verdict.message);
-    }
-    let same = facts
-        .before
-        .filter(|before| before.version.as_deref() == version && before.node.is_none());
-    let is_manual = source(facts.policy) == BootImageSource::Manual;
-    let status = BootImageStatus {
+    let mut status = BootImageStatus {
         version: version.map(str::to_owned),
         node: in_use.as_ref().and_then(|in_use| in_use.node).map(str::to_owned),
-        recorded_time: is_manual.then(|| same.and_then(|same| same.recorded_time.clone()).unwrap_or(now.into())),
-        limit: limit_of(facts, target),
-        too_old: u32::try_from(too_old.len()).unwrap_or(u32::MAX),
-        too_old_nodes: too_old.iter().take(MAX_NAMED).map(ToString::to_string).collect(),
+        recorded_time: recorded_time(facts, version, now),
+        ..BootImageStatus::default()
     };
+    let is_disabled = enforcement(facts.policy) == BootImageEnforcement::Disabled;
+    let verdict = if is_disabled {
+        let words = "bootImage.enforcement is Disabled: nobody looks whether new machines could join";
+        Verdict::no(Why::Disabled, words)
+    } else if let Some(refused) = refused(facts, next) {
+        refused
+    } else if let Some(target) = target {
+        let words = |why: &str| match &in_use {
+            Some(in_use) => in_use.words(why),
+            None => "no machine has told what it was installed from".to_owned(),
+        };
+        match skew_of(facts, version, target) {
+            Skew::NoLimit => Verdict::no(Why::NoLimit, ""),
+            Skew::Within => Verdict::no(Why::WithinLimit, ""),
+            Skew::Exceeded(why) => Verdict::yes(Why::BootImageTooOld, words(&why)),
+            Skew::Unknown(why) => Verdict::unknown(Why::CannotCompare, words(&why)),
+        }
+    } else {
+        Verdict::unknown(Why::ImageNotResolved, "no image is in force; see ImageResolved")
+    };
+    if let Some(target) = target.filter(|_| !is_disabled) {
+        let too_old = facts
+            .members
+            .iter()
+            .filter(|member| matches!(skew_of(facts, version_of(member), target), Skew::Exceeded(_)));
+        let names: Vec<String> = too_old.map(|member| member.node.name.to_string()).collect();
+        status.limit = limit_of(facts, target);
+        status.too_old = u32::try_from(names.len()).unwrap_or(u32::MAX);
+        status.too_old_nodes = names.into_iter().take(MAX_NAMED).collect();
+    }
     Assessment {
-        status: Some(status),
+        status: (status != BootImageStatus::default()).then_some(status),
         verdict,
     }
+}
+
+/// The verdict about an image that is refused for the boot image in use. While the registry has yet to say again which image
+/// that is, the refusal stays.
+fn refused(facts: &Facts<'_>, next: &Next) -> Option<Verdict> {
+    match next {
+        Next::Refused(refusal) if refusal.reason == REASON => {
+            let words = format!("the next image {}", refusal.words);
+            Some(Verdict::yes(Why::NextImageRefused, words))
+        }
+        Next::Unknown => {
+            let said = facts
+                .said
+                .filter(|said| said.reason == Why::NextImageRefused.as_str())?;
+            Some(Verdict::repeats(true, said))
+        }
+        Next::Refused(_) | Next::Clear => None,
+    }
+}
+
+/// Time when the manual record in force was first seen.
+fn recorded_time(facts: &Facts<'_>, version: Option<&str>, now: Timestamp) -> Option<Time> {
+    if source(facts.policy) != BootImageSource::Manual {
+        return None;
+    }
+    let same = facts.before.filter(|before| before.version.as_deref() == version);
+    let since = same.and_then(|same| same.recorded_time.clone());
+    Some(since.unwrap_or_else(|| now.into()))
 }
 
 fn enforcement(policy: &BootImagePolicy) -> BootImageEnforcement {
@@ -160,18 +179,23 @@ fn skew_of(facts: &Facts<'_>, boot: Option<&str>, image: &Target) -> Skew {
         minimum_version: facts.policy.minimum_version.clone(),
         ..BootImageLimit::default()
     };
-    let nothing = BootImageLimit::default();
-    let of_image = of_image(image).unwrap_or(&nothing);
-    skew(boot, image.version.as_deref(), &[of_image, &own])
+    skew(boot, image.version.as_deref(), &[&of_image(image), &own])
 }
 
-fn of_image(image: &Target) -> Option<&BootImageLimit> {
-    image.metadata.as_ref()?.boot_image.as_ref()
+/// The limit of an image. One whose configuration could not be read may have any.
+fn of_image(image: &Target) -> BootImageLimit {
+    match &image.metadata {
+        Some(metadata) => metadata.boot_image.clone().unwrap_or_default(),
+        None => BootImageLimit {
+            error: Some("the labels of the OS image could not be read".to_owned()),
+            ..BootImageLimit::default()
+        },
+    }
 }
 
 /// The limit of an image, for people; the pool's own minimum stands in its spec.
 fn limit_of(facts: &Facts<'_>, image: &Target) -> BootImageLimit {
-    let mut limit = of_image(image).cloned().unwrap_or_default();
+    let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());
     limit
 }

@@ -111,6 +111,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         policy: facts.boot_image,
         members: facts.members,
         before: facts.old.boot_image.as_ref(),
+        said: condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW),
     };
     let refusal = |image: &Target| no_such_platform(facts, image).or_else(|| boot_image::refusal(&boot_image, image));
     let image = image::decide(&facts.image(), refusal, now);
@@ -121,7 +122,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         .map(|m| (&m.node.name, doing(m, target.as_ref())))
         .collect();
     let mut conditions = facts.old.conditions.clone();
-    let boot = boot_image::assess(&boot_image, target.as_ref(), &image.verdict, now);
+    let boot = boot_image::assess(&boot_image, target.as_ref(), &image.next, now);
     let resolved = match facts.refused {
         Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
         None => image.verdict,

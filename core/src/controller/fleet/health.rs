@@ -18,6 +18,15 @@ mod tests;
 /// missed.
 pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 
+/// Time within which a leader has asked all registries that it asks by itself.
+const FIRST_ANSWERS: Duration = Duration::from_secs(6 * 60);
+
+/// Time after which an agent is silent, when so much silence keeps its node from berths. Whoever lets agents speak less often
+/// has raised that.
+pub fn silent_after(agent_silence: Duration) -> Duration {
+    SILENT_AFTER.max(agent_silence.mul_f64(0.3)).min(agent_silence)
+}
+
 /// Reason for which a registry is away, and not merely without what it is asked for.
 const AWAY: [&str; 3] = ["RegistryUnavailable", "InvalidAnswer", "RateLimited"];
 
@@ -41,8 +50,10 @@ pub struct PoolState<'a> {
     pub name: &'a str,
     /// Its status; an empty one while nobody has written it.
     pub status: &'a BootcNodePoolStatus,
-    /// What keeps its image from being looked at.
+    /// Failure to look at its image.
     pub trouble: Option<&'a Trouble>,
+    /// A registry has answered this leader about its image, or failed to.
+    pub is_asked: bool,
 }
 
 /// Everything that the fleet's status depends on.
@@ -60,6 +71,10 @@ pub struct Facts<'a> {
     pub agents: &'a [Agent<'a>],
     /// Objects of Berth's that cannot be read.
     pub unreadable: &'a [String],
+    /// Number of pools among them.
+    pub unreadable_pools: usize,
+    /// The watches are old, so that a word of an agent may have been missed.
+    pub deaf: bool,
     /// Time for which this leader has listened to the agents.
     pub listened: Duration,
     /// Time after which an agent is silent.
@@ -74,7 +89,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
         (types::PAUSED, Some(paused(facts))),
         (types::CONTROLLER_HEALTHY, Some(controller(facts))),
         (types::AGENTS_HEALTHY, agents(facts)),
-        (types::REGISTRY_REACHABLE, Some(registry(facts))),
+        (types::REGISTRY_REACHABLE, registry(facts)),
         (types::GUARDED, Some(guarded(facts))),
     ];
     for (type_, verdict) in verdicts {
@@ -138,10 +153,13 @@ fn updating(facts: &Facts<'_>) -> Verdict {
             few(pools)
         )
     };
-    if facts.pools.is_empty() {
-        Verdict::no(Why::NoPools, "there is no BootcNodePool")
-    } else if !going.is_empty() {
+    if !going.is_empty() {
         Verdict::yes(Why::Progressing, words("on their way", going))
+    } else if facts.unreadable_pools > 0 {
+        let pools = format!("{} pools cannot be read; see ControllerHealthy", facts.unreadable_pools);
+        Verdict::unknown(Why::UnreadableObjects, pools)
+    } else if facts.pools.is_empty() {
+        Verdict::no(Why::NoPools, "there is no BootcNodePool")
     } else if !stalled.is_empty() {
         Verdict::no(Why::Stalled, words("a person must act for", stalled))
     } else if facts.pools.iter().all(|pool| is(pool, condition::pool::READY)) {
@@ -177,8 +195,11 @@ fn controller(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// `None`: a leader that has not listened for long enough leaves what a former one has said.
+/// `None`: a leader that has not listened for long enough, or cannot, leaves what was said before.
 fn agents(facts: &Facts<'_>) -> Option<Verdict> {
+    if facts.deaf {
+        return None;
+    }
     let silent = |agent: &&Agent<'_>| agent.quiet >= facts.silent_after && !agent.rebooting;
     let silent: Vec<&Agent<'_>> = facts.agents.iter().filter(silent).collect();
     if !silent.is_empty() {
@@ -201,17 +222,24 @@ fn agents(facts: &Facts<'_>) -> Option<Verdict> {
     })
 }
 
-fn registry(facts: &Facts<'_>) -> Verdict {
+/// `None`: a leader that has yet to ask leaves what a former one has said.
+fn registry(facts: &Facts<'_>) -> Option<Verdict> {
     let away = |pool: &PoolState<'_>| {
         let trouble = pool.trouble.filter(|trouble| AWAY.contains(&&*trouble.reason))?;
         Some(format!("{}: {}", pool.name, trouble.message))
     };
     let away: Vec<String> = facts.pools.iter().filter_map(away).collect();
-    match (facts.pools, away.is_empty()) {
+    let said = condition::find(&facts.old.conditions, types::REGISTRY_REACHABLE);
+    let was_away = said.is_some_and(|said| said.status == "False");
+    let is_new = facts.listened < FIRST_ANSWERS && facts.pools.iter().any(|pool| !pool.is_asked);
+    if was_away && away.is_empty() && is_new {
+        return None;
+    }
+    Some(match (facts.pools, away.is_empty()) {
         ([], _) => Verdict::unknown(Why::NoPools, "there is no BootcNodePool"),
         (_, true) => Verdict::yes(Why::AsExpected, ""),
         (_, false) => Verdict::no(Why::RegistryAway, format!("images in force stay; {}", few(away))),
-    }
+    })
 }
 
 fn guarded(facts: &Facts<'_>) -> Verdict {

@@ -118,6 +118,7 @@ impl Case {
             target,
             available,
             verdict,
+            ..
         } = self.decide();
         let said = format!("{:?} {}", verdict.status, verdict.reason);
         (target.map(|t| t.digest), available.map(|a| a.digest), said)

@@ -67,6 +67,7 @@ struct Pool {
     nodes: Vec<(NodeView, BootcNodeView)>,
     policy: BootImagePolicy,
     before: Option<BootImageStatus>,
+    said: Option<Condition>,
 }
 
 impl Pool {
@@ -78,6 +79,7 @@ impl Pool {
             nodes: nodes.collect(),
             policy: BootImagePolicy::default(),
             before: None,
+            said: None,
         }
     }
 
@@ -94,6 +96,7 @@ impl Pool {
             policy: &self.policy,
             members: &members,
             before: self.before.as_ref(),
+            said: self.said.as_ref(),
         })
     }
 
@@ -104,16 +107,19 @@ impl Pool {
         })
     }
 
-    fn assess(&self, target: Option<&Target>, resolved: &Verdict) -> (String, Option<BootImageStatus>) {
+    fn assess(&self, target: Option<&Target>, next: &Next) -> (String, Option<BootImageStatus>) {
         let now = Timestamp::from_second(1000).unwrap();
-        let Assessment { status, verdict } = self.with(|facts| assess(facts, target, resolved, now));
+        let Assessment { status, verdict } = self.with(|facts| assess(facts, target, next, now));
         let said = format!("{:?} {} {}", verdict.status, verdict.reason, verdict.message);
         (said.trim_end().to_owned(), status)
     }
 }
 
-fn resolved() -> Verdict {
-    Verdict::yes(Why::Resolved, "")
+fn refused() -> Next {
+    Next::Refused(Refusal {
+        reason: REASON,
+        words: "is for machines".to_owned(),
+    })
 }
 
 #[test]
@@ -125,7 +131,7 @@ fn the_newest_machine_shows_the_boot_image_in_use() {
     ]);
     let target = image("9.6", Some("9.2"));
     assert_eq!(pool.refusal(&target), None);
-    let (said, status) = pool.assess(Some(&target), &resolved());
+    let (said, status) = pool.assess(Some(&target), &Next::Clear);
     assert_eq!(said, "Some(false) WithinLimit");
     let status = status.unwrap();
     assert_eq!(
@@ -141,25 +147,25 @@ fn the_newest_machine_shows_the_boot_image_in_use() {
     let refusal = pool.refusal(&target).unwrap();
     let why = "the newest machine, newest, was installed from 9.1, which is older than the minimum 9.2";
     assert!(refusal.contains(why), "{refusal}");
-    let (said, _) = pool.assess(Some(&target), &resolved());
-    assert_eq!(
-        said,
-        format!("Some(true) BootImageTooOld {why}; too old: old, middle, newest")
-    );
+    let (said, _) = pool.assess(Some(&target), &Next::Clear);
+    assert_eq!(said, format!("Some(true) BootImageTooOld {why}"));
 }
 
 #[test]
 fn nobody_is_refused_without_a_limit_or_a_certain_answer() {
     let mut pool = Pool::of(&[("n1", 1, Some("8.6"))]);
     assert_eq!(pool.refusal(&image("11.0", None)), None);
+    let (said, status) = pool.assess(Some(&image("11.0", None)), &Next::Clear);
+    assert_eq!(said, "Some(false) NoLimit");
     assert_eq!(
-        pool.assess(Some(&image("11.0", None)), &resolved()),
-        ("Some(false) NoLimit".to_owned(), None)
+        status.unwrap().version.as_deref(),
+        Some("8.6"),
+        "it is shown all the same"
     );
     pool.nodes[0].1 = host(None);
     let target = image("9.6", Some("9.2"));
     assert_eq!(pool.refusal(&target), None);
-    let (said, status) = pool.assess(Some(&target), &resolved());
+    let (said, status) = pool.assess(Some(&target), &Next::Clear);
     assert_eq!(
         said,
         "None CannotCompare the newest machine, n1, does not say what it was installed from"
@@ -167,12 +173,12 @@ fn nobody_is_refused_without_a_limit_or_a_certain_answer() {
     assert_eq!(status.unwrap().version, None);
     pool.nodes.clear();
     assert_eq!(pool.refusal(&target), None);
-    let (said, _) = pool.assess(Some(&target), &resolved());
+    let (said, _) = pool.assess(Some(&target), &Next::Clear);
     assert_eq!(
         said,
         "None CannotCompare no machine has told what it was installed from"
     );
-    let (said, _) = pool.assess(None, &Verdict::unknown(Why::Resolving, ""));
+    let (said, _) = pool.assess(None, &Next::Unknown);
     assert!(said.starts_with("None ImageNotResolved"), "{said}");
 }
 
@@ -181,21 +187,23 @@ fn the_admin_decides_what_comes_of_it() {
     let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
     let target = image("9.6", Some("9.2"));
     assert!(pool.refusal(&target).is_some());
-    let refused = Verdict::no(REASON, "quay.io/os:2 is for machines");
-    let (said, _) = pool.assess(Some(&image("9.5", None)), &refused);
-    assert_eq!(said, "Some(true) NextImageRefused quay.io/os:2 is for machines");
-    assert_eq!(pool.assess(None, &refused).0, said);
+    let (said, _) = pool.assess(Some(&image("9.5", None)), &refused());
+    assert_eq!(said, "Some(true) NextImageRefused the next image is for machines");
+    assert_eq!(pool.assess(None, &refused()).0, said);
     pool.policy.enforcement = Some(BootImageEnforcement::Warn);
     assert_eq!(pool.refusal(&target), None);
     assert!(
-        pool.assess(Some(&target), &resolved())
+        pool.assess(Some(&target), &Next::Clear)
             .0
             .starts_with("Some(true) BootImageTooOld")
     );
     pool.policy.enforcement = Some(BootImageEnforcement::Disabled);
     assert_eq!(pool.refusal(&target), None);
-    let (said, status) = pool.assess(Some(&target), &resolved());
-    assert!(said.starts_with("Some(false) Disabled") && status.is_none(), "{said}");
+    let (said, status) = pool.assess(Some(&target), &Next::Clear);
+    assert!(
+        said.starts_with("Some(false) Disabled") && status.is_some_and(|status| status.too_old == 0),
+        "{said}"
+    );
 }
 
 #[test]
@@ -205,7 +213,7 @@ fn a_manual_record_counts_in_place_of_the_machines_and_keeps_its_time() {
     pool.policy.source = Some(BootImageSource::Manual);
     pool.policy.manual = Some(ManualBootImage { version: "9.4".into() });
     assert_eq!(pool.refusal(&target), None);
-    let status = pool.assess(Some(&target), &resolved()).1.unwrap();
+    let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
     let time = |seconds| Some(Timestamp::from_second(seconds).unwrap().into());
     assert_eq!((status.version.as_deref(), status.node.clone()), (Some("9.4"), None));
     assert_eq!((status.recorded_time.clone(), status.too_old), (time(1000), 1));
@@ -213,7 +221,7 @@ fn a_manual_record_counts_in_place_of_the_machines_and_keeps_its_time() {
         recorded_time: time(5),
         ..status
     });
-    let status = pool.assess(Some(&target), &resolved()).1.unwrap();
+    let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
     assert_eq!(status.recorded_time, time(5), "the record is as old as it was");
     pool.policy.manual = Some(ManualBootImage { version: "9.1".into() });
     assert!(
@@ -221,7 +229,7 @@ fn a_manual_record_counts_in_place_of_the_machines_and_keeps_its_time() {
             .unwrap()
             .contains("a machine of the recorded boot image was installed from 9.1")
     );
-    let status = pool.assess(Some(&target), &resolved()).1.unwrap();
+    let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
     assert_eq!(status.recorded_time, time(1000), "it is another record");
 }
 
@@ -240,4 +248,32 @@ fn the_pools_own_minimum_counts_besides_the_images() {
             .unwrap()
             .contains("older than the minimum 9.5")
     );
+}
+
+#[test]
+fn a_refusal_stays_until_the_registry_says_which_image_is_next() {
+    let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
+    let target = image("9.5", None);
+    let verdict = pool
+        .with(|facts| assess(facts, Some(&target), &refused(), Timestamp::UNIX_EPOCH))
+        .verdict;
+    let mut conditions = vec![];
+    berth_api::condition::set(&mut conditions, "BootImageSkew", verdict, None, Timestamp::UNIX_EPOCH);
+    pool.said = conditions.pop();
+    let (said, _) = pool.assess(Some(&target), &Next::Unknown);
+    assert_eq!(said, "Some(true) NextImageRefused the next image is for machines");
+    assert_eq!(pool.assess(Some(&target), &Next::Clear).0, "Some(false) NoLimit");
+}
+
+#[test]
+fn an_image_whose_labels_could_not_be_read_is_not_called_without_limit() {
+    let pool = Pool::of(&[("n1", 1, Some("9.0"))]);
+    let mut target = image("9.5", None);
+    target.metadata = None;
+    let (said, _) = pool.assess(Some(&target), &Next::Clear);
+    assert!(
+        said.starts_with("None CannotCompare") && said.contains("labels of the OS image"),
+        "{said}"
+    );
+    assert_eq!(pool.refusal(&target), None);
 }

@@ -46,6 +46,8 @@ fn facts<'a>(old: &'a BootcFleetStatus, pools: &'a [PoolState<'a>], agents: &'a 
         pools,
         agents,
         unreadable: &[],
+        unreadable_pools: 0,
+        deaf: false,
         listened: Duration::from_secs(1000),
         silent_after: SILENT_AFTER,
     }
@@ -68,6 +70,7 @@ fn one_object_answers_whether_nodes_are_updated() {
         name,
         status,
         trouble: None,
+        is_asked: true,
     };
     for (pools, expected) in [
         (vec![], "False NoPools: there is no BootcNodePool"),
@@ -114,6 +117,14 @@ fn a_dead_agent_is_named_and_a_new_leader_does_not_forget_it() {
         said(&status(&facts(&first, &[], &anew), at(3)), types::AGENTS_HEALTHY),
         "True AsExpected: "
     );
+    let deaf = Facts {
+        deaf: true,
+        ..facts(&old, &[], &all)
+    };
+    assert!(
+        find(&status(&deaf, at(1)).conditions, types::AGENTS_HEALTHY).is_none(),
+        "a word may have been missed"
+    );
     assert!(said(&status(&facts(&old, &[], &[]), at(1)), types::AGENTS_HEALTHY).starts_with("Unknown NoNodes"));
 }
 
@@ -134,6 +145,7 @@ fn registries_guards_and_objects_that_fail_are_told_with_their_names() {
             name: "workers",
             status: &quiet,
             trouble: Some(trouble),
+            is_asked: true,
         }]
     };
     let unguarded = [Agent {
@@ -157,6 +169,30 @@ fn registries_guards_and_objects_that_fail_are_told_with_their_names() {
         said(&away, types::CONTROLLER_HEALTHY),
         "False UnreadableObjects: cannot be read: Lease x: no phase"
     );
+    let unasked = [PoolState {
+        trouble: None,
+        is_asked: false,
+        ..of(&absent)[0]
+    }];
+    let anew = |listened| {
+        let facts = Facts {
+            listened: Duration::from_secs(listened),
+            ..facts(&away, &unasked, &[])
+        };
+        said(&status(&facts, at(2)), types::REGISTRY_REACHABLE)
+    };
+    assert!(
+        anew(10).starts_with("False RegistryAway"),
+        "a new leader has yet to ask"
+    );
+    assert!(anew(400).starts_with("True AsExpected"));
+    let none = Facts {
+        unreadable_pools: 1,
+        ..facts(&old, &[], &[])
+    };
+    assert!(
+        said(&status(&none, at(1)), types::UPDATING).starts_with("Unknown UnreadableObjects: 1 pools cannot be read")
+    );
     let well = status(&facts(&old, &of(&absent), &[agent("n1", 0)]), at(1));
     assert_eq!(said(&well, types::REGISTRY_REACHABLE), "True AsExpected: ");
     assert!(said(&well, types::GUARDED).starts_with("True AsExpected"));
@@ -173,6 +209,7 @@ fn a_fleet_of_many_pools_is_counted_whole_and_listed_in_part() {
             name,
             status: &one,
             trouble: None,
+            is_asked: true,
         })
         .collect();
     let first = status(&facts(&old, &pools, &[]), at(1));
