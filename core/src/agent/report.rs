@@ -48,6 +48,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         false => Some(Time::from(facts.now)),
     };
     let known = facts.host.os.deployments();
+    let measured = facts.past.timeline.measured();
     let mut status = BootcNodeStatus {
         observed_generation: subject.generation,
         node_uid: facts
@@ -82,6 +83,8 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         tried: facts.past.tried.clone(),
         retry_token: facts.past.retry_token.clone(),
         rollback_queued: facts.host.os.is_rollback_queued(),
+        drain_seconds: before.drain_seconds.filter(|_| measured.drain.is_none()),
+        reboot_seconds: before.reboot_seconds.filter(|_| measured.reboot.is_none()),
         timeline: facts.past.timeline.clone(),
         turns: facts
             .past

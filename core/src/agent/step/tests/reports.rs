@@ -1,7 +1,7 @@
 //! Reports of given facts.
 
 use berth_api::condition::{self, Verdict, Why, node as types};
-use berth_api::node::timeline::TurnRecord;
+use berth_api::node::timeline::{ChapterName, ImageVersion, TurnRecord};
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
@@ -379,6 +379,28 @@ fn what_the_controller_plans_with_is_reported() {
     );
     assert_eq!(status.timeline, facts.past.timeline);
     assert_eq!(status.turns, [turn(Some(9))], "a turn that runs is not on record yet");
+}
+
+/// An agent of an earlier version measured in fields of their own: they count until the timeline tells.
+#[test]
+fn what_an_earlier_version_measured_is_kept_until_it_is_measured_anew() {
+    let old: BootcNodeStatus = serde_json::from_str(r#"{"drainSeconds": 40, "rebootSeconds": 90}"#).unwrap();
+    let measured = |status: &BootcNodeStatus| (status.measured().drain, status.measured().reboot);
+    assert_eq!(measured(&old), (Some(40), Some(90)));
+    let mut facts = facts();
+    let kept = status_after(&facts, &old);
+    assert_eq!((kept.drain_seconds, kept.reboot_seconds), (Some(40), Some(90)));
+    for (chapter, second) in [(ChapterName::Drained, 0), (ChapterName::Rebooted, 7)] {
+        let to = ImageVersion {
+            digest: digest(2),
+            version: None,
+        };
+        let seen = timeline::Seen::On { chapter, to };
+        facts.past.timeline = timeline::timeline(&facts.past.timeline, &seen, None, later(second).0);
+    }
+    let anew = status_after(&facts, &kept);
+    assert_eq!((anew.drain_seconds, anew.reboot_seconds), (None, Some(90)));
+    assert_eq!(measured(&anew), (Some(7), Some(90)));
 }
 
 #[test]
