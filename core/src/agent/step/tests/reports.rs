@@ -164,6 +164,36 @@ fn a_host_that_does_not_answer_is_told_after_a_while() {
 }
 
 #[test]
+fn the_end_of_a_turn_is_told_also_while_the_host_is_silent() {
+    let mut facts = with(&taken());
+    facts.drain.blockers = vec![DrainBlocker {
+        pod: "db/0".into(),
+        reason: "its budget".into(),
+        since: later(0),
+    }];
+    let mut before = status(&facts);
+    let cordoned = Verdict::yes(Why::AsExpected, "");
+    condition::set(&mut before.conditions, types::CORDONED, cordoned, None, facts.now);
+    assert_eq!((before.phase, before.drain_blockers.len()), (Some(Phase::Draining), 1));
+    facts.host.unreachable = Some(Unreachable {
+        why: "no answer".to_owned(),
+        ago: Duration::from_secs(30),
+    });
+    facts
+        .past
+        .turn_ended(Outcome::DrainTimeout, "db/0", &digest(2), facts.now, 0.0);
+    facts.berths = Some(vec![]);
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.cordon = None;
+    }
+    let after = status_after(&facts, &before);
+    assert_eq!((after.phase, after.drain_blockers.len()), (Some(Phase::Degraded), 0));
+    assert_eq!(after.last_turn, facts.past.last_turn);
+    assert!(!condition::is_true(&after.conditions, types::CORDONED));
+    assert!(condition::is_true(&after.conditions, types::UNCORDONED));
+}
+
+#[test]
 fn a_memory_that_cannot_be_written_is_told_and_no_offer_is_asked_for() {
     let mut facts = facts();
     facts.host.forgetful = Some("cannot write /var/lib/berth/state.json: disk full".into());
