@@ -246,7 +246,11 @@ fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holdin
 /// stay drained for as long as the host's services are silent.
 fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
     let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
-    let is_unproven = is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past);
+    let is_unproven = match holding.phase {
+        // Its end was decided on a boot; another one has to be looked at.
+        HoldPhase::Releasing(_) => holding.boot_id != facts.host.boot_id,
+        _ => is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past),
+    };
     if !facts.host.disarmed || is_unproven || holding.phase == HoldPhase::Committed {
         return None;
     }

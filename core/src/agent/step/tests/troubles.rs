@@ -198,6 +198,12 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_bus_is_silent() {
     }
     assert_eq!(step(&restoring), Step::GiveBack(releasing.clone()));
     assert_eq!(step(&silent(&releasing, false)), waits);
+    let updated = committed().releasing(Outcome::Updated, BootId::from("b1")).unwrap();
+    let mut proven = silent(&updated, true);
+    os(&mut proven, 2, None);
+    assert_eq!(step(&proven), Step::Restore(updated), "its end is decided");
+    proven.host.boot_id = "b2".into();
+    assert_eq!(step(&proven), waits, "another boot");
     let revoked = committed().revoked(Some("Paused".into())).unwrap();
     assert_eq!(step(&silent(&revoked, true)), waits, "a licence is kept");
     let mut rebooted = silent(&taken(), true);
