@@ -132,11 +132,11 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
         update.closes(now);
         return;
     }
-    let ending = if booted == Some(&update.to.digest) {
-        ChapterName::Completed
-    } else if is_in_turn(update) {
-        // The berth is gone, and this agent did not give it back.
+    let ending = if is_in_turn(update) {
+        // The berth is gone, and this agent did not give it back: what runs was not proven.
         ChapterName::TakenAway
+    } else if booted == Some(&update.to.digest) {
+        ChapterName::Completed
     } else if desired != Some(&update.to.digest) {
         ChapterName::Withdrawn
     } else if failed {

@@ -83,7 +83,24 @@ fn an_update_without_a_berth_ends_when_it_runs_or_is_not_wanted_or_has_failed() 
         let pulls = timeline(&Timeline::default(), &on(ChapterName::Prepared, 2), None, at(1));
         let after = timeline(&pulls, &seen, None, at(9));
         assert_eq!(words(&after.updates[0]), ending);
+        assert_eq!(after.measured().staging, None, "nothing was staged: {ending}");
     }
+}
+
+#[test]
+fn a_boot_whose_berth_was_closed_before_it_was_proven_is_not_completed() {
+    let mut now = Timeline::default();
+    for (chapter, second) in [(ChapterName::Rebooted, 1), (ChapterName::Proven, 5)] {
+        now = timeline(&now, &on(chapter, 2), Some(&version(2)), at(second));
+    }
+    let seen = Seen::Idle {
+        desired: Some(digest(2)),
+        booted: Some(digest(2)),
+        failed: false,
+    };
+    now = timeline(&now, &seen, Some(&version(2)), at(9));
+    assert_eq!(words(&now.updates[0]), "Rebooted 1-5 Proven 5-9 TakenAway 9-9");
+    assert_eq!(now.measured().reboot, None, "that is no measure of a reboot");
 }
 
 fn name(n: usize) -> ChapterName {
