@@ -2,7 +2,7 @@
 //! decided by them.
 
 use berth_api::Digest;
-use berth_api::berth::{Berth, HoldPhase, Holding};
+use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::names::BootId;
 use berth_api::node::timeline::{
     Chapter, ChapterName, ImageVersion, Joined, MAX_TURNS, MAX_UPDATES, NodeUpdate, Timeline, TurnOutcome, TurnProof,
@@ -276,7 +276,8 @@ pub fn turns(
             turn.proof = Some(TurnProof {
                 booted: sight.booted.cloned(),
                 boot_id: sight.boot_id.to_string(),
-                node_ready: sight.node_ready,
+                // It is decided only on a Node that is Ready; that may have been read before.
+                node_ready: sight.node_ready || outcome == Outcome::Updated,
             });
             let is_back = sight.booted == holding.from.as_ref();
             turn.outcome = Some(TurnOutcome::of(outcome, is_back));
