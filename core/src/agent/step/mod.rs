@@ -261,7 +261,17 @@ fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
         reason: Reason::HostUnreachable,
         message: silence.why.clone(),
     };
-    let next = finish(&blind, berth, holding);
+    let next = match finish(&blind, berth, holding) {
+        // Nobody has looked at the pods lately: they are not what keeps the turn.
+        Step::Release(berth, Outcome::DrainTimeout, _) => {
+            let why = format!("the host does not answer: {}", silence.why);
+            Step::Release(berth, Outcome::RebootBlocked, why)
+        }
+        Step::Release(berth, outcome, why) if !why.contains(&silence.why) => {
+            Step::Release(berth, outcome, format!("{why}; {}", silence.why))
+        }
+        next => next,
+    };
     let of_cluster = matches!(
         next,
         Step::ReadNode | Step::Release(..) | Step::Restore(_) | Step::GiveBack(_)
