@@ -1,5 +1,7 @@
 //! Reading, before each decision, what may have changed and is cheap to read.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::node::{BootcNode, BootcNodeStatus};
@@ -13,6 +15,9 @@ use berth_core::agent::rules::signatures::Policy;
 use crate::host::{Failure, HostError, PullState, failure};
 use crate::run::Agent;
 use crate::watches::Seen;
+
+/// Time for which a host that gave no answer is not asked again.
+const SILENCE_COUNTS: Duration = Duration::from_secs(10);
 
 impl Agent {
     /// The BootcNode, as the watch shows it.
@@ -31,15 +36,20 @@ impl Agent {
     pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
         self.take_over(object);
         self.read_rules();
+        if self.is_known_to_be_silent() {
+            return Ok(());
+        }
         let (services, pull) = match self.ask_host().await {
             Ok(answers) => answers,
             Err(error) if is_silence(&error) => {
                 tracing::warn!(error = format!("{error:#}"), "the host does not answer");
                 self.learn(Event::Unreachable(format!("{error:#}")));
+                self.silent_at = Some(Instant::now());
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
+        self.silent_at = None;
         self.learn(Event::Services(services));
         self.learn(Event::Pull(pull));
         if self.knowledge.ended.is_some() {
@@ -49,6 +59,14 @@ impl Agent {
             self.host.forget_pull(digest).await?;
         }
         Ok(())
+    }
+
+    /// Says whether the host gave no answer just before, and none for a while. To wait for one at each step of a turn that
+    /// is given back would make the end of the turn last for minutes, on a Node that was read long before it is written.
+    fn is_known_to_be_silent(&self) -> bool {
+        let facts = self.knowledge.facts(&self.clock.now());
+        let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_to_be_told());
+        is_told && self.silent_at.is_some_and(|at| at.elapsed() < SILENCE_COUNTS)
     }
 
     /// Takes over from the object what it asks for, and at first sight what a former process remembered there.

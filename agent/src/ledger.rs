@@ -12,12 +12,10 @@ pub(crate) fn log(written: &Past, now: &Past) {
 
 /// The turn that has ended since the memory was written last.
 fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
-    let ended = |past: &Past| past.turns.iter().filter(|t| t.end_time.is_some()).count();
     let newest = now.turns.iter().find(|t| t.end_time.is_some())?;
-    let known = written.turns.iter().any(|t| t.end_time.is_some() && t == newest);
     // A host without a memory takes over what its status tells; that is no news.
-    let is_one = ended(now) <= ended(written) + 1;
-    (!known && is_one).then_some(newest)
+    let ran = |t: &TurnRecord| t.end_time.is_none() && t.berth == newest.berth && t.start_time == newest.start_time;
+    written.turns.iter().any(ran).then_some(newest)
 }
 
 /// One line for each turn that ended, with all that is on record of it.
@@ -80,5 +78,6 @@ mod tests {
         assert!(!logged(&[Some(9), Some(5)], &[Some(9), Some(5)]));
         assert!(!logged(&[Some(9)], &[None, Some(9)]), "the next one begins");
         assert!(!logged(&[], &[Some(9), Some(5)]), "taken over from the status");
+        assert!(!logged(&[], &[Some(9)]), "likewise, of one turn");
     }
 }

@@ -89,6 +89,8 @@ pub struct Agent {
     last_log: Option<(Phase, Step)>,
     /// Passes in a row that failed, also before there was a step.
     in_vain: u32,
+    /// Time of the last question to the host's services without an answer.
+    pub(crate) silent_at: Option<Instant>,
 }
 
 /// Signs of life.
@@ -204,6 +206,7 @@ impl Agent {
             ready: setup.ready,
             last_log: None,
             in_vain: 0,
+            silent_at: None,
         })
     }
 

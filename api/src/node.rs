@@ -13,7 +13,7 @@ use crate::pool::{Drain, RivalUpdaters, SignatureRule};
 
 pub mod timeline;
 
-use self::timeline::{Timeline, TurnRecord};
+use self::timeline::{Measured, Timeline, TurnRecord};
 
 /// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -192,6 +192,12 @@ pub struct BootcNodeStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
+    /// Length of the last drain in seconds, as an agent of an earlier version measured it; absent once the timeline tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_seconds: Option<u32>,
+    /// Length of the last reboot in seconds, as an agent of an earlier version measured it; absent once the timeline tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_seconds: Option<u32>,
     /// Chapters of the node's latest updates. Estimates are made from them.
     #[serde(default, skip_serializing_if = "Timeline::is_empty")]
     pub timeline: Timeline,
@@ -221,6 +227,19 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 32))]
     #[serde(default)]
     pub conditions: Vec<Condition>,
+}
+
+impl BootcNodeStatus {
+    /// Lengths of what the node went through last: by its timeline, and before that has any, as an agent of an earlier
+    /// version measured them.
+    pub fn measured(&self) -> Measured {
+        let measured = self.timeline.measured();
+        Measured {
+            drain: measured.drain.or(self.drain_seconds),
+            reboot: measured.reboot.or(self.reboot_seconds),
+            ..measured
+        }
+    }
 }
 
 /// An image that a node was deployed to.

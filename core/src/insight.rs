@@ -201,7 +201,7 @@ fn version(status: &BootcNodeStatus) -> Option<String> {
 
 /// Time from the start of the phase to the end of the update. It changes with the phase alone, so that it costs no write.
 fn estimate(facts: &Facts<'_>, updating: &Verdict) -> Option<Duration> {
-    let own = facts.status.timeline.measured();
+    let own = facts.status.measured();
     let drain = facts.medians.drain_seconds.or(own.drain);
     let reboot = facts.medians.reboot_seconds.or(own.reboot);
     let staging = facts.medians.staging_seconds.or(own.staging);

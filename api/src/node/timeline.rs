@@ -313,7 +313,9 @@ impl NodeUpdate {
             between(started(ChapterName::Rebooted)?, proven).filter(|s| *s <= LONGEST_REBOOT)
         };
         Measured {
-            staging: ended(ChapterName::Prepared),
+            // Nor is a pull that came to nothing.
+            staging: (self.chapter(ChapterName::Waited).or(self.chapter(ChapterName::Drained)))
+                .and_then(|_| ended(ChapterName::Prepared)),
             // A drain that came to nothing is no measure of one that did not.
             drain: self
                 .chapter(ChapterName::Rebooted)

@@ -3,6 +3,7 @@
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::{self, Verdict, Why, Word, node as types};
+use berth_api::node::timeline::TurnRecord;
 use berth_api::node::{BootcNodeStatus, NotApplied, Phase, Turn};
 use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -48,6 +49,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         false => Some(Time::from(facts.now)),
     };
     let known = facts.host.os.deployments();
+    let measured = facts.past.timeline.measured();
     let mut status = BootcNodeStatus {
         observed_generation: subject.generation,
         node_uid: facts
@@ -82,14 +84,10 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         tried: facts.past.tried.clone(),
         retry_token: facts.past.retry_token.clone(),
         rollback_queued: facts.host.os.is_rollback_queued(),
+        drain_seconds: before.drain_seconds.filter(|_| measured.drain.is_none()),
+        reboot_seconds: before.reboot_seconds.filter(|_| measured.reboot.is_none()),
         timeline: facts.past.timeline.clone(),
-        turns: facts
-            .past
-            .turns
-            .iter()
-            .filter(|t| t.end_time.is_some())
-            .cloned()
-            .collect(),
+        turns: ended_turns(facts),
         clock_synchronized: facts.host.clock_synchronized,
         boot_image: subject.boot_image.unwrap_or(&before.boot_image).clone(),
         deployments: deployments::record(facts, phase, &before.deployments),
@@ -127,9 +125,29 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
         set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
         let no_offer = Verdict::no(Reason::HostUnreachable, "the host does not answer");
         set(types::UPDATE_PREPARED, no_offer);
+        // A turn may have ended meanwhile.
+        if facts.berths.is_some() && holding(facts).is_none() {
+            status.drain_blockers.clear();
+            if matches!(before.phase, Some(Phase::Draining | Phase::Releasing)) {
+                let node = facts.cluster_node.get();
+                let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
+                for (type_, verdict) in rest_conditions(facts, cordoned) {
+                    set(type_, verdict);
+                }
+            }
+        }
+        status.timeline.clone_from(&facts.past.timeline);
+        status.turns = ended_turns(facts);
+        status.last_turn.clone_from(&facts.past.last_turn);
+        status.failure.clone_from(&facts.past.failure);
         status.insight = insight::of(facts, subject, &status, before);
     }
     status
+}
+
+fn ended_turns(facts: &Facts) -> Vec<TurnRecord> {
+    let turns = facts.past.turns.iter();
+    turns.filter(|t| t.end_time.is_some()).cloned().collect()
 }
 
 fn holding(facts: &Facts) -> Option<&Holding> {

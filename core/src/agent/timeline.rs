@@ -2,7 +2,7 @@
 //! decided by them.
 
 use berth_api::Digest;
-use berth_api::berth::{Berth, HoldPhase, Holding};
+use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::names::BootId;
 use berth_api::node::timeline::{
     Chapter, ChapterName, ImageVersion, Joined, MAX_TURNS, MAX_UPDATES, NodeUpdate, Timeline, TurnOutcome, TurnProof,
@@ -132,11 +132,11 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
         update.closes(now);
         return;
     }
-    let ending = if booted == Some(&update.to.digest) {
-        ChapterName::Completed
-    } else if is_in_turn(update) {
-        // The berth is gone, and this agent did not give it back.
+    let ending = if is_in_turn(update) {
+        // The berth is gone, and this agent did not give it back: what runs was not proven.
         ChapterName::TakenAway
+    } else if booted == Some(&update.to.digest) {
+        ChapterName::Completed
     } else if desired != Some(&update.to.digest) {
         ChapterName::Withdrawn
     } else if failed {
@@ -276,7 +276,8 @@ pub fn turns(
             turn.proof = Some(TurnProof {
                 booted: sight.booted.cloned(),
                 boot_id: sight.boot_id.to_string(),
-                node_ready: sight.node_ready,
+                // It is decided only on a Node that is Ready; that may have been read before.
+                node_ready: sight.node_ready || outcome == Outcome::Updated,
             });
             let is_back = sight.booted == holding.from.as_ref();
             turn.outcome = Some(TurnOutcome::of(outcome, is_back));

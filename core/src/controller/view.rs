@@ -424,7 +424,7 @@ impl BootcNodeView {
 impl Report {
     fn of(status: berth_api::node::BootcNodeStatus) -> Self {
         let seconds = |s: Option<u32>| s.map(|s| Duration::from_secs(s.into()));
-        let measured = status.timeline.measured();
+        let measured = status.measured();
         let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED)
             .filter(|c| c.status == "True")
             .map(|c| (c.reason.clone(), c.message.clone()));

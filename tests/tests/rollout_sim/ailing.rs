@@ -328,9 +328,9 @@ async fn a_silent_host_is_told() -> Result<()> {
             cluster
                 .patch_pool("workers", json!({ "rollout": { "paused": true } }))
                 .await?;
-            // Every pass waits for an answer, for ten seconds.
+            // Until the silence is told, every pass waits for an answer twice, for ten seconds each.
             let given_back = async || Ok(cluster.held().await?.is_empty());
-            cluster.until("the berth is given back", LONG * 2, given_back).await?;
+            cluster.until("the berth is given back", LONG * 3, given_back).await?;
             until_degraded(cluster, "node1", "HostUnreachable", "logind").await?;
             signs_of_life(cluster, "node1", 1).await?;
             // Asked to end in the middle of a pass, it does not wait for the answer that never comes.

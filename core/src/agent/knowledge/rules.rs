@@ -24,6 +24,7 @@
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
 //! | sign of life | unknown; in a turn anew | anew, unless the host's services are silent | | | |
 //! | no answer of the host's services | anew | | | | |
+//! | an answer after that | | anew | | | |
 //! | 30 s with a host that cannot be used | anew | | | | |
 //! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
 //! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
@@ -149,7 +150,10 @@ impl Knowledge {
 
     fn answered(&mut self, services: Services, now: &Now) {
         self.services = services;
-        self.unreachable = None;
+        if self.unreachable.take().is_some() {
+            // It was not read anew with the signs of life meanwhile.
+            self.cluster_node = ClusterNode::Unread;
+        }
         let unusable = matches!(self.os, Os::Unusable { .. }) || self.os.refusal().is_some();
         if unusable && self.looked_long_ago(now) {
             self.fresh = false;

@@ -246,7 +246,11 @@ fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holdin
 /// stay drained for as long as the host's services are silent.
 fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
     let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
-    let is_unproven = is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past);
+    let is_unproven = match holding.phase {
+        // Its end was decided on a boot; another one has to be looked at.
+        HoldPhase::Releasing(_) => holding.boot_id != facts.host.boot_id,
+        _ => is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past),
+    };
     if !facts.host.disarmed || is_unproven || holding.phase == HoldPhase::Committed {
         return None;
     }
@@ -257,7 +261,17 @@ fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
         reason: Reason::HostUnreachable,
         message: silence.why.clone(),
     };
-    let next = finish(&blind, berth, holding);
+    let next = match finish(&blind, berth, holding) {
+        // Nobody has looked at the pods lately: they are not what keeps the turn.
+        Step::Release(berth, Outcome::DrainTimeout, _) => {
+            let why = format!("the host does not answer: {}", silence.why);
+            Step::Release(berth, Outcome::RebootBlocked, why)
+        }
+        Step::Release(berth, outcome, why) if !why.contains(&silence.why) => {
+            Step::Release(berth, outcome, format!("{why}; {}", silence.why))
+        }
+        next => next,
+    };
     let of_cluster = matches!(
         next,
         Step::ReadNode | Step::Release(..) | Step::Restore(_) | Step::GiveBack(_)

@@ -1,4 +1,4 @@
-use berth_api::berth::{Offer, Outcome};
+use berth_api::berth::Offer;
 use berth_api::names::PoolName;
 use proptest::prelude::*;
 
@@ -83,6 +83,51 @@ fn an_update_without_a_berth_ends_when_it_runs_or_is_not_wanted_or_has_failed() 
         let pulls = timeline(&Timeline::default(), &on(ChapterName::Prepared, 2), None, at(1));
         let after = timeline(&pulls, &seen, None, at(9));
         assert_eq!(words(&after.updates[0]), ending);
+        assert_eq!(after.measured().staging, None, "nothing was staged: {ending}");
+    }
+}
+
+#[test]
+fn a_boot_whose_berth_was_closed_before_it_was_proven_is_not_completed() {
+    let mut now = Timeline::default();
+    for (chapter, second) in [(ChapterName::Rebooted, 1), (ChapterName::Proven, 5)] {
+        now = timeline(&now, &on(chapter, 2), Some(&version(2)), at(second));
+    }
+    let seen = Seen::Idle {
+        desired: Some(digest(2)),
+        booted: Some(digest(2)),
+        failed: false,
+    };
+    now = timeline(&now, &seen, Some(&version(2)), at(9));
+    assert_eq!(words(&now.updates[0]), "Rebooted 1-5 Proven 5-9 TakenAway 9-9");
+    assert_eq!(now.measured().reboot, None, "that is no measure of a reboot");
+}
+
+#[test]
+fn a_turn_that_is_proven_had_a_ready_node() {
+    for (outcome, ready) in [(Outcome::Updated, true), (Outcome::Failed, false)] {
+        let offer = Offer {
+            node: "n1".into(),
+            uid: "u1".into(),
+            target: digest(2),
+            open_until: None,
+        };
+        let berth = Berth::new(PoolName::from("p"), 0, 1).offered(offer).unwrap();
+        let berth = berth.taken(&"n1".into(), &"u1".into(), Some(digest(1)), "b1".into());
+        let berth = berth.unwrap().committed("b1".into()).unwrap();
+        let berth = berth.releasing(outcome, "b2".into()).unwrap();
+        let (boot_id, booted) = (BootId::from("b2"), digest(2));
+        let sight = Sight {
+            boot_id: &boot_id,
+            booted: Some(&booted),
+            node_ready: false,
+        };
+        let turns = turns(&[], Some(&berth), &Timeline::default(), &sight, at(1));
+        assert_eq!(
+            turns[0].proof.as_ref().map(|p| p.node_ready),
+            Some(ready),
+            "{outcome:?}"
+        );
     }
 }
 

@@ -372,5 +372,9 @@ fn the_node_stays_read_over_the_signs_of_life_beside_a_silent_host() {
         knowledge.after(Event::NodeRead(node()), &at(2));
         knowledge.after(Event::Heartbeat, &at(12));
         assert_eq!(knowledge.cluster_node != ClusterNode::Unread, kept, "silent: {silent}");
+        knowledge.after(Event::NodeRead(node()), &at(13));
+        knowledge.after(Event::Services(Services::under("b1".into())), &at(14));
+        let is_old = knowledge.cluster_node == ClusterNode::Unread;
+        assert_eq!(is_old, silent, "with the first answer it is read anew");
     }
 }

@@ -1,7 +1,7 @@
 //! Reports of given facts.
 
 use berth_api::condition::{self, Verdict, Why, node as types};
-use berth_api::node::timeline::TurnRecord;
+use berth_api::node::timeline::{ChapterName, ImageVersion, TurnRecord};
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
@@ -161,6 +161,36 @@ fn a_host_that_does_not_answer_is_told_after_a_while() {
             }
         }
     }
+}
+
+#[test]
+fn the_end_of_a_turn_is_told_also_while_the_host_is_silent() {
+    let mut facts = with(&taken());
+    facts.drain.blockers = vec![DrainBlocker {
+        pod: "db/0".into(),
+        reason: "its budget".into(),
+        since: later(0),
+    }];
+    let mut before = status(&facts);
+    let cordoned = Verdict::yes(Why::AsExpected, "");
+    condition::set(&mut before.conditions, types::CORDONED, cordoned, None, facts.now);
+    assert_eq!((before.phase, before.drain_blockers.len()), (Some(Phase::Draining), 1));
+    facts.host.unreachable = Some(Unreachable {
+        why: "no answer".to_owned(),
+        ago: Duration::from_secs(30),
+    });
+    facts
+        .past
+        .turn_ended(Outcome::DrainTimeout, "db/0", &digest(2), facts.now, 0.0);
+    facts.berths = Some(vec![]);
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.cordon = None;
+    }
+    let after = status_after(&facts, &before);
+    assert_eq!((after.phase, after.drain_blockers.len()), (Some(Phase::Degraded), 0));
+    assert_eq!(after.last_turn, facts.past.last_turn);
+    assert!(!condition::is_true(&after.conditions, types::CORDONED));
+    assert!(condition::is_true(&after.conditions, types::UNCORDONED));
 }
 
 #[test]
@@ -379,6 +409,28 @@ fn what_the_controller_plans_with_is_reported() {
     );
     assert_eq!(status.timeline, facts.past.timeline);
     assert_eq!(status.turns, [turn(Some(9))], "a turn that runs is not on record yet");
+}
+
+/// An agent of an earlier version measured in fields of their own: they count until the timeline tells.
+#[test]
+fn what_an_earlier_version_measured_is_kept_until_it_is_measured_anew() {
+    let old: BootcNodeStatus = serde_json::from_str(r#"{"drainSeconds": 40, "rebootSeconds": 90}"#).unwrap();
+    let measured = |status: &BootcNodeStatus| (status.measured().drain, status.measured().reboot);
+    assert_eq!(measured(&old), (Some(40), Some(90)));
+    let mut facts = facts();
+    let kept = status_after(&facts, &old);
+    assert_eq!((kept.drain_seconds, kept.reboot_seconds), (Some(40), Some(90)));
+    for (chapter, second) in [(ChapterName::Drained, 0), (ChapterName::Rebooted, 7)] {
+        let to = ImageVersion {
+            digest: digest(2),
+            version: None,
+        };
+        let seen = timeline::Seen::On { chapter, to };
+        facts.past.timeline = timeline::timeline(&facts.past.timeline, &seen, None, later(second).0);
+    }
+    let anew = status_after(&facts, &kept);
+    assert_eq!((anew.drain_seconds, anew.reboot_seconds), (None, Some(90)));
+    assert_eq!(measured(&anew), (Some(7), Some(90)));
 }
 
 #[test]
