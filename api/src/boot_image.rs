@@ -126,6 +126,16 @@ pub struct BootImagePolicy {
     pub minimum_version: Option<String>,
 }
 
+impl BootImagePolicy {
+    /// Rules with nothing set.
+    pub const UNSET: Self = Self {
+        enforcement: None,
+        source: None,
+        manual: None,
+        minimum_version: None,
+    };
+}
+
 /// The boot image in use, and which machines are too old for the image in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]

@@ -120,13 +120,7 @@ pub const DEFAULT_HISTORY_LIMIT: u8 = 3;
 impl BootcNodePoolSpec {
     /// Rules for boot images, with nothing set if absent.
     pub fn boot_image(&self) -> &BootImagePolicy {
-        const NOTHING: BootImagePolicy = BootImagePolicy {
-            enforcement: None,
-            source: None,
-            manual: None,
-            minimum_version: None,
-        };
-        self.boot_image.as_ref().unwrap_or(&NOTHING)
+        self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
     }
 
     /// The image reference as written; the server refuses a pool without one.

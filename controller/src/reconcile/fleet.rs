@@ -133,11 +133,12 @@ impl Reconciler {
             let Some(object) = &pool.object else {
                 continue;
             };
+            let answers = findings.resolutions.get(&pool.name).map(|r| &r.answers);
             pools.push(PoolState {
                 name: pool.name.as_str(),
                 status: object.status.as_ref().unwrap_or(&none),
-                trouble: answers(findings, pool.name.as_str()).and_then(trouble),
-                is_asked: answers(findings, pool.name.as_str()).is_none_or(is_asked),
+                trouble: answers.and_then(trouble),
+                is_asked: answers.is_none_or(is_asked),
             });
         }
         pools.sort_by_key(|pool| pool.name);
@@ -163,11 +164,6 @@ fn committed(findings: &Findings) -> BTreeSet<&NodeUid> {
     let holdings = leases.filter_map(|lease| lease.berth.as_ref().ok()?.holding());
     let committed = holdings.filter(|holding| holding.phase == HoldPhase::Committed);
     committed.map(|holding| &holding.uid).collect()
-}
-
-fn answers<'a>(findings: &'a Findings, pool: &str) -> Option<&'a Answers> {
-    let (_, resolution) = findings.resolutions.iter().find(|(name, _)| name.as_str() == pool)?;
-    Some(&resolution.answers)
 }
 
 /// Trouble with what the pool's reference names, or with its tag.

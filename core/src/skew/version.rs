@@ -26,7 +26,7 @@ pub struct OsVersion {
 /// A part behind the release and the date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
-    /// It stands behind `~`: whatever has it is from before what has not.
+    /// Stands behind `~`: whatever has it is from before what has not.
     early: bool,
     token: Token,
 }
@@ -48,11 +48,11 @@ pub struct VersionError {
 /// Age of one version, compared with another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
-    /// It is older.
+    /// Older than the other.
     Older,
-    /// It is as old.
+    /// As old as the other.
     Equal,
-    /// It is newer.
+    /// Newer than the other.
     Newer,
     /// Nobody can tell; the reason.
     Unknown(String),

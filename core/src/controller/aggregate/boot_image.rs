@@ -1,5 +1,7 @@
 //! The boot image in use in a pool: whether machines that join today are too old for the image that they have to change to.
 
+use std::collections::BTreeMap;
+
 use berth_api::boot_image::{
     BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, BootImageStatus, MAX_NAMED,
 };
@@ -101,11 +103,16 @@ pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, next: &Next, no
         Verdict::unknown(Why::ImageNotResolved, "no image is in force; see ImageResolved")
     };
     if let Some(target) = target.filter(|_| !is_disabled) {
-        let too_old = facts
-            .members
-            .iter()
-            .filter(|member| matches!(skew_of(facts, version_of(member), target), Skew::Exceeded(_)));
-        let names: Vec<String> = too_old.map(|member| member.node.name.to_string()).collect();
+        // Thousands of machines were installed from few images.
+        let mut judged: BTreeMap<Option<&str>, bool> = BTreeMap::new();
+        let mut names = vec![];
+        for member in facts.members {
+            let version = version_of(member);
+            let judge = || matches!(skew_of(facts, version, target), Skew::Exceeded(_));
+            if *judged.entry(version).or_insert_with(judge) {
+                names.push(member.node.name.to_string());
+            }
+        }
         status.limit = limit_of(facts, target);
         status.too_old = u32::try_from(names.len()).unwrap_or(u32::MAX);
         status.too_old_nodes = names.into_iter().take(MAX_NAMED).collect();

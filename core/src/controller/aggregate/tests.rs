@@ -7,13 +7,6 @@ use berth_api::{BootId, Platform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
-const NO_POLICY: BootImagePolicy = BootImagePolicy {
-    enforcement: None,
-    source: None,
-    manual: None,
-    minimum_version: None,
-};
-
 use crate::controller::fleet::FleetUse;
 use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
 use crate::controller::view::{BadTurn, HostContent, Report};
@@ -37,7 +30,7 @@ fn target() -> Target {
     }
 }
 
-fn node(name: &str) -> NodeView {
+pub(super) fn node(name: &str) -> NodeView {
     NodeView {
         name: name.into(),
         uid: "u".into(),
@@ -51,7 +44,7 @@ fn node(name: &str) -> NodeView {
     }
 }
 
-fn host(report: Report) -> BootcNodeView {
+pub(super) fn host(report: Report) -> BootcNodeView {
     BootcNodeView {
         uid: "h".into(),
         generation: Some(1),
@@ -231,7 +224,7 @@ impl Case {
             history_limit: 3,
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
             minimum_age: Duration::ZERO,
-            boot_image: &NO_POLICY,
+            boot_image: &BootImagePolicy::UNSET,
             answers: &self.news.as_ref().map(answered).unwrap_or_default(),
             available_seen: Duration::ZERO,
             poll_request: None,
@@ -622,7 +615,7 @@ fn the_time_of_publishing_is_that_of_the_digest() {
             reference: "quay.io/os:v3",
             history_limit: 3,
             minimum_age: Duration::ZERO,
-            boot_image: &NO_POLICY,
+            boot_image: &BootImagePolicy::UNSET,
             answers: &answered(&Target {
                 digest: digest(digest_of),
                 ..target()

@@ -1,46 +1,23 @@
-use std::collections::BTreeMap;
-
-use berth_api::Platform;
 use berth_api::boot_image::ManualBootImage;
-use berth_api::node::BootcNodeSpec;
 use berth_api::pool::ImageMetadata;
 
 use super::*;
-use crate::controller::view::{BootcNodeView, HostContent, NodeView, Report};
+use crate::controller::aggregate::tests;
+use crate::controller::view::{BootcNodeView, NodeView, Report};
 
 fn node(name: &str, created: i64) -> NodeView {
     NodeView {
-        name: name.into(),
-        uid: name.into(),
-        labels: BTreeMap::new(),
-        ready: true,
-        unschedulable: false,
-        our_cordon: false,
         created,
-        platform: Platform::new("amd64", &BTreeMap::new()),
-        addresses: vec![],
+        ..tests::node(name)
     }
 }
 
 fn host(version: Option<&str>) -> BootcNodeView {
-    BootcNodeView {
-        uid: "h".into(),
-        generation: Some(1),
-        deleting: false,
-        finalizers: vec![],
-        owner: None,
-        pool_label: None,
-        content: Ok(HostContent {
-            spec: BootcNodeSpec::default(),
-            report: Report {
-                booted: format!("sha256:{}", "a".repeat(64)).parse().ok(),
-                boot_image: version.map(str::to_owned),
-                ..Report::default()
-            },
-            heartbeat: None,
-            told: vec![],
-        }),
-    }
+    tests::host(Report {
+        booted: format!("sha256:{}", "a".repeat(64)).parse().ok(),
+        boot_image: version.map(str::to_owned),
+        ..Report::default()
+    })
 }
 
 /// An image of this version that wants boot images of that one.
