@@ -88,6 +88,89 @@ need_deny() {
     rm -rf "$tools/build"
 }
 
+# promtool, which checks metrics and alerts. Debian 12 has it in a package that starts a server where it is installed, so only the
+# program is taken out of it, into the cache. That needs no root. From Debian 13 on it has a package of its own.
+need_promtool() {
+    local tools=$cache/tools package=promtool
+    PATH=$tools/bin:$PATH
+    command -v promtool >/dev/null && return 0
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+        printf 'promtool is missing; put the one of https://prometheus.io/download on PATH, and check its sha256 there\n' >&2
+        return 1
+    fi
+    printf 'fetching promtool into %s\n' "$tools"
+    [ "$(id -u)" != 0 ] || [ -n "$(apt-cache search --names-only '^prometheus$')" ] || apt-get update -q >/dev/null || true
+    [ -n "$(apt-cache search --names-only '^promtool$')" ] || package=prometheus
+    mkdir -p "$tools/bin"
+    take_out "$package" usr/bin/promtool "$tools/bin" || {
+        printf 'put promtool on PATH\n' >&2
+        return 1
+    }
+}
+
+# take_out PACKAGE FILE DESTINATION: takes a file out of Debian's package, which is not installed.
+take_out() {
+    local directory
+    directory=$(mktemp -d)
+    (
+        cd "$directory" || exit
+        apt-get download -q "$1" || { [ "$(id -u)" = 0 ] && apt-get update -q && apt-get download -q "$1"; }
+        dpkg-deb -x "$1"_*.deb . && mv "$2" "$3"
+    ) >/dev/null 2>"$directory/said" || {
+        cat "$directory/said" >&2
+        printf "cannot fetch Debian's package %s\n" "$1" >&2
+        return 1
+    }
+    rm -r "$directory"
+}
+
+# The validators of the examples for Ignition, kickstart and cloud-init in the documentation, into the cache: butane from its Go
+# module, ksvalidator and a reader of JSON schemas as Python packages, and cloud-init's own schema out of Debian's package, which
+# would act at every boot if it were installed. The versions stand in tests/provisioning.
+need_validators() {
+    local tools=$cache/tools source=$root/tests/provisioning bad=0
+    PATH=$tools/bin:$PATH
+    mkdir -p "$tools/bin"
+    if ! command -v butane >/dev/null; then
+        printf 'building butane into %s\n' "$tools"
+        { need go=golang-go && need_go; } || return 1
+        (cd "$source" && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -o "$tools/bin/butane" \
+            github.com/coreos/butane/internal) || bad=1
+    fi
+    if ! command -v ksvalidator >/dev/null || ! command -v check-jsonschema >/dev/null; then
+        printf 'installing ksvalidator and check-jsonschema into %s\n' "$tools"
+        need python3=python3 || return 1
+        # Debian has it in a package of its own.
+        python3 -c 'import ensurepip' 2>/dev/null || need ensurepip=python3-venv || return 1
+        if python3 -m venv "$tools/python" && "$tools/python/bin/pip" install -q -r "$source/requirements.txt"; then
+            ln -sf ../python/bin/ksvalidator ../python/bin/check-jsonschema "$tools/bin" || bad=1
+        elif reaches https://pypi.org/simple/pykickstart/; then
+            bad=1
+        else
+            printf 'https://pypi.org cannot be reached from here: two examples are not checked by validators\n' >&2
+            export BERTH_TEST_WITHOUT_PYPI=true
+        fi
+    fi
+    [ -s "$tools/cloud-config.json" ] || fetch_cloud_config_schema "$tools/cloud-config.json" || bad=1
+    [ $bad = 0 ] || printf 'the examples that provision machines cannot be checked without the above\n' >&2
+    return $bad
+}
+
+# Says whether a page can be had from here.
+reaches() {
+    python3 -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=20)' "$1" 2>/dev/null
+}
+
+# fetch_cloud_config_schema FILE
+fetch_cloud_config_schema() {
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+        printf 'the schema of cloud-init is missing; put schema-cloud-config-v1.json of its source into %s\n' "$1" >&2
+        return 1
+    fi
+    printf 'fetching the schema of cloud-init into %s\n' "${1%/*}"
+    take_out cloud-init usr/lib/python3/dist-packages/cloudinit/config/schemas/schema-cloud-config-v1.json "$1"
+}
+
 # required MODULE [DIRECTORY/]: the version of it that the go.mod in tests/controlplane requires.
 required() {
     sed -nE "s|^[[:space:]]*$1 v([0-9.]+).*|\1|p" "$root/tests/controlplane/${2:-}go.mod"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [PATTERN]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
+# run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [FILTER]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,6 +10,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/fuzz.sh
 . scripts/fuzz.sh
 begin=$EPOCHREALTIME
+# What cargo builds lies there. Cargo compiles a library anew for each set of features that is asked of it. So the tests and
+# what belongs to them are always chosen from the whole workspace, which asks for one set, and never by package.
+builds=${CARGO_TARGET_DIR:-$root/target}/debug
 
 # Output of tests that pass is shown as well, so that a skipped one can say why.
 cargo_test() {
@@ -24,15 +27,17 @@ cargo_test() {
 
 generated_is_current() {
     local now
-    now=$(cargo run --quiet -p berth-api --example crdgen)
+    cargo build --quiet --workspace --example crdgen || return 1
+    now=$("$builds/examples/crdgen")
     diff -u manifests/crds.yaml - <<<"$now" || {
         echo 'manifests/crds.yaml is not what the types say; run: make generate'
         return 1
     }
 }
 
+# The program is built with the tests that it belongs to.
 fetch_tools() {
-    cargo run --quiet -p berth-tests --bin berth-tools -- fetch
+    "$builds/berth-tools" fetch
 }
 
 check() {
@@ -43,40 +48,31 @@ check() {
     step 'check: dependencies and licences' cargo deny check bans licenses sources
 }
 
-# Every file in tests/tests is a step, so that none is forgotten. Those with real hosts share the machine's bridges
-# and disks: one test at a time. The others mostly wait for each other's servers and hosts: more than there are cores.
-scenario() {
-    local name=$1
-    case $name in
-        *real*) step "scenarios: $name" cargo_test -p berth-tests --test "$name" -- --test-threads=1 ;;
-        *) step "scenarios: $name" cargo_test -p berth-tests --test "$name" -- --test-threads="$(($(nproc) + 1))" ;;
-    esac
-}
-
+# scenarios [FILTER]: those whose name contains it. The ones without real hosts mostly wait for each other's servers
+# and hosts: more at once than there are cores. Those with real hosts share the machine's bridges and disks: one at a time.
 scenarios() {
-    local file
-    for file in tests/tests/*.rs; do
-        file=${file##*/}
-        # shellcheck disable=SC2053 # a pattern is what is meant
-        if [[ ${file%.rs} == $1 ]]; then
-            scenario "${file%.rs}"
-        fi
-    done
+    step 'scenarios: simulated hosts' cargo_test --workspace --test scenarios "$@" -- --test-threads="$(($(nproc) + 1))"
+    real_scenarios "$@"
 }
 
+real_scenarios() {
+    step 'scenarios: real hosts' cargo_test --workspace --test real "$@" -- --test-threads=1
+}
+
+# Those of the libraries and the command line.
 integration_tests() {
-    local crate
-    for crate in api:berth-api core:berth-core agent:berth-agent controller:berth-controller cli:kubectl-berth; do
-        compgen -G "${crate%%:*}/tests/*.rs" >/dev/null || continue
-        step "tests of ${crate%%:*}" cargo_test -p "${crate##*:}" --test '*'
+    local file tests=()
+    for file in {api,core,agent,controller,cli,judge}/tests/*.rs; do
+        [ ! -e "$file" ] || tests+=(--test "$(basename "$file" .rs)")
     done
+    step 'integration tests' cargo_test --workspace "${tests[@]}"
 }
 
 # The demo shows its own steps and times; here is only what it takes to start it.
 demo() {
     build 'build of the demo' cargo build -p berth-tests --bin berth-demo
     # In the words of the demo itself, which asks for them.
-    build 'build of agent and controller' cargo build -p berth-agent -p berth-controller
+    build 'build of agent and controller' cargo build -p berth-agent -p berth-controller -p kubectl-berth
     rm -rf "$logs"
     [ "$broken" -eq 0 ] || exit 1
     exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
@@ -99,7 +95,7 @@ model_check() {
     local quiet=--quiet
     [ ! -t 2 ] || quiet=
     # shellcheck disable=SC2086 # empty is no argument
-    cargo run $quiet -p berth-model --features seeded-bugs -- "$@"
+    cargo run $quiet --profile model -p berth-model --features seeded-bugs -- "$@"
 }
 
 # The model at random in large worlds: rollouts and every deliberate bug on one core, a rollout of 65,000 nodes on another.
@@ -110,6 +106,15 @@ simulation() {
     model_check --rollouts 300 --bugs 40 || well=1
     wait "$large" || well=1
     return "$well"
+}
+
+# prepare_scenarios PROGRAM=PACKAGE...: looks for all that the scenarios run, and for these.
+prepare_scenarios() {
+    servers+=(kubectl kubelet)
+    cluster+=(lua5.1=lua5.1 "$@")
+    prepare_cluster
+    need_promtool || exit 1
+    need_validators || exit 1
 }
 
 build_tests() {
@@ -124,9 +129,7 @@ case ${1:-} in
         check
         ;;
     test)
-        servers+=(kubectl kubelet)
-        cluster+=("c++=g++")
-        prepare_cluster
+        prepare_scenarios c++=g++
         check
         build_tests
         step 'unit tests' cargo_test --workspace --lib --bins
@@ -134,7 +137,7 @@ case ${1:-} in
         step 'simulation' simulation
         fuzz 5
         integration_tests
-        scenarios '*'
+        scenarios
         ;;
     test-model)
         prepare
@@ -168,12 +171,12 @@ case ${1:-} in
         build_tests
         # Every scenario, not only those that fit into `make test`.
         export BERTH_TEST_REAL=all
-        scenarios '*real*'
+        real_scenarios
         ;;
     scenarios)
-        servers+=(kubectl kubelet)
-        prepare_cluster
-        scenarios "${2:-*}"
+        prepare_scenarios
+        build_tests
+        scenarios ${2:+"$2"}
         ;;
     soak)
         prepare_cluster
@@ -185,7 +188,7 @@ case ${1:-} in
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [PATTERN]|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [FILTER]|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac

@@ -7,17 +7,15 @@ use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::condition::one_line;
 use berth_api::node::DrainBlocker;
-use berth_core::agent::backend::{Means, refusal};
-use berth_core::agent::facts::{ClusterNode, Deployments, Guard, Os};
+use berth_core::agent::facts::{ClusterNode, Guard};
 use berth_core::agent::knowledge::{Ending, Event, Look};
 use berth_core::agent::node::NodeFacts;
-use berth_core::agent::reason::Reason;
+use berth_core::agent::rivals;
 use berth_core::agent::step::Step;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::host::bootc::BootcStatus;
-use crate::host::{BootcVersion, HostError};
+use crate::host::{HostError, Terms};
 use crate::node::cordon::{self, NodeError};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, describe, trouble};
@@ -68,8 +66,8 @@ impl Agent {
             Step::LookAtHost => self.look_at_host().await,
             Step::ReadNode => self.read_node().await,
             Step::TryGuard => Ok(self.try_guard().await),
-            Step::StartPull(image) => {
-                let started = self.host.start_pull(image).await;
+            Step::StartPull(image, lock) => {
+                let started = self.host.start_pull(image, *lock).await;
                 started.with_context(|| format!("cannot start the pull of {}", image.reference))?;
                 Ok(Ending::Done)
             }
@@ -78,7 +76,7 @@ impl Agent {
                 stopped.with_context(|| format!("cannot stop the pull of {digest}"))?;
                 Ok(Ending::Done)
             }
-            Step::Lock => self.change_staged(step, self.host.lock().await, repeats),
+            Step::Lock(lock) => self.change_staged(step, self.host.lock(*lock).await, repeats),
             Step::Unlock => self.change_staged(step, self.host.unlock().await, repeats),
             Step::Unstage(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
             Step::Reboot => Ok(self.reboot_host().await),
@@ -98,6 +96,11 @@ impl Agent {
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => {
                 let stored = self.store(berth.given_back()?).await?;
+                // As it was read after it was restored. Here, and not at the next rest: the host may be silent, and then
+                // the Node is not read any more.
+                if let Some(node) = self.knowledge.cluster_node.get().cloned() {
+                    self.take_signs_off(&node).await;
+                }
                 self.refresh_berths().await?;
                 Ok(stored)
             }
@@ -118,32 +121,19 @@ impl Agent {
         let mut rivals = units.context("cannot ask systemd for other updaters")?;
         rivals.extend(self.rival_pods().await);
         let finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
-        let version = self.host.bootc_version().await.context("cannot look at the host")?;
-        self.look_for_boot_image().await;
-        let os = match version {
-            BootcVersion::Missing => unusable(Reason::BootcMissing, "the host has no /usr/bin/bootc"),
-            BootcVersion::TooOld(v) => unusable(
-                Reason::BootcTooOld,
-                &format!("bootc {v} is too old; 1.12.1 or newer is needed"),
-            ),
-            BootcVersion::Failed(message) => unusable(Reason::BootcFailed, &message),
-            BootcVersion::Version { version, download_only } => {
-                self.bootc_version = Some(version.clone());
-                let means = Means {
-                    bootc: &version,
-                    download_only,
-                    experimental_composefs: self.experimental_composefs,
-                };
-                match self.host.status().await {
-                    Ok(status) => os(status, &means),
-                    // A pull or a tool that we did not know of runs: its end is waited for, not taken for an answer.
-                    Err(error @ HostError::Busy(_)) => return Err(error).context("cannot look at the host"),
-                    Err(error) => unusable(Reason::StatusFailed, &format!("{error:#}")),
-                }
-            }
+        let terms = Terms {
+            rule: self.knowledge.desired.backend(),
+            begun: self.knowledge.past.staged_with,
+            experimental_composefs: self.experimental_composefs,
         };
+        let survey = self.host.survey(&terms).await.context("cannot look at the host")?;
+        self.look_for_boot_image().await;
+        if survey.bootc_version.is_some() {
+            self.bootc_version = survey.bootc_version;
+        }
+        let rivals = rivals::with_policy(rivals, survey.policy.as_deref());
         let look = Look {
-            os,
+            os: survey.os,
             rivals,
             finalization_failed,
         };
@@ -212,10 +202,10 @@ impl Agent {
     }
 
     async fn reboot_host(&mut self) -> Ending {
-        tracing::warn!("asking logind to reboot the host");
+        tracing::warn!("asking the host to reboot");
         match self.host.reboot().await {
             Ok(()) => Ending::Done,
-            Err(error) => Ending::Refused(format!("logind refused the reboot: {error:#}")),
+            Err(error) => Ending::Refused(format!("the host refused the reboot: {error:#}")),
         }
     }
 
@@ -353,38 +343,4 @@ impl Agent {
             false => self.restore().await,
         }
     }
-}
-
-fn unusable(reason: Reason, message: &str) -> Os {
-    Os::Unusable {
-        reason,
-        message: message.to_owned(),
-    }
-}
-
-fn os(status: BootcStatus, means: &Means<'_>) -> Os {
-    let host = match status {
-        BootcStatus::NotBootc => {
-            return unusable(
-                Reason::NotBootcHost,
-                "bootc status reports no booted deployment; the host was not installed as a bootc host",
-            );
-        }
-        BootcStatus::Layered => {
-            return unusable(
-                Reason::LayeredHost,
-                "the booted deployment has packages layered by rpm-ostree, which an update would drop; run `rpm-ostree reset` on the host first",
-            );
-        }
-        BootcStatus::Host(host) => host,
-    };
-    Os::Bootc(Box::new(Deployments {
-        backend: host.backend,
-        refusal: refusal(host.backend, means),
-        booted: host.booted,
-        staged: host.staged,
-        staged_signed: host.staged_signed,
-        rollback: host.rollback,
-        rollback_queued: host.rollback_queued,
-    }))
 }

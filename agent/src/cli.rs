@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use berth_core::agent::rules::registries;
+use berth_core::firstboot;
 use berth_shell::log::{self, LogFormat};
 use clap::{Parser, Subcommand};
 
@@ -12,24 +13,31 @@ EXIT STATUS
   1  Could not start, or lost something that only a restart brings back; standard error says what.
   2  The command line was wrong.
   Of `ready`: 0 if the agent is ready, 1 if not; standard error says why.
+  Of `firstboot`: 0 if the boot goes on, 3 if the machine is refused and its kubelet held back; 2 if the configuration
+  is wrong, 1 if the host did not let it work. Then the boot goes on as well.
 
 FILES, as the host sees them
   /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
   /etc/berth/allowed-registries  prefixes of images that may be staged, one a line; without the file, all
   /etc/containers/policy.json, /usr/share/containers/policy.json   the signature policy, when the pool wants signatures
   /run/dbus/system_bus_socket    the system bus, unless --bus names another
+  /run/rpm-ostree-transaction.sock  what rpm-ostree tells of its work, on hosts that it updates
   /run/ostree/auth.json          what --auth-file was given for the host's pulls
   /run/berth/                    lock, progress and output of host commands; goes with the boot
   /var/lib/berth/                digests that failed, how the last turn ended; outlives the BootcNode
+  /etc/berth/firstboot.toml      what `firstboot` is to do; its outcome is in /var/lib/berth/firstboot.json
   /var/run/secrets/kubernetes.io/serviceaccount/  (in the pod)   the agent's identity without --kubeconfig
 
 ENVIRONMENT
   NODE_NAME, BERTH_LOG           stand for --node-name and --log-level
   BERTH_READY_FILE               stands for --ready-file, and for the file of `ready`
   BERTH_AUTH_FILE                stands for --auth-file
+  BERTH_METRICS_ADDRESS          stands for --metrics-address
+  BERTH_HEALTH_ADDRESS           stands for --health-address
   HTTPS_PROXY, NO_PROXY          the proxy to the API server, and hosts that are reached without one, unless the
                                  kubeconfig names a proxy. Pulls are units of the host and do not see them: give
-                                 berth-pull-.service a drop-in with Environment=
+                                 berth-pull-.service a drop-in with Environment=; for `firstboot` berth-inspect-.service
+                                 as well
   NOTIFY_SOCKET                  systemd is told when the agent is ready and, for its watchdog, that it lives
 
 EXAMPLES
@@ -37,6 +45,8 @@ EXAMPLES
       berth-agent --node-name=$(NODE_NAME) --host-root=/host
   As a service of the host (systemd/berth-agent.service):
       berth-agent --node-name=worker-1 --kubeconfig=/etc/berth/agent.kubeconfig
+  To see what a new machine would do on its first boot:
+      berth-agent firstboot --dry-run
   To see why a node does not move:
       BERTH_LOG=info,berth_agent=debug berth-agent --node-name=worker-1 --kubeconfig=agent.kubeconfig";
 
@@ -118,6 +128,17 @@ pub struct Args {
     /// File to touch at the end of each turn of the loop, as long as the API server answers. `berth-agent ready` looks at it.
     #[arg(long, env = "BERTH_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
+    /// Address on which metrics are served for Prometheus, as /metrics: HOST:PORT, or :PORT for every address. Empty: none.
+    ///
+    /// In a pod with the host's network this is an address of the node, and whoever reaches it may read: the node's pool,
+    /// phase and images, and no secrets.
+    #[arg(long, env = "BERTH_METRICS_ADDRESS", value_name = "ADDRESS", default_value = "")]
+    pub metrics_address: String,
+    /// Address on which /healthz and /readyz are served: HOST:PORT, or :PORT for every address. Empty: none.
+    ///
+    /// /healthz answers ok while the loop turns, /readyz as `berth-agent ready` does.
+    #[arg(long, env = "BERTH_HEALTH_ADDRESS", value_name = "ADDRESS", default_value = "")]
+    pub health_address: String,
     /// Form of log lines. They go to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
@@ -145,6 +166,23 @@ pub enum Command {
         #[arg(long, value_name = "SECONDS", default_value_t = 120)]
         within: u64,
     },
+    /// Compare this machine with the image that it is to run, before its kubelet runs. See docs/boot-images.md.
+    ///
+    /// For berth-firstboot.service, and for people: a machine that is refused may be asked again by hand.
+    Firstboot {
+        /// Say what would be done, and do nothing.
+        #[arg(long)]
+        dry_run: bool,
+        /// The configuration file.
+        #[arg(long, value_name = "FILE", default_value = firstboot::config::PATH)]
+        config: PathBuf,
+        /// D-Bus address of the system bus. Default: its socket.
+        #[arg(long, value_name = "ADDRESS")]
+        bus: Option<String>,
+        /// Directory under which the host's file system is seen.
+        #[arg(long, value_name = "DIR", default_value = "/")]
+        host_root: PathBuf,
+    },
 }
 
 #[cfg(test)]
@@ -162,8 +200,15 @@ mod tests {
             Args::try_parse_from(["berth-agent", "--log-level=info"]).is_err(),
             "the agent needs its name"
         );
+        let alone = Args::try_parse_from(["berth-agent", "--node-name=a"]).unwrap();
+        assert!(alone.metrics_address.is_empty() && alone.health_address.is_empty());
         let both = ["berth-agent", "--node-name=a", "ready", "/ready/turned"];
         assert!(Args::try_parse_from(both).is_err());
+        let first = Args::try_parse_from(["berth-agent", "firstboot"]).unwrap().command;
+        assert!(
+            matches!(first, Some(Command::Firstboot { dry_run: false, .. })),
+            "{first:?}"
+        );
     }
 
     #[test]

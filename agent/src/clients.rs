@@ -86,22 +86,24 @@ pub async fn agent_client(
     kubelet_kubeconfig: &Path,
     host_root: &Path,
 ) -> anyhow::Result<Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)
-                .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
-            let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options)
-                .await
-                .with_context(|| format!("cannot use the kubeconfig {}", path.display()))?
-        }
-        None => {
-            // Only the server's address and its CA are asked for: the agent starts, and can tell what else is wrong.
-            let root = HostRoot::new(host_root);
-            let server = kubelet_config(&root, kubelet_kubeconfig, Wanted::Server).await?;
-            service_account(server.config, Path::new(SERVICE_ACCOUNT))?
-        }
-    };
+    if let Some(path) = kubeconfig {
+        return client_of(path).await;
+    }
+    // Only the server's address and its CA are asked for: the agent starts, and can tell what else is wrong.
+    let root = HostRoot::new(host_root);
+    let server = kubelet_config(&root, kubelet_kubeconfig, Wanted::Server).await?;
+    build(service_account(server.config, Path::new(SERVICE_ACCOUNT))?)
+}
+
+/// A client with the identity that a kubeconfig has.
+///
+/// # Errors
+/// When the file cannot be read or makes no sense.
+pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
+    let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("cannot use the kubeconfig {}", path.display()))?;
     build(config)
 }
 

@@ -171,12 +171,16 @@ impl Agent {
                 digest: pull.digest,
             }),
             PullState::Succeeded => {
-                tracing::info!(digest = %pull.digest, "pull ended");
+                if self.knowledge.is_news(&pull.digest) {
+                    tracing::info!(digest = %pull.digest, "pull ended");
+                }
                 PullReading::Succeeded(pull.digest)
             }
             PullState::Failed { message } => {
                 let Failure { reason, is_final, .. } = failure::classify(&message);
-                tracing::warn!(digest = %pull.digest, reason = reason.as_str(), message, "pull failed");
+                if self.knowledge.is_news(&pull.digest) {
+                    tracing::warn!(digest = %pull.digest, reason = reason.as_str(), message, "pull failed");
+                }
                 let failure = HostFailure {
                     reason,
                     retry: !is_final,

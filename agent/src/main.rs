@@ -1,16 +1,20 @@
 //! `berth-agent`: see `berth-agent --help`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use berth_agent::cli::{Args, Command};
 use berth_agent::clients;
+use berth_agent::firstboot;
 use berth_agent::host::{AuthSource, Host, HostRoot};
+use berth_agent::metrics::Metrics;
 use berth_agent::ready::{self, ReadyFile};
 use berth_agent::run::{Agent, Setup};
 use berth_api::NodeName;
 use berth_shell::log;
+use berth_shell::pages::{self, Page};
 use berth_shell::retry::{self, Retryable};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,12 +38,40 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(Command::Firstboot {
+        dry_run,
+        config,
+        bus,
+        host_root,
+    }) = args.command
+    {
+        let root = HostRoot::new(host_root);
+        let setup = firstboot::Setup {
+            root,
+            bus,
+            config,
+            dry_run,
+        };
+        return runtime.block_on(first_boot(&setup));
+    }
     match runtime.block_on(start(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "berth-agent ends");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Ends with the check, or when systemd ends it for a reboot that it asked for itself.
+async fn first_boot(setup: &firstboot::Setup) -> ExitCode {
+    berth_shell::install_crypto();
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return ExitCode::FAILURE;
+    };
+    tokio::select! {
+        _ = terminate.recv() => ExitCode::FAILURE,
+        status = firstboot::run(setup) => status,
     }
 }
 
@@ -79,6 +111,8 @@ async fn start(args: Args) -> Result<()> {
         }
         // To wait was one thing; that this process can do more is still to be shown.
         ready.forget()?;
+        let metrics = Metrics::default();
+        serve(&args, &metrics, &ready).await;
         let kubelet = clients::KubeletClient::new(&args.kubelet_kubeconfig, &args.host_root);
         let client = own_client(&args).await?;
         let heartbeat = Duration::from_secs(args.heartbeat);
@@ -93,6 +127,7 @@ async fn start(args: Args) -> Result<()> {
             trust_clock: args.trust_clock,
             experimental_composefs: args.experimental_composefs,
             ready,
+            metrics,
         })
     };
     let agent = tokio::select! {
@@ -100,6 +135,21 @@ async fn start(args: Args) -> Result<()> {
         agent = setup => agent?,
     };
     agent.run(stop).await
+}
+
+/// Serves metrics and probes from now on, where that is asked for. A node is updated also without: an address that cannot be
+/// had is logged.
+async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
+    let (metrics, health) = (Page::Metrics(metrics.families()), Page::Health(Arc::new(ready.signs())));
+    for page in [
+        ("--metrics-address", args.metrics_address.as_str(), metrics),
+        ("--health-address", args.health_address.as_str(), health),
+    ] {
+        if let Err(error) = pages::start([page]).await {
+            let error = format!("{error:#}");
+            tracing::error!(error, "cannot serve; give another address, or end what has this one");
+        }
+    }
 }
 
 /// The agent's own identity. On a machine that boots for the first time its files may be late.

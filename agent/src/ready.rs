@@ -1,21 +1,75 @@
 //! The sign by which a kubelet knows that the agent in a pod works: a file that the agent touches at the end of each turn
-//! of its loop, as long as the API server answers it. `berth-agent ready` looks at its age. No port is open for that.
+//! of its loop, as long as the API server answers it. `berth-agent ready` looks at its age. No port need be open for that;
+//! where one is, [`Signs`] say the same there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_shell::pages::Health;
+
+use crate::host::files;
 
 /// Time after which an agent is said to wait for another one: many end at once.
 const SETTLED: Duration = Duration::from_secs(2);
 /// Time between two signs of an agent that waits for another one to end.
 const WAITING: Duration = Duration::from_secs(20);
 
+/// Age of the last sign with which an agent still counts as ready; also what `berth-agent ready` allows unless told otherwise.
+pub const READY_WITHIN: Duration = Duration::from_secs(120);
+/// Longest turn of the loop of an agent that lives: several host commands, each with its deadline.
+const ALIVE_WITHIN: Duration = Duration::from_secs(600);
+
+/// The signs of one process, for those who ask over HTTP. Cheap to clone; the clones are the same signs.
+#[derive(Debug, Clone)]
+pub struct Signs(Arc<Mutex<Times>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// The loop began a turn, or the process did.
+    turned: Instant,
+    /// The file was touched, or would have been.
+    ready: Option<Instant>,
+}
+
+impl Signs {
+    fn new() -> Self {
+        let turned = Instant::now();
+        Self(Arc::new(Mutex::new(Times { turned, ready: None })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Times> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Health for Signs {
+    fn alive(&self) -> Result<(), String> {
+        let age = self.lock().turned.elapsed();
+        match age < ALIVE_WITHIN {
+            true => Ok(()),
+            false => Err(format!("the agent's loop has not turned for {} s", age.as_secs())),
+        }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self.lock().ready.is_some_and(|last| last.elapsed() <= READY_WITHIN) {
+            true => Ok(()),
+            false => Err(format!(
+                "no turn of the agent in which the API server answered has ended within {} s; its log says why",
+                READY_WITHIN.as_secs()
+            )),
+        }
+    }
+}
+
 /// The file, where there is one.
 #[derive(Debug)]
 pub struct ReadyFile {
     path: Option<PathBuf>,
+    signs: Signs,
     /// The last question to the API server was answered.
     answered: bool,
 }
@@ -26,9 +80,18 @@ impl ReadyFile {
     /// # Errors
     /// When it is there and cannot be removed.
     pub fn new(path: Option<PathBuf>) -> Result<Self> {
-        let file = Self { path, answered: false };
+        let file = Self {
+            path,
+            signs: Signs::new(),
+            answered: false,
+        };
         file.forget()?;
         Ok(file)
+    }
+
+    /// The same signs for those who ask over HTTP.
+    pub fn signs(&self) -> Signs {
+        self.signs.clone()
     }
 
     /// Removes the file: what it said does not count any more.
@@ -36,18 +99,21 @@ impl ReadyFile {
     /// # Errors
     /// When it is there and cannot be removed.
     pub fn forget(&self) -> Result<()> {
-        if let Some(path) = &self.path
-            && let Err(error) = fs::remove_file(path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+        self.signs.lock().ready = None;
+        match &self.path {
+            Some(path) => files::remove(path).with_context(|| format!("cannot remove {}", path.display())),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes note of whether the API server has answered.
     pub(crate) fn api_server(&mut self, answered: bool) {
         self.answered = answered;
+    }
+
+    /// A turn of the loop begins.
+    pub(crate) fn turns(&self) {
+        self.signs.lock().turned = Instant::now();
     }
 
     /// A turn of the loop has ended well.
@@ -61,12 +127,14 @@ impl ReadyFile {
     pub async fn while_waiting(&self) -> std::convert::Infallible {
         tokio::time::sleep(SETTLED).await;
         loop {
+            self.turns();
             self.touch();
             tokio::time::sleep(WAITING).await;
         }
     }
 
     fn touch(&self) {
+        self.signs.lock().ready = Some(Instant::now());
         if let Some(path) = &self.path
             && let Err(error) = fs::write(path, "\n")
         {
@@ -120,12 +188,20 @@ mod tests {
         let minute = Duration::from_secs(60);
         let mut ready = ReadyFile::new(Some(path.clone())).unwrap();
         assert!(check(&path, minute).is_err(), "a former process's file says nothing");
+        let signs = ready.signs();
         ready.turned();
         assert!(check(&path, minute).is_err(), "the API server has not answered");
         ready.api_server(true);
         assert!(check(&path, minute).is_err(), "the turn has not ended");
+        assert!(signs.ready().is_err() && signs.alive().is_ok());
         ready.turned();
         check(&path, minute).unwrap();
+        signs.ready().unwrap();
+        signs.lock().ready = Instant::now().checked_sub(2 * READY_WITHIN);
+        signs.lock().turned = Instant::now().checked_sub(ALIVE_WITHIN).unwrap();
+        assert!(signs.ready().is_err() && signs.alive().is_err());
+        ready.turns();
+        signs.alive().unwrap();
 
         let long_ago = std::time::SystemTime::now() - 2 * minute;
         fs::File::options()

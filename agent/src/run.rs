@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use berth_api::boot_image::NodeBootImage;
 use berth_api::duration;
+use berth_api::firstboot::NodeFirstboot;
 use berth_api::names::{BootId, NodeName};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::DEFAULT_PROGRESS_INTERVAL;
@@ -13,28 +14,26 @@ use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, phase, report};
 use berth_core::agent::step::{Step, WaitReason, step};
-use berth_core::{Moment, Now};
 use berth_shell::retry;
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::clients::{KubeletClient, RequestError};
+use crate::firstboot::record::RecordFile;
 use crate::guard::GuardProbe;
 use crate::host::clock::Clock as HostClock;
 use crate::host::{Host, HostError};
 use crate::ledger;
+use crate::metrics::Metrics;
 use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
 use crate::node::rivals::RivalPods;
 use crate::ready::ReadyFile;
+use crate::signs::Pause;
 use crate::status::StatusWriter;
+use crate::timers::{Clock, Heartbeat, LONGEST_WAIT, Refresh};
 use crate::watches::{self, Berths, Seen};
-
-/// Longest sleep of the loop: also how often a service manager's watchdog hears of us, at least.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// Everything that an agent is started with.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
@@ -57,6 +56,8 @@ pub struct Setup {
     pub experimental_composefs: bool,
     /// The file that says that this agent is ready.
     pub ready: ReadyFile,
+    /// Metrics for Prometheus.
+    pub metrics: Metrics,
 }
 
 /// The agent: its ways to the world, and what it knows. Only what can be found again, or may be lost, lives here alone.
@@ -82,96 +83,20 @@ pub struct Agent {
     pub(crate) bootc_version: Option<String>,
     /// Image that the machine was installed from, once that was looked at. It never changes.
     pub(crate) boot_image: Option<Option<NodeBootImage>>,
+    /// Record of the machine's first boot. It was over before this agent began.
+    firstboot: Option<NodeFirstboot>,
     pub(crate) experimental_composefs: bool,
     heartbeat: Heartbeat,
     pub(crate) refresh: Refresh,
+    /// Pause before the Node's lifecycle conditions are written again.
+    pub(crate) signs: Pause,
     ready: ReadyFile,
+    metrics: Metrics,
     last_log: Option<(Phase, Step)>,
     /// Passes in a row that failed, also before there was a step.
     in_vain: u32,
     /// Time of the last question to the host's services without an answer.
     pub(crate) silent_at: Option<Instant>,
-}
-
-/// Signs of life.
-#[derive(Debug)]
-struct Heartbeat {
-    every: Duration,
-    last: Instant,
-    time: Time,
-}
-
-impl Heartbeat {
-    fn every(interval: Duration) -> Self {
-        Self {
-            every: interval,
-            last: Instant::now(),
-            time: Time::from(Timestamp::now()),
-        }
-    }
-
-    /// The next one is due; it is given with this call.
-    fn is_due(&mut self) -> bool {
-        let due = self.last.elapsed() >= self.every;
-        if due {
-            *self = Self::every(self.every);
-        }
-        due
-    }
-
-    fn next(&self) -> Duration {
-        self.every.saturating_sub(self.last.elapsed())
-    }
-}
-
-/// The time at which the berths are read from the API server's own storage, whatever the watch says.
-#[derive(Debug, Default)]
-pub(crate) struct Refresh {
-    at: Option<Instant>,
-    in_vain: u32,
-}
-
-impl Refresh {
-    fn is_due(&self) -> bool {
-        self.at.is_some_and(|at| at <= Instant::now())
-    }
-
-    fn ask_now(&mut self) {
-        self.at = Some(Instant::now());
-    }
-
-    /// The API server did not answer something: this is asked until it does.
-    fn ask_soon(&mut self) {
-        self.in_vain = self.in_vain.saturating_add(1);
-        self.at = Some(Instant::now() + retry::delay(self.in_vain, Duration::from_secs(1), LONGEST_WAIT));
-    }
-
-    /// They were read.
-    pub(crate) fn done(&mut self) {
-        *self = Self::default();
-    }
-
-    fn next(&self) -> Duration {
-        let left = |at: Instant| at.saturating_duration_since(Instant::now());
-        self.at.map_or(LONGEST_WAIT, left)
-    }
-}
-
-/// Clock of this process.
-#[derive(Debug)]
-pub(crate) struct Clock {
-    began: Instant,
-}
-
-impl Clock {
-    /// The present.
-    pub(crate) fn now(&self) -> Now {
-        Now {
-            wall: Timestamp::now(),
-            clock: Moment::after(self.began.elapsed()),
-            chance: fastrand::f64(),
-        }
-    }
 }
 
 impl Agent {
@@ -180,9 +105,10 @@ impl Agent {
     /// # Errors
     /// When the boot ID cannot be read.
     pub fn new(setup: Setup) -> Result<Self> {
-        let clock = Clock { began: Instant::now() };
+        let clock = Clock::begin();
         let past = setup.host.memory();
         let boot_id = setup.host.boot_id()?;
+        let firstboot = RecordFile::new(setup.host.root()).load().map(|record| record.status);
         Ok(Self {
             knowledge: Knowledge::new(setup.node.clone(), boot_id, past.clone(), &clock.now()),
             written: past,
@@ -200,10 +126,13 @@ impl Agent {
             rival_pods: RivalPods::default(),
             bootc_version: None,
             boot_image: None,
+            firstboot,
             experimental_composefs: setup.experimental_composefs,
             heartbeat: Heartbeat::every(setup.heartbeat),
             refresh: Refresh::default(),
+            signs: Pause::default(),
             ready: setup.ready,
+            metrics: setup.metrics,
             last_log: None,
             in_vain: 0,
             silent_at: None,
@@ -221,7 +150,7 @@ impl Agent {
             first = self.wait_for_object() => first?,
         }
         loop {
-            still_alive();
+            self.still_alive();
             // A pass may hang on a host that does not answer. It may be ended anywhere, as by a kill.
             let passed = tokio::select! {
                 () = &mut stop => return Ok(()),
@@ -246,10 +175,16 @@ impl Agent {
         }
     }
 
+    /// Tells a service manager, and whoever probes this process, that the loop turns.
+    fn still_alive(&self) {
+        self.ready.turns();
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+    }
+
     /// Waits until the API server has said once what is asked of this node; before that nothing is decided.
     async fn wait_for_object(&mut self) -> Result<()> {
         loop {
-            still_alive();
+            self.still_alive();
             match timeout(LONGEST_WAIT, self.object.changed()).await {
                 Ok(changed) => return changed.context("the watch of the BootcNode ended"),
                 Err(_) => tracing::warn!("the API server has not answered yet"),
@@ -259,6 +194,7 @@ impl Agent {
 
     /// One pass. Answers how long there is nothing to do; zero: go on at once.
     async fn pass(&mut self) -> Result<Duration> {
+        self.metrics.pass();
         self.keep_up().await?;
         let object = self.object();
         self.gather(object.as_ref()).await?;
@@ -273,12 +209,23 @@ impl Agent {
         if (resting && !nothing_new) || self.knowledge.trouble().is_some() {
             self.report(&facts, &next, object.as_ref()).await;
         }
+        let shows_signs = match next {
+            Step::Wait(..) => !nothing_new,
+            // The last moment before the image is unlocked. From there to the reboot nothing takes time that need not.
+            Step::Commit(_) => true,
+            _ => false,
+        };
+        if shows_signs && self.show_signs(&facts).await && matches!(next, Step::Commit(_)) {
+            // That took some time: the commit is decided anew.
+            return Ok(Duration::ZERO);
+        }
         if let Step::Wait(why, wait) = next {
             self.learn(Event::Rests(why));
             let due = self
                 .heartbeat
                 .next()
                 .min(self.refresh.next())
+                .min(self.signs.left().unwrap_or(LONGEST_WAIT))
                 .max(Duration::from_millis(10));
             return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(due));
         }
@@ -358,11 +305,13 @@ impl Agent {
             step: next,
             bootc_version: self.bootc_version.clone(),
             boot_image: self.boot_image.as_ref(),
+            firstboot: self.firstboot.as_ref(),
             heartbeat: self.heartbeat.time.clone(),
             told: object.status.as_ref().map_or(&[], |status| &status.conditions),
         };
         let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
         let status: BootcNodeStatus = report(facts, &subject, self.status.known());
+        self.metrics.show(&object.spec, &status);
         let written = self.status.write(status, progress).await;
         let is_answer = |error: &anyhow::Error| error.downcast_ref().is_some_and(RequestError::is_answer);
         if written.as_ref().err().is_some_and(|error| !is_answer(error)) {
@@ -391,6 +340,7 @@ impl Agent {
     }
 
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
+        self.metrics.failed();
         self.in_vain = self.in_vain.saturating_add(1);
         let attempts = self.knowledge.trouble().map_or(1, |t| t.attempts).max(self.in_vain);
         let wait = retry::delay(attempts, Duration::from_millis(150), LONGEST_WAIT / 2);
@@ -434,11 +384,6 @@ pub(crate) fn trouble(error: &anyhow::Error) -> (Reason, String) {
     (reason, format!("{error:#}"))
 }
 
-/// Tells a service manager that the loop turns.
-fn still_alive() {
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-}
-
 /// Says whether the berths must be watched: while one is held, and while one is waited for.
 fn needs_watch(facts: &Facts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
@@ -466,7 +411,7 @@ fn why(step: &Step) -> Option<WaitReason> {
 pub(crate) fn describe(step: &Step) -> String {
     match step {
         Step::Wait(why, _) => format!("Wait({why:?})"),
-        Step::StartPull(image) => format!("StartPull({})", image.reference),
+        Step::StartPull(image, _) => format!("StartPull({})", image.reference),
         Step::CancelPull(digest) => format!("CancelPull({digest})"),
         Step::Take(b) => format!("Take({})", b.name()),
         Step::Cordon(b) => format!("Cordon({})", b.name()),
@@ -477,36 +422,14 @@ pub(crate) fn describe(step: &Step) -> String {
         Step::Release(b, outcome, message) => format!("Release({}, {}, {message})", b.name(), outcome.as_str()),
         Step::Restore(b) => format!("Restore({})", b.name()),
         Step::GiveBack(b) => format!("GiveBack({})", b.name()),
+        Step::Lock(_) => "Lock".to_owned(),
         Step::Unstage(_) => "Unstage".to_owned(),
         Step::LookAtHost
         | Step::ReadNode
         | Step::TryGuard
-        | Step::Lock
         | Step::Unlock
         | Step::Reboot
         | Step::Drain
         | Step::Uncordon => format!("{step:?}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refresh_without_an_answer_is_repeated_before_the_next_sign_of_life() {
-        let mut refresh = Refresh::default();
-        assert!(!refresh.is_due());
-        refresh.ask_now();
-        assert!(refresh.is_due());
-        refresh.ask_soon();
-        assert!(!refresh.is_due() && refresh.next() <= Duration::from_secs(2));
-        for _ in 0..40 {
-            refresh.ask_soon();
-        }
-        // The jitter included.
-        assert!(refresh.next() <= 2 * LONGEST_WAIT);
-        refresh.done();
-        assert_eq!((refresh.is_due(), refresh.next()), (false, LONGEST_WAIT));
     }
 }

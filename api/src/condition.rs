@@ -38,6 +38,8 @@ pub mod node {
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
     /// Something is wrong and needs a look; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
+    /// The API server lets the agent write nothing that belongs to another node. Absent until it once was not so.
+    pub const GUARDED: &str = "Guarded";
     /// The node holds a berth and does not come back. Set by the controller, since the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
     /// Something about this node alone keeps it from being offered a berth. For people; no decision reads it.
@@ -59,9 +61,24 @@ pub mod node {
         UNCORDONED,
         UPDATE_COMPLETE,
         NODE_DEGRADED,
+        GUARDED,
         REBOOT_TIMED_OUT,
         WAITING,
     ];
+}
+
+/// Condition types of a Node that Kubernetes has for its lifecycle (KEP-5683). Whoever manages the node sets them.
+pub mod lifecycle {
+    /// Pods are being moved from the node.
+    pub const DRAIN_IN_PROGRESS: &str = "DrainInProgress";
+    /// The pods that were to be moved are gone.
+    pub const DRAINED: &str = "Drained";
+    /// The node is being worked on: what happens to it is meant.
+    pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
+    /// Those that an agent sets, in this order.
+    pub const ALL: [&str; 3] = [DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
+    /// The reason of those that an agent has set: the node is in its turn.
+    pub const REASON: &str = "BerthTurn";
 }
 
 /// Condition types of a BootcNodePool.
@@ -123,6 +140,8 @@ pub mod fleet {
     pub const REGISTRY_REACHABLE: &str = "RegistryReachable";
     /// No agent says that the API server lets it write what is another node's.
     pub const GUARDED: &str = "Guarded";
+    /// No node says that its first boot went wrong.
+    pub const BOOTSTRAP_HEALTHY: &str = "BootstrapHealthy";
     /// All of them.
     pub const ALL: &[&str] = &[
         UPDATING,
@@ -131,6 +150,7 @@ pub mod fleet {
         AGENTS_HEALTHY,
         REGISTRY_REACHABLE,
         GUARDED,
+        BOOTSTRAP_HEALTHY,
     ];
 }
 

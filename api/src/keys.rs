@@ -26,6 +26,10 @@ pub const ANNOTATION_POLL_REQUESTED_AT: &str = "berth.dev/poll-requested-at";
 /// given back.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
+/// Label on a Node, with any value, put there by an admin: the node stays a member of its pool and counts there, and is
+/// offered no berth.
+pub const LABEL_HOLD: &str = "berth.dev/hold";
+
 /// Label on a Node, put there by an admin: variant of its architecture that it runs, such as `v3` of `amd64`.
 pub const LABEL_VARIANT: &str = "berth.dev/platform-variant";
 
@@ -46,6 +50,12 @@ pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
 /// Annotation on a Node, changed each time Berth gives a node back, so that an older cordon write still on its
 /// way loses on `resourceVersion`.
 pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
+
+/// Annotation of the cluster autoscaler on a Node: `true` keeps it from taking the node away.
+pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
+/// Annotation on a Node: [`ANNOTATION_SCALE_DOWN_DISABLED`] is there because an agent has set it. It is written and removed in
+/// the same patch, and apart from the record of the cordon: an agent that knows neither leaves both.
+pub const ANNOTATION_SCALE_DOWN: &str = "berth.dev/scale-down";
 
 /// Annotation on a berth: UID of the Node it is offered to or held by.
 pub const ANNOTATION_NODE_UID: &str = "berth.dev/node-uid";

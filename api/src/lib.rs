@@ -6,11 +6,13 @@
 // Each `printcolumn` of the derive has a `type_`; clippy takes the second for a repetition.
 #![allow(clippy::duplicated_attributes)]
 
+pub mod backend;
 pub mod berth;
 pub mod boot_image;
 pub mod condition;
 pub mod digest;
 pub mod duration;
+pub mod firstboot;
 pub mod fleet;
 pub mod image_ref;
 pub mod insight;

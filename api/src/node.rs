@@ -6,8 +6,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{BackendRule, NodeBackend};
 use crate::boot_image::NodeBootImage;
 use crate::digest::Digest;
+use crate::firstboot::NodeFirstboot;
 use crate::insight::NodeInsight;
 use crate::pool::{Drain, RivalUpdaters, SignatureRule};
 
@@ -28,25 +30,17 @@ use self::timeline::{Measured, Timeline, TurnRecord};
     derive = "Default",
     doc = "What one node should run, and what it runs. Named as its Node, and owned by it.",
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolName"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.booted.version"),
+    printcolumn(name = "Desired", type_ = "string", json_path = ".spec.image.version"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Since", type_ = "date", json_path = ".status.phaseStartTime"),
-    printcolumn(name = "Booted", type_ = "string", json_path = ".status.booted.version"),
-    printcolumn(name = "Desired", type_ = "string", json_path = ".spec.image.version"),
+    printcolumn(name = "Berth", type_ = "string", json_path = ".status.berth"),
+    printcolumn(name = "Trouble", type_ = "string", json_path = ".status.insight.message"),
+    printcolumn(name = "Image", type_ = "string", json_path = ".status.booted.image", priority = 1),
     printcolumn(
         name = "Degraded",
         type_ = "string",
-        json_path = ".status.conditions[?(@.type=='NodeDegraded')].status"
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
         json_path = ".status.conditions[?(@.type=='NodeDegraded')].reason",
-        priority = 1
-    ),
-    printcolumn(
-        name = "Message",
-        type_ = "string",
-        json_path = ".status.conditions[?(@.type=='NodeDegraded')].message",
         priority = 1
     )
 )]
@@ -78,6 +72,9 @@ pub struct BootcNodeSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 64)))]
     pub tolerated_updaters: Vec<String>,
+    /// Rule by which the host's backend is chosen (from the pool).
+    #[serde(default, skip_serializing_if = "BackendRule::is_default")]
+    pub backend: BackendRule,
     /// Token of the pool. When it changes, digests that failed here are tried again, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -146,6 +143,9 @@ pub struct BootcNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub bootc_version: Option<String>,
+    /// Tool by which the host is updated; absent until it was chosen, and where none can be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<NodeBackend>,
     /// Changes every few minutes while the agent lives. Readers only look whether it changes; the value is from this
     /// node's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,6 +169,10 @@ pub struct BootcNodeStatus {
     /// Start of that phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_start_time: Option<Time>,
+    /// Name of the berth (a Lease) that the node holds, for people; no decision reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 80))]
+    pub berth: Option<String>,
     /// Progress of a running pull.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -211,6 +215,9 @@ pub struct BootcNodeStatus {
     /// Image that the machine was first installed from; absent where the installer noted none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<NodeBootImage>,
+    /// Record of the machine's first boot; absent where nothing was checked then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firstboot: Option<NodeFirstboot>,
     /// Images that this node was deployed to, the newest first; the oldest may be the one that it was found with.
     #[schemars(length(max = 3))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -270,7 +277,7 @@ pub struct Deployment {
     #[schemars(length(max = 512))]
     #[serde(default)]
     pub image: String,
-    /// Digest of its manifest, for this platform.
+    /// Digest of its manifest, for this platform. Of a deployment that came from no container image, the checksum of its commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Version label of the image.

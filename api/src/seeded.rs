@@ -72,6 +72,10 @@ bugs! {
     FleetLimitIgnored => "fleet-limit-ignored",
     /// Offer berths of a pool while one that goes before it has nodes to update.
     OrderIgnored => "order-ignored",
+    /// Adopt an image for which the boot image in use is too old.
+    BootImageIgnored => "boot-image-ignored",
+    /// Offer a berth to a node that is held back.
+    HoldIgnored => "hold-ignored",
     /// Count a node no more whose BootcNode is being deleted.
     LeavingNotCounted => "leaving-not-counted",
     /// Open berths by a watch that is silent, and by a pool that is no longer as it shows it.
@@ -80,6 +84,8 @@ bugs! {
     OldLookTrusted => "old-look-trusted",
     /// Reboot under an old commit, whatever has become of the cordon and the drain since.
     OldCommitUsed => "old-commit-used",
+    /// Leave as it is what could not be locked.
+    UnlockableLeft => "unlockable-left",
 }
 
 #[cfg(feature = "seeded-bugs")]

@@ -1,4 +1,4 @@
-//! What a pool, or one node, ran before.
+//! Images that a pool, or one node, ran before.
 
 use berth_api::node::NodeDeployment;
 use berth_api::pool::DeployedImage;
@@ -7,7 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use crate::Snapshot;
-use crate::text::{age, clean, columns, cut};
+use crate::table::columns;
+use crate::text::{age, clean, cut};
 
 /// The images that the members of a pool were deployed to, or why there is nothing to show. No line is longer than `width`,
 /// unless that is 0.

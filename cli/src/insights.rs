@@ -1,14 +1,12 @@
-//! Assessment of each pool and node in the words, the order and the columns of `oc adm upgrade status`.
+//! Assessment of each node and pool, by the rules and in the words of `oc adm upgrade status`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use berth_api::condition;
-use berth_api::fleet::BootcFleet;
 use berth_api::insight::conditions::{AVAILABLE, DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, WORKING};
 use berth_api::insight::{NodeInsight, ScopeType};
-use berth_api::node::BootcNode;
-use berth_api::pool::BootcNodePool;
+use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
+use berth_api::pool::PhaseDurations;
 use berth_api::{duration, waves};
 use berth_core::insight::{Assessment, Facts, Held, Unavailable, assessment, insight, phase};
 use jiff::Timestamp;
@@ -16,27 +14,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::Snapshot;
-use crate::nodes::silence;
-use crate::text::{clean, columns, cut, seconds};
-
-/// Nodes of a pool that are shown unless all are asked for. Those that need a look are shown besides.
-const SHOWN: usize = 10;
-
-/// A pool and its nodes, assessed.
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PoolInsight {
-    /// Name of the pool.
-    pub name: String,
-    /// Assessment in one word.
-    pub assessment: &'static str,
-    /// Number of nodes by what is true of them.
-    #[serde(flatten)]
-    pub counts: Counts,
-    /// Its nodes, those that need a look first.
-    pub nodes: Vec<NodeLine>,
-}
+use crate::nodes::{self, NodeRow, Said, silence};
+use crate::text::{clean, seconds};
 
 /// Number of nodes by what is true of them. A node may be counted in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -59,48 +38,68 @@ pub struct Counts {
     pub degraded: usize,
 }
 
-/// A node's insight, and its assessment.
-#[derive(Debug, Clone, Serialize)]
-pub struct NodeLine {
-    /// Assessment in one word.
-    pub assessment: &'static str,
-    /// The insight, with all that this program knows.
-    pub insight: NodeInsight,
-    #[serde(skip)]
-    rank: (Assessment, usize),
-    /// Time to go, as it is printed.
-    #[serde(skip)]
-    estimate: String,
-}
-
-/// The pools to show, by name.
-pub fn insights(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolInsight> {
-    let nodes: BTreeMap<String, &Node> = snapshot.nodes.iter().map(|n| (n.name_any(), n)).collect();
-    let pools = snapshot.shown().into_iter();
-    pools.map(|pool| of_pool(snapshot, pool, &nodes, now)).collect()
-}
-
-fn of_pool(snapshot: &Snapshot, pool: &BootcNodePool, nodes: &BTreeMap<String, &Node>, now: Timestamp) -> PoolInsight {
-    let name = pool.name_any();
-    let fleet = |fleet: &BootcFleet| fleet.spec.paused;
-    let paused = pool.spec.paused() || snapshot.fleet.as_ref().is_some_and(fleet);
-    let members = snapshot.bootc_nodes.iter().filter(|n| n.spec.pool_name == name);
-    let lines = members.filter_map(|host| line(pool, host, nodes.get(&host.name_any()).copied(), paused, now));
-    let mut nodes: Vec<NodeLine> = lines.collect();
-    nodes.sort_by(|a, b| (a.rank, &a.insight.name).cmp(&(b.rank, &b.insight.name)));
-    let counts = counts(&nodes);
-    PoolInsight {
-        name: clean(&name),
-        assessment: of_counts(&counts),
-        counts,
-        nodes,
+impl Counts {
+    /// Whole percent of the nodes that run the desired image; 0 of none.
+    pub fn percent(&self) -> usize {
+        self.updated * 100 / self.total.max(1)
     }
 }
 
-fn line(pool: &BootcNodePool, host: &BootcNode, node: Option<&Node>, paused: bool, now: Timestamp) -> Option<NodeLine> {
-    let status = host.status.clone().unwrap_or_default();
+/// A node, its assessment and its insight.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLine {
+    /// The node, by what its agent tells; the message also by what is known of its Node and its pool.
+    #[serde(flatten)]
+    pub row: NodeRow,
+    /// Assessment in one word. Absent for a node of no pool.
+    pub assessment: Option<&'static str>,
+    /// The insight, with all that this program knows. Absent for a node of no pool.
+    pub insight: Option<NodeInsight>,
+    /// Time to go, as it is printed.
+    #[serde(skip)]
+    pub(crate) estimate: String,
+    /// The message without what changes all the time.
+    #[serde(skip)]
+    pub(crate) cause: String,
+    #[serde(skip)]
+    rank: (Assessment, usize),
+}
+
+impl NodeLine {
+    /// The phase in the words of an insight; that of its agent for a node of no pool.
+    pub(crate) fn phase(&self) -> &str {
+        match &self.insight {
+            Some(insight) => phase(insight),
+            None => self.row.phase.map_or("", Phase::as_str),
+        }
+    }
+
+    /// Says whether a person should look at the node.
+    pub(crate) fn needs_a_look(&self) -> bool {
+        self.insight.is_some() && self.rank.0 <= Assessment::Unavailable
+    }
+
+    pub(crate) fn is(&self, assessment: Assessment) -> bool {
+        self.insight.is_some() && self.rank.0 == assessment
+    }
+}
+
+/// Facts that all nodes of a pool have in common.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OfPool {
+    /// The pool or the fleet is paused.
+    pub(crate) paused: bool,
+    /// Medians of the pool.
+    pub(crate) medians: PhaseDurations,
+}
+
+/// The line of one node. `node`: its Node, where that could be read.
+pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: Timestamp) -> NodeLine {
+    let unknown = BootcNodeStatus::default();
+    let status = host.status.as_ref().unwrap_or(&unknown);
     let name = host.name_any();
-    let silent = silence(&status, now).map(|age| format!("no word from its agent for {age}"));
+    let silent = silence(status, now).map(|age| nodes::silent(Some(&age)));
     let facts = Facts {
         node: &name,
         pool: &host.spec.pool_name,
@@ -109,24 +108,61 @@ fn line(pool: &BootcNodePool, host: &BootcNode, node: Option<&Node>, paused: boo
             false => ScopeType::WorkerPool,
         },
         desired: host.spec.image.as_ref().map(|i| &i.digest),
-        status: &status,
+        status,
         unavailable: node.map(unavailable),
-        held: paused.then_some(Held::Paused),
+        held: of_pool.paused.then_some(Held::Paused),
         told: &status.conditions,
-        silent: silent.as_deref(),
-        medians: pool.status.as_ref().map(|s| s.phase_durations).unwrap_or_default(),
+        silent: silent.as_ref().map(|said| said.text.as_str()),
+        medians: of_pool.medians,
     };
-    let mut insight = insight(&facts, status.insight.as_ref(), now)?;
+    let mut row = nodes::row(host, now);
+    let said = nodes::said(host, status, now);
+    let Some(mut insight) = insight(&facts, status.insight.as_ref(), now) else {
+        return NodeLine {
+            row,
+            assessment: None,
+            insight: None,
+            estimate: String::new(),
+            cause: said.cause,
+            rank: (Assessment::Completed, usize::MAX),
+        };
+    };
     insight.message = clean(&insight.message);
     insight.version = insight.version.as_deref().map(clean);
-    let since = status.phase_start_time.as_ref().map(|t| t.0);
     let assessment = assessment(&insight);
-    Some(NodeLine {
-        assessment: assessment.as_str(),
+    let said = words(&insight, assessment, status, silent, said);
+    row.message = said.text;
+    NodeLine {
+        assessment: Some(assessment.as_str()),
         rank: (assessment, rank(phase(&insight))),
-        estimate: estimate(&insight, since, now),
-        insight,
-    })
+        estimate: estimate(&insight, row.since, now),
+        cause: said.cause,
+        row,
+        insight: Some(insight),
+    }
+}
+
+/// The message of the table. The agent's own words say more than the insight's hundred characters, but they do not know of
+/// the Node's conditions, and not of a reboot that timed out.
+fn words(
+    insight: &NodeInsight,
+    assessment: Assessment,
+    status: &BootcNodeStatus,
+    silent: Option<Said>,
+    own: Said,
+) -> Said {
+    let degraded = condition::is_true(&status.conditions, condition::node::NODE_DEGRADED);
+    let is_theirs = match assessment {
+        Assessment::Degraded => !degraded,
+        Assessment::Unavailable => silent.is_none(),
+        _ => own.text.is_empty(),
+    };
+    if is_theirs { Said::new(&insight.message) } else { own }
+}
+
+/// Order of the table: the worst first.
+pub(crate) fn sort(lines: &mut [NodeLine]) {
+    lines.sort_by(|a, b| (a.rank, &a.row.name).cmp(&(b.rank, &b.row.name)));
 }
 
 /// Reasons for which a Node is not available, the gravest first. A condition that the Node does not have says nothing.
@@ -170,12 +206,16 @@ fn estimate(insight: &NodeInsight, since: Option<Timestamp>, now: Timestamp) -> 
     }
 }
 
-fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Counts {
+/// Counts nodes. Those of no pool are not counted.
+pub(crate) fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Counts {
     let mut counts = Counts::default();
     for node in nodes {
-        let phase = phase(&node.insight);
-        let degraded = node.rank.0 == Assessment::Degraded;
-        let is_unavailable = condition::find(&node.insight.conditions, AVAILABLE).is_some_and(|c| c.status == "False");
+        let Some(insight) = &node.insight else {
+            continue;
+        };
+        let phase = phase(insight);
+        let degraded = node.is(Assessment::Degraded);
+        let is_unavailable = condition::find(&insight.conditions, AVAILABLE).is_some_and(|c| c.status == "False");
         counts.total += 1;
         counts.updated += usize::from(phase == UPDATED);
         counts.available += usize::from(!is_unavailable);
@@ -188,81 +228,46 @@ fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Counts {
     counts
 }
 
-/// Assessment of a pool. Unlike the original, one with a degraded node is never just pending.
-fn of_counts(counts: &Counts) -> &'static str {
-    match counts {
-        Counts { total: 0, .. } => "Empty",
-        counts if counts.degraded > 0 => "Degraded",
-        counts if counts.updated == counts.total => "Completed",
-        counts if counts.excluded > 0 => "Excluded",
-        counts if counts.progressing == 0 && counts.updated == 0 => "Pending",
-        _ => "Progressing",
-    }
+/// Assessment of a pool in one word, the worst first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum PoolAssessment {
+    /// Something is wrong with a node.
+    Degraded,
+    /// Nodes are on their way, or some have arrived.
+    Progressing,
+    /// An admin holds nodes back.
+    Excluded,
+    /// No node has begun.
+    Pending,
+    /// Every node runs the desired image.
+    Completed,
+    /// The pool has no nodes.
+    #[default]
+    Empty,
 }
 
-/// The tables. Without `all`, ten nodes of each pool, and those that need a look. No line is longer than `width`, unless
-/// that is 0.
-pub fn render_insights(snapshot: &Snapshot, now: Timestamp, width: usize, all: bool) -> String {
-    let pools = insights(snapshot, now);
-    let mut out = String::new();
-    for note in &snapshot.notes {
-        out += &(cut(&format!("! {}", clean(note)), width) + "\n");
-    }
-    if pools.is_empty() {
-        return out + "There are no pools: nothing is asked of any node.\n";
-    }
-    let rows: Vec<_> = pools.iter().map(summary).collect();
-    out += &columns(&["POOL", "ASSESSMENT", "COMPLETION", "STATUS"], &rows, width);
-    for pool in pools.iter().filter(|pool| !pool.nodes.is_empty()) {
-        let _ = writeln!(out, "\n{}", cut(&format!("Nodes of pool {}", pool.name), width));
-        out += &table(pool, width, all);
-    }
-    out
-}
-
-fn summary(pool: &PoolInsight) -> Vec<String> {
-    let counts = &pool.counts;
-    let percent = counts.updated * 100 / counts.total.max(1);
-    let mut status = format!(
-        "{} Available, {} Progressing, {} Draining",
-        counts.available, counts.progressing, counts.draining
-    );
-    for (number, word) in [(counts.excluded, "Excluded"), (counts.degraded, "Degraded")] {
-        if number > 0 {
-            let _ = write!(status, ", {number} {word}");
+impl PoolAssessment {
+    /// The word, as it is printed.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Degraded => "Degraded",
+            Self::Progressing => "Progressing",
+            Self::Excluded => "Excluded",
+            Self::Pending => "Pending",
+            Self::Completed => "Completed",
+            Self::Empty => "Empty",
         }
     }
-    let completion = format!("{percent}% ({}/{})", counts.updated, counts.total);
-    vec![pool.name.clone(), pool.assessment.to_owned(), completion, status]
-}
 
-fn table(pool: &PoolInsight, width: usize, all: bool) -> String {
-    let needs_a_look = |line: &NodeLine| line.rank.0 <= Assessment::Unavailable;
-    let (shown, omitted): (Vec<_>, Vec<_>) = pool
-        .nodes
-        .iter()
-        .enumerate()
-        .partition(|(index, line)| all || *index < SHOWN || needs_a_look(line));
-    let row = |(_, line): &(usize, &NodeLine)| {
-        let insight = &line.insight;
-        vec![
-            clean(&insight.name),
-            line.assessment.to_owned(),
-            phase(insight).to_owned(),
-            insight.version.clone().unwrap_or_else(|| "?".to_owned()),
-            line.estimate.clone(),
-            insight.message.clone(),
-        ]
-    };
-    let heads = ["NAME", "ASSESSMENT", "PHASE", "VERSION", "EST", "MESSAGE"];
-    let mut out = columns(&heads, &shown.iter().map(row).collect::<Vec<_>>(), width);
-    if !omitted.is_empty() {
-        let rest = counts(omitted.into_iter().map(|(_, line)| line));
-        let line = format!(
-            "  {} more: {} updated, {} outdated, {} progressing, {} held back; --details=nodes shows them",
-            rest.total, rest.updated, rest.outdated, rest.progressing, rest.excluded
-        );
-        out += &(cut(&line, width) + "\n");
+    /// Assessment by the counts. Unlike the original, a pool with a degraded node is never just pending.
+    pub(crate) const fn of(counts: &Counts) -> Self {
+        match counts {
+            Counts { total: 0, .. } => Self::Empty,
+            counts if counts.degraded > 0 => Self::Degraded,
+            counts if counts.updated == counts.total => Self::Completed,
+            counts if counts.excluded > 0 => Self::Excluded,
+            counts if counts.progressing == 0 && counts.updated == 0 => Self::Pending,
+            _ => Self::Progressing,
+        }
     }
-    out
 }

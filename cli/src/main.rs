@@ -2,36 +2,52 @@
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use berth_api::pool::BootcNodePool;
+use berth_judge::verdict::Terms;
 use berth_shell::request::within;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::{Api, Client, Config, ResourceExt};
 use kubectl_berth::admin::{self, Answer, NoPlan, Plan};
 use kubectl_berth::arguments::{
-    Arguments, Cluster, Command, Consent, Details, History, NodeStory, Output, Status, Timeline,
+    Arguments, Cluster, Command, Consent, Explain, History, NodeStory, OneOrAll, Output, Poll, Status, Timeline, Verify,
 };
+use kubectl_berth::completion::{self, Names};
+use kubectl_berth::watch::{Watching, watch};
 use kubectl_berth::{
-    Scope, Snapshot, insights, node_history, picture, pool_history, previews, render, render_insights, render_preview,
-    render_story, story, views,
+    Look, Scope, Snapshot, WhatIf, explanation, fields, node_history, patch, picture, pool_history, previews,
+    read_logs, render, render_explanation, render_labels, render_preview, render_report, render_story, report, story,
+    what_if,
 };
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
-/// Longest time that the API server may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time that a shell waits for names.
+const COMPLETION: Duration = Duration::from_secs(2);
 
 /// Exit status when nobody can be asked and --yes is not given.
 const NOBODY_TO_ASK: u8 = 2;
 /// Exit status when the admin did not say yes.
 const DECLINED: u8 = 3;
+/// Exit status when a log shows that a rule was broken.
+const BROKEN: u8 = 4;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
         Ok(Outcome::Done(text)) => written(&text),
+        Ok(Outcome::Broken(text)) => match written(&text) {
+            ExitCode::SUCCESS => ExitCode::from(BROKEN),
+            code => code,
+        },
         Ok(Outcome::NobodyToAsk) => {
             eprintln!(
                 "kubectl berth: standard input is no terminal, so nobody can be asked: add --yes to go on without, or \
@@ -62,6 +78,8 @@ fn written(text: &str) -> ExitCode {
 enum Outcome {
     /// Success, with this text to print.
     Done(String),
+    /// Text to print of rules that were broken.
+    Broken(String),
     /// Nobody can be asked.
     NobodyToAsk,
     /// The admin did not say yes.
@@ -77,28 +95,74 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
             berth_api::keys::GROUP,
             berth_api::keys::VERSION
         ))),
+        Command::Completion(of) => Ok(Outcome::Done(completion::script(of.shell).to_owned())),
+        Command::Complete(of) => Ok(Outcome::Done(completed(&of.words).await)),
+        Command::Status(what) if what.watch => watch_status(cluster, what).await,
         Command::Status(what) => status(cluster, what).await.map(Outcome::Done),
         Command::Node(of) => node(cluster, of).await.map(Outcome::Done),
+        Command::Explain(of) => explain(cluster, of).await.map(Outcome::Done),
         Command::Timeline(of) => timeline(cluster, of).await.map(Outcome::Done),
+        Command::Verify(of) => verify(cluster, of),
         Command::History(of) => history(cluster, of).await.map(Outcome::Done),
         Command::Exclude(of) if of.undo => {
             carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await
         }
         Command::Exclude(of) => carry_out(cluster, of.consent, |s, now| admin::exclude(s, &of.node, now)).await,
         Command::Include(of) => carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await,
+        Command::Hold(of) => carry_out(cluster, of.consent, |s, now| admin::hold(s, &of.node, now)).await,
+        Command::Unhold(of) => carry_out(cluster, of.consent, |s, now| admin::unhold(s, &of.node, now)).await,
+        Command::Pause(of) => carry_out(cluster, of.consent, |s, _| admin::pause(s, whole(&of.which))).await,
+        Command::Resume(of) => carry_out(cluster, of.consent, |s, _| admin::resume(s, whole(&of.which))).await,
         Command::Release(of) => carry_out(cluster, of.consent, |s, now| admin::release(s, &of.node, now)).await,
-        Command::Retry(of) => carry_out(cluster, of.consent, |s, now| admin::retry(s, &of.pool, now)).await,
-        Command::Poll(of) => {
-            let client = client(cluster).await?;
-            admin::poll(&client, &of.pool, of.timeout).await.map(Outcome::Done)
+        Command::Retry(of) => {
+            carry_out(cluster, of.consent, |s, now| match &of.which.pool {
+                Some(pool) => admin::retry(s, pool, now),
+                None => admin::in_all_pools(s, |s, pool| admin::retry(s, pool, now)),
+            })
+            .await
         }
-        Command::Approve(of) if of.print => {
-            let snapshot = read(&client(cluster).await?, cluster, Scope::Admin).await?;
-            let plan = admin::approve(&snapshot, &of.pool, Timestamp::now())?;
-            admin::print(&plan).map(Outcome::Done).map_err(anyhow::Error::msg)
-        }
-        Command::Approve(of) => carry_out(cluster, of.consent, |s, now| admin::approve(s, &of.pool, now)).await,
+        Command::Poll(of) => poll(cluster, of).await.map(Outcome::Done),
+        Command::Approve(of) => match &of.which.pool {
+            Some(pool) if of.print => {
+                let snapshot = read(&client(cluster).await?, cluster, Scope::Admin).await?;
+                let plan = admin::approve(&snapshot, pool, Timestamp::now())?;
+                admin::print(&plan).map(Outcome::Done).map_err(anyhow::Error::msg)
+            }
+            Some(pool) => carry_out(cluster, of.consent, |s, now| admin::approve(s, pool, now)).await,
+            None => {
+                carry_out(cluster, of.consent, |s, now| {
+                    admin::in_all_pools(s, |s, pool| admin::approve(s, pool, now))
+                })
+                .await
+            }
+        },
     }
+}
+
+/// Polls one pool, or one after the other. A registry that does not answer for one pool keeps no other from being asked.
+async fn poll(cluster: &Cluster, of: &Poll) -> Result<String> {
+    let client = client(cluster).await?;
+    let pools = match &of.which.pool {
+        Some(pool) => vec![pool.clone()],
+        None => read(&client, cluster, Scope::Status).await?.pool_names(),
+    };
+    let (mut text, mut failed) = (String::new(), vec![]);
+    for pool in pools {
+        match admin::poll(&client, &pool, of.timeout).await {
+            Ok(found) => text += &found,
+            Err(error) if of.which.all => failed.push(format!("pool {pool}: {error:#}")),
+            Err(error) => return Err(error),
+        }
+    }
+    if !failed.is_empty() {
+        std::io::stdout().write_all(text.as_bytes())?;
+        bail!("{}", failed.join("; "));
+    }
+    Ok(text)
+}
+
+fn whole(which: &OneOrAll) -> admin::Whole<'_> {
+    which.pool.as_deref().map_or(admin::Whole::Fleet, admin::Whole::Pool)
 }
 
 /// Says what will be done, asks, and does it.
@@ -112,7 +176,7 @@ async fn carry_out(
     }
     let client = client(cluster).await?;
     let snapshot = read(&client, cluster, Scope::Admin).await?;
-    let plan = decide(&snapshot, Timestamp::now())?;
+    let plan = decide(&snapshot, Timestamp::now())?.noting(&snapshot);
     let text = plan.render();
     if consent.dry_run || plan.is_empty() {
         return Ok(Outcome::Done(text));
@@ -124,69 +188,200 @@ async fn carry_out(
     if !consent.yes && admin::ask(&mut std::io::stdin().lock(), &mut std::io::stderr())? == Answer::No {
         return Ok(Outcome::Declined);
     }
-    let done = within::<_, _, anyhow::Error>(TIMEOUT, admin::apply(&client, &plan, Timestamp::now())).await?;
+    let done =
+        within::<_, _, anyhow::Error>(cluster.request_timeout, admin::apply(&client, &plan, Timestamp::now())).await?;
     Ok(Outcome::Done(done.into_iter().map(|line| line + "\n").collect()))
 }
 
 async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapshot> {
-    within(TIMEOUT, Snapshot::read(client, &cluster.namespace, scope)).await
+    within(
+        cluster.request_timeout,
+        Snapshot::read(client, &cluster.namespace, scope),
+    )
+    .await
+}
+
+/// Candidates for a shell. It waits, so what cannot be had soon is left out, without a word.
+async fn completed(words: &[String]) -> String {
+    let mut asked = None;
+    let first = completion::complete(Arguments::command(), words, |names| {
+        asked = Some(names);
+        vec![]
+    });
+    let Some(names) = asked else { return first };
+    let found = match names {
+        Names::Fields => fields(),
+        names => within::<_, _, anyhow::Error>(COMPLETION, named(words, names))
+            .await
+            .unwrap_or_default(),
+    };
+    completion::complete(Arguments::command(), words, |_| found)
+}
+
+async fn named(words: &[String], names: Names) -> Result<Vec<String>> {
+    let option = |name| completion::option(words, name).map(str::to_owned);
+    let cluster = Cluster {
+        kubeconfig: option("kubeconfig").map(Into::into),
+        context: option("context"),
+        namespace: String::new(),
+        request_timeout: COMPLETION,
+    };
+    let client = client(&cluster).await?;
+    let all = ListParams::default();
+    if names == Names::Nodes {
+        let nodes = Api::<Node>::all(client).list_metadata(&all).await?;
+        return Ok(nodes.iter().map(ResourceExt::name_any).collect());
+    }
+    let pools = Api::<BootcNodePool>::all(client).list_metadata(&all).await?;
+    Ok(pools.iter().map(ResourceExt::name_any).collect())
 }
 
 async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     let client = client(cluster).await?;
-    let scope = match what.preview || what.insights {
+    let scope = match what.preview {
         true => Scope::Preview,
         false => Scope::Status,
     };
     let mut snapshot = read(&client, cluster, scope).await?;
     if let Some(pool) = &what.pool {
-        let names: Vec<_> = snapshot.pools.iter().filter_map(|p| p.metadata.name.clone()).collect();
-        if !names.contains(pool) {
-            bail!("there is no pool {pool:?}; there are: {}", names.join(", "));
-        }
-        snapshot.only = Some(pool.clone());
+        snapshot.only = Some(snapshot.known(pool)?);
     }
-    let (now, width) = (Timestamp::now(), width());
-    let json = |value| Ok::<_, anyhow::Error>(serde_json::to_string_pretty(&value)? + "\n");
-    if what.insights {
-        return match what.output {
-            Output::Table => Ok(render_insights(&snapshot, now, width, what.details == Details::Nodes)),
-            Output::Json => json(serde_json::to_value(insights(&snapshot, now))?),
-        };
+    if let (Some(pool), false) = (&what.pool, what.what_if.is_empty()) {
+        snapshot = supposed(&client, cluster, snapshot, pool, &what.what_if).await?;
+    }
+    let (now, look) = (Timestamp::now(), look());
+    if what.labels {
+        return Ok(render_labels(&snapshot, now, look.width));
     }
     match (what.output, what.preview) {
-        (Output::Table, false) => Ok(render(&snapshot, now, width)),
-        (Output::Table, true) => Ok(render_preview(&snapshot, now, width)),
-        (Output::Json, false) => json(serde_json::to_value(views(&snapshot, now))?),
-        (Output::Json, true) => json(serde_json::to_value(previews(&snapshot, now))?),
+        (Output::Table, false) => Ok(render(&snapshot, now, look, what.details.into())),
+        (Output::Table, true) => Ok(render_preview(&snapshot, now, look.width)),
+        (form, false) => formed(form, &report(&snapshot, now)),
+        (form, true) => formed(form, &previews(&snapshot, now)),
     }
 }
 
+/// Shows the status until somebody ends it.
+async fn watch_status(cluster: &Cluster, what: &Status) -> Result<Outcome> {
+    let moves = std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb");
+    let watching = Watching {
+        namespace: cluster.namespace.clone(),
+        pool: what.pool.clone(),
+        detail: what.details.into(),
+        limit: cluster.request_timeout,
+        colours: (std::io::stdout().is_terminal() && moves).then(|| look().colours),
+    };
+    let end = ended()?;
+    watch(&client(cluster).await?, &watching, std::io::stdout(), end).await?;
+    Ok(Outcome::Done(String::new()))
+}
+
+/// Waits for Ctrl-C, or another signal to end.
+fn ended() -> Result<impl Future<Output = ()>> {
+    let (mut interrupt, mut terminate, mut hangup) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::hangup())?,
+    );
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
+}
+
+/// The value for programs.
+fn formed(form: Output, value: &impl Serialize) -> Result<String> {
+    match form {
+        Output::Yaml => serde_saphyr::to_string(value).context("cannot write YAML"),
+        Output::Json | Output::Table => Ok(serde_json::to_string_pretty(value)? + "\n"),
+    }
+}
+
+async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
+    let client = client(cluster).await?;
+    let mut snapshot = read(&client, cluster, Scope::Preview).await?;
+    let now = Timestamp::now();
+    if !of.what_if.is_empty() {
+        let found = explanation(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?;
+        let pool = found
+            .pool
+            .with_context(|| format!("no pool has node {}, so no setting of a pool concerns it", of.node))?;
+        snapshot = supposed(&client, cluster, snapshot, &pool, &of.what_if).await?;
+    }
+    match of.output {
+        Output::Table => render_explanation(&snapshot, &of.node, now, look().width).map_err(anyhow::Error::msg),
+        form => formed(
+            form,
+            &explanation(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?,
+        ),
+    }
+}
+
+/// The snapshot with other settings of a pool, when the API server would accept them: it alone knows all rules of the schema.
+async fn supposed(
+    client: &Client,
+    cluster: &Cluster,
+    snapshot: Snapshot,
+    pool: &str,
+    settings: &[WhatIf],
+) -> Result<Snapshot> {
+    let mut then = what_if(&snapshot, pool, settings).map_err(anyhow::Error::msg)?;
+    let spec = patch(settings).map_err(anyhow::Error::msg)?;
+    let asked =
+        within::<_, _, anyhow::Error>(cluster.request_timeout, admin::would_accept(client, pool, &spec)).await?;
+    then.notes.extend(asked);
+    Ok(then)
+}
+
 async fn node(cluster: &Cluster, of: &NodeStory) -> Result<String> {
-    let snapshot = read(&client(cluster).await?, cluster, Scope::Status).await?;
+    let snapshot = read(&client(cluster).await?, cluster, Scope::Hosts).await?;
     let now = Timestamp::now();
     match of.output {
-        Output::Table => render_story(&snapshot, &of.node, now, width()).map_err(anyhow::Error::msg),
-        Output::Json => {
-            let story = story(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?;
-            Ok(serde_json::to_string_pretty(&story)? + "\n")
-        }
+        Output::Table => render_story(&snapshot, &of.node, now, look().width).map_err(anyhow::Error::msg),
+        form => formed(form, &story(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?),
     }
 }
 
 async fn timeline(cluster: &Cluster, of: &Timeline) -> Result<String> {
-    let snapshot = read(&client(cluster).await?, cluster, Scope::Status).await?;
+    let snapshot = read(&client(cluster).await?, cluster, Scope::Hosts).await?;
     let picture = picture(&snapshot, &of.pool, Timestamp::now()).map_err(anyhow::Error::msg)?;
     let Some(file) = &of.svg else {
-        return Ok(picture.render(width()));
+        return Ok(picture.render(look().width));
     };
     std::fs::write(file, picture.svg()).with_context(|| format!("cannot write the picture to {}", file.display()))?;
     Ok(format!("wrote {}\n", file.display()))
 }
 
+/// Judges logs. It talks to no cluster.
+fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
+    let terms = Terms {
+        namespace: cluster.namespace.clone(),
+        fleet: of.fleet_limit,
+        lag: of.lag.try_into().context("--lag is too long")?,
+    };
+    let report = read_logs(&of.audit_log, &cluster.namespace)?.judge(&terms)?;
+    let text = match of.output {
+        Output::Table => render_report(&report, look().width),
+        form => formed(form, &report)?,
+    };
+    Ok(match report.violations.is_empty() {
+        true => Outcome::Done(text),
+        false => Outcome::Broken(text),
+    })
+}
+
 async fn history(cluster: &Cluster, of: &History) -> Result<String> {
-    let snapshot = read(&client(cluster).await?, cluster, Scope::Status).await?;
-    let (now, width) = (Timestamp::now(), width());
+    let snapshot = read(&client(cluster).await?, cluster, Scope::Hosts).await?;
+    let (now, width) = (Timestamp::now(), look().width);
+    if of.all {
+        let pools = snapshot.pool_names();
+        let pools = pools.iter().map(|pool| pool_history(&snapshot, pool, now, width));
+        let pools: Result<Vec<String>, String> = pools.collect();
+        return Ok(pools.map_err(anyhow::Error::msg)?.join("\n"));
+    }
     let shown = match (&of.node, &of.pool) {
         (Some(node), _) => node_history(&snapshot, node, now, width),
         (None, pool) => pool_history(&snapshot, pool.as_deref().unwrap_or_default(), now, width),
@@ -194,10 +389,15 @@ async fn history(cluster: &Cluster, of: &History) -> Result<String> {
     shown.map_err(anyhow::Error::msg)
 }
 
-/// The terminal's width; into a file or a pipe nothing is cut.
-fn width() -> usize {
+/// The terminal's width, and whether it has colours; into a file or a pipe nothing is cut or coloured.
+fn look() -> Look {
     let terminal = std::io::stdout().is_terminal().then(terminal_size::terminal_size);
-    terminal.flatten().map_or(0, |(width, _)| usize::from(width.0))
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    Look {
+        width: terminal.flatten().map_or(0, |(width, _)| usize::from(width.0)),
+        colours: terminal.is_some() && !is_set("NO_COLOR") && !dumb,
+    }
 }
 
 async fn client(cluster: &Cluster) -> Result<Client> {

@@ -58,6 +58,11 @@ pub(crate) fn is_excluded(node: &Node) -> bool {
     node.labels().contains_key(keys::LABEL_EXCLUDE)
 }
 
+/// Tells whether the label keeps berths from the node.
+pub(crate) fn is_held_back(node: &Node) -> bool {
+    node.labels().contains_key(keys::LABEL_HOLD)
+}
+
 /// All nodes, and their pools.
 #[derive(Debug)]
 pub(crate) struct Roster<'a> {

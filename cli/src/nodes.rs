@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::Snapshot;
 use crate::text::{age, clean, short, until};
 
 /// Seconds of an agent's silence that are worth a message: three of its signs of life are missing.
@@ -46,22 +45,12 @@ pub struct ProgressView {
     pub bytes_per_second: u64,
 }
 
-pub(crate) fn rows(snapshot: &Snapshot, now: Timestamp, of: impl Fn(&str) -> bool) -> Vec<NodeRow> {
-    let mut rows: Vec<_> = snapshot
-        .bootc_nodes
-        .iter()
-        .filter(|node| of(&node.spec.pool_name))
-        .map(|node| row(node, now))
-        .collect();
-    rows.sort_by(|a, b| a.name.cmp(&b.name));
-    rows
-}
-
 pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
-    let status = node.status.clone().unwrap_or_default();
+    let unknown = BootcNodeStatus::default();
+    let status = node.status.as_ref().unwrap_or(&unknown);
     let (version, target) = versions(status.booted.as_ref(), node.spec.image.as_ref());
     let staging = status.phase == Some(Phase::Staging);
-    let progress = status.progress.filter(|_| staging);
+    let progress = status.progress.as_ref().filter(|_| staging);
     NodeRow {
         name: node.name_any(),
         phase: status.phase,
@@ -74,7 +63,7 @@ pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
             percent: (p.bytes_total > 0).then(|| p.bytes.min(p.bytes_total) * 100 / p.bytes_total.max(1)),
             bytes_per_second: p.bytes_per_second,
         }),
-        message: clean(&message(node, &status, now)),
+        message: said(node, status, now).text,
     }
 }
 
@@ -101,39 +90,67 @@ pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String
     (now.as_second() - beat.as_second() > SILENT).then(|| age(beat, now))
 }
 
-/// The one thing that a person should know about a node.
-fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String {
+/// The one thing that a person should know about a node, for its people and for those who look for what has changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// What it says, without ages and times to wait, which change all the time.
+    pub(crate) cause: String,
+    /// The whole line.
+    pub(crate) text: String,
+}
+
+impl Said {
+    pub(crate) fn new(cause: &str) -> Self {
+        Self::with(cause, "")
+    }
+
+    fn with(cause: &str, times: &str) -> Self {
+        Self {
+            cause: clean(cause),
+            text: clean(&format!("{cause}{times}")),
+        }
+    }
+}
+
+/// Line about an agent of which nothing was heard for so long.
+pub(crate) fn silent(age: Option<&str>) -> Said {
+    match age {
+        Some(age) => Said::with("no word from its agent", &format!(" for {age}")),
+        None => Said::new("no word from an agent yet"),
+    }
+}
+
+/// The one thing that a person should know about a node, as far as its BootcNode tells.
+pub(crate) fn said(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Said {
     if node.status.is_none() {
-        return "no word from an agent yet".to_owned();
+        return silent(None);
     }
     if let Some(age) = silence(status, now) {
-        return format!("no word from its agent for {age}");
+        return silent(Some(&age));
     }
     if let (Phase::Draining, [first, rest @ ..]) = (status.phase.unwrap_or(Phase::Idle), &*status.drain_blockers) {
         let more = match rest.len() {
             0 => String::new(),
             n => format!(" (and {n} more)"),
         };
-        return format!("{}: {}, for {}{more}", first.pod, first.reason, age(first.since.0, now));
+        let times = format!(", for {}{more}", age(first.since.0, now));
+        return Said::with(&format!("{}: {}", first.pod, first.reason), &times);
     }
     if let Some(failure) = &status.failure {
         let again = until(failure.next_try_time.0, now);
-        let tries = failure.attempts;
-        return format!("{}: {} (try {tries}, next {again})", failure.reason, failure.message);
+        let times = format!(" (try {}, next {again})", failure.attempts);
+        return Said::with(&format!("{}: {}", failure.reason, failure.message), &times);
     }
-    let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED);
-    if let Some(degraded) = degraded.filter(|c| c.status == "True") {
-        return format!("{}: {}", degraded.reason, degraded.message);
-    }
-    let told = condition::find_true(&status.conditions, condition::node::WAITING);
-    if let Some(told) = told {
-        return format!("{}: {}", told.reason, told.message);
+    let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);
+    let told = || condition::find_true(&status.conditions, condition::node::WAITING);
+    if let Some(told) = degraded.or_else(told) {
+        return Said::new(&format!("{}: {}", told.reason, told.message));
     }
     waiting(node, status, now)
 }
 
 /// Describes what a healthy node waits for.
-fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String {
+fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Said {
     let desired = node.spec.image.as_ref().map(|image| &image.digest);
     let waits = matches!(status.phase, Some(Phase::Pending | Phase::Waiting));
     if let Some(turn) = status
@@ -142,13 +159,11 @@ fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> String
         .filter(|t| waits && Some(&t.digest) == desired)
     {
         let again = until(turn.next_try_time.0, now);
-        return format!(
-            "last turn: {}: {} (turn {}, next {again})",
-            turn.outcome, turn.message, turn.attempts
-        );
+        let times = format!(" (turn {}, next {again})", turn.attempts);
+        return Said::with(&format!("last turn: {}: {}", turn.outcome, turn.message), &times);
     }
     if status.phase == Some(Phase::Pending) && node.spec.staging == Staging::Held {
-        return "waits for its turn to pull".to_owned();
+        return Said::new("waits for its turn to pull");
     }
-    String::new()
+    Said::default()
 }

@@ -1,9 +1,9 @@
-//! What would happen: which nodes of a pool would go, to what, and what stands in the way. The order and the reasons are
+//! Preview of what would happen: which nodes of a pool would go, to what, and what stands in the way. The order and the reasons are
 //! the controller's own: its plan of the pool, made from the same objects.
 
 use std::collections::BTreeSet;
 
-use berth_api::condition;
+use berth_api::condition::{self, Why};
 use berth_api::keys;
 use berth_api::membership::Conflict;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
@@ -28,7 +28,7 @@ mod table;
 
 pub use table::render_preview;
 
-/// Number of nodes that a line names.
+/// Number of nodes that a line names, and of lines that name one each.
 const NAMED: usize = 3;
 
 /// Preview of a pool.
@@ -240,6 +240,7 @@ impl<'a> Outlook<'a> {
             BlockReason::Soaking => format!("waits until wave {} has soaked", wave()),
             BlockReason::NoImage => format!("the image has no manifest for {}", member.platform()),
             BlockReason::FailedBefore => "this digest failed here and is not tried again".to_owned(),
+            BlockReason::HeldBack => format!("held back; kubectl berth unhold {} lets it go", member.name),
             BlockReason::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),
             BlockReason::NotPublished
             | BlockReason::Leaving
@@ -272,9 +273,14 @@ impl<'a> Outlook<'a> {
     fn pool_blocks(&self, room: &Room) -> Vec<String> {
         let mut blocks = Vec::new();
         let image = clean(self.pool.spec.image_ref());
-        if self.target.is_none() {
-            let conditions = self.pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
-            let told = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
+        let conditions = self.pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
+        let skew = condition::find(conditions, condition::pool::BOOT_IMAGE_SKEW).filter(|c| c.status == "True");
+        let refused = skew.filter(|c| c.reason == Why::NextImageRefused.as_str());
+        blocks.extend(refused.map(|c| format!("closed to the next image (BootImageSkew): {}", clean(&c.message))));
+        let told = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
+        // The line above says it in the same words.
+        let is_said = refused.is_some() && told.is_some_and(|c| c.reason == Why::BootImageSkew.as_str());
+        if self.target.is_none() && !is_said {
             let why = told.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));
             blocks.push(format!("{image} is not resolved to a digest yet{why}"));
         }
@@ -290,8 +296,13 @@ impl<'a> Outlook<'a> {
         blocks.extend(self.facts.order.as_ref().map(|order| clean(&order.message)));
         let used_up = room.fleet.as_ref().filter(|fleet| !fleet.room_for(false));
         blocks.extend(used_up.map(|fleet| clean(&fleet.words())));
-        let users = room.users.values();
+        let users = room.users.values().take(NAMED);
         blocks.extend(users.map(|why| format!("{why}, which uses up capacity")));
+        blocks.extend(match room.users.len().saturating_sub(NAMED) {
+            0 => None,
+            1 => Some("1 more uses up capacity".to_owned()),
+            rest => Some(format!("{rest} more use up capacity")),
+        });
         blocks.extend(self.stuck());
         blocks
     }
@@ -305,9 +316,12 @@ impl<'a> Outlook<'a> {
             .take(NAMED)
             .filter_map(|name| self.roster.node(name.as_str()));
         let named = named.map(|member| {
-            let wait = self
-                .wait(member)
-                .filter(|wait| matches!(wait, BlockReason::NoImage | BlockReason::FailedBefore));
+            let wait = self.wait(member).filter(|wait| {
+                matches!(
+                    wait,
+                    BlockReason::NoImage | BlockReason::FailedBefore | BlockReason::HeldBack
+                )
+            });
             let why = wait.and_then(|wait| self.wait_words(wait, member));
             let why = why.unwrap_or_else(|| match member.ready() {
                 true => "it does not run the image".to_owned(),
@@ -348,7 +362,7 @@ impl<'a> Outlook<'a> {
     }
 }
 
-fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolPreview {
+pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolPreview {
     let name = pool.name_any();
     let outlook = Outlook::of(roster, pool, now);
     let room = Room::of(&outlook.facts);

@@ -1,4 +1,4 @@
-//! A status as text.
+//! A status as text, in the layout of `oc adm upgrade status`: a line for each pool, its nodes, and what needs a look.
 
 use std::fmt::Write as _;
 
@@ -7,47 +7,141 @@ use berth_api::text::names;
 use jiff::Timestamp;
 
 use crate::Snapshot;
+use crate::health::{HealthInsight, Level};
+use crate::insights::{Counts, NodeLine, PoolAssessment, counts};
 use crate::nodes::ProgressView;
-use crate::status::{Berths, PoolView, Warning, WaveView, views};
-use crate::text::{after_text, age, bar, clean, columns, cut, seconds, short, size};
+use crate::status::{Berths, PoolView, Report, Warning, WaveView, report};
+use crate::table::{Look, Tint, tinted};
+use crate::text::{after_text, age, bar, clean, cut, seconds, short, size, wrapped};
 
-/// The table. No line is longer than `width`, unless that is 0.
-pub fn render(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
+/// Nodes of a pool that are shown unless all are asked for. Those that need a look are shown besides.
+const SHOWN: usize = 10;
+/// Holders of berths that are named. The table has them all among the first.
+const NAMED: usize = 5;
+/// Shortest name of a node that its own message does not repeat.
+const LONG_NAME: usize = 8;
+
+/// Amount to show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// All nodes, in place of ten of each pool and those that need a look; and pools that are done as well.
+    pub nodes: bool,
+    /// The whole of each finding, in place of one line.
+    pub health: bool,
+}
+
+/// The status as text. No line is longer than the look's width, unless that is 0.
+pub fn render(snapshot: &Snapshot, now: Timestamp, look: Look, detail: Detail) -> String {
+    render_report(&report(snapshot, now), now, look, detail)
+}
+
+/// The same, of a report that is there already.
+pub(crate) fn render_report(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String {
+    let width = look.width;
     let mut out = String::new();
-    for note in &snapshot.notes {
-        out += &(cut(&format!("! {}", clean(note)), width) + "\n");
+    for note in &report.notes {
+        out += &wrapped(&format!("! {note}"), width, 2);
     }
-    if let Some(most) = snapshot.fleet.as_ref().and_then(|fleet| fleet.spec.max_unavailable) {
+    if report.fleet.paused {
+        out += &(cut("Fleet  paused: no pool begins anything", width) + "\n\n");
+    }
+    if let Some(most) = report.fleet.max_unavailable {
         let line = format!("Fleet  maxUnavailable {most}, over the nodes of all pools");
         out += &(cut(&line, width) + "\n\n");
     }
-    let views = views(snapshot, now);
-    if views.is_empty() {
-        out += "There are no pools: nothing is asked of any node. Create a BootcNodePool to begin.\n";
-    }
-    for (i, view) in views.iter().enumerate() {
-        if i > 0 {
-            out.push('\n');
+    if report.pools.is_empty() && report.nodes_of_no_pool.is_empty() {
+        if !report.is_gone {
+            out += "There are no pools: nothing is asked of any node. Create a BootcNodePool to begin.\n";
         }
-        out += &head(view, now, width);
-        out += &table(view, now, width);
+        return match report.health.is_empty() {
+            true => out,
+            false => out + &health(report, now, look, detail),
+        };
     }
-    out
+    let rows: Vec<_> = report.pools.iter().map(summary).collect();
+    if !rows.is_empty() {
+        out += &tinted(&["POOL", "ASSESSMENT", "COMPLETION", "STATUS"], &rows, look, tint);
+    }
+    let alone = report.pools.len() == 1;
+    for view in report
+        .pools
+        .iter()
+        .filter(|view| alone || detail.nodes || has_more(view))
+    {
+        out.push('\n');
+        out += &head(view, now, width);
+        out += &nodes(&view.nodes, now, look, detail.nodes);
+    }
+    if !report.nodes_of_no_pool.is_empty() {
+        out += "\nNodes of no pool\n";
+        out += &nodes(&report.nodes_of_no_pool, now, look, detail.nodes);
+    }
+    out + &health(report, now, look, detail)
+}
+
+/// Says whether there is more to tell of a pool than its line.
+fn has_more(view: &PoolView) -> bool {
+    let done = matches!(view.assessment, PoolAssessment::Completed | PoolAssessment::Empty);
+    !done || view.nodes.iter().any(NodeLine::needs_a_look) || !view.warnings.is_empty() || !view.failures.is_empty()
+}
+
+/// Colour of an assessment or a level.
+fn tint(column: usize, word: &str) -> Option<Tint> {
+    match word {
+        _ if column != 1 => None,
+        "Degraded" | "Error" => Some(Tint::Red),
+        "Unavailable" | "Excluded" | "Unknown" | "Warning" => Some(Tint::Yellow),
+        "Progressing" => Some(Tint::Cyan),
+        "Completed" => Some(Tint::Green),
+        _ => None,
+    }
+}
+
+fn summary(view: &PoolView) -> Vec<String> {
+    vec![
+        view.name.clone(),
+        view.assessment.as_str().to_owned(),
+        completion(&view.counts),
+        numbers(&view.counts),
+    ]
+}
+
+/// `33% (1/3)`.
+pub(crate) fn completion(counts: &Counts) -> String {
+    format!("{}% ({}/{})", counts.percent(), counts.updated, counts.total)
+}
+
+/// `2 Available, 1 Progressing, 0 Draining, 1 Degraded`.
+pub(crate) fn numbers(counts: &Counts) -> String {
+    let mut text = format!(
+        "{} Available, {} Progressing, {} Draining",
+        counts.available, counts.progressing, counts.draining
+    );
+    for (number, word) in [(counts.excluded, "Excluded"), (counts.degraded, "Degraded")] {
+        if number > 0 {
+            let _ = write!(text, ", {number} {word}");
+        }
+    }
+    text
 }
 
 fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
-    if view.name.is_empty() {
-        return "Nodes of no pool\n".to_owned();
-    }
-    let (updated, total) = (view.updated, view.total);
+    let counts = &view.counts;
     let mut lines = vec![
         format!("Pool {}  {}{}", view.name, view.image, resolved(view)),
-        format!("  {updated} of {total} updated, {}", berths_text(&view.berths)),
+        format!(
+            "  {} {}%, {}",
+            bar(counts.updated as u64, counts.total.max(1) as u64),
+            counts.percent(),
+            berths_text(&view.berths)
+        ),
     ];
     lines.extend(
         view.metadata
             .as_ref()
-            .map(|image| format!("  image: {}", built_text(image))),
+            .map(built_text)
+            .filter(|text| !text.is_empty())
+            .map(|text| format!("  image: {text}")),
     );
     lines.extend(after_text(&view.after).map(|text| format!("  {text}")));
     if !view.waves.is_empty() {
@@ -60,10 +154,8 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
     }
     lines.extend(view.window.iter().map(|w| format!("  {}", condition_text(w, now))));
     lines.extend(excluded_text(view).map(|text| format!("  {text}")));
-    lines.extend(view.failures.iter().map(|f| format!("  ! {}", failure_text(f, view))));
-    lines.extend(view.warnings.iter().map(|w| format!("  ! {}", condition_text(w, now))));
-    lines.extend(view.berths.unreadable.iter().map(|e| format!("  ! {e}")));
-    lines.iter().map(|line| cut(line, width) + "\n").collect()
+    lines.extend(view.failures.iter().map(|f| format!("  {}", failure_text(f, view))));
+    lines.iter().map(|line| wrapped(line, width, 4)).collect()
 }
 
 /// Describes a condition without repetition: `Degraded for 3m: NodeDegraded: …`.
@@ -118,7 +210,7 @@ fn failure_text(failures: &DigestFailures, view: &PoolView) -> String {
     )
 }
 
-fn resolved(view: &PoolView) -> String {
+pub(crate) fn resolved(view: &PoolView) -> String {
     match (&view.version, &view.digest) {
         (Some(version), Some(digest)) => format!(" = {version} ({})", short(digest)),
         (None, Some(digest)) => format!(" = {}", short(digest)),
@@ -127,7 +219,7 @@ fn resolved(view: &PoolView) -> String {
 }
 
 /// `built 2026-11-20T10:00:00Z from https://example.com/os at 0a1b2c`, as far as it is known.
-fn built_text(image: &ImageMetadata) -> String {
+pub(crate) fn built_text(image: &ImageMetadata) -> String {
     let parts = [
         image.created.as_ref().map(|time| format!("built {:.0}", time.0)),
         image.source.as_ref().map(|source| format!("from {}", clean(source))),
@@ -140,9 +232,9 @@ fn built_text(image: &ImageMetadata) -> String {
 }
 
 fn berths_text(berths: &Berths) -> String {
-    let named = |names: &[String]| match names.iter().all(|name| name == "?") {
+    let named = |nodes: &[String]| match nodes.iter().all(|name| name == "?") {
         true => String::new(),
-        false => format!(" ({})", names.join(", ")),
+        false => format!(" ({})", names(nodes.iter().take(NAMED), nodes.len())),
     };
     let mut text = format!(
         "{} of {} berths held{}",
@@ -163,27 +255,119 @@ fn berths_text(berths: &Berths) -> String {
     text
 }
 
-fn table(view: &PoolView, now: Timestamp, width: usize) -> String {
-    if view.nodes.is_empty() {
+/// The nodes as a table.
+fn nodes(nodes: &[NodeLine], now: Timestamp, look: Look, all: bool) -> String {
+    if nodes.is_empty() {
         return "  no nodes\n".to_owned();
     }
-    let rows: Vec<Vec<String>> = view
-        .nodes
+    let (shown, omitted): (Vec<_>, Vec<_>) = nodes
         .iter()
-        .map(|node| {
-            vec![
-                node.name.clone(),
-                node.phase.map_or_else(String::new, |p| p.as_str().to_owned()),
-                node.version.clone(),
-                node.target.clone(),
-                node.since.map_or_else(String::new, |since| age(since, now)),
-                node.progress.as_ref().map_or_else(String::new, progress_text),
-                node.message.clone(),
-            ]
-        })
-        .collect();
-    let heads = ["NAME", "PHASE", "VERSION", "TARGET", "SINCE", "PROGRESS", "MESSAGE"];
-    columns(&heads, &rows, width)
+        .enumerate()
+        .partition(|(index, line)| all || *index < SHOWN || line.needs_a_look());
+    let rows: Vec<_> = shown.into_iter().map(|(_, line)| row(line, now)).collect();
+    let heads = [
+        "NAME",
+        "ASSESSMENT",
+        "PHASE",
+        "VERSION",
+        "EST",
+        "SINCE",
+        "PROGRESS",
+        "MESSAGE",
+    ];
+    let mut out = tinted(&heads, &rows, look, tint);
+    if !omitted.is_empty() {
+        let number = omitted.len();
+        let rest = counts(omitted.into_iter().map(|(_, line)| line));
+        let line = format!(
+            "  {number} more: {} updated, {} outdated, {} progressing, {} draining, {} excluded; --details=nodes shows them",
+            rest.updated, rest.outdated, rest.progressing, rest.draining, rest.excluded
+        );
+        out += &wrapped(&line, look.width, 4);
+    }
+    out
+}
+
+fn row(line: &NodeLine, now: Timestamp) -> Vec<String> {
+    let node = &line.row;
+    let done = line.assessment == Some("Completed");
+    // As in the original: a name that is in the first column already takes no room in the last one.
+    let message = match node.name.len() >= LONG_NAME {
+        true => node.message.replace(&node.name, "<node>"),
+        false => node.message.clone(),
+    };
+    vec![
+        clean(&node.name),
+        line.assessment.unwrap_or_default().to_owned(),
+        line.phase().to_owned(),
+        if node.version.is_empty() {
+            "?".to_owned()
+        } else {
+            node.version.clone()
+        },
+        line.estimate.clone(),
+        node.since
+            .filter(|_| !done)
+            .map_or_else(String::new, |since| age(since, now)),
+        node.progress.as_ref().map_or_else(String::new, progress_text),
+        message,
+    ]
+}
+
+/// The findings: a line for each, or all of it.
+fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String {
+    let since = |h: &HealthInsight| h.since.map_or_else(String::new, |since| age(since, now));
+    let mut out = "\nHealth\n".to_owned();
+    if report.health.is_empty() {
+        let counts = report.pools.iter().map(|view| &view.counts);
+        let is_behind = counts.clone().any(|c| c.updated < c.total);
+        // A controller that is dead leaves no finding here.
+        let words = match counts.clone().any(|c| c.progressing > 0 || c.draining > 0) {
+            _ if !is_behind => "Every node runs what it should",
+            true => "The update is proceeding well",
+            false => "No trouble is known; outdated nodes wait for their turn",
+        };
+        let row = [String::new(), "Info".to_owned(), "None".to_owned(), words.to_owned()];
+        return out + &tinted(&["SINCE", "LEVEL", "IMPACT", "MESSAGE"], &[row.into()], look, tint);
+    }
+    if detail.health {
+        for (i, finding) in report.health.iter().enumerate() {
+            if i > 0 {
+                out.push('\n');
+            }
+            out += &whole(finding, &since(finding), look.width);
+        }
+        return out;
+    }
+    let row = |h: &HealthInsight| {
+        let (level, impact) = (h.level.as_str().to_owned(), h.impact.to_string());
+        vec![since(h), level, impact, h.message.clone()]
+    };
+    let rows: Vec<_> = report.health.iter().map(row).collect();
+    out += &tinted(&["SINCE", "LEVEL", "IMPACT", "MESSAGE"], &rows, look, tint);
+    if report.health.iter().any(|h| h.level > Level::Info) {
+        out += &wrapped("  --details=health says what each means and what to do", look.width, 4);
+    }
+    out
+}
+
+/// All of a finding, a line for each part.
+fn whole(finding: &HealthInsight, since: &str, width: usize) -> String {
+    let mut out = wrapped(&format!("  Message: {}", finding.message), width, 4);
+    let since = if since.is_empty() { "-" } else { since };
+    let level = finding.level.as_str().to_owned();
+    let remedy = finding.remedy.join("; ");
+    for (key, text) in [
+        ("Since:", since.to_owned()),
+        ("Level:", level),
+        ("Impact:", finding.impact.to_string()),
+        ("Resources:", finding.resources.join(", ")),
+        ("Description:", finding.description.clone()),
+        ("Remedy:", remedy),
+    ] {
+        out += &wrapped(&format!("    {key:<12} {text}"), width, 17);
+    }
+    out
 }
 
 fn progress_text(progress: &ProgressView) -> String {

@@ -14,6 +14,8 @@ use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::admin::Mark;
+
 /// Objects per answer: a large cluster's Nodes come to many megabytes.
 const PAGE: u32 = 500;
 
@@ -25,12 +27,14 @@ pub struct Snapshot {
     pub pools: Vec<BootcNodePool>,
     /// The BootcNodes: desired and actual state of each node.
     pub bootc_nodes: Vec<BootcNode>,
-    /// The Nodes themselves: all of them for a preview or a command of an admin, the excluded ones for a status.
+    /// The Nodes themselves.
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
-    /// Switches and limits for all pools at once.
+    /// Switches and limits for all pools at once; `None` too when they could not be read.
     pub fleet: Option<BootcFleet>,
+    /// Error for which the BootcFleet could not be read.
+    pub fleet_unread: Option<String>,
     /// Notes for people on objects that could not be read.
     pub notes: Vec<String>,
     /// The only pool to show.
@@ -40,9 +44,11 @@ pub struct Snapshot {
 /// Amount to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Objects that a status needs.
+    /// Objects that tell of one node or of the past: no Nodes.
+    Hosts,
+    /// Objects that a status needs: all Nodes as well, if they can be read.
     Status,
-    /// Objects that a preview needs: all Nodes as well.
+    /// Objects that a preview needs: the Nodes must be readable.
     Preview,
     /// Objects that a command of an admin needs: as for a preview, and the berths must be readable.
     Admin,
@@ -53,54 +59,86 @@ impl Snapshot {
     ///
     /// # Errors
     /// When the pools, their nodes or other objects that the scope needs cannot be read. Berths that cannot be read are a
-    /// note, unless a command of an admin needs them; so are the BootcFleet and, for a status, excluded Nodes.
+    /// note, unless a command of an admin needs them; so are the BootcFleet and, for a status, the Nodes.
     pub async fn read(client: &Client, namespace: &str, scope: Scope) -> Result<Self> {
+        let nodes = async {
+            match scope {
+                Scope::Hosts => Ok(vec![]),
+                _ => list(&Api::<Node>::all(client.clone()), None).await,
+            }
+        };
+        // Only berths have it; the controller's own lease lies beside them.
+        let berths = Some(keys::LABEL_POOL);
+        let leases = Api::<Lease>::namespaced(client.clone(), namespace);
+        let fleets = Api::<BootcFleet>::all(client.clone());
+        let (pools, hosts) = (Api::all(client.clone()), Api::all(client.clone()));
+        // At the same time: in a large cluster each of them takes a while.
+        let (pools, bootc_nodes, nodes, leases, fleet) = futures::join!(
+            list(&pools, None),
+            list(&hosts, None),
+            nodes,
+            list(&leases, berths),
+            fleets.get_opt(fleet::NAME)
+        );
         let mut this = Self {
-            pools: list(&Api::all(client.clone()), None).await.map_err(explained)?,
-            bootc_nodes: list(&Api::all(client.clone()), None).await.map_err(explained)?,
+            pools: pools.map_err(explained)?,
+            bootc_nodes: bootc_nodes.map_err(explained)?,
             ..Self::default()
         };
-        match list(&Api::<Lease>::namespaced(client.clone(), namespace), None).await {
+        match leases {
             Ok(leases) => this.leases = leases,
             Err(error) if scope == Scope::Admin => return Err(error).context("reading the berths"),
             Err(error) => this.notes.push(format!("the berths are as last reported: {error}")),
         }
-        // The controller's own lease lies beside the berths.
-        this.leases
-            .retain(|lease| lease.labels().contains_key(keys::LABEL_POOL));
-        match Api::all(client.clone()).get_opt(fleet::NAME).await {
+        match fleet {
             Ok(fleet) => this.fleet = fleet,
-            Err(error) => this.notes.push(format!(
-                "whether the fleet is paused or has a limit is not known: {error}"
+            Err(error) => {
+                this.notes.push(format!(
+                    "whether the fleet is paused or has a limit is not known: {error}"
+                ));
+                this.fleet_unread = Some(error.to_string());
+            }
+        }
+        match nodes {
+            Ok(nodes) => this.nodes = nodes,
+            Err(error) if scope == Scope::Status => this.notes.push(format!(
+                "whether nodes are Ready, cordoned or excluded is not known: {error}"
             )),
-        }
-        let nodes = Api::all(client.clone());
-        if scope != Scope::Status {
-            this.nodes = list(&nodes, None).await.context("reading the Nodes")?;
-            return Ok(this);
-        }
-        match list(&nodes, Some(keys::LABEL_EXCLUDE)).await {
-            Ok(excluded) => this.nodes = excluded,
-            Err(error) => this.notes.push(format!("excluded nodes are not named: {error}")),
+            Err(error) => return Err(error).context("reading the Nodes"),
         }
         Ok(this)
     }
 
-    /// The same with the label that excludes a node put on it, or taken off.
-    pub(crate) fn labelled(&self, node: &str, excluded: bool) -> Self {
+    /// The same with an admin's label put on a node, or taken off.
+    pub(crate) fn labelled(&self, node: &str, mark: Mark, on: bool) -> Self {
         let mut this = self.clone();
         for node in this.nodes.iter_mut().filter(|n| n.name_any() == node) {
-            match excluded {
-                true => drop(node.labels_mut().insert(keys::LABEL_EXCLUDE.to_owned(), String::new())),
-                false => drop(node.labels_mut().remove(keys::LABEL_EXCLUDE)),
+            match on {
+                true => drop(node.labels_mut().insert(mark.key().to_owned(), String::new())),
+                false => drop(node.labels_mut().remove(mark.key())),
             }
         }
         this
     }
 
+    /// Names of all pools, in order.
+    pub fn pool_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.pools.iter().map(ResourceExt::name_any).collect();
+        names.sort();
+        names
+    }
+
     /// The pool of that name.
     pub(crate) fn pool(&self, name: &str) -> Option<&BootcNodePool> {
         self.pools.iter().find(|pool| pool.name_any() == name)
+    }
+
+    /// The name, if a pool has it.
+    ///
+    /// # Errors
+    /// When none has; the error names those that there are.
+    pub fn known(&self, pool: &str) -> Result<String> {
+        known(pool, &self.pool_names())
     }
 
     /// The pools to show, by name.
@@ -114,6 +152,16 @@ impl Snapshot {
         shown.sort_by_key(|pool| pool.name_any());
         shown
     }
+}
+
+/// The name, if it is one of these.
+///
+/// # Errors
+/// When it is none of them; the error names all.
+pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
+    let is_there = pools.iter().any(|name| name == pool);
+    anyhow::ensure!(is_there, "there is no pool {pool:?}; there are: {}", pools.join(", "));
+    Ok(pool.to_owned())
 }
 
 async fn list<K>(api: &Api<K>, labels: Option<&str>) -> kube::Result<Vec<K>>
@@ -134,7 +182,7 @@ where
 }
 
 /// Explains an error. A missing kind means a missing installation, which the server's "page not found" does not say.
-fn explained(error: kube::Error) -> anyhow::Error {
+pub(crate) fn explained(error: kube::Error) -> anyhow::Error {
     let missing = matches!(&error, kube::Error::Api(status) if status.code == 404);
     let error = anyhow::Error::from(error);
     if missing {

@@ -1,28 +1,67 @@
-//! State of each pool and node.
+//! State of each pool and node, and what needs a look.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
 use berth_api::condition::{self, pool as types};
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageMetadata, WaveState, WaveStatus};
+use berth_api::quantity::Quantity;
 use berth_api::{duration, keys};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::Snapshot;
-use crate::members::Roster;
-use crate::nodes::{NodeRow, rows};
+use crate::health::{self, HealthInsight};
+use crate::insights::{Counts, NodeLine, OfPool, PoolAssessment, counts, line, sort};
+use crate::members::{Roster, is_excluded};
 use crate::text::clean;
+
+/// Everything that `status` shows.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Switches and limits for all pools.
+    pub fleet: FleetView,
+    /// The pools, the worst first.
+    pub pools: Vec<PoolView>,
+    /// Nodes that left their pool, or whose pool is gone, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes_of_no_pool: Vec<NodeLine>,
+    /// Findings that a person should know of, the gravest first.
+    pub health: Vec<HealthInsight>,
+    /// Notes on objects that could not be read.
+    pub notes: Vec<String>,
+    /// The only pool that was asked for is not there any more.
+    #[serde(skip)]
+    pub is_gone: bool,
+}
+
+/// Switches and limits for all pools, for people.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetView {
+    /// All pools are paused.
+    pub paused: bool,
+    /// Number of nodes of all pools that may be unavailable at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<Quantity>,
+}
 
 /// A pool, for people.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolView {
-    /// Name of the pool; empty for nodes that left theirs, or whose pool is gone.
+    /// Name of the pool.
     pub name: String,
+    /// Assessment in one word.
+    pub assessment: PoolAssessment,
+    /// Number of nodes by what is true of them.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// The reference that its admin wrote.
     pub image: String,
     /// Version label of the target.
@@ -32,10 +71,6 @@ pub struct PoolView {
     /// What the target's builder says of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ImageMetadata>,
-    /// Members.
-    pub total: usize,
-    /// Members that run the target and are not being worked on.
-    pub updated: usize,
     /// Berths of the pool.
     pub berths: Berths,
     /// Work that is going on, or waited for.
@@ -53,7 +88,7 @@ pub struct PoolView {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
     /// Nodes that would be members and are excluded.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "excludedNodes", skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<String>,
     /// Number of excluded nodes that the controller counts.
     pub excluded_count: usize,
@@ -61,8 +96,8 @@ pub struct PoolView {
     pub max_failures: usize,
     /// Conditions that need a look.
     pub warnings: Vec<Warning>,
-    /// Nodes of the pool, by name.
-    pub nodes: Vec<NodeRow>,
+    /// Nodes of the pool, the worst first.
+    pub nodes: Vec<NodeLine>,
 }
 
 /// A pool's berths.
@@ -71,7 +106,7 @@ pub struct PoolView {
 pub struct Berths {
     /// The pool's capacity.
     pub total: usize,
-    /// Nodes that hold one, with the phase.
+    /// Nodes that hold one.
     pub held: Vec<String>,
     /// Nodes that are offered one.
     pub offered: Vec<String>,
@@ -129,6 +164,22 @@ pub struct Warning {
     pub since: Option<Timestamp>,
 }
 
+impl Warning {
+    /// Type of the warning about a spec that no controller has read yet.
+    pub(crate) const UNREAD: &'static str = "Unread";
+
+    /// A finding of this program's own.
+    pub(crate) fn told(reason: &str, message: &str) -> Self {
+        Self {
+            type_: String::new(),
+            status: "True".to_owned(),
+            reason: reason.to_owned(),
+            message: clean(message),
+            since: None,
+        }
+    }
+}
+
 impl From<&Condition> for Warning {
     fn from(condition: &Condition) -> Self {
         Self {
@@ -141,52 +192,119 @@ impl From<&Condition> for Warning {
     }
 }
 
-/// Views of all pools in the snapshot, by name, and behind them the nodes that left theirs, or whose pool is gone.
-pub fn views(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolView> {
-    let roster = Roster::of(snapshot, now);
-    let mut views: Vec<_> = snapshot
-        .shown()
-        .into_iter()
-        .map(|pool| pool_view(snapshot, pool, &roster, now))
+/// Report on the pools that are to be shown.
+pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
+    let fleet = snapshot.fleet.as_ref();
+    let paused = fleet.is_some_and(|fleet| fleet.spec.paused);
+    let nodes: BTreeMap<&str, &Node> = snapshot
+        .nodes
+        .iter()
+        .filter_map(|node| Some((node.metadata.name.as_deref()?, node)))
         .collect();
-    let pools: BTreeSet<String> = snapshot.pools.iter().map(|pool| pool.name_any()).collect();
-    let leaving = rows(snapshot, now, |pool| !pools.contains(pool));
-    if snapshot.only.is_none() && !leaving.is_empty() {
-        views.push(PoolView {
-            total: leaving.len(),
-            nodes: leaving,
-            ..PoolView::default()
-        });
+    let mut lines = lines(snapshot, &nodes, paused, now);
+    // It takes a copy of everything, and most clusters exclude nobody.
+    let roster = snapshot
+        .nodes
+        .iter()
+        .any(is_excluded)
+        .then(|| Roster::of(snapshot, now));
+    let mut pools: Vec<PoolView> = Vec::new();
+    let mut health = health::of_fleet(snapshot);
+    for pool in snapshot.shown() {
+        let nodes_of = lines.remove(pool.name_any().as_str()).unwrap_or_default();
+        let view = pool_view(snapshot, pool, nodes_of, roster.as_ref());
+        health.extend(health::of_pool(snapshot, pool, &view, &nodes, now));
+        pools.push(view);
     }
-    views
+    health::sort(&mut health);
+    let worst = |view: &PoolView| {
+        let of_pool = health.iter().filter(|h| h.pool.as_deref() == Some(&view.name));
+        std::cmp::Reverse(of_pool.map(|h| h.level).max())
+    };
+    pools.sort_by_cached_key(|view| (worst(view), view.assessment, view.name.clone()));
+    let known: BTreeSet<String> = snapshot.pools.iter().map(|pool| pool.name_any()).collect();
+    let leaving = lines.into_iter().filter(|(pool, _)| !known.contains(*pool));
+    let leaving = leaving.filter(|_| snapshot.only.is_none());
+    let gone = snapshot.only.as_ref().filter(|only| !known.contains(*only));
+    let gone_note = gone.map(|only| format!("there is no pool {only:?} any more"));
+    Report {
+        is_gone: gone.is_some(),
+        fleet: FleetView {
+            paused,
+            max_unavailable: fleet.and_then(|fleet| fleet.spec.max_unavailable),
+        },
+        pools,
+        nodes_of_no_pool: leaving.flat_map(|(_, nodes)| nodes).collect(),
+        health,
+        notes: snapshot
+            .notes
+            .iter()
+            .chain(&gone_note)
+            .map(|note| clean(note))
+            .collect(),
+    }
 }
 
-fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster<'_>, now: Timestamp) -> PoolView {
+/// The nodes' lines, by the name of their pool.
+fn lines<'a>(
+    snapshot: &'a Snapshot,
+    nodes: &BTreeMap<&str, &Node>,
+    paused: bool,
+    now: Timestamp,
+) -> BTreeMap<&'a str, Vec<NodeLine>> {
+    let of_pool = |pool: &BootcNodePool| {
+        let status = pool.status.as_ref();
+        OfPool {
+            paused: paused || pool.spec.paused() || told_paused(pool),
+            medians: status.map(|s| s.phase_durations).unwrap_or_default(),
+        }
+    };
+    let pools: BTreeMap<String, OfPool> = snapshot.pools.iter().map(|p| (p.name_any(), of_pool(p))).collect();
+    let mut lines: BTreeMap<&str, Vec<NodeLine>> = BTreeMap::new();
+    for host in &snapshot.bootc_nodes {
+        let pool = host.spec.pool_name.as_str();
+        let node = host.metadata.name.as_deref().and_then(|name| nodes.get(name).copied());
+        let of_pool = pools.get(pool).copied().unwrap_or_default();
+        lines.entry(pool).or_default().push(line(of_pool, host, node, now));
+    }
+    lines.values_mut().for_each(|lines| sort(lines));
+    lines
+}
+
+/// Says whether the controller holds the pool to be paused, as it does also when the BootcFleet cannot be read.
+fn told_paused(pool: &BootcNodePool) -> bool {
+    let status = pool.status.as_ref();
+    status.is_some_and(|status| condition::is_true(&status.conditions, types::PAUSED))
+}
+
+fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, nodes: Vec<NodeLine>, roster: Option<&Roster<'_>>) -> PoolView {
     let name = pool.name_any();
-    let status = pool.status.clone().unwrap_or_default();
+    let unknown = BootcNodePoolStatus::default();
+    let status = pool.status.as_ref().unwrap_or(&unknown);
     let target = status.target.as_ref();
-    let excluded = roster.excluded(&name);
+    let excluded = roster.map(|roster| roster.excluded(&name)).unwrap_or_default();
+    let counts = counts(&nodes);
     PoolView {
+        assessment: PoolAssessment::of(&counts),
+        counts,
         image: clean(pool.spec.image_ref()),
         version: target.and_then(|t| t.version.as_deref()).map(clean),
         digest: target.map(|t| t.digest.clone()),
         metadata: target
             .and_then(|t| t.metadata.clone())
             .filter(|said| *said != ImageMetadata::default()),
-        total: status.nodes.total as usize,
-        updated: status.nodes.updated as usize,
         berths: berths(snapshot, pool),
         progressing: condition::find(&status.conditions, types::PROGRESSING).map(Warning::from),
         window: condition::find(&status.conditions, types::WINDOW_OPEN).map(Warning::from),
         after: pool.spec.after().iter().map(|name| clean(name)).collect(),
         waves: status.waves.iter().map(|wave| wave_view(pool, wave)).collect(),
-        failures: failures(&status),
+        failures: failures(status),
         excluded: excluded.into_iter().map(|m| m.name.clone()).collect(),
         excluded_count: status.nodes.excluded as usize,
         max_failures: pool.spec.max_failures(),
         warnings: warnings(pool, &status.conditions),
-        nodes: rows(snapshot, now, |pool| pool == name),
-        name,
+        nodes,
+        name: clean(&name),
     }
 }
 
@@ -272,11 +390,11 @@ fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
     let observed = pool.status.as_ref().and_then(|s| s.observed_generation);
     if observed.is_none_or(|seen| Some(seen) < pool.metadata.generation) && pool.metadata.generation.is_some() {
         warnings.push(Warning {
-            type_: "Unread".to_owned(),
-            status: "True".to_owned(),
-            reason: "ControllerBehind".to_owned(),
-            message: "the controller has not read the last change of this pool yet".to_owned(),
-            since: None,
+            type_: Warning::UNREAD.to_owned(),
+            ..Warning::told(
+                "ControllerBehind",
+                "the controller has not read the last change of this pool yet",
+            )
         });
     }
     warnings

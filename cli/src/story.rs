@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 
+use berth_api::backend::NodeBackend;
 use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::condition::{self, node as types};
-use berth_api::node::timeline::{NodeUpdate, TurnRecord};
+use berth_api::firstboot::NodeFirstboot;
+use berth_api::node::timeline::{Chapter, NodeUpdate, TurnRecord};
 use berth_api::node::{BootcNode, BootcNodeStatus, DrainBlocker, Phase, Staging};
+use berth_core::agent::backend;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -13,7 +16,8 @@ use serde::Serialize;
 use crate::Snapshot;
 use crate::nodes::{self, NodeRow, silence};
 use crate::status::Warning;
-use crate::text::{age, clean, columns, cut, seconds, short};
+use crate::table::columns;
+use crate::text::{age, clean, cut, seconds, short, wrapped};
 
 /// Conditions that say why a node does not go on, when they are True.
 const TROUBLES: [&str; 3] = [types::NODE_DEGRADED, types::REBOOT_TIMED_OUT, types::WAITING];
@@ -29,6 +33,15 @@ pub struct Story {
     pub pool: String,
     /// Time since when it is a member, where an agent saw it join.
     pub joined: Option<Timestamp>,
+    /// Its first boot, where that was checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub firstboot: Option<NodeFirstboot>,
+    /// The chapter of that in its timeline; an older agent writes none.
+    #[serde(skip)]
+    first_chapter: Option<Chapter>,
+    /// Tool that updates its host, where an agent has chosen one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<NodeBackend>,
     /// Berths that it is offered or holds, and how far it is with them.
     pub berths: Vec<BerthLine>,
     /// Its updates, the newest first.
@@ -73,6 +86,9 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
         row: nodes::row(found, now),
         pool: clean(&found.spec.pool_name),
         joined: status.timeline.joined.as_ref().map(|joined| joined.start_time.0),
+        firstboot: status.firstboot.clone(),
+        first_chapter: status.timeline.firstboot.clone(),
+        backend: status.backend.clone(),
         berths: berths(snapshot, node),
         blockers: status.drain_blockers.clone(),
         conditions: troubles.map(Warning::from).collect(),
@@ -105,7 +121,7 @@ fn berths(snapshot: &Snapshot, node: &str) -> Vec<BerthLine> {
 }
 
 /// Things that a person can do about a node, the most pressing first.
-fn advice(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Vec<String> {
+pub(crate) fn advice(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Vec<String> {
     let (name, pool) = (node.name_any(), &node.spec.pool_name);
     let mut advice = Vec::new();
     if node.status.is_none() || silence(status, now).is_some() {
@@ -121,7 +137,7 @@ fn advice(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Vec<Str
         ));
     }
     if status.phase == Some(Phase::Draining) && !status.drain_blockers.is_empty() {
-        advice.push("see why the pods above do not go; the drain of the pool has the rules".to_owned());
+        advice.push("see why the pods in the way do not go; drain in the spec of the pool has the rules".to_owned());
     }
     let desired = node.spec.image.as_ref().map(|image| &image.digest);
     if desired.is_some_and(|digest| status.failed_digests.contains(digest)) {
@@ -132,7 +148,7 @@ fn advice(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Vec<Str
     } else if status.failure.is_some() {
         advice.push("mend what the message names; the agent tries again by itself".to_owned());
     } else if condition::is_true(&status.conditions, types::NODE_DEGRADED) && advice.is_empty() {
-        advice.push("do what the message above says; the agent looks again by itself".to_owned());
+        advice.push("do what the message says; the agent looks again by itself".to_owned());
     }
     if advice.is_empty() {
         advice.push(match status.phase {
@@ -158,7 +174,17 @@ pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
         out += &(cut(&format!("! {}", clean(note)), width) + "\n");
     }
     for line in head(&story, now) {
-        out += &wrapped(&line, width);
+        out += &wrapped(&line, width, 4);
+    }
+    if let Some(first) = &story.first_chapter {
+        out += "\nBefore its first update\n";
+        let mut rows = vec![chapter_row(first, now)];
+        rows.extend(
+            story
+                .joined
+                .map(|joined| vec!["Joined".to_owned(), format!("{joined:.0}"), String::new()]),
+        );
+        out += &columns(&["CHAPTER", "BEGAN", "TOOK"], &rows, width);
     }
     for update in &story.updates {
         let title = format!("\nUpdate {}", way(update));
@@ -179,7 +205,7 @@ pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
     }
     out += "\nWhat to do\n";
     for line in &story.advice {
-        out += &wrapped(&format!("  - {line}"), width);
+        out += &wrapped(&format!("  - {line}"), width, 4);
     }
     Ok(out)
 }
@@ -209,6 +235,8 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
         format!("  {phase}{age_of}"),
         format!("  runs {}, should run {}", or_dash(&row.version), or_dash(&row.target)),
     ];
+    lines.extend(story.backend.as_ref().map(backend));
+    lines.extend(story.firstboot.as_ref().map(first_boot));
     lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
     // The lines below say it in full.
     let is_said = |text: &str| !text.is_empty() && row.message.contains(text);
@@ -240,6 +268,32 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     lines
 }
 
+/// `updated by rpm-ostree: packages are layered on its image (layered: htop, strace)`.
+fn backend(backend: &NodeBackend) -> String {
+    let why = backend::Why::known(&backend.reason).map_or_else(|| clean(&backend.reason), |why| why.words().to_owned());
+    let mut line = format!("  updated by {}: {why}", backend.name.tool());
+    if !backend.layered_packages.is_empty() {
+        let packages: Vec<String> = backend.layered_packages.iter().map(|name| clean(name)).collect();
+        let _ = write!(line, " (layered: {})", packages.join(", "));
+    }
+    line
+}
+
+fn first_boot(first: &NodeFirstboot) -> String {
+    let mut line = match first.outcome.is_trouble() || first.held {
+        true => "  ! first boot: ".to_owned(),
+        false => "  first boot: ".to_owned(),
+    };
+    line.push_str(first.outcome.as_str());
+    if first.held {
+        line.push_str(", its kubelet was held back at first");
+    }
+    if !first.message.is_empty() {
+        let _ = write!(line, ": {}", clean(&first.message));
+    }
+    line
+}
+
 /// `from 1.0 to 2.0`.
 pub(crate) fn way(update: &NodeUpdate) -> String {
     let named = |image: &berth_api::node::timeline::ImageVersion| {
@@ -252,20 +306,25 @@ pub(crate) fn way(update: &NodeUpdate) -> String {
 }
 
 fn chapters(update: &NodeUpdate, now: Timestamp) -> Vec<Vec<String>> {
-    let row = |chapter: &berth_api::node::timeline::Chapter| {
-        let began = chapter.start_time.as_ref().map(|time| time.0);
-        let took = match (chapter.seconds(), began) {
-            (Some(took), _) => seconds(took.into()),
-            (None, Some(began)) => format!("{} so far", age(began, now)),
-            (None, None) => String::new(),
-        };
-        vec![
-            chapter.name.as_str().to_owned(),
-            began.map_or_else(String::new, |began| format!("{began:.0}")),
-            took,
-        ]
+    update
+        .chapters
+        .iter()
+        .map(|chapter| chapter_row(chapter, now))
+        .collect()
+}
+
+fn chapter_row(chapter: &Chapter, now: Timestamp) -> Vec<String> {
+    let began = chapter.start_time.as_ref().map(|time| time.0);
+    let took = match (chapter.seconds(), began) {
+        (Some(took), _) => seconds(took.into()),
+        (None, Some(began)) => format!("{} so far", age(began, now)),
+        (None, None) => String::new(),
     };
-    update.chapters.iter().map(row).collect()
+    vec![
+        chapter.name.as_str().to_owned(),
+        began.map_or_else(String::new, |began| format!("{began:.0}")),
+        took,
+    ]
 }
 
 fn turn_row(turn: &TurnRecord, now: Timestamp) -> Vec<String> {
@@ -294,21 +353,4 @@ fn turn_row(turn: &TurnRecord, now: Timestamp) -> Vec<String> {
         short(&turn.to),
         words,
     ]
-}
-
-/// A line on as many lines as it takes, indented below its first. A word that is wider than a line is cut.
-fn wrapped(text: &str, width: usize) -> String {
-    let room = if width == 0 { usize::MAX } else { width };
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.trim().is_empty() || line.chars().count() + 1 + word.chars().count() <= room => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            Some(_) => lines.push(format!("    {word}")),
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines.iter().map(|line| cut(line, width) + "\n").collect()
 }

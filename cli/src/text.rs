@@ -1,12 +1,11 @@
-//! Text for a terminal: ages, sizes, bars and columns.
+//! Text for a terminal: ages, sizes, bars and lines of a given width.
 
 use berth_api::Digest;
 use jiff::Timestamp;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Cells of a progress bar.
 const BAR: u64 = 20;
-/// Sign for an empty cell.
-const NOTHING: &str = "-";
 
 /// Age, in at most two units: `45s`, `12m`, `3h20m`, `5d`.
 pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
@@ -76,59 +75,42 @@ pub(crate) fn after_text(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| format!("goes after {}", names.join(", ")))
 }
 
-/// Cuts a line to at most `width` characters, the last one an ellipsis if any are missing; 0 is no bound.
+/// Columns that a text takes on a terminal: East Asian characters take two, combining ones none.
+pub(crate) fn wide(text: &str) -> usize {
+    UnicodeWidthStr::width(text)
+}
+
+/// Cuts a line to at most `width` columns, the last one an ellipsis if anything is missing; 0 is no bound.
 pub(crate) fn cut(line: &str, width: usize) -> String {
     let line = line.trim_end();
-    if width == 0 || line.chars().count() <= width {
+    if width == 0 || wide(line) <= width {
         return line.to_owned();
     }
-    let mut kept: String = line.chars().take(width.saturating_sub(1)).collect();
+    let mut used = 0;
+    let fits = |c: &char| {
+        used += c.width().unwrap_or(0);
+        used < width
+    };
+    let mut kept: String = line.chars().take_while(fits).collect();
     kept.push('…');
     kept
 }
 
-/// Least room for the last column. Where there is less, its cells go on lines of their own.
-const ROOM: usize = 30;
-
-/// Columns under their heads, each as wide as its widest cell; empty cells show a dash, save in the last column,
-/// which holds sentences. A column without any content is left out.
-pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], width: usize) -> String {
-    let last = heads.len().saturating_sub(1);
-    let mut lines = vec![String::from(" "); rows.len() + 1];
-    for (i, head) in heads.iter().enumerate().take(last) {
-        let of_row = |row: &Vec<String>| row.get(i).cloned().unwrap_or_default();
-        let mut cells: Vec<String> = rows.iter().map(of_row).collect();
-        if cells.iter().all(String::is_empty) {
-            continue;
-        }
-        cells.insert(0, (*head).to_owned());
-        let widest = cells.iter().map(|c| c.chars().count()).max().unwrap_or(0);
-        for (line, cell) in lines.iter_mut().zip(cells) {
-            let cell = if cell.is_empty() { NOTHING } else { &cell };
-            line.push_str(&format!(" {cell:<widest$} "));
+/// A line on as many lines as it takes, all but the first behind so many spaces. A word that is wider than a line is cut.
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let room = if width == 0 { usize::MAX } else { width };
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.trim().is_empty() || wide(line) + 1 + wide(word) <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("{:indent$}{word}", "")),
+            None => lines.push(word.to_owned()),
         }
     }
-    let sentences: Vec<&str> = rows.iter().map(|row| row.get(last).map_or("", |s| s)).collect();
-    if sentences.iter().all(|s| s.is_empty()) {
-        return joined(lines, width);
-    }
-    let used = lines.first().map_or(0, |line| line.chars().count());
-    if width > 0 && used + ROOM > width {
-        let below = sentences.iter().map(|s| format!("      {s}"));
-        let head = lines.remove(0);
-        let pairs = lines.into_iter().zip(below);
-        let rest = pairs.flat_map(|(line, sentence)| [line, sentence]);
-        let rest = rest.filter(|line| !line.trim().is_empty());
-        return joined(std::iter::once(head).chain(rest), width);
-    }
-    let column = heads.get(last).copied().into_iter().chain(sentences);
-    let whole = lines.into_iter().zip(column);
-    joined(whole.map(|(line, cell)| format!("{line} {cell}")), width)
-}
-
-fn joined(lines: impl IntoIterator<Item = String>, width: usize) -> String {
-    let cut = lines.into_iter().map(|line| cut(&line, width) + "\n");
-    cut.collect()
+    lines.iter().map(|line| cut(line, width) + "\n").collect()
 }
 
 #[cfg(test)]
@@ -173,6 +155,12 @@ mod tests {
         assert_eq!(cut("abcdef", 4), "abc…");
         assert_eq!(cut("abcd", 4), "abcd");
         assert_eq!(cut("abcd", 0), "abcd");
+        assert_eq!(
+            (cut("日本語", 6).as_str(), cut("日本語", 5).as_str()),
+            ("日本語", "日本…")
+        );
+        assert_eq!(cut("日本語", 4), "日…", "a character of two columns is not cut in half");
+        assert_eq!(wrapped("  a bb cc", 6, 4), "  a bb\n    cc\n");
         assert_eq!(clean("a\u{1b}[2J\nb"), "a [2J b");
     }
 }

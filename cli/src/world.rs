@@ -9,6 +9,7 @@ use berth_api::membership::Membership;
 use berth_api::{NodeName, PoolName, keys};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
+use berth_core::controller::explain::Rules;
 use berth_core::controller::facts::{self, Occupied, Pool, Shared};
 use berth_core::controller::fleet::FleetUse;
 use berth_core::controller::gates::{Gates, gates};
@@ -87,6 +88,17 @@ impl World {
     pub(crate) fn facts(&self, pool: &Pool) -> PoolFacts {
         let known = self.facts.get(&pool.name).cloned();
         known.unwrap_or_else(|| self.shared(|shared| shared.of(pool)))
+    }
+
+    /// Rules that the pool's gates are judged by; `None`: the pool is gone.
+    pub(crate) fn rules(&self, pool: &Pool, now: Timestamp) -> Option<Rules> {
+        let inputs = pool.gate_inputs(self.seen.fleet_gate(), is_clock_synchronized(pool), now)?;
+        Some(Rules {
+            spec: inputs.spec.clone(),
+            fleet: inputs.fleet,
+            clock_synchronized: inputs.clock_synchronized,
+            needed: inputs.needed,
+        })
     }
 
     fn shared<T>(&self, look: impl FnOnce(&Shared<'_>) -> T) -> T {

@@ -6,13 +6,15 @@
 use std::fs;
 use std::path::PathBuf;
 
-use jiff::Timestamp;
+use berth_judge::verdict::Terms;
+use jiff::{SignedDuration, Timestamp};
 use kubectl_berth::admin::{self, Change, NoPlan, Plan};
 use kubectl_berth::{
-    Snapshot, insights, node_history, picture, pool_history, previews, render, render_insights, render_preview,
-    render_story, story, views,
+    Detail, Look, Snapshot, WhatIf, explanation, node_history, picture, pool_history, previews, read_logs, render,
+    render_explanation, render_labels, render_preview, render_report, render_story, report, story, what_if,
 };
 use serde::Deserialize;
+use unicode_width::UnicodeWidthStr;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,7 +24,32 @@ struct Example {
     #[serde(default)]
     width: usize,
     show: Show,
+    /// Amount of a status.
+    #[serde(default)]
+    details: Details,
+    /// Colours of a status.
+    #[serde(default)]
+    colours: bool,
     snapshot: Snapshot,
+}
+
+#[derive(Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Details {
+    #[default]
+    None,
+    Nodes,
+    Health,
+    All,
+}
+
+impl From<Details> for Detail {
+    fn from(details: Details) -> Self {
+        Self {
+            nodes: matches!(details, Details::Nodes | Details::All),
+            health: matches!(details, Details::Health | Details::All),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -30,11 +57,9 @@ struct Example {
 enum Show {
     Status,
     Preview,
-    /// All nodes, or ten of each pool.
-    Insights(bool),
-    #[serde(rename = "insights-json")]
-    InsightsJson,
+    Labels,
     Json,
+    Yaml,
     PreviewJson,
     /// The pool of that name.
     History(String),
@@ -46,6 +71,14 @@ enum Show {
     /// The node of that name.
     #[serde(rename = "node-json")]
     NodeJson(String),
+    /// The node of that name.
+    Explain(String),
+    /// The node of that name.
+    #[serde(rename = "explain-json")]
+    ExplainJson(String),
+    /// The pool of that name, with these settings.
+    #[serde(rename = "what-if")]
+    WhatIf(String, Vec<String>),
     /// The pool of that name.
     Timeline(String),
     /// The pool of that name.
@@ -55,33 +88,70 @@ enum Show {
     /// The node of that name.
     Include(String),
     /// The node of that name.
+    Hold(String),
+    /// The node of that name.
+    Unhold(String),
+    /// The pool of that name, or `--all`.
+    Pause(String),
+    /// The pool of that name, or `--all`.
+    Resume(String),
+    /// The node of that name.
     Release(String),
-    /// The pool of that name.
+    /// The pool of that name, or `--all`.
     Retry(String),
     /// The pool of that name.
     Approve(String),
     /// The pool of that name, after a poll.
     Polled(String),
+    /// The audit log of that name beside the examples.
+    Verify(String),
 }
 
 impl Example {
     fn print(&self) -> String {
         let (snapshot, now) = (&self.snapshot, self.now);
         match &self.show {
-            Show::Status => render(snapshot, now, self.width),
-            Show::Insights(all) => render_insights(snapshot, now, self.width, *all),
-            Show::InsightsJson => serde_json::to_string_pretty(&insights(snapshot, now)).unwrap() + "\n",
+            Show::Status => {
+                let look = Look {
+                    width: self.width,
+                    colours: self.colours,
+                };
+                render(snapshot, now, look, self.details.into())
+            }
             Show::Preview => render_preview(snapshot, now, self.width),
-            Show::Json => serde_json::to_string_pretty(&views(snapshot, now)).unwrap() + "\n",
+            Show::Labels => render_labels(snapshot, now, self.width),
+            Show::Json => serde_json::to_string_pretty(&report(snapshot, now)).unwrap() + "\n",
+            Show::Yaml => serde_saphyr::to_string(&report(snapshot, now)).unwrap(),
             Show::History(pool) => shown(pool_history(snapshot, pool, now, self.width)),
             Show::NodeHistory(node) => shown(node_history(snapshot, node, now, self.width)),
             Show::Node(node) => shown(render_story(snapshot, node, now, self.width)),
             Show::NodeJson(node) => serde_json::to_string_pretty(&story(snapshot, node, now).unwrap()).unwrap() + "\n",
+            Show::Explain(node) => shown(render_explanation(snapshot, node, now, self.width)),
+            Show::ExplainJson(node) => {
+                serde_json::to_string_pretty(&explanation(snapshot, node, now).unwrap()).unwrap() + "\n"
+            }
+            Show::WhatIf(pool, settings) => {
+                let settings: Vec<WhatIf> = settings.iter().map(|setting| setting.parse().unwrap()).collect();
+                shown(what_if(snapshot, pool, &settings).map(|then| {
+                    let then = Snapshot {
+                        only: Some(pool.clone()),
+                        ..then
+                    };
+                    render_preview(&then, now, self.width)
+                }))
+            }
             Show::Timeline(pool) => shown(picture(snapshot, pool, now).map(|p| p.render(self.width))),
             Show::Svg(pool) => shown(picture(snapshot, pool, now).map(|p| p.svg())),
             Show::Exclude(node) => planned(admin::exclude(snapshot, node, now), now),
             Show::Include(node) => planned(admin::include(snapshot, node, now), now),
+            Show::Hold(node) => planned(admin::hold(snapshot, node, now), now),
+            Show::Unhold(node) => planned(admin::unhold(snapshot, node, now), now),
+            Show::Pause(which) => planned(admin::pause(snapshot, whole(which)), now),
+            Show::Resume(which) => planned(admin::resume(snapshot, whole(which)), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),
+            Show::Retry(pool) if pool == "--all" => {
+                planned(admin::in_all_pools(snapshot, |s, pool| admin::retry(s, pool, now)), now)
+            }
             Show::Retry(pool) => planned(admin::retry(snapshot, pool, now), now),
             Show::Approve(pool) => {
                 let plan = admin::approve(snapshot, pool, now);
@@ -92,8 +162,29 @@ impl Example {
                 let found = snapshot.pools.iter().find(|p| p.metadata.name.as_ref() == Some(pool));
                 shown(admin::found_words(found.unwrap()))
             }
+            Show::Verify(log) => {
+                let terms = Terms {
+                    namespace: "berth-system".to_owned(),
+                    fleet: None,
+                    lag: SignedDuration::from_secs(10),
+                };
+                let log = PathBuf::from("tests/examples").join(log);
+                let judged = read_logs(&[log], &terms.namespace).unwrap().judge(&terms);
+                shown(
+                    judged
+                        .map(|report| render_report(&report, self.width))
+                        .map_err(|e| e.to_string()),
+                )
+            }
             Show::PreviewJson => serde_json::to_string_pretty(&previews(snapshot, now)).unwrap() + "\n",
         }
+    }
+}
+
+fn whole(which: &str) -> admin::Whole<'_> {
+    match which {
+        "--all" => admin::Whole::Fleet,
+        pool => admin::Whole::Pool(pool),
     }
 }
 
@@ -108,7 +199,9 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
         Err(error) => return format!("error: {error}\n"),
     };
     let changes = plan.changes.iter().map(|change| match change {
-        Change::Label { node, uid, excluded } => format!("Node {node} {uid}: excluded {excluded}\n"),
+        Change::Label { node, uid, mark, on } => format!("Node {node} {uid}: {} {on}\n", mark.words()),
+        Change::Pause { pool, uid, paused } => format!("BootcNodePool {pool} {uid}: paused {paused}\n"),
+        Change::PauseFleet { uid, paused } => format!("BootcFleet cluster {uid:?}: paused {paused}\n"),
         Change::Approve {
             pool, uid, from, to, ..
         } => format!("BootcNodePool {pool} {uid}: {from} becomes {to}\n"),
@@ -123,6 +216,14 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     });
     let changes: String = changes.collect();
     format!("{}---\n{changes}", plan.render())
+}
+
+/// Columns that a line takes on a terminal, where colours take none.
+fn visible(line: &str) -> usize {
+    let mut parts = line.split('\x1b');
+    let first = parts.next().unwrap_or_default().width();
+    let rest = parts.map(|part| part.split_once('m').unwrap().1.width());
+    first + rest.sum::<usize>()
 }
 
 fn examples() -> Vec<PathBuf> {
@@ -144,7 +245,7 @@ fn every_example_prints_what_it_should() {
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", input.display()));
         let printed = example.print();
         if example.width > 0 {
-            let widest = printed.lines().map(|l| l.chars().count()).max();
+            let widest = printed.lines().map(visible).max();
             assert!(widest <= Some(example.width), "{}", input.display());
         }
         let output = input.with_extension("txt");
@@ -160,4 +261,35 @@ fn every_example_prints_what_it_should() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A setting that `explain` names by the pool's facts alone must come to the same on the objects.
+#[test]
+fn a_setting_that_is_named_lets_the_node_go() {
+    let mut settings = 0;
+    for input in examples() {
+        let text = fs::read_to_string(&input).unwrap();
+        let example: Example = serde_saphyr::from_str(&text).unwrap();
+        let names = example
+            .snapshot
+            .nodes
+            .iter()
+            .filter_map(|node| node.metadata.name.clone());
+        for node in names {
+            let found = explanation(&example.snapshot, &node, example.now).unwrap();
+            let Some(pool) = &found.pool else { continue };
+            for setting in found.alone.iter().filter_map(|change| change.setting.clone()) {
+                let then = what_if(&example.snapshot, pool, &[setting.parse().unwrap()]).unwrap();
+                let then = explanation(&then, &node, example.now).unwrap();
+                assert!(
+                    then.offered,
+                    "{}: {node} with {setting}: {:?}",
+                    input.display(),
+                    then.why
+                );
+                settings += 1;
+            }
+        }
+    }
+    assert!(settings > 3, "{settings}");
 }

@@ -131,7 +131,10 @@ pub struct Cli {
     #[arg(long, value_name = "ADDRESS", env = "BERTH_METRICS_ADDRESS", default_value = "")]
     pub metrics_address: String,
 
-    /// Address on which /healthz answers ok while the controller works: HOST:PORT, or :PORT for every address. Empty: none.
+    /// Address on which /healthz and /readyz are served: HOST:PORT, or :PORT for every address. Empty: none.
+    ///
+    /// /healthz answers ok unless the passes of a leader hang. /readyz answers ok while the API server answers this
+    /// controller as well, whether it leads or waits.
     #[arg(long, value_name = "ADDRESS", env = "BERTH_HEALTH_ADDRESS", default_value = "")]
     pub health_address: String,
 

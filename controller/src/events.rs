@@ -4,22 +4,94 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::berth::{Berth, BerthState, ClosedReason};
+use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
+use berth_api::condition::{find, pool as types};
 use berth_api::node::BootcNode;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{Digest, keys};
+use berth_core::controller::turns::{Happened, TurnNews};
+use berth_core::text;
 use berth_shell::request::within;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 /// Events that may wait to be written; more are dropped.
-const QUEUE: usize = 64;
+const QUEUE: usize = 512;
+/// Room that is kept for warnings: a burst of turns must not crowd them out.
+const KEPT_FOR_WARNINGS: usize = QUEUE / 2;
+/// Recorders that are kept.
+const RECORDERS: usize = 64;
+/// Least time between two events: a wave of hundreds of nodes must not take the API server's time from the rollout.
+const INTERVAL: Duration = Duration::from_millis(50);
 /// Longest time that writing an event may take.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The longest note that the API takes, in bytes.
-const MAX_NOTE: usize = 1024;
+
+/// Reasons of all events that the controller writes.
+pub const REASONS: [&str; 21] = [
+    "RebootTimedOut",
+    "ImageAvailable",
+    "ImageAdopted",
+    "ImageNotResolved",
+    "RolloutComplete",
+    "RolloutHalted",
+    "RolloutGoesOn",
+    "Paused",
+    "Resumed",
+    "WindowOpened",
+    "WindowClosed",
+    "BootImageSkew",
+    "BootImageWithinLimit",
+    "NodeConflict",
+    "BerthGone",
+    "BerthExcluded",
+    "TurnBegan",
+    "Rebooting",
+    "TurnCompleted",
+    "TurnFailed",
+    "TurnGivenBack",
+];
+
+/// A change of a pool's condition that an event tells of.
+struct TurningPoint {
+    condition: &'static str,
+    status: &'static str,
+    warning: bool,
+    reason: &'static str,
+    action: &'static str,
+}
+
+const fn point(
+    condition: &'static str,
+    status: &'static str,
+    warning: bool,
+    reason: &'static str,
+    action: &'static str,
+) -> TurningPoint {
+    TurningPoint {
+        condition,
+        status,
+        warning,
+        reason,
+        action,
+    }
+}
+
+/// The changes that an admin would want to be told of.
+const TURNING_POINTS: [TurningPoint; 11] = [
+    point(types::ROLLOUT_HALTED, "True", true, "RolloutHalted", "Halt"),
+    point(types::ROLLOUT_HALTED, "False", false, "RolloutGoesOn", "Resume"),
+    point(types::UPDATED, "True", false, "RolloutComplete", "Report"),
+    point(types::PAUSED, "True", false, "Paused", "Pause"),
+    point(types::PAUSED, "False", false, "Resumed", "Resume"),
+    point(types::WINDOW_OPEN, "True", false, "WindowOpened", "Open"),
+    point(types::WINDOW_OPEN, "False", false, "WindowClosed", "Close"),
+    point(types::IMAGE_RESOLVED, "False", true, "ImageNotResolved", "Resolve"),
+    point(types::BOOT_IMAGE_SKEW, "True", true, "BootImageSkew", "Refuse"),
+    point(types::BOOT_IMAGE_SKEW, "False", false, "BootImageWithinLimit", "Report"),
+    point(types::NODE_CONFLICT, "True", true, "NodeConflict", "Report"),
+];
 
 /// An event to write.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +106,8 @@ pub struct Note {
     pub message: String,
     /// The object that it is about.
     pub about: ObjectReference,
+    /// Another object that it concerns.
+    pub related: Option<ObjectReference>,
 }
 
 impl Note {
@@ -46,22 +120,85 @@ impl Note {
             action: "Report",
             message,
             about,
+            related: None,
         }
     }
 
-    /// Event of a rollout that has halted, because too many nodes failed.
-    pub fn halted(pool: &BootcNodePool, message: String) -> Self {
-        Self {
-            warning: true,
-            reason: "RolloutHalted",
-            action: "Halt",
+    /// Event of a node's turn, on its Node; `None` for an end that somebody else has brought about, and that is told of where
+    /// that was done.
+    pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
+        let (berth, target, node) = (&news.berth, &news.target, &news.node);
+        let (warning, reason, action, message) = match &news.what {
+            Happened::Taken => {
+                let message = format!("berth {berth}: the node's turn to be updated to {target} has begun");
+                (false, "TurnBegan", "Drain", message)
+            }
+            Happened::Committed(_) => {
+                let message = format!("berth {berth}: all is ready, and the node reboots into {target}");
+                (false, "Rebooting", "Reboot", message)
+            }
+            Happened::Ended { given_back: false, .. } => return None,
+            Happened::Ended { outcome, .. } if *outcome == Outcome::Updated.as_str() => {
+                let message = format!("berth {berth}: the node runs {target}, and was Ready with it");
+                (false, "TurnCompleted", "GiveBack", message)
+            }
+            Happened::Ended { outcome, .. } if *outcome == Outcome::Failed.as_str() => {
+                let message = format!("berth {berth}: {target} failed here; see `kubectl berth node {node}`");
+                (true, "TurnFailed", "GiveBack", message)
+            }
+            Happened::Ended { outcome, .. } => {
+                let asked = [Outcome::Revoked, Outcome::Withdrawn].map(Outcome::as_str);
+                let message = format!(
+                    "berth {berth}: given back without the update ({outcome}); see `kubectl berth node {node}`"
+                );
+                (!asked.contains(outcome), "TurnGivenBack", "GiveBack", message)
+            }
+        };
+        Some(Self {
+            warning,
+            reason,
+            action,
             message,
-            about: pool.object_ref(&()),
+            about: reference::<Node>(node.as_str(), Some(news.uid.to_string())),
+            related: pool.map(|pool| pool.object_ref(&())),
+        })
+    }
+
+    /// Events of a pool whose status was written: each says what has changed with that write, so that it comes once,
+    /// whoever leads.
+    pub fn of_status(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
+        let mut notes = Self::of_image(pool, old, new);
+        for turn in &TURNING_POINTS {
+            let is = |status: &BootcNodePoolStatus| {
+                let condition = find(&status.conditions, turn.condition)?;
+                (condition.status == turn.status).then(|| condition.message.clone())
+            };
+            // What is as it should be from the beginning is no news. What ends has been there.
+            let before = find(&old.conditions, turn.condition);
+            let is_news = match turn.status {
+                "False" => before.is_some_and(|before| before.status == "True"),
+                _ => before.is_some(),
+            };
+            if let Some(message) = is(new).filter(|_| is(old).is_none() && (is_news || turn.warning)) {
+                let message = match message.is_empty() {
+                    true => format!("{} is {}", turn.condition, turn.status),
+                    false => message,
+                };
+                notes.push(Self {
+                    warning: turn.warning,
+                    reason: turn.reason,
+                    action: turn.action,
+                    message,
+                    about: pool.object_ref(&()),
+                    related: None,
+                });
+            }
         }
+        notes
     }
 
     /// Events of a pool's image: one that is available and not in force, and one that has come into force.
-    pub fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
+    fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let named = |version: &Option<String>, digest: &Digest| match version {
             Some(version) => format!("{version} ({digest})"),
             None => digest.to_string(),
@@ -72,6 +209,7 @@ impl Note {
             action,
             message,
             about: pool.object_ref(&()),
+            related: None,
         };
         let mut notes = vec![];
         let before = old.available.as_ref().map(|a| &a.digest);
@@ -118,14 +256,11 @@ impl Note {
             action: "Close",
             message,
             about: pool.object_ref(&()),
+            related: None,
         })
     }
 
     fn event(&self) -> Event {
-        let mut end = self.message.len().min(MAX_NOTE);
-        while !self.message.is_char_boundary(end) {
-            end -= 1;
-        }
         Event {
             type_: if self.warning {
                 EventType::Warning
@@ -133,9 +268,9 @@ impl Note {
                 EventType::Normal
             },
             reason: self.reason.to_owned(),
-            note: self.message.get(..end).map(str::to_owned),
+            note: Some(text::note(&self.message).to_owned()),
             action: self.action.to_owned(),
-            secondary: None,
+            secondary: self.related.clone(),
         }
     }
 }
@@ -174,10 +309,13 @@ impl Events {
         Self(sender)
     }
 
-    /// Queues the event.
+    /// Queues the event. It is dropped when too many wait already; one that is no warning sooner than one that is.
     pub fn tell(&self, note: Note) {
-        if let Err(error) = self.0.try_send(note) {
-            tracing::debug!(%error, "event dropped");
+        let Note { warning, reason, .. } = note;
+        if !warning && self.0.capacity() <= KEPT_FOR_WARNINGS {
+            tracing::debug!(reason, "event dropped: too many wait to be written");
+        } else if let Err(error) = self.0.try_send(note) {
+            tracing::warn!(reason, %error, "event dropped; its object says the same");
         }
     }
 }
@@ -200,11 +338,12 @@ impl Writer {
             if let Err(error) = written {
                 tracing::warn!(reason = note.reason, %error, "event not written; its object says the same");
             }
+            tokio::time::sleep(INTERVAL).await;
         }
     }
 
     fn recorder(&mut self, note: &Note) -> Recorder {
-        if self.recorders.len() >= QUEUE && !self.recorders.contains_key(&note.message) {
+        if self.recorders.len() >= RECORDERS && !self.recorders.contains_key(&note.message) {
             self.recorders.clear();
         }
         let new = || Recorder::new(self.client.clone(), self.reporter.clone());
@@ -253,6 +392,49 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_is_told_of_on_its_node() {
+        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+        let note = |what| {
+            let news = TurnNews {
+                pool: "p".into(),
+                berth: "p-0".into(),
+                node: "n1".into(),
+                uid: "u1".into(),
+                target: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+                what,
+            };
+            Note::of_turn(&news, Some(&pool))
+        };
+        let ended = |outcome: Outcome, given_back| Happened::Ended {
+            outcome: outcome.as_str(),
+            reboot: None,
+            given_back,
+        };
+        for (what, expected) in [
+            (Happened::Taken, Some(("TurnBegan", false))),
+            (Happened::Committed(None), Some(("Rebooting", false))),
+            (ended(Outcome::Updated, true), Some(("TurnCompleted", false))),
+            (ended(Outcome::Failed, true), Some(("TurnFailed", true))),
+            (ended(Outcome::Revoked, true), Some(("TurnGivenBack", false))),
+            (ended(Outcome::Withdrawn, true), Some(("TurnGivenBack", false))),
+            (ended(Outcome::DrainTimeout, true), Some(("TurnGivenBack", true))),
+            (ended(Outcome::RebootBlocked, true), Some(("TurnGivenBack", true))),
+            // Who has done it has told of it.
+            (ended(Outcome::Failed, false), None),
+        ] {
+            let note = note(what);
+            assert_eq!(note.as_ref().map(|n| (n.reason, n.warning)), expected, "{what:?}");
+            let Some(note) = note else { continue };
+            assert!(REASONS.contains(&note.reason), "{} is not listed", note.reason);
+            assert!(note.message.starts_with("berth p-0: "), "{}", note.message);
+            let (kind, uid) = (note.about.kind.as_deref(), note.about.uid.as_deref());
+            assert_eq!((kind, uid), (Some("Node"), Some("u1")));
+            let related = note.event().secondary.and_then(|pool| pool.name);
+            assert_eq!(related.as_deref(), Some("p"));
+        }
+    }
+
+    #[test]
     fn a_new_image_is_told_of_once() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
@@ -292,9 +474,74 @@ mod tests {
     }
 
     #[test]
+    fn each_change_of_a_pool_is_told_of_once() {
+        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+        let status = |conditions: &[(&str, &str)]| {
+            let condition = |(type_, status): &(&str, &str)| {
+                serde_json::from_value(serde_json::json!({
+                    "type": type_, "status": status, "reason": "R", "message": format!("{type_} {status}"),
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }))
+                .unwrap()
+            };
+            BootcNodePoolStatus {
+                conditions: conditions.iter().map(condition).collect(),
+                ..BootcNodePoolStatus::default()
+            }
+        };
+        let told = |old: &[(&str, &str)], new: &[(&str, &str)]| -> Vec<(&str, String)> {
+            let notes = Note::of_status(&pool, &status(old), &status(new));
+            notes.into_iter().map(|note| (note.reason, note.message)).collect()
+        };
+        for point in &TURNING_POINTS {
+            let before = if point.status == "True" { "False" } else { "True" };
+            let (now, other) = ((point.condition, point.status), (point.condition, before));
+            assert!(REASONS.contains(&point.reason), "{} is not listed", point.reason);
+            let expected = vec![(point.reason, format!("{} {}", point.condition, point.status))];
+            assert_eq!(told(&[other], &[now]), expected);
+            assert!(told(&[now], &[now]).is_empty(), "{}: once", point.reason);
+            let ends = told(&[now], &[other]);
+            assert!(
+                ends.iter().all(|(reason, _)| *reason != point.reason),
+                "{}: not at its end",
+                point.reason
+            );
+            let first = told(&[], &[now]);
+            assert_eq!(!first.is_empty(), point.warning, "the first is news only if it is bad");
+            // What was not known before has not ended, unless it is bad.
+            let unknown = told(&[(point.condition, "Unknown")], &[now]);
+            assert_eq!(
+                !unknown.is_empty(),
+                point.warning || point.status == "True",
+                "{}",
+                point.reason
+            );
+        }
+    }
+
+    #[test]
+    fn a_burst_of_turns_leaves_room_for_warnings() {
+        let (sender, mut notes) = mpsc::channel(QUEUE);
+        let events = Events(sender);
+        let note = |warning| Note {
+            warning,
+            ..Note::reboot_timed_out("n1", "u", "why".to_owned())
+        };
+        for _ in 0..2 * QUEUE {
+            events.tell(note(false));
+        }
+        for _ in 0..2 * QUEUE {
+            events.tell(note(true));
+        }
+        let queued: Vec<Note> = std::iter::from_fn(|| notes.try_recv().ok()).collect();
+        let warnings = queued.iter().filter(|note| note.warning).count();
+        assert_eq!((queued.len(), warnings), (QUEUE, KEPT_FOR_WARNINGS));
+    }
+
+    #[test]
     fn a_note_fits() {
         let note = Note::reboot_timed_out("n1", "u", "ü".repeat(2000));
-        assert_eq!(note.event().note.map(|n| n.len()), Some(MAX_NOTE));
+        assert_eq!(note.event().note.map(|n| n.len()), Some(text::MAX_NOTE));
         assert_eq!(note.about.api_version.as_deref(), Some("berth.dev/v1alpha1"));
     }
 }

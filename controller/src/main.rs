@@ -1,6 +1,7 @@
 //! `berth-controller`: see `--help`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 use berth_controller::api::{self, Kube};
@@ -8,13 +9,14 @@ use berth_controller::cli::Cli;
 use berth_controller::clock::Clock;
 use berth_controller::events::Events;
 use berth_controller::leader::Candidate;
-use berth_controller::metrics::{self, Metrics, Page};
+use berth_controller::metrics::Metrics;
 use berth_controller::pulse::Pulse;
 use berth_controller::readyz::Readyz;
 use berth_controller::reconcile::{Outside, Reconciler};
 use berth_controller::resolve::{Mounted, PullSecrets, RegistryConfig, Resolver};
 use berth_controller::runtime::runtime;
 use berth_controller::store::Store;
+use berth_shell::pages::{self, Page};
 use berth_shell::{client, log};
 use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -47,23 +49,14 @@ async fn config(cli: &Cli) -> anyhow::Result<Config> {
     })
 }
 
-/// Serves the metrics and the probe from now on, also while another controller leads.
+/// Serves the metrics and the probes from now on, also while another controller leads.
 async fn serve(cli: &Cli, metrics: &Metrics, pulse: &Pulse) -> anyhow::Result<()> {
-    let pages = [
-        (
-            "--metrics-address",
-            &cli.metrics_address,
-            Page::Metrics(metrics.registry()),
-        ),
-        ("--health-address", &cli.health_address, Page::Health(pulse.clone())),
-    ];
-    for (option, address, page) in pages {
-        if !address.is_empty() {
-            let listener = metrics::listen(option, address).await?;
-            tokio::spawn(metrics::serve(listener, page));
-        }
-    }
-    Ok(())
+    let (metrics, health) = (Page::Metrics(metrics.families()), Page::Health(Arc::new(pulse.clone())));
+    pages::start([
+        ("--metrics-address", cli.metrics_address.as_str(), metrics),
+        ("--health-address", cli.health_address.as_str(), health),
+    ])
+    .await
 }
 
 fn registries(cli: &Cli, client: &Client) -> RegistryConfig {

@@ -14,11 +14,10 @@ use berth_api::pool::BootcNodePool;
 use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
 use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, News, NodeView, PoolView, View};
+use berth_shell::listen::listening;
 use futures::{Stream, StreamExt};
-use http_body_util::BodyExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::client::Body;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
@@ -268,28 +267,8 @@ impl Store {
     where
         V: View + Send + Sync + 'static,
     {
-        let (store, inner) = (self.clone(), client.clone());
-        let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (store, inner) = (store.clone(), inner.clone());
-            let parameters = request.uri().query().unwrap_or_default();
-            let watches = parameters.split('&').any(|parameter| parameter == "watch=true");
-            async move {
-                let answer = inner.send(request).await?;
-                let hears = watches && answer.status().is_success();
-                if hears {
-                    store.hear(table, true);
-                }
-                Ok::<_, kube::Error>(answer.map(|body| {
-                    body.map_frame(move |frame| {
-                        if hears {
-                            store.hear(table, false);
-                        }
-                        frame
-                    })
-                }))
-            }
-        });
-        Client::new(service, client.default_namespace())
+        let store = self.clone();
+        listening(client, move |starts| store.hear(table, starts))
     }
 
     fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {
@@ -362,6 +341,9 @@ fn map<K, T>(event: Event<K>, f: impl FnOnce(K) -> T) -> Event<T> {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use http_body_util::BodyExt;
+    use kube::client::Body;
 
     use super::*;
 

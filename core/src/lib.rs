@@ -2,12 +2,15 @@
 //! number; time, identity and chance are arguments. The same functions run in the programs, in the command line's
 //! preview and inside the model checker.
 //!
-//! [`agent`] decides for one node, [`controller`] for the fleet; [`registries`] reads the files that say how registries are
-//! reached, and [`insight`] says for people how far a node is.
+//! [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine that is no node yet;
+//! [`registries`] reads the files that say how registries are reached, [`insight`] says for people how far a node is, and
+//! [`gauges`] what Prometheus is told.
 
 pub mod agent;
 #[cfg(feature = "controller")]
 pub mod controller;
+pub mod firstboot;
+pub mod gauges;
 pub mod insight;
 mod moment;
 pub mod registries;

@@ -7,10 +7,22 @@ use berth_api::text;
 /// Named nodes in a message; the rest is only counted.
 pub const NAMED: usize = 5;
 
+/// The longest note of an Event that the API server takes, in bytes.
+pub const MAX_NOTE: usize = 1024;
+
 /// The first few of these names, and how many more there are.
 pub fn few(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = names.into_iter().collect();
     text::names(names.iter().take(NAMED), names.len())
+}
+
+/// As much of a text as the note of an Event may have.
+pub fn note(text: &str) -> &str {
+    let mut end = text.len().min(MAX_NOTE);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
 }
 
 /// Seconds of a time that goes on until it is `whole`, rounded down to a twentieth of that, so that a status is not written

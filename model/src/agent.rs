@@ -1,4 +1,4 @@
-//! What an agent's steps do to the world. What the agent knows of that is for [`crate::mind`] to say.
+//! Effects of an agent's steps on the world. What the agent knows of that is for [`crate::mind`] to say.
 
 use berth_api::seeded::Bug;
 
@@ -76,9 +76,10 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how
         Act::Put(put, slot, berth) => return write(world, state, node, &decision, (put, slot, berth), how),
         Act::Cordon | Act::Restore | Act::Uncordon => return patch(state, node, &decision, how),
         Act::Wait(_) => {
+            let broken = judge::rest(&state, node);
             report(&mut state, node, decision);
             settle(&mut state, node, &decision.done);
-            None
+            broken
         }
         Act::Drain => {
             settle(
@@ -145,6 +146,16 @@ fn pull(state: &mut State, node: usize, decision: Decision, image: Image) -> Opt
 }
 
 fn change(state: &mut State, node: usize, decision: Decision) -> Option<Broken> {
+    let host = state.nodes[node].host;
+    let fails = match decision.act {
+        Act::Lock => host.no_lock,
+        Act::Unstage => host.no_unstage && host.staged != 0,
+        _ => false,
+    };
+    if fails {
+        settle(state, node, &decision.failed);
+        return None;
+    }
     settle(state, node, &decision.done);
     let here = &mut state.nodes[node];
     if here.host.staged != 0 {
@@ -186,7 +197,7 @@ fn write(
     (state, broken)
 }
 
-/// What an agent knows after a request that ended like this.
+/// Knowledge of an agent after a request that ended like this.
 fn ends(state: &mut State, node: usize, decision: &Decision, how: How) {
     match how {
         How::Done => settle(state, node, &decision.done),

@@ -3,7 +3,7 @@
 use berth_api::seeded::Bug;
 
 use crate::fault::Fault::{
-    self, AgentCrash, Cordon, Delete, Edit, Election, Forget, Lapse, Late, Move, Pause, Resize, StaleWatch,
+    self, AgentCrash, Cordon, Delete, Edit, Election, Forget, Hold, Lapse, Late, Move, Pause, Resize, StaleWatch,
 };
 use crate::judge;
 use crate::world::{Broken, World};
@@ -52,6 +52,10 @@ pub fn seeded(bug: Bug) -> Seeded {
     let images = World {
         images: &[2, 3],
         ..small.clone()
+    };
+    let newer = World {
+        too_old: 1 << 3,
+        ..images.clone()
     };
     let pools = World {
         pools: vec![1, 2],
@@ -104,10 +108,13 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
         Bug::FleetLimitIgnored => (with(&fleet, &[]), judge::I1B_FLEET),
         Bug::OrderIgnored => (with(&order, &[]), judge::ORDER),
+        Bug::BootImageIgnored => (with(&newer, &[(Edit, 1)]), judge::BOOT_IMAGE),
+        Bug::HoldIgnored => (with(&small, &[(Hold, 1)]), judge::HOLD),
         Bug::StaleWatchOpens => (with(&small, &[(StaleWatch, 1), (Pause, 1)]), judge::GATE),
         Bug::LeavingNotCounted => (with(&canary, &[(Forget, 1)]), judge::WAVE),
         Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),
         Bug::OldCommitUsed => (with(&small, &[(AgentCrash, 1), (Fault::Meddle, 1)]), judge::I1A_CLEAR),
+        Bug::UnlockableLeft => (with(&small, &[(Fault::Stuck, 1), (Fault::Rival, 1)]), judge::I3_REST),
         Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
     };
     Seeded {

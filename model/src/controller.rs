@@ -1,4 +1,4 @@
-//! What a controller's passes do to the world: when they look, and in which order they write.
+//! Effects of a controller's passes on the world: when they look, and in which order they write.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use crate::fault::Fault;
 use crate::judge;
 use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
 use crate::state::{
-    Berth, Controller, Entry, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight, State, Status, Write,
+    Berth, BootImages, Controller, Entry, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight, State, Status,
+    Write,
 };
 use crate::world::{Broken, World, rename_write};
 
@@ -72,13 +73,15 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
 
 /// Says whether a live read shows that the pool, one that goes before it, or the fleet is not as the watches show it.
 fn is_outdated(world: &World, state: &State, look: &Look, pool: u8) -> bool {
-    let is_changed = |pool: u8| asked(&look.pools[usize::from(pool)]) != asked(&state.pools[usize::from(pool)]);
+    let is_changed =
+        |pool: u8| asked(world, &look.pools[usize::from(pool)]) != asked(world, &state.pools[usize::from(pool)]);
     is_changed(pool) || world.goes_after(pool).any(is_changed) || look.fleet.paused != state.fleet.paused
 }
 
-/// The admin's part of a pool.
-fn asked(pool: &Pool) -> (No, u8, bool, u8) {
-    (pool.capacity, pool.target, pool.paused, pool.token)
+/// The admin's part of a pool. A tag is moved in the registry, and the pool stays as it is.
+fn asked(world: &World, pool: &Pool) -> (No, u8, bool, u8, BootImages) {
+    let image = if world.too_old == 0 { pool.target } else { 0 };
+    (pool.capacity, image, pool.paused, pool.token, pool.boot_images)
 }
 
 /// True when a control plane node's API server is there to answer.
@@ -122,7 +125,7 @@ fn inverse(to: &[No]) -> Vec<No> {
     back
 }
 
-/// What a pass decides about the berths, for each naming of the nodes that makes a difference.
+/// Decisions of a pass about the berths, for each naming of the nodes that makes a difference.
 fn decide(
     world: &World,
     state: &State,
@@ -164,6 +167,7 @@ fn written(
     let (mut writes, mut broken) = (vec![], None);
     for ((pool, planned), (terms, sight)) in (0..).zip(pools).zip(view.pools.iter().zip(sights)) {
         broken = broken.or(planned.broken);
+        broken = broken.or_else(|| judge::adopts(world, view, pool, planned.target));
         broken = broken.or_else(|| judge::plan(world, &state.slots, view, pool, &planned.writes, sight));
         broken = broken.or_else(|| judge::paused(state, pool, &planned.writes));
         for write in &planned.writes {
@@ -175,9 +179,10 @@ fn written(
             }
             writes.push(WriteKey(write));
         }
-        if planned.total != terms.published || planned.failures != terms.failures {
+        if (planned.target, planned.total) != (terms.target, terms.published) || planned.failures != terms.failures {
             writes.push(WriteKey(Write::Pool {
                 pool,
+                target: planned.target,
                 total: planned.total,
                 failures: planned.failures.clone(),
             }));
@@ -220,7 +225,7 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     let publishes = &plans.of(world, &view).publishes;
     if !publishes.is_empty() && !aged {
         begun.controllers[who].queue = entries(state, &look, publishes);
-        return vec![(begun, None)];
+        return vec![(begun, judge::publishes(world, &view, publishes))];
     }
     let mut after = vec![];
     for (writes, broken) in decide(world, &begun, &view, plans, every) {
@@ -333,9 +338,14 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
             state.touch_bootc(node);
             None
         }
-        Write::Pool { pool, total, failures } => {
+        Write::Pool {
+            pool,
+            target,
+            total,
+            failures,
+        } => {
             let pool_now = &mut state.pools[usize::from(pool)];
-            pool_now.published = total;
+            (pool_now.target, pool_now.published) = (target, total);
             pool_now.failures = failures;
             state.touch_pool(pool);
             None

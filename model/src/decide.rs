@@ -21,9 +21,9 @@ use crate::world::World;
 /// All that a decision depends on. The node itself is number 0, so that what one decides serves for all.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct View {
-    /// What is published.
+    /// Published spec.
     pub spec: Option<Spec>,
-    /// What the agent knows.
+    /// Knowledge of the agent.
     pub agent: Agent,
     /// The memory on the host, and what the agent asks of the host in every pass.
     pub host: Host,
@@ -96,7 +96,7 @@ pub struct Decision {
     pub released: bool,
     /// The report's `lastTurn`.
     pub turn: Image,
-    /// What the agent knows when it has gathered,
+    /// Knowledge of the agent when it has gathered,
     pub gathered: Mind,
     /// when it begins with the step,
     pub begun: Mind,
@@ -114,7 +114,7 @@ pub struct Steps {
 }
 
 impl View {
-    /// What the agent of a node may decide on, and the numbers of its berths.
+    /// Everything that the agent of a node may decide on, and the numbers of its berths.
     fn of(world: &World, state: &State, node: usize) -> (Self, Vec<usize>) {
         let here = &state.nodes[node];
         let (mut slots, mut berths) = (vec![], vec![]);
@@ -137,6 +137,8 @@ impl View {
             staged: 0,
             locked: false,
             blocked: false,
+            no_lock: false,
+            no_unstage: false,
             ..here.host
         };
         let view = Self {
@@ -189,7 +191,7 @@ impl Steps {
         }
     }
 
-    /// What the agent of a node knows after it was told something.
+    /// Knowledge of a node's agent after it was told something.
     pub fn told(&mut self, world: &World, state: &State, node: usize, told: Told) -> Mind {
         let key = (View::of(world, state, node).0, told);
         match self.told.get(&key) {
@@ -214,6 +216,7 @@ fn decide(view: &View) -> Decision {
         step: &next,
         bootc_version: None,
         boot_image: None,
+        firstboot: None,
         heartbeat: Time::from(rich::NOW),
         told: &[],
     };
@@ -284,9 +287,9 @@ fn act(facts: &Facts, next: &Step) -> Act {
         Step::ReadNode => Act::ReadNode,
         // Its API server has its policies, as its agents know.
         Step::TryGuard => Act::Refused,
-        Step::StartPull(image) => Act::Pull(rich::image(Some(&image.digest))),
+        Step::StartPull(image, _) => Act::Pull(rich::image(Some(&image.digest))),
         Step::CancelPull(digest) => Act::Cancel(rich::image(Some(digest))),
-        Step::Lock => Act::Lock,
+        Step::Lock(_) => Act::Lock,
         Step::Unlock => Act::Unlock,
         Step::Unstage(_) => Act::Unstage,
         Step::Reboot => Act::Reboot,
@@ -316,7 +319,7 @@ fn act(facts: &Facts, next: &Step) -> Act {
     }
 }
 
-/// What a BootcNode asks for.
+/// Wish of a BootcNode.
 pub fn desired(spec: Option<Spec>) -> Desired {
     let Some(spec) = spec else { return Desired::Unknown };
     if spec.deleting || spec.pool == NONE {
@@ -334,6 +337,7 @@ pub fn desired(spec: Option<Spec>) -> Desired {
         }),
         staging: Staging::Allowed,
         drain: berth_api::pool::Drain::default(),
+        backend: berth_api::backend::BackendRule::Auto,
         rivals: berth_api::pool::RivalUpdaters::Wait,
         tolerated: vec![],
         retry_token: (spec.token != 0).then(|| spec.token.to_string()),

@@ -163,9 +163,6 @@ impl Search<'_> {
 
     fn expand(&self, state: &State, worker: &mut Worker, found: &mut Vec<State>) {
         let here = hash::of(state);
-        if let Err(stuck) = worker.fair.ends(self.world, state, &mut worker.memo) {
-            return self.breach(here, I10, stuck.into_iter().next_back());
-        }
         for way in ways(self.world, state, &mut worker.memo) {
             self.moves.fetch_add(1, Ordering::Relaxed);
             if let Some(broken) = way.broken {
@@ -176,6 +173,10 @@ impl Search<'_> {
             if self.visit(hash::of(&to), here) {
                 found.push(to);
             }
+        }
+        // After the moves: a rule that one of them breaks says more than that nobody gets further.
+        if let Err(stuck) = worker.fair.ends(self.world, state, &mut worker.memo) {
+            return self.breach(here, I10, stuck.into_iter().next_back());
         }
         let full = self.states.load(Ordering::Relaxed) >= self.limits.states;
         if full || self.began.elapsed() >= self.limits.time {

@@ -10,10 +10,11 @@ use crate::agent::{self, How};
 use crate::controller;
 use crate::decide::Act;
 use crate::hash::{self, Fast};
+use crate::judge;
 use crate::mind::Told;
 use crate::moves::Memo;
 use crate::nature;
-use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Lease, NONE, Node, Phase, State, Until};
+use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Image, Lease, NONE, Node, Phase, State, Until};
 use crate::world::{Broken, World};
 
 /// Number of rounds that is enough for every node of a world to be updated, one after the other, twice.
@@ -63,7 +64,7 @@ impl Fair {
     }
 }
 
-/// Makes true what I10 presumes: gates open, a good image, hosts that work, fewer than k members kept unavailable by
+/// Makes true what I10 presumes: gates open, nobody held back, a good image, hosts that work, fewer than k members kept unavailable by
 /// others.
 pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
@@ -74,6 +75,7 @@ pub fn heal(world: &World, state: &mut State) {
             // The admin goes forward to another image.
             let good = world.images.iter().find(|i| world.bad & (1 << **i) == 0);
             pool.target = good.copied().unwrap_or(pool.target);
+            pool.tagged = pool.target;
         }
     }
     let capacity = match world.fleet {
@@ -87,11 +89,17 @@ pub fn heal(world: &World, state: &mut State) {
             nature::create(state, node);
         }
         let here = &mut state.nodes[node];
-        here.host.inhibited = false;
+        (here.host.inhibited, here.host.no_unstage) = (false, false);
+        here.host.no_lock = here.host.no_lock && world.keep_blocked;
         if here.host.drain == Begun::LongAgo {
             here.host.drain = Begun::Lately;
         }
         here.host.blocked = here.host.blocked && world.keep_blocked;
+        if here.labels.held && !world.keep_blocked {
+            here.labels.held = false;
+            state.touch_node(node);
+        }
+        let here = &mut state.nodes[node];
         if here.ghost.admin {
             kept += 1;
             if kept >= capacity || here.labels.server {
@@ -235,16 +243,30 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     broken
 }
 
+/// The image that the members of a pool should run in the end: what its tag points at, unless that is refused.
+fn wanted(world: &World, state: &State, pool: u8) -> Image {
+    let Some(terms) = state.pools.get(usize::from(pool)) else {
+        return 0;
+    };
+    let counts = |n: &Node| n.object.there && !n.object.excluded && n.labels.pool == pool;
+    let tells = |n: &Node| counts(n) && n.spec.is_some() && n.status.booted != 0;
+    match judge::is_refused(world, terms, state.nodes.iter().any(tells), terms.tagged) {
+        true => terms.target,
+        false => terms.tagged,
+    }
+}
+
 /// Every member runs what it should and is as it was before us, and no berth is open or held.
 pub fn is_updated(world: &World, state: &State) -> bool {
     let rests = state
         .slots
         .iter()
         .all(|l| matches!(l.is, Berth::Missing | Berth::Closed(_)));
+    let is_stuck = |n: &Node| n.host.blocked || n.host.no_lock || n.labels.held;
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
     let members = state.nodes.iter().take(world.nodes).all(|node| {
-        let counts = node.object.there && !node.object.excluded && node.labels.pool != NONE && !node.host.blocked;
-        let target = state.pools.get(usize::from(node.labels.pool)).map_or(0, |p| p.target);
+        let counts = node.object.there && !node.object.excluded && node.labels.pool != NONE && !is_stuck(node);
+        let target = wanted(world, state, node.labels.pool);
         !counts || (node.host.booted == target && node.object.cordon == Cordon::No)
     });
     members && (rests || blocked)

@@ -56,6 +56,10 @@ faults! {
     Move,
     /// The admin excludes a node, or ends that.
     Exclude,
+    /// The admin holds a node back, or lets it go.
+    Hold,
+    /// The admin sets another rule for boot images.
+    Accept,
     /// The admin asks to retry what failed.
     Retry,
     /// A host loses power.
@@ -68,6 +72,8 @@ faults! {
     Rollback,
     /// A pull fails.
     Pull,
+    /// The staged image of a host cannot be locked, or not removed, or can again.
+    Stuck,
     /// Something inhibits shutdowns on a host, or ends that.
     Inhibit,
     /// A node's pods cannot be moved, or can again; the drain's time passes.

@@ -6,7 +6,9 @@ use berth_api::berth::{ClosedReason, Outcome};
 use crate::decide::{Act, Put};
 use crate::planner::{SeenNode, View};
 use crate::set::Set;
-use crate::state::{Berth, Cordon, Held, Image, Lease, NONE, No, Object, Phase, Seen, Sight, State, Write};
+use crate::state::{
+    Berth, BootImages, Cordon, Held, Image, Lease, NONE, No, Object, Phase, Pool, Seen, Sight, State, Write,
+};
 use crate::world::{Broken, World};
 
 /// I1a a cordon of ours has a berth
@@ -33,6 +35,8 @@ pub const I2_ONCE: Broken = Broken("I2 a licence is for one boot");
 pub const I2_COMMIT: Broken = Broken("I2 commit only when cordoned, drained and staged");
 /// I3 nothing is armed without a licence
 pub const I3_ARMED: Broken = Broken("I3 nothing is armed without a licence");
+/// I3 nobody rests beside what is armed
+pub const I3_REST: Broken = Broken("I3 nobody rests beside what is armed");
 /// I4 the cordon is as it was before us
 pub const I4_CORDON: Broken = Broken("I4 the cordon is as it was before us");
 /// I5 what is committed under this boot is not given back
@@ -45,6 +49,10 @@ pub const I5_STICKY: Broken = Broken("I5 giving back goes through Releasing");
 pub const I11_QUORUM: Broken = Broken("I11 one node of the control plane at a time, and a majority stays");
 /// nothing is offered while a gate is closed
 pub const GATE: Broken = Broken("nothing is offered while a gate is closed");
+/// a node that is held back is offered no berth
+pub const HOLD: Broken = Broken("a node that is held back is offered no berth");
+/// no new image comes into force while the boot image is too old for it
+pub const BOOT_IMAGE: Broken = Broken("no new image comes into force while the boot image is too old for it");
 /// a wave begins when the one before it is proven
 pub const WAVE: Broken = Broken("a wave begins when the one before it is proven");
 /// I1b opened only within the fleet's limit
@@ -72,7 +80,7 @@ pub fn state(world: &World, state: &State) -> Option<Broken> {
     (0..world.nodes).find_map(|number| node(state, number))
 }
 
-/// What must be true of each node in every state.
+/// Properties of each node in every state.
 pub fn node(state: &State, number: usize) -> Option<Broken> {
     {
         let node = &state.nodes[number];
@@ -135,6 +143,14 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
         None if anew => None,
         _ => Some(I2_REBOOT),
     }
+}
+
+/// Properties of an agent that has nothing to do: what it has seen staged is locked, or it has committed to it.
+pub fn rest(state: &State, node: usize) -> Option<Broken> {
+    let os = state.nodes[node].agent.os.filter(|os| os.staged != 0 && !os.locked)?;
+    let mut holdings = state.slots.iter().filter_map(Lease::held);
+    let licensed = holdings.any(|h| usize::from(h.node) == node && licence(h, os.staged));
+    (!licensed).then_some(I3_REST)
 }
 
 /// Properties of an agent's start or stop of a pull.
@@ -333,7 +349,45 @@ pub fn sight(world: &World, view: &View, pool: u8) -> Sight {
             .filter(|(_, n)| n.object.excluded)
             .map(|(number, _)| number)
             .collect(),
+        held_back: (0..)
+            .zip(&view.nodes)
+            .filter(|(_, n)| n.labels.held)
+            .map(|(number, _)| number)
+            .collect(),
     }
+}
+
+/// Says whether a pool must not change to an image, by its admin's rule and what its machines have told: `told` says
+/// whether any member has.
+pub fn is_refused(world: &World, pool: &Pool, told: bool, image: Image) -> bool {
+    let too_old = world.too_old & (1 << image) != 0;
+    too_old && told && pool.boot_images == BootImages::Refuse
+}
+
+/// Says whether a pool must not change to an image, as far as the watches show it. What is in force already may go on.
+fn is_news_refused(world: &World, view: &View, pool: u8, image: Image) -> bool {
+    let Some(terms) = view.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
+        return false;
+    };
+    let tells = |n: &SeenNode| is_member(n, pool) && n.spec.is_some() && n.status.booted != 0;
+    is_refused(world, terms, view.nodes.iter().any(tells), image)
+}
+
+/// Properties of the image that a pass puts in force.
+pub fn adopts(world: &World, view: &View, pool: u8, target: Image) -> Option<Broken> {
+    is_news_refused(world, view, pool, target).then_some(BOOT_IMAGE)
+}
+
+/// Properties of what a pass publishes: nobody is told to run another image than before, if that is refused.
+pub fn publishes(world: &World, view: &View, writes: &[Write]) -> Option<Broken> {
+    let breaks = |write: &Write| {
+        let Write::Publish { node, spec: Some(spec) } = write else {
+            return false;
+        };
+        let before = view.nodes[usize::from(*node)].spec.map(|spec| spec.image);
+        before != Some(spec.image) && is_news_refused(world, view, spec.pool, spec.image)
+    };
+    writes.iter().any(breaks).then_some(BOOT_IMAGE)
 }
 
 fn is_member(node: &SeenNode, pool: u8) -> bool {
@@ -375,6 +429,9 @@ fn opened(
 ) -> Option<Broken> {
     if sight.closed {
         return Some(GATE);
+    }
+    if sight.held_back.has(node.0) {
+        return Some(HOLD);
     }
     if world.waves && sight.waits.has(node.0) {
         return Some(WAVE);
@@ -438,6 +495,11 @@ pub fn plan(world: &World, slots: &[Lease], view: &View, pool: u8, writes: &[Wri
             continue;
         };
         let before = &slots[usize::from(*slot)].is;
+        if let (Berth::Offered(o), Berth::Closed(_)) = (&lease.is, before)
+            && is_news_refused(world, view, pool, o.target)
+        {
+            return Some(BOOT_IMAGE);
+        }
         if let (Berth::Offered(o), Berth::Closed(_) | Berth::Missing) = (&lease.is, before)
             && let Some(broken) = opened(world, &slots, pool, (o.node, o.uid), sight, &elsewhere)
         {

@@ -1,22 +1,23 @@
 //! The agent's [`Knowledge`] that ships, and the few bytes that the model keeps of it and of the memory on the host.
 
-use std::mem::discriminant;
+use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, Failure, Turn as BadTurn};
-use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Guard, Os as HostOs, Past, PullFacts};
+use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Guard, Os as HostOs, Past, PullFacts, Trouble};
 use berth_core::agent::knowledge::{Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
-use berth_core::agent::node::{CordonRecord, NodeFacts};
+use berth_core::agent::node::{CordonRecord, NodeFacts, Signs};
 use berth_core::agent::reason::Reason;
-use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE};
+use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step};
+use berth_core::agent::storage::Storage;
 use berth_core::{Moment, Now};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::decide::{View, desired};
 use crate::rich;
-use crate::state::{Agent, Begun, Cordon, Ended, Host, Image, Lease, Object, Os, Phase, Reboot, Seen};
+use crate::state::{Agent, Begun, Cordon, Ended, Failing, Host, Image, Lease, Object, Os, Phase, Reboot, Seen};
 
 /// Longer than anything is waited for, and shorter than what is believed of the time before a process began.
 const OVER: Duration = Duration::from_secs(23 * 3600);
@@ -37,12 +38,12 @@ fn ago(time: Duration) -> Moment {
     Moment::after(Duration::from_secs(1 << 24).saturating_sub(time))
 }
 
-/// What an agent knows, and the memory on its host.
+/// Knowledge of an agent, and the memory on its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mind {
-    /// What it knows.
+    /// Its knowledge.
     pub agent: Agent,
-    /// What its host remembers; what else is there of the host is not to be looked at.
+    /// Memory on its host; what else is there of the host is not to be looked at.
     pub host: Host,
 }
 
@@ -69,6 +70,8 @@ pub fn knowledge(view: &View) -> Knowledge {
         Seen::Is(object, _) => ClusterNode::Is(node(&object)),
     };
     knowledge.fenced = agent.fenced;
+    knowledge.lock_fails = agent.lock_fails;
+    knowledge.failing = failing(agent.failing);
     knowledge.turn = turn(agent);
     knowledge.draining = began(host.drain).map(|before| Since {
         at: now().clock,
@@ -129,7 +132,7 @@ pub enum Told {
     Heartbeat,
 }
 
-/// What an agent knows after that.
+/// Knowledge of an agent after that.
 pub fn told(view: &View, told: Told) -> Mind {
     let mut knowledge = knowledge(view);
     gather(&mut knowledge, view);
@@ -177,6 +180,8 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             .wrote
             .filter(|_| holds && (knowledge.fresh || knowledge.fenced))
             .and_then(|wrote| PHASES.into_iter().find(|p| discriminant(&rich::phase(*p)) == wrote)),
+        lock_fails: knowledge.lock_fails,
+        failing: small_failing(knowledge),
     };
     let since = |since: Since| match since.before {
         Duration::ZERO => Begun::Lately,
@@ -210,6 +215,41 @@ fn os(seen: Option<Os>) -> HostOs {
             ..Deployments::default()
         }))
     })
+}
+
+/// Kinds of the steps whose failures the model keeps: the lock, and the removal.
+fn kinds() -> (Option<Discriminant<Step>>, Discriminant<Step>) {
+    let lock = Storage::Ostree
+        .ostree_lock()
+        .map(|lock| discriminant(&Step::Lock(lock)));
+    (lock, discriminant(&Step::Unstage(Deployment::default())))
+}
+
+fn failing(failing: Failing) -> Option<(Discriminant<Step>, Trouble)> {
+    let (lock, unstage) = kinds();
+    let (kind, attempts) = match failing {
+        Failing::No => return None,
+        Failing::Lock(attempts) => (lock?, attempts.into()),
+        Failing::Unstage => (unstage, 1),
+    };
+    let trouble = Trouble {
+        reason: Reason::StepFailed,
+        message: String::new(),
+        attempts,
+    };
+    Some((kind, trouble))
+}
+
+fn small_failing(knowledge: &Knowledge) -> Failing {
+    let (lock, unstage) = kinds();
+    match &knowledge.failing {
+        // Once it is known that it cannot be locked, it makes no difference how often that was tried.
+        Some((kind, trouble)) if Some(*kind) == lock && !knowledge.lock_fails => {
+            Failing::Lock(trouble.attempts.min(9) as u8)
+        }
+        Some((kind, _)) if *kind == unstage => Failing::Unstage,
+        _ => Failing::No,
+    }
 }
 
 fn turn(agent: &Agent) -> Turn {
@@ -250,8 +290,8 @@ fn reboot(turn: &Turn) -> Reboot {
 
 fn node(object: &Object) -> NodeFacts {
     let record = |unschedulable| CordonRecord {
-        berth: String::new(),
         unschedulable,
+        ..CordonRecord::default()
     };
     NodeFacts {
         uid: rich::uid(0, object.uid),
@@ -267,6 +307,7 @@ fn node(object: &Object) -> NodeFacts {
         excluded: object.excluded,
         // For people only: no step depends on it.
         control_plane: false,
+        signs: Signs::default(),
     }
 }
 
@@ -356,6 +397,8 @@ impl Mind {
             down,
             inhibited,
             blocked,
+            no_lock,
+            no_unstage,
             unfinalized,
             ..
         } = *host;
@@ -368,6 +411,8 @@ impl Mind {
             down,
             inhibited,
             blocked,
+            no_lock,
+            no_unstage,
             unfinalized,
             ..self.host
         };

@@ -180,9 +180,15 @@ impl Told<'_> {
                 )
             }
             Write::Publish { node, spec: None } => format!("BootcNode of {} deleted", self.name(*node)),
-            Write::Pool { pool, total, failures } => {
+            Write::Pool {
+                pool,
+                target,
+                total,
+                failures,
+            } => {
                 let failed = failures.iter().map(|f| f.len()).sum::<usize>();
-                format!("pool {} status: capacity {total}, {failed} failures", rich::pool(*pool))
+                let pool = rich::pool(*pool);
+                format!("pool {pool} status: image {target}, capacity {total}, {failed} failures")
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use crate::fault::Fault;
 use crate::state::{
-    Agent, Begun, Berth, Cordon, Ended, Failures, NONE, No, Node, Object, Phase, Reboot, Request, Spec, State, Until,
+    Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, NONE, No, Node, Object, Phase, Reboot, Request, Spec,
+    State, Until,
 };
 use crate::world::{Broken, World};
 use crate::{agent, controller};
@@ -12,7 +13,7 @@ use crate::{agent, controller};
 pub enum Event {
     /// A request arrives whose sender is gone.
     Lands(Request),
-    /// The pull has staged its image, locked.
+    /// The pull has staged its image, and locked it where that works.
     Pulled,
     /// The host has staged it, and the pull then failed: it is not locked, and may lack images that are bound to it.
     PulledInPart,
@@ -46,6 +47,10 @@ pub enum Event {
     Inhibits(bool),
     /// Pods cannot be moved, or can again.
     Blocks(bool),
+    /// The staged image cannot be locked, or can again.
+    NoLock(bool),
+    /// The staged image cannot be removed, or can again.
+    NoUnstage(bool),
     /// Another updater unlocks what is staged.
     RivalUnlocks,
     /// A rival removes the staged image.
@@ -62,8 +67,12 @@ pub enum Event {
     Moves(u8),
     /// The admin excludes it, or ends that.
     Excludes(bool),
-    /// The admin asks for another image.
+    /// The admin holds it back, or lets it go.
+    Holds(bool),
+    /// The admin asks for another image, or its tag is moved.
     Edits(u8),
+    /// The admin sets another rule for boot images.
+    Accepts(BootImages),
     /// An admin sets another capacity.
     Resizes(No),
     /// Pauses this pool, or ends that.
@@ -163,6 +172,16 @@ pub fn window(state: &mut State, open: bool) {
     });
 }
 
+/// All pools should run another image. Where no boot image can be too old, that is in force at once.
+pub fn edit(world: &World, state: &mut State, image: u8) {
+    for pool in &mut state.pools {
+        pool.tagged = image;
+        if world.too_old == 0 {
+            pool.target = image;
+        }
+    }
+}
+
 /// Everything that may happen next.
 pub fn events(world: &World, state: &State, push: Push<'_>) {
     landings(world, state, push);
@@ -181,7 +200,7 @@ pub fn landings(world: &World, state: &State, push: Push<'_>) {
     }
 }
 
-/// What may happen to one node.
+/// Events that may happen to one node.
 pub fn of_node(world: &World, state: &State, node: usize, push: Push<'_>) {
     of_host(world, state, node, push);
     faults_of_host(state, node, push);
@@ -235,11 +254,15 @@ pub fn later(here: &Node) -> Option<Reboot> {
     }
 }
 
-/// A pull ends well.
+/// A pull has staged its image; it ends well if that can be locked.
 pub fn pulled(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
-    here.host.ended = Ended::Well(here.host.pull);
-    (here.host.staged, here.host.locked, here.host.pull) = (here.host.pull, true, 0);
+    let (image, locked) = (here.host.pull, !here.host.no_lock);
+    here.host.ended = match locked {
+        true => Ended::Well(image),
+        false => Ended::Badly(image),
+    };
+    (here.host.staged, here.host.locked, here.host.pull) = (image, locked, 0);
     (here.ghost.armed, here.ghost.partial) = (0, 0);
 }
 
@@ -300,6 +323,12 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     fault(Fault::Block, Event::Blocks(!host.blocked), &|s| {
         s.nodes[node].host.blocked = !host.blocked
     });
+    fault(Fault::Stuck, Event::NoLock(!host.no_lock), &|s| {
+        s.nodes[node].host.no_lock = !host.no_lock
+    });
+    fault(Fault::Stuck, Event::NoUnstage(!host.no_unstage), &|s| {
+        s.nodes[node].host.no_unstage = !host.no_unstage
+    });
     if host.staged != 0 && host.locked && !host.down {
         fault(Fault::Rival, Event::RivalUnlocks, &|s| {
             s.nodes[node].host.locked = false
@@ -353,6 +382,9 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
     fault(Fault::Exclude, Event::Excludes(!object.excluded), &|s| {
         s.nodes[node].object.excluded = !object.excluded;
     });
+    fault(Fault::Hold, Event::Holds(!here.labels.held), &|s| {
+        s.nodes[node].labels.held = !here.labels.held;
+    });
     let other = match here.labels.pool {
         NONE => 0,
         pool if usize::from(pool) + 1 < world.pools.len() => pool + 1,
@@ -371,7 +403,7 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
     }
 }
 
-/// What the admin may do to pools.
+/// Acts of an admin on pools.
 pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
     let pool = &state.pools[0];
     let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
@@ -382,10 +414,15 @@ pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
             push(None, event, after, None);
         }
     };
-    for image in world.images.iter().filter(|i| **i != pool.target) {
-        fault(Fault::Edit, Event::Edits(*image), &|s| {
-            s.pools.iter_mut().for_each(|p| p.target = *image)
-        });
+    for image in world.images.iter().filter(|i| **i != pool.tagged) {
+        fault(Fault::Edit, Event::Edits(*image), &|s| edit(world, s, *image));
+    }
+    for rule in BootImages::ALL {
+        if world.too_old != 0 && rule != pool.boot_images {
+            fault(Fault::Accept, Event::Accepts(rule), &|s| {
+                s.pools.iter_mut().for_each(|p| p.boot_images = rule)
+            });
+        }
     }
     let (one, other) = world.capacity;
     let to = if pool.capacity == one { other } else { one };

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use berth_api::berth::{ClosedReason, Offer, Outcome};
 use berth_api::membership::Membership;
-use berth_api::{NodeUid, PoolName};
+use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
+use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Shared};
 use berth_core::controller::gates::{self, FleetGate, Gates};
+use berth_core::controller::image::{self, Found};
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
 use berth_core::controller::publish::{self, HostWrite};
@@ -22,7 +24,9 @@ use jiff::SignedDuration;
 
 use crate::rich;
 use crate::set::Set;
-use crate::state::{Berth, Closed, Failures, Fleet, Labels, Lease, NOBODY, No, Object, Pool, Spec, Status, Write};
+use crate::state::{
+    Berth, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool, Spec, Status, Write,
+};
 use crate::watch::{self, Eyes};
 use crate::world::{Broken, World, rename_lease, rename_nodes, rename_pools};
 
@@ -37,7 +41,7 @@ pub struct View {
     pub fleet: Fleet,
     /// The berths, as they are.
     pub slots: Vec<OneBerth>,
-    /// Who has them, as the watches show it.
+    /// Nodes that have them, as the watches show it.
     pub shown: Vec<Option<(No, u8)>>,
     /// Of those that something refers to, who is gone by a live read.
     pub gone: Vec<(No, u8)>,
@@ -45,7 +49,7 @@ pub struct View {
     pub outdated: Vec<u8>,
     /// The control plane nodes whose API server answers.
     pub answering: Set,
-    /// Who let an offer lapse.
+    /// Nodes that let an offer lapse.
     pub lapsed: Set,
     /// The open offers were seen for long.
     pub aged: bool,
@@ -96,10 +100,10 @@ impl View {
     }
 }
 
-/// What a pass decides, in the model's numbers.
+/// Decisions of a pass, in the model's numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// What is to be published.
+    /// Specs to be published.
     pub publishes: Vec<Write>,
     /// The plan of each pool, unless something is to be published first.
     pub pools: Vec<Planned>,
@@ -108,6 +112,8 @@ pub struct Passed {
 /// The plan of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
+    /// The image to put in force.
+    pub target: Image,
     /// The writes to berths; leases carry the epoch 1 where the plan stamps them as its own.
     pub writes: Vec<Write>,
     /// The capacity to publish.
@@ -131,7 +137,7 @@ const SMALL: usize = 8;
 const MOST: usize = 1 << 20;
 
 impl Plans {
-    /// What a pass decides on a view.
+    /// Decisions of a pass on a view.
     pub fn of(&mut self, world: &World, view: &View) -> &Passed {
         if !self.known.contains_key(view) {
             if view.nodes.len() > SMALL {
@@ -212,7 +218,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What each server has said: it is ready, or has been silent for long.
+    /// Answers of the servers: it is ready, or has been silent for long.
     fn answers(&self, now: Moment) -> Answers {
         let servers = (0..)
             .zip(&self.view.nodes)
@@ -237,6 +243,9 @@ impl<'a> Pass<'a> {
             plans.values().map(|plan| self.read(plan)).collect()
         };
         let mut planned = plans(&shared);
+        for (planned, pool) in planned.iter_mut().zip(0..) {
+            planned.target = self.target(pool);
+        }
         if self.view.nodes.len() > SMALL {
             return planned;
         }
@@ -255,6 +264,50 @@ impl<'a> Pass<'a> {
             }
         }
         planned
+    }
+
+    /// The image that is in force after this pass. The registry says at once what a tag points at.
+    fn target(&self, number: usize) -> Image {
+        let terms = &self.view.pools[number];
+        let object = self
+            .pools
+            .get(number)
+            .and_then(|pool| Some((&pool.name, pool.object.as_ref()?)));
+        let Some((name, object)) = object.filter(|_| self.world.too_old != 0) else {
+            return terms.target;
+        };
+        let found = Some(Found {
+            image: watch::resolved(self.world, terms.tagged),
+            age: Duration::ZERO,
+        });
+        let answer = image::Answer { found, trouble: None };
+        let answers = image::Answers {
+            named: answer.clone(),
+            tag: answer,
+            ..image::Answers::default()
+        };
+        let status = object.status.as_ref();
+        let facts = image::Facts {
+            reference: object.spec.image_ref(),
+            minimum_age: object.spec.minimum_age(),
+            target: status.and_then(|status| status.target.as_ref()),
+            available: None,
+            seen: Duration::ZERO,
+            answers: &answers,
+        };
+        let member = |name: &NodeName| {
+            let host = self.snapshot.hosts.get(name.as_str());
+            Some(MemberView {
+                node: self.snapshot.nodes.get(name.as_str())?.view.as_ref(),
+                host: host.map(|host| host.view.as_ref()),
+                holding: None,
+                overdue: false,
+                heard: true,
+            })
+        };
+        let members: Vec<_> = self.membership.members(name).filter_map(member).collect();
+        let decision = aggregate::adopt(&facts, &members, object.spec.boot_image(), rich::NOW);
+        rich::image(decision.target.as_ref().map(|target| &target.digest))
     }
 
     fn publishes(&self, occupied: &facts::Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
@@ -287,7 +340,7 @@ impl<'a> Pass<'a> {
         writes.iter().filter_map(small).collect()
     }
 
-    /// What this controller has seen of the offers.
+    /// Offers as this controller has seen them.
     fn offers(&self) -> (Offers, Moment) {
         let mut offers = Offers::default();
         let began = Moment::default();
@@ -352,6 +405,7 @@ impl<'a> Pass<'a> {
             }
         };
         Planned {
+            target: NONE,
             writes: plan.writes.iter().map(write).collect(),
             total: No::try_from(plan.counts.total).unwrap_or(NOBODY),
             failures: recorded(plan),

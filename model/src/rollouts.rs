@@ -11,12 +11,12 @@ use berth_model::moves::Memo;
 use berth_model::simulate::{Rollout, close_up, huge, rollout};
 use berth_model::world::Broken;
 
-/// What is to be run.
+/// Rollouts to be made.
 #[derive(Debug)]
 pub struct Plan {
     /// The first seed.
     pub first: u64,
-    /// How many rollouts.
+    /// Number of rollouts.
     pub rollouts: u64,
     /// Workers.
     pub threads: usize,
@@ -28,7 +28,7 @@ pub struct Plan {
     pub bugs: u64,
 }
 
-/// What some rollouts came to.
+/// Sum of some rollouts.
 #[derive(Debug, Default)]
 struct Sum {
     rollouts: AtomicUsize,

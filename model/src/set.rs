@@ -7,7 +7,7 @@ use crate::state::No;
 pub struct Set(Vec<No>);
 
 impl Set {
-    /// Whether the number is in it.
+    /// Says whether the number is in it.
     pub fn has(&self, number: impl Into<usize>) -> bool {
         let number = number.into();
         No::try_from(number).is_ok_and(|n| self.0.binary_search(&n).is_ok())
@@ -32,7 +32,7 @@ impl Set {
         self.0.is_empty()
     }
 
-    /// How many numbers are in it.
+    /// Number of its members.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -15,7 +15,7 @@ use crate::state::{NOBODY, No, State};
 use crate::world::{Broken, World};
 use crate::worlds::calm;
 
-/// How a rollout ended.
+/// End of a rollout.
 #[derive(Debug)]
 pub struct Rollout {
     /// Moves made until the horizon.
@@ -52,6 +52,7 @@ pub fn world(seed: u64) -> World {
         } else {
             0
         },
+        too_old: if random.one_in(3) { 1 << 3 } else { 0 },
         staged: !random.one_in(4),
         windows: random.one_in(2),
         waves: random.one_in(2),
@@ -143,8 +144,8 @@ fn run(world: &World, left: [u8; FAULTS], rare: usize, mut random: Random, memo:
     }
 }
 
-/// How often each fault may strike: every one of them a few times, or some of them more often, for too many kinds at once
-/// hide each other.
+/// Number of times that each fault may strike: every one of them a few times, or some of them more often, for too many kinds
+/// at once hide each other.
 fn budget(random: &mut Random) -> [u8; FAULTS] {
     let (most, every) = (1 + random.below(8), random.one_in(2));
     let mut left = [0; FAULTS];
@@ -300,7 +301,7 @@ impl Run<'_> {
     }
 }
 
-/// How a rollout of a very large world went.
+/// End of a rollout of a very large world.
 #[derive(Debug)]
 pub struct Huge {
     /// Nodes.

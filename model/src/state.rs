@@ -213,7 +213,7 @@ pub struct Status {
     pub staged: Image,
     /// Ready for an offer.
     pub prepared: bool,
-    /// What Berth did there is undone.
+    /// True when what Berth did there is undone.
     pub released: bool,
     /// Failed images, as bits.
     pub failed: u8,
@@ -242,6 +242,10 @@ pub struct Host {
     pub inhibited: bool,
     /// Pods cannot be moved away.
     pub blocked: bool,
+    /// The staged image cannot be locked.
+    pub no_lock: bool,
+    /// The staged image cannot be removed.
+    pub no_unstage: bool,
     /// Finalization failed at the last shutdown.
     pub unfinalized: bool,
     /// Failed images, as bits.
@@ -275,7 +279,7 @@ pub struct Host {
 /// When something began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Begun {
-    /// It has not.
+    /// No beginning yet.
     #[default]
     No,
     /// Lately.
@@ -292,7 +296,7 @@ pub enum Ended {
     No,
     /// That of this image ended well.
     Well(Image),
-    /// It failed.
+    /// The pull of this image failed.
     Badly(Image),
 }
 
@@ -321,6 +325,22 @@ pub struct Agent {
     pub counted: bool,
     /// The phase that it wrote last, while anything hangs on that; the outcome is not looked at.
     pub wrote: Option<Phase>,
+    /// The staged image could not be locked, time and again.
+    pub lock_fails: bool,
+    /// The change of what is staged that failed last.
+    pub failing: Failing,
+}
+
+/// A change of what is staged that fails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Failing {
+    /// None.
+    #[default]
+    No,
+    /// Its lock, so many times in a row.
+    Lock(u8),
+    /// Its removal.
+    Unstage,
 }
 
 /// Deployments as read.
@@ -386,12 +406,14 @@ pub struct Ghost {
 pub struct Labels {
     /// The pool that they put it in.
     pub pool: u8,
-    /// It is in the wave `canary`, when its pool has that.
+    /// True if it is in the wave `canary`, when its pool has that.
     pub canary: bool,
     /// Its zone; 0 is none.
     pub zone: u8,
-    /// It is of the control plane.
+    /// True if it is of the control plane.
     pub server: bool,
+    /// An admin holds it back.
+    pub held: bool,
 }
 
 /// A node.
@@ -424,20 +446,44 @@ pub struct Pool {
     pub published: No,
     /// `rollout.paused`
     pub paused: bool,
-    /// It has windows, and none is open.
+    /// True if it has windows, and none is open.
     pub outside: bool,
-    /// The image that its members should run.
+    /// The image that its tag points at.
+    pub tagged: Image,
+    /// The image in force, which its members should run; another one than its tag points at only where a boot image can be
+    /// too old ([`crate::world::World::too_old`]): everywhere else the image is in force as soon as somebody asks for it.
     pub target: Image,
+    /// The admin's rule for boot images.
+    pub boot_images: BootImages,
     /// The retry token.
     pub token: u8,
     /// Recorded failures: for each image the nodes.
     pub failures: Failures,
 }
 
+/// Rule of a pool for boot images that are too old for a new image.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum BootImages {
+    /// Refuses the new image.
+    #[default]
+    Refuse,
+    /// Takes the admin's record in place of what machines say; by that, the boot image is new enough.
+    Recorded,
+    /// Warns, and adopts the image.
+    Warn,
+    /// Looks at nothing.
+    Disabled,
+}
+
+impl BootImages {
+    /// Every rule there is.
+    pub const ALL: [Self; 4] = [Self::Refuse, Self::Recorded, Self::Warn, Self::Disabled];
+}
+
 /// Failures on record: for each image the nodes.
 pub type Failures = [Set; 4];
 
-/// What the judge keeps of what a plan was made from, as the world was when the watches showed it.
+/// Part of a plan's inputs that the judge keeps, as the world was when the watches showed it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Sight {
     /// The members that were unavailable.
@@ -448,6 +494,8 @@ pub struct Sight {
     pub closed: bool,
     /// The nodes that were excluded.
     pub excluded: Set,
+    /// The nodes that were held back.
+    pub held_back: Set,
     /// The control plane nodes that were NotReady.
     pub away: Set,
     /// The members whose wave had not begun.
@@ -481,6 +529,8 @@ pub enum Write {
     Pool {
         /// Number of the pool.
         pool: u8,
+        /// The image to put in force.
+        target: Image,
         /// The capacity to publish.
         total: No,
         /// The failures to record.
@@ -512,7 +562,7 @@ pub struct Controller {
     pub look: Option<Box<Look>>,
 }
 
-/// What concerns all pools.
+/// State that concerns all pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Fleet {
     /// The BootcFleet is paused.
@@ -561,7 +611,7 @@ pub enum Request {
 }
 
 /// The world.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The nodes; interchangeable.
     pub nodes: Vec<Node>,
@@ -579,4 +629,20 @@ pub struct State {
     pub air: Vec<Request>,
     /// Number of times that each fault may still happen.
     pub left: [u8; crate::fault::FAULTS],
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            nodes: vec![],
+            slots: vec![],
+            pools: vec![],
+            fleet: Fleet::default(),
+            controllers: Default::default(),
+            leader: 0,
+            air: vec![],
+            // Longer than the arrays that have a default.
+            left: [0; crate::fault::FAULTS],
+        }
+    }
 }

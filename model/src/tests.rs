@@ -5,10 +5,10 @@ use std::time::Duration;
 use berth_api::berth::{ClosedReason, Outcome};
 
 use crate::explore::{Limits, explore};
-use crate::fair::{Fair, I10};
+use crate::fair::{Fair, I10, round};
 use crate::judge;
 use crate::moves::{Memo, ways};
-use crate::state::{Berth, Closed, Cordon, Held, Lease, NOBODY, No, Phase, Request, State, Until};
+use crate::state::{Berth, BootImages, Closed, Cordon, Held, Lease, NOBODY, No, Phase, Request, State, Until};
 use crate::world::World;
 use crate::{hash, worlds};
 
@@ -140,6 +140,32 @@ fn the_fair_schedule_tells_a_dead_end_from_a_detour() {
     assert!(Fair::default().ends(&calm, &none, &mut memo).is_err());
     let hopeless = World { bad: 1 << 2, ..calm };
     assert_eq!(explore(&hopeless, LIMITS).found.map(|f| f.broken), Some(I10));
+}
+
+/// Rounds in which everybody gets a turn, and the image that is then in force.
+fn in_force(world: &World, state: &State) -> u8 {
+    let (mut state, mut memo) = (state.clone(), Memo::default());
+    for _ in 0..12 {
+        assert_eq!(round(world, &mut state, &mut memo), None);
+    }
+    assert!(state.nodes.iter().all(|n| n.host.booted == state.pools[0].target));
+    state.pools[0].target
+}
+
+#[test]
+fn an_image_for_which_machines_are_too_old_comes_into_force_only_by_the_admins_word() {
+    let world = world("boot-image");
+    let mut moved = world.start();
+    crate::nature::edit(&world, &mut moved, 3);
+    assert_eq!(in_force(&world, &moved), 2, "the one before goes on");
+    for rule in [BootImages::Recorded, BootImages::Warn, BootImages::Disabled] {
+        let mut accepted = moved.clone();
+        accepted.pools[0].boot_images = rule;
+        assert_eq!(in_force(&world, &accepted), 3, "{rule:?}");
+    }
+    let mut young = moved;
+    young.pools[0].tagged = 2;
+    assert_eq!(in_force(&world, &young), 2);
 }
 
 #[test]

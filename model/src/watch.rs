@@ -1,15 +1,16 @@
-//! What the controller's watches show of the world, in the types that ship: Nodes, BootcNodes, pools and berths. What
+//! The world as the controller's watches show it, in the types that ship: Nodes, BootcNodes, pools and berths. What
 //! was made once of a node is kept, for most of them are as they were.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use berth_api::boot_image::{BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, ManualBootImage};
 use berth_api::fleet::{self, BootcFleet, BootcFleetSpec};
 use berth_api::node::{BootcNodeSpec, DesiredImage, Phase, Staging};
 use berth_api::pool::{
-    BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, PlatformDigest, PoolImage,
-    Rollout, Target, Wave, Window,
+    BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, ImageMetadata, PlatformDigest,
+    PoolImage, Rollout, Target, Wave, Window,
 };
 use berth_api::quantity::Quantity;
 use berth_api::{Platform, keys};
@@ -23,7 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use crate::hash::Fast;
 use crate::planner::{SeenNode, View};
 use crate::rich;
-use crate::state::{Berth, Cordon, Image, Lease, NONE, No, Pool, Spec, Status};
+use crate::state::{Berth, BootImages, Cordon, Image, Lease, NONE, No, Pool, Spec, Status};
 use crate::world::World;
 
 /// The label of a Node that its pool selects by.
@@ -32,6 +33,10 @@ const POOL: &str = "pool";
 const CANARY: &str = "canary";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const ARCHITECTURE: &str = "amd64";
+/// Version that every machine was installed from.
+const BOOT_IMAGE: &str = "8.6";
+/// Oldest boot image of the images for which that is too old.
+const NEW_ENOUGH: &str = "9.0";
 
 /// Projections of what was seen before.
 #[derive(Debug, Default)]
@@ -116,6 +121,9 @@ fn node(number: No, seen: &SeenNode) -> NodeView {
     let mut label = |key: &str, value: String| labels.insert(key.to_owned(), value);
     if seen.labels.pool != NONE {
         label(POOL, rich::pool(seen.labels.pool).to_string());
+    }
+    if seen.labels.held {
+        label(keys::LABEL_HOLD, String::new());
     }
     if seen.object.excluded {
         label(keys::LABEL_EXCLUDE, String::new());
@@ -214,6 +222,7 @@ fn report(number: No, _: Spec, status: Status) -> Report {
             .collect(),
         prepared: status.prepared,
         retry_token: (status.token != 0).then(|| status.token.to_string()),
+        boot_image: Some(BOOT_IMAGE.to_owned()),
         clock_synchronized: true,
         ..Report::default()
     }
@@ -257,7 +266,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
     let spec = BootcNodePoolSpec {
         node_selector: with(POOL, name.to_string()),
         image: Some(PoolImage {
-            reference: Some(reference(pool.target)),
+            reference: Some(asked(world, pool.target)),
             ..PoolImage::default()
         }),
         rollout: Some(rollout),
@@ -265,29 +274,69 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         tolerated_updaters: vec![],
         host: None,
         drain: None,
-        boot_image: None,
+        boot_image: policy(pool.boot_images),
         history_limit: None,
     };
     let mut object = BootcNodePool::new(name.as_str(), spec);
-    object.status = Some(status(pool, token));
+    object.status = Some(status(world, pool, token));
     object
 }
 
-fn status(pool: &Pool, token: Option<String>) -> BootcNodePoolStatus {
+fn policy(rule: BootImages) -> Option<BootImagePolicy> {
+    let enforces = |enforcement| BootImagePolicy {
+        enforcement: Some(enforcement),
+        ..BootImagePolicy::UNSET
+    };
+    match rule {
+        BootImages::Refuse => None,
+        BootImages::Warn => Some(enforces(BootImageEnforcement::Warn)),
+        BootImages::Disabled => Some(enforces(BootImageEnforcement::Disabled)),
+        BootImages::Recorded => Some(BootImagePolicy {
+            source: Some(BootImageSource::Manual),
+            manual: Some(ManualBootImage {
+                version: NEW_ENOUGH.to_owned(),
+            }),
+            ..BootImagePolicy::UNSET
+        }),
+    }
+}
+
+/// The reference of the pools' spec: a tag where a boot image can be too old for what it points at.
+fn asked(world: &World, image: Image) -> String {
+    match world.too_old {
+        0 => reference(image),
+        _ => "registry.example/os:stable".to_owned(),
+    }
+}
+
+/// An image as the controller resolves it.
+pub fn resolved(world: &World, image: Image) -> Target {
+    let too_old = world.too_old & (1 << image) != 0;
+    let limit = || BootImageLimit {
+        minimum_version: Some(NEW_ENOUGH.to_owned()),
+        ..BootImageLimit::default()
+    };
+    Target {
+        image: asked(world, image),
+        digest: rich::digest(image),
+        version: (world.too_old != 0).then(|| format!("9.{image}")),
+        metadata: (world.too_old != 0).then(|| ImageMetadata {
+            boot_image: too_old.then(limit),
+            ..ImageMetadata::default()
+        }),
+        platforms: vec![PlatformDigest {
+            architecture: ARCHITECTURE.to_owned(),
+            variant: None,
+            digest: rich::digest(image),
+        }],
+        publish_time: None,
+    }
+}
+
+fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolStatus {
     let failures = (0..).zip(&pool.failures).filter(|(_, nodes)| !nodes.is_empty());
     BootcNodePoolStatus {
-        target: Some(Target {
-            image: reference(pool.target),
-            digest: rich::digest(pool.target),
-            version: None,
-            metadata: None,
-            platforms: vec![PlatformDigest {
-                architecture: ARCHITECTURE.to_owned(),
-                variant: None,
-                digest: rich::digest(pool.target),
-            }],
-            publish_time: None,
-        }),
+        target: Some(resolved(world, pool.target)),
         berths: BerthCounts {
             total: pool.published.into(),
             ..BerthCounts::default()

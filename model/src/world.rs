@@ -44,9 +44,11 @@ pub struct World {
     pub servers: usize,
     /// Images under which a node never gets Ready, as bits.
     pub bad: u8,
+    /// Images for which the boot image of every machine is too old, as bits.
+    pub too_old: u8,
     /// Nodes begin with the first image staged and reported.
     pub staged: bool,
-    /// A node that cannot be drained stays so in the fair schedule, and must not hold up the others.
+    /// A node that cannot be drained, whose host cannot lock, or that is held back stays so in the fair schedule, and must not hold up the others.
     pub keep_blocked: bool,
     /// The rollout halts at so many failures.
     pub max_failures: usize,
@@ -59,7 +61,7 @@ pub struct World {
 pub struct Broken(pub &'static str);
 
 impl World {
-    /// How many berths there are at most, of all pools.
+    /// Most berths of all pools.
     pub fn slots(&self) -> usize {
         self.pools.iter().sum()
     }
@@ -109,6 +111,7 @@ impl World {
             Pool {
                 capacity,
                 published: capacity,
+                tagged: target,
                 target,
                 ..Pool::default()
             }
@@ -383,7 +386,7 @@ fn concerns(request: &Request, node: usize) -> bool {
     }
 }
 
-/// What is indexed by nodes, by their new numbers.
+/// Sorts what is indexed by nodes, by their new numbers.
 pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[No]) {
     let old = nodes.to_vec();
     for (here, new) in old.into_iter().zip(to) {
@@ -428,6 +431,7 @@ pub fn rename_write(write: &mut Write, to: &[No]) {
                 let sight = Arc::make_mut(sight);
                 sight.unavailable = sight.unavailable.renamed(to);
                 sight.excluded = sight.excluded.renamed(to);
+                sight.held_back = sight.held_back.renamed(to);
                 sight.away = sight.away.renamed(to);
                 sight.waits = sight.waits.renamed(to);
                 sight.early = sight.early.renamed(to);

@@ -1,9 +1,9 @@
 //! The worlds: each small, each with other things that go wrong.
 
 use crate::fault::Fault::{
-    self, AgentCrash, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude, Finalize, Fleet,
-    Forget, Inhibit, Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize, Retry, Rival,
-    Rollback, Second, StaleRead, StaleWatch, Window,
+    self, Accept, AgentCrash, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
+    Finalize, Fleet, Forget, Hold, Inhibit, Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize,
+    Retry, Rival, Rollback, Second, StaleRead, StaleWatch, Stuck, Window,
 };
 use crate::world::World;
 
@@ -24,6 +24,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         after: &[],
         images: &[2],
         bad: 0,
+        too_old: 0,
         staged: true,
         keep_blocked: false,
         max_failures: 9,
@@ -212,6 +213,25 @@ fn admins(with: With<'_>) -> Vec<World> {
             &[(Late, 1), (StaleWatch, 1)],
         ),
         with(
+            World {
+                keep_blocked: true,
+                ..calm("hold", "nodes are held back, and hold up no other")
+            },
+            &[(Hold, 2)],
+            &[(AgentCrash, 1), (Late, 1), (StaleWatch, 1)],
+        ),
+        with(
+            World {
+                too_old: 1 << 3,
+                ..pair(images(calm(
+                    "boot-image",
+                    "a tag moves to an image for which machines are too old",
+                )))
+            },
+            &[(Edit, 1), (Accept, 1)],
+            &[(Edit, 1), (StaleWatch, 1), (AgentCrash, 1), (Election, 1), (Late, 1)],
+        ),
+        with(
             calm("exclude", "nodes are excluded in the middle of their turn"),
             &[(Exclude, 1), (AgentCrash, 1)],
             &[(Late, 1)],
@@ -270,6 +290,22 @@ fn hosts(with: With<'_>) -> Vec<World> {
             },
             &[(Block, 1), (AgentCrash, 1)],
             &[(Late, 1)],
+        ),
+        with(
+            pair(calm(
+                "lock",
+                "what is staged cannot be locked, nor removed, for a while",
+            )),
+            &[(Stuck, 3), (Rival, 1), (Dropped, 1)],
+            &[(AgentCrash, 1), (Inhibit, 1)],
+        ),
+        with(
+            World {
+                keep_blocked: true,
+                ..pair(calm("no-lock", "a host that never locks again holds up no other"))
+            },
+            &[(Stuck, 2), (Rival, 1), (Dropped, 1)],
+            &[(AgentCrash, 1), (Pull, 1)],
         ),
     ]
 }

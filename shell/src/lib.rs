@@ -1,9 +1,13 @@
-//! The parts that every Berth program with I/O has in common: the client of the API server, deadlines, retries, logs, hashes.
+//! The parts that every Berth program with I/O has in common: the client of the API server, deadlines, retries, logs, hashes; and
+//! with the feature `pages` the server of metrics and probes.
 
 mod hash;
 
 pub mod client;
+pub mod listen;
 pub mod log;
+#[cfg(feature = "pages")]
+pub mod pages;
 mod proxy;
 pub mod request;
 pub mod retry;

@@ -18,6 +18,9 @@ pub struct Programs {
     pub controller: PathBuf,
 }
 
+/// All that is shipped. Built together, since each other choice would compile the libraries with other features.
+const SHIPPED: [&str; 6] = ["-p", "berth-agent", "-p", "berth-controller", "-p", "kubectl-berth"];
+
 /// Root of the checkout. Cargo tells a program that it runs where its package lies. That comes first: two checkouts that
 /// share a target directory share the programs too, and the path that was compiled in is that of the other one.
 pub fn workspace_root() -> PathBuf {
@@ -37,7 +40,7 @@ pub fn programs() -> Result<Programs> {
     if let Some(programs) = &*built {
         return Ok(programs.clone());
     }
-    let found = build(&["-p", "berth-agent", "-p", "berth-controller"])?;
+    let found = build(&SHIPPED)?;
     let programs = Programs {
         agent: take(&found, "berth-agent")?,
         controller: take(&found, "berth-controller")?,
@@ -55,7 +58,7 @@ pub fn kubectl() -> Result<PathBuf> {
     if let Some(path) = BUILT.get() {
         return Ok(path.clone());
     }
-    let path = take(&build(&["-p", "kubectl-berth"])?, "kubectl-berth")?;
+    let path = take(&build(&SHIPPED)?, "kubectl-berth")?;
     Ok(BUILT.get_or_init(|| path).clone())
 }
 
@@ -93,6 +96,16 @@ pub fn planner() -> Result<PathBuf> {
         ])?,
         "plan",
     )
+}
+
+/// `kubectl-berth`, and the program that measures its text without a cluster; built as they are shipped.
+///
+/// # Errors
+/// When they do not build.
+pub fn shipped_kubectl() -> Result<(PathBuf, PathBuf)> {
+    let args = ["--release", "--target", STATIC, "-p", "kubectl-berth"];
+    let found = build(&[&args[..], &["--bins", "--example", "status"]].concat())?;
+    Ok((take(&found, "kubectl-berth")?, take(&found, "status")?))
 }
 
 /// Makes [`programs`] give these from now on: for measurements.

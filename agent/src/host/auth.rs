@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use berth_api::Digest;
 use berth_core::agent::reason::Reason;
@@ -151,15 +151,8 @@ impl HostAuth {
     }
 
     fn remove(&self) -> io::Result<()> {
-        remove_file(&self.path())?;
-        remove_file(&self.record_path())
-    }
-}
-
-fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        files::remove(&self.path())?;
+        files::remove(&self.record_path())
     }
 }
 
@@ -185,7 +178,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
     }
 }
 
-fn digest(text: &[u8]) -> Digest {
+pub(super) fn digest(text: &[u8]) -> Digest {
     Digest::from(sha256(text))
 }
 

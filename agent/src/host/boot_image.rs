@@ -16,7 +16,7 @@ impl Host {
     /// # Errors
     /// Whatever kept the host from looking.
     pub async fn boot_image(&self) -> Result<Option<NodeBootImage>, HostError> {
-        let output = self.tool("boot-image", &["/usr/bin/sh", "-c", &script()]).await?;
+        let output = self.tools.run("boot-image", &["/usr/bin/sh", "-c", &script()]).await?;
         Ok(parse(&output))
     }
 }

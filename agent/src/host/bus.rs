@@ -105,6 +105,9 @@ impl Changes {
 /// How the names of pull units begin. The end of no other unit wakes the agent.
 pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
 
+/// The unit of rpm-ostree's daemon, whose start is waited for.
+pub(super) const RPM_OSTREED: &str = "rpm-ostreed.service";
+
 /// A job of systemd that ended.
 #[derive(Debug, Clone)]
 pub(super) struct JobEnd {
@@ -117,13 +120,15 @@ pub(super) struct JobEnd {
 #[derive(Debug)]
 struct Live {
     connection: Connection,
-    listener: tokio::task::AbortHandle,
+    listener: Option<tokio::task::AbortHandle>,
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
         // It holds the connection as well, which would otherwise stay open behind its successor.
-        self.listener.abort();
+        if let Some(listener) = &self.listener {
+            listener.abort();
+        }
     }
 }
 
@@ -131,6 +136,10 @@ impl Drop for Live {
 #[derive(Debug)]
 pub(super) struct Bus {
     address: String,
+    /// Time within which a call is answered, or counts as lost.
+    deadline: Duration,
+    /// Signals of systemd and logind are listened to.
+    listens: bool,
     connection: Mutex<Option<Live>>,
     changes: Changes,
     jobs: broadcast::Sender<JobEnd>,
@@ -139,11 +148,26 @@ pub(super) struct Bus {
 impl Bus {
     pub(super) fn new(address: String, changes: Changes) -> Self {
         Self {
+            listens: true,
+            ..Self::quiet(address, CALL_DEADLINE, changes)
+        }
+    }
+
+    /// A connection of its own, for calls that may take longer. Nobody is woken by it.
+    pub(super) fn quiet(address: String, deadline: Duration, changes: Changes) -> Self {
+        Self {
             address,
+            deadline,
+            listens: false,
             connection: Mutex::new(None),
             changes,
             jobs: broadcast::Sender::new(64),
         }
+    }
+
+    /// The address of the bus.
+    pub(super) fn address(&self) -> String {
+        self.address.clone()
     }
 
     /// The ends of systemd's jobs from now on. Those that end while the connection is down are missed.
@@ -175,9 +199,15 @@ impl Bus {
 
     async fn open(&self) -> zbus::Result<Live> {
         let connection = Builder::address(self.address.as_str())
-            .method_timeout(CALL_DEADLINE)
+            .method_timeout(self.deadline)
             .build()
             .await?;
+        if !self.listens {
+            return Ok(Live {
+                connection,
+                listener: None,
+            });
+        }
         // Matches first: a job that ends right after `Subscribe` must not be missed.
         let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
         let shutdowns = signals(&connection, LOGIND, "PrepareForShutdown").await?;
@@ -187,7 +217,10 @@ impl Bus {
             tracing::debug!(%error, "systemd does not take our subscription");
         }
         let listener = tokio::spawn(listen(jobs, shutdowns, self.changes.clone(), self.jobs.clone())).abort_handle();
-        Ok(Live { connection, listener })
+        Ok(Live {
+            connection,
+            listener: Some(listener),
+        })
     }
 
     /// Calls a method that may be repeated: when the connection turns out to be broken, once more on a new one.
@@ -237,7 +270,8 @@ impl Bus {
         })
     }
 
-    async fn drop_connection(&self) {
+    /// Leaves the bus, until the next call.
+    pub(super) async fn drop_connection(&self) {
         *self.connection.lock().await = None;
     }
 }
@@ -257,7 +291,7 @@ where
         .map_err(|error| translate(method, error))
 }
 
-fn translate(method: &str, error: zbus::Error) -> BusError {
+pub(super) fn translate(method: &str, error: zbus::Error) -> BusError {
     let (name, message) = match &error {
         zbus::Error::MethodError(name, message, _) => (name.to_string(), message.clone().unwrap_or_default()),
         zbus::Error::FDO(known) if !matches!(**known, zbus::fdo::Error::ZBus(_)) => (
@@ -312,7 +346,7 @@ async fn listen(
                 let Some(Ok(message)) = message else { break };
                 let body = message.body();
                 let Ok((_, _, unit, result)) = body.deserialize::<(u32, OwnedObjectPath, String, String)>() else { continue };
-                if !unit.starts_with("berth-") {
+                if !unit.starts_with("berth-") && unit != RPM_OSTREED {
                     continue;
                 }
                 // The other units are waited for by whoever started them: waking for those would be a loop.

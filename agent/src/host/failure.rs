@@ -4,7 +4,7 @@
 //! may change with each release. A text that is not recognised is a plain failure of the command, with the words beside
 //! it.
 
-use berth_api::condition::one_line;
+use berth_api::condition::{MAX_MESSAGE, one_line};
 
 /// Failure of a request to the host: a reason, and the host tool's own words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,10 @@ const WORDS: &[(&[&str], Reason)] = &[
     // The agent's own sentences about the end of a unit.
     (&["/usr/bin/bootc cannot be executed"], Reason::BootcMissing),
     (&["the pull did not end within"], Reason::PullTimedOut),
-    (&["the pull was ended by signal"], Reason::PullCanceled),
+    (
+        &["the pull was ended by signal", "operation was cancelled"],
+        Reason::PullCanceled,
+    ),
     (
         &["ostree admin lock-finalization failed", "failed to lock finalization"],
         Reason::LockFailed,
@@ -72,6 +75,17 @@ const WORDS: &[(&[&str], Reason)] = &[
             "detected container; this command requires a booted host",
         ],
         Reason::NotBootcHost,
+    ),
+    (
+        &[
+            "could not depsolve transaction",
+            "packages not found:",
+            "cannot update repo",
+            "forbidden base package replacements",
+            "running %prein for",
+            "running %post for",
+        ],
+        Reason::LayeringFailed,
     ),
     (
         &["deployment contains local rpm-ostree modifications"],
@@ -216,6 +230,28 @@ pub(super) fn message(words: &str) -> String {
     one_line(&lines.get(first..).unwrap_or_default().join(" "))
 }
 
+/// Adds to the words of a pull that the registry refused by which credentials it was tried. Words that are too long are cut
+/// for it, where they still say so: the cause stands at the end, mostly.
+pub(super) fn with_credentials(message: String, credentials: &str) -> String {
+    let is_refused = |words: &String| recognise(words) == Some(Reason::Unauthorized);
+    if credentials.is_empty() || !is_refused(&message) {
+        return message;
+    }
+    let room = MAX_MESSAGE.saturating_sub(credentials.chars().count() + 3);
+    let extra = message.chars().count().saturating_sub(room);
+    let (start, end): (String, String) = (
+        message.chars().take(room).collect(),
+        message.chars().skip(extra).collect(),
+    );
+    let candidates = match extra {
+        0 => vec![message.clone()],
+        _ => vec![format!("…{end}"), format!("{start}…")],
+    };
+    let mut texts = candidates.iter().filter(|words| is_refused(words));
+    let text = texts.next().map(|words| format!("{words}; {credentials}"));
+    text.filter(is_refused).unwrap_or(message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,6 +304,12 @@ mod tests {
                 Reason::SameDeployment,
             ),
             ("System not booted via bootc", Reason::NotBootcHost),
+            (
+                "Could not depsolve transaction; 1 problem detected: nothing provides libx needed by htop",
+                Reason::LayeringFailed,
+            ),
+            ("Packages not found: htop", Reason::LayeringFailed),
+            ("Operation was cancelled", Reason::PullCanceled),
             (
                 "toomanyrequests: You have reached your pull rate limit",
                 Reason::RegistryUnavailable,

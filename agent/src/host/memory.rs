@@ -1,10 +1,7 @@
 //! The agent's memory on the host itself. It survives the agent's process, its pod and its BootcNode (invariant I8).
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use berth_core::agent::facts::Past;
 
 use super::files;
@@ -23,24 +20,7 @@ impl MemoryFile {
     /// Reads the memory. A file that cannot be understood is kept aside for people, and the memory is then empty: an
     /// agent that refused to start over it would leave the node without any agent.
     pub fn load(&self) -> Past {
-        let text = match fs::read(&self.0) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Past::default(),
-            Err(error) => {
-                tracing::warn!(path = %self.0.display(), %error, "cannot read the agent's memory");
-                return Past::default();
-            }
-        };
-        match serde_json::from_slice(&text) {
-            Ok(memory) => memory,
-            Err(error) => {
-                let aside = self.0.with_extension("json.unreadable");
-                let kept = fs::rename(&self.0, &aside).is_ok();
-                tracing::warn!(path = %self.0.display(), %error, kept, aside = %aside.display(),
-                    "the agent's memory makes no sense: starting with an empty one");
-                Past::default()
-            }
-        }
+        files::load(&self.0, "the agent's memory").unwrap_or_default()
     }
 
     /// Writes the memory, durably.
@@ -48,18 +28,14 @@ impl MemoryFile {
     /// # Errors
     /// When the file cannot be written; the old content is then still there.
     pub fn save(&self, past: &Past) -> anyhow::Result<()> {
-        let context = || format!("cannot write {}", self.0.display());
-        if let Some(directory) = self.0.parent() {
-            fs::create_dir_all(directory).with_context(context)?;
-        }
-        let mut text = serde_json::to_vec_pretty(past)?;
-        text.push(b'\n');
-        files::replace(&self.0, &text).with_context(context)
+        files::save(&self.0, past)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use berth_api::Digest;
 
     use super::*;

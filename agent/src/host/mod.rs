@@ -1,55 +1,59 @@
-//! The host that the agent runs on: its system bus, its bootc, and a few files.
+//! The host that the agent runs on: its system bus, its backend, and a few files.
 //!
 //! Everything here is I/O at the edge and decides nothing. It only makes sure that each question has an answer in
 //! bounded time, in the host's own words.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use anyhow::Context;
+use berth_api::backend::Backend;
 use berth_api::node::{Deployment, DesiredImage, Progress};
-use berth_api::pool::SignatureRule;
 use berth_api::{BootId, Digest};
-use berth_core::agent::backend::Backend;
 use berth_core::agent::facts::Past;
 use berth_core::agent::rivals;
 use berth_core::agent::rules::credentials::Claim;
 use berth_core::agent::rules::registries::Registries;
 use berth_core::agent::rules::signatures::Policy;
+use berth_core::agent::storage::{OstreeLock, StagingLock};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 mod auth;
 mod boot_image;
-pub mod bootc;
+mod bootc;
 mod bus;
 pub mod clock;
-mod early_lock;
+mod driver;
 pub mod failure;
-mod files;
+pub(crate) mod files;
 pub mod lock;
 mod login;
+mod look_up;
 pub mod memory;
-mod progress;
-mod pull;
+mod record;
 pub mod root;
+mod rpm_ostree;
 mod rules;
+mod survey;
 mod tools;
 mod units;
 
 pub use auth::{AuthOutcome, AuthSource};
-pub use bootc::{BootcStatus, BootcVersion, HostStatus};
+pub use bootc::{BootcStatus, BootcVersion};
 pub use bus::BusError;
+pub use driver::{HostStatus, Pull, PullState};
 pub use failure::{Failure, Reason};
 pub use lock::HostLock;
 pub use login::Inhibitor;
-pub use pull::{Pull, PullState};
 pub use root::HostRoot;
+pub use survey::{Survey, Terms};
 
 use auth::HostAuth;
+use bootc::Bootc;
 use bus::{Bus, Changes};
+use driver::Driver;
 use memory::MemoryFile;
-use pull::{PullOptions, Pulls};
+use record::RecordFile;
+use rpm_ostree::RpmOstree;
+use tools::Tools;
 
 /// Error of a request to the host.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -89,30 +93,21 @@ impl HostError {
     }
 }
 
-/// The last answer about bootc's version.
-#[derive(Debug, Clone)]
-struct KeptVersion {
-    version: BootcVersion,
-    at: Instant,
-    /// Number of times in a row that it was given.
-    times: u32,
-}
-
 /// The host that the agent runs on.
 #[derive(Debug)]
 pub struct Host {
     root: HostRoot,
     bus: Arc<Bus>,
-    pulls: Pulls,
+    tools: Tools,
+    bootc: Bootc,
+    rpm_ostree: RpmOstree,
+    /// Backend as chosen by the last look.
+    chosen: Mutex<Backend>,
+    record: RecordFile,
     memory: MemoryFile,
     auth: HostAuth,
     allowed_registries: Vec<String>,
     changes: Changes,
-    version: Mutex<Option<KeptVersion>>,
-    /// The booted image was pulled under an enforced signature policy, when last seen.
-    signed: AtomicBool,
-    /// The host keeps its deployments in composefs, when last seen.
-    composefs: AtomicBool,
     claim: Mutex<Option<HostLock>>,
 }
 
@@ -129,17 +124,23 @@ impl Host {
             str::to_owned,
         );
         let changes = Changes::new();
+        let bus = Arc::new(Bus::new(address, changes.clone()));
+        let tools = Tools {
+            bus: Arc::clone(&bus),
+            root: root.clone(),
+        };
         let host = Self {
-            bus: Arc::new(Bus::new(address, changes.clone())),
-            pulls: Pulls::new(root.clone(), changes.clone()),
+            bootc: Bootc::new(tools.clone(), changes.clone()),
+            rpm_ostree: RpmOstree::new(tools.clone(), changes.clone()),
+            chosen: Mutex::default(),
+            bus,
+            tools,
+            record: RecordFile::new(&root),
             memory: MemoryFile::new(&root),
             auth: HostAuth::new(root.clone(), AuthSource::default()),
             allowed_registries: vec![],
             root,
             changes,
-            version: Mutex::new(None),
-            signed: AtomicBool::new(false),
-            composefs: AtomicBool::new(false),
             claim: Mutex::new(None),
         };
         if let Err(error) = host.bus.ensure().await {
@@ -197,15 +198,7 @@ impl Host {
     /// # Errors
     /// When it cannot be read, or is empty.
     pub fn boot_id(&self) -> anyhow::Result<BootId> {
-        let path = self.root.path("/proc/sys/kernel/random/boot_id");
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let id = text.trim();
-        anyhow::ensure!(!id.is_empty(), "{} is empty", path.display());
-        Ok(BootId::new(id))
-    }
-
-    fn boot(&self) -> Result<BootId, HostError> {
-        self.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
+        self.root.boot_id()
     }
 
     /// News from the host: the number changes when a pull ended or got further, when a shutdown begins, and when
@@ -219,79 +212,39 @@ impl Host {
     /// # Errors
     /// [`HostError::Busy`] while a tool of an earlier agent runs: its end is waited for, not taken for an answer.
     pub async fn bootc_version(&self) -> Result<BootcVersion, HostError> {
-        let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        if let Some(kept) = &kept
-            && kept.version.is_believed(kept.at.elapsed(), kept.times)
-        {
-            return Ok(kept.version.clone());
-        }
-        let version = match self.ask_version().await {
-            Ok(version) => version,
-            Err(HostError::Tool(failure)) if failure.reason == Reason::BootcMissing => BootcVersion::Missing,
-            Err(error @ HostError::Busy(_)) => return Err(error),
-            Err(error) => BootcVersion::Failed(error.to_string()),
-        };
-        let before = kept.filter(|kept| kept.version == version);
-        let kept = KeptVersion {
-            version: version.clone(),
-            at: Instant::now(),
-            times: before.map_or(0, |kept| kept.times).saturating_add(1),
-        };
-        *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
-        Ok(version)
+        self.bootc.version().await
     }
 
-    async fn ask_version(&self) -> Result<BootcVersion, HostError> {
-        let text = self.tool("version", &["/usr/bin/bootc", "--version"]).await?;
-        Ok(match bootc::parse_version(&text) {
-            Some((version, numbers)) if numbers >= bootc::FLOOR => {
-                let download_only = match self.tool("help", &["/usr/bin/bootc", "switch", "--help"]).await {
-                    Ok(help) => bootc::lists_download_only(&help),
-                    Err(error @ (HostError::Tool(_) | HostError::Timeout(_))) => {
-                        tracing::warn!(%error, "bootc does not say whether it locks what it stages: taken for one that does not");
-                        false
-                    }
-                    Err(error) => return Err(error),
-                };
-                BootcVersion::Version { version, download_only }
-            }
-            Some((version, _)) => BootcVersion::TooOld(version),
-            None => BootcVersion::Failed(format!(
-                "bootc --version says {:?}",
-                text.chars().take(80).collect::<String>()
-            )),
-        })
-    }
-
-    /// Says whether the host's bootc locks what it stages from the first instant, as far as it was asked.
-    fn stages_locked(&self) -> bool {
-        let kept = self.version.lock().unwrap_or_else(|e| e.into_inner());
-        let version = kept.as_ref().map(|kept| &kept.version);
-        matches!(
-            version,
-            Some(BootcVersion::Version {
-                download_only: true,
-                ..
-            })
-        )
-    }
-
-    /// Asks bootc which deployments are booted, staged and left to roll back to.
+    /// Asks bootc, whatever the backend is, which deployments are booted, staged and left to roll back to.
     ///
     /// # Errors
     /// [`HostError::Busy`] while a pull runs, for bootc would wait for it; or whatever went wrong.
     pub async fn status(&self) -> Result<BootcStatus, HostError> {
-        let command = ["/usr/bin/bootc", "status", "--format=json", "--format-version=1"];
         self.refuse_while_pulling().await?;
-        let text = self.tool("status", &command).await?;
-        let status =
-            bootc::parse(&text).map_err(|e| HostError::Tool(Failure::new(Reason::BootcFailed, &e.to_string())))?;
-        if let BootcStatus::Host(host) = &status {
-            self.signed.store(host.signature_enforced, Ordering::Relaxed);
-            let is_composefs = host.backend == Backend::Composefs;
-            self.composefs.store(is_composefs, Ordering::Relaxed);
+        self.bootc.status().await
+    }
+
+    fn choose(&self, backend: Backend) {
+        *self.chosen.lock().unwrap_or_else(|e| e.into_inner()) = backend;
+    }
+
+    /// The backend that changes the host.
+    fn driver(&self) -> &dyn Driver {
+        let chosen = *self.chosen.lock().unwrap_or_else(|e| e.into_inner());
+        self.driver_of(chosen)
+    }
+
+    fn driver_of(&self, backend: Backend) -> &dyn Driver {
+        match backend {
+            Backend::Bootc => &self.bootc,
+            Backend::RpmOstree => &self.rpm_ostree,
         }
-        Ok(status)
+    }
+
+    /// The backend that pulls: the one of the pull that is remembered, whatever was chosen since. Without one, only bootc's unit
+    /// could still be found.
+    fn puller(&self, boot: &BootId) -> Backend {
+        self.record.read(boot).map_or(Backend::Bootc, |record| record.backend)
     }
 
     /// Finds the pull of this boot, if there was one: the one that was started last, else one of the desired digest. An
@@ -300,7 +253,8 @@ impl Host {
     /// # Errors
     /// When systemd cannot be asked.
     pub async fn find_pull(&self, desired: Option<&Digest>) -> Result<Option<Pull>, HostError> {
-        self.pulls.find(&self.bus, &self.boot()?, desired).await
+        let boot = self.tools.boot()?;
+        self.driver_of(self.puller(&boot)).find_pull(&boot, desired).await
     }
 
     /// Forgets a pull that ended. The caller has stored its result.
@@ -308,22 +262,24 @@ impl Host {
     /// # Errors
     /// When systemd cannot be asked.
     pub async fn forget_pull(&self, digest: &Digest) -> Result<(), HostError> {
-        self.pulls.forget(&self.bus, digest).await
+        let puller = self.puller(&self.tools.boot()?);
+        self.driver_of(puller).forget_pull(digest).await
     }
 
-    /// Starts to pull, stage and lock an image; returns at once. The same pull that runs already is adopted.
+    /// Starts to pull and stage an image, locked in this way; returns at once. The same pull that runs already is adopted.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while another pull runs; or systemd refused.
-    pub async fn start_pull(&self, image: &DesiredImage) -> Result<(), HostError> {
-        let options = PullOptions {
-            signed: self.signed.load(Ordering::Relaxed) || image.signature == SignatureRule::Required,
-            download_only: self.stages_locked(),
-            composefs: self.composefs.load(Ordering::Relaxed),
-        };
-        self.pulls
-            .start(&self.bus, &self.boot()?, image, options, self.auth.in_use())
-            .await
+    /// [`HostError::Busy`] while another pull runs; or the backend refused.
+    pub async fn start_pull(&self, image: &DesiredImage, lock: StagingLock) -> Result<(), HostError> {
+        let boot = self.tools.boot()?;
+        if let Some(pull) = self.find_pull(Some(&image.digest)).await? {
+            match (pull.state, pull.digest == image.digest) {
+                (PullState::Running, true) => return Ok(()),
+                (PullState::Running, false) => return Err(HostError::Busy("another pull runs".to_owned())),
+                _ => self.forget_pull(&pull.digest).await?,
+            }
+        }
+        self.driver().start_pull(&boot, image, lock, self.auth.in_use()).await
     }
 
     /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.
@@ -331,76 +287,41 @@ impl Host {
     /// # Errors
     /// When it does not stop.
     pub async fn cancel_pull(&self, digest: &Digest) -> Result<(), HostError> {
-        self.pulls.cancel(&self.bus, digest).await
+        let boot = self.tools.boot()?;
+        self.driver_of(self.puller(&boot)).cancel_pull(&boot, digest).await
     }
 
     /// Progress of the running pull, when the host tool reports it.
     pub fn pull_progress(&self) -> Option<Progress> {
-        self.pulls.progress()
+        let puller = self.boot_id().map_or(Backend::Bootc, |boot| self.puller(&boot));
+        self.driver_of(puller).pull_progress()
     }
 
     /// Locks the staged deployment: a shutdown then discards it.
     ///
     /// # Errors
     /// When nothing is staged, or the tool failed.
-    pub async fn lock(&self) -> Result<(), HostError> {
-        if self.composefs.load(Ordering::Relaxed) {
-            let why = "a composefs host cannot lock what is staged already";
-            return Err(HostError::Tool(Failure::new(Reason::LockFailed, why)));
-        }
-        self.change("lock", &["/usr/bin/ostree", "admin", "lock-finalization"])
-            .await
+    pub async fn lock(&self, _: OstreeLock) -> Result<(), HostError> {
+        self.refuse_while_pulling().await?;
+        self.driver().lock().await
     }
 
-    /// Unlocks the staged deployment: a shutdown then applies it.
+    /// Unlocks the staged deployment: the reboot by [`Host::reboot`] then applies it, and as a rule any shutdown.
     ///
     /// # Errors
     /// When nothing is staged, or the tool failed.
     pub async fn unlock(&self) -> Result<(), HostError> {
-        self.change("unlock", &["/usr/bin/bootc", "upgrade", "--from-downloaded"])
-            .await
+        self.refuse_while_pulling().await?;
+        self.driver().unlock().await
     }
 
-    /// Removes this staged deployment. Looks first whether it is still the one that is staged: ostree only takes a number,
-    /// and without a staged deployment number 0 would be another one. bootc takes a name, on composefs only.
+    /// Removes this staged deployment. Looks first whether it is still the one that is staged.
     ///
     /// # Errors
     /// When something else is staged, or the tool failed.
     pub async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
-        let BootcStatus::Host(host) = self.status().await? else {
-            let why = "the host is no bootc host any more: nothing is removed";
-            return Err(HostError::Tool(Failure::new(Reason::NotBootcHost, why)));
-        };
-        let Some(staged) = host.staged else { return Ok(()) };
-        if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) {
-            let why = format!(
-                "{} is staged in place of {}: it is not removed",
-                staged.image, meant.image
-            );
-            return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)));
-        }
-        match (host.backend, &host.staged_verity) {
-            (Backend::Ostree, _) => {
-                self.change("unstage", &["/usr/bin/ostree", "admin", "undeploy", "0"])
-                    .await
-            }
-            (Backend::Composefs, Some(name)) => {
-                self.change("unstage", &["/usr/bin/bootc", "delete-deployment", name])
-                    .await
-            }
-            (Backend::Composefs, None) => {
-                let why = format!(
-                    "bootc status gives {} no name by which it could be removed",
-                    staged.image
-                );
-                Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)))
-            }
-        }
-    }
-
-    async fn change(&self, what: &str, command: &[&str]) -> Result<(), HostError> {
         self.refuse_while_pulling().await?;
-        self.tool(what, command).await.map(drop)
+        self.driver().unstage(meant).await
     }
 
     async fn refuse_while_pulling(&self) -> Result<(), HostError> {
@@ -445,13 +366,13 @@ impl Host {
         Ok(clock::is_synchronized(&self.bus).await?)
     }
 
-    /// Asks logind for a reboot. A lost reply counts as accepted: the caller waits, and asks
-    /// [`Host::shutting_down`].
+    /// Asks for a reboot: logind, or the backend where only that can unlock. A lost reply counts as accepted: the caller waits,
+    /// and asks [`Host::shutting_down`].
     ///
     /// # Errors
-    /// [`HostError::RebootRefused`] when logind says no.
+    /// [`HostError::RebootRefused`] when the host says no.
     pub async fn reboot(&self) -> Result<(), HostError> {
-        login::reboot(&self.bus).await
+        self.driver().reboot().await
     }
 
     /// Updaters that are active on the host and would act on their own.

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use anyhow::Context;
+use berth_api::BootId;
+
 /// Directory of the agent's runtime files, as the host sees it. It goes with the boot.
 pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
@@ -33,6 +36,18 @@ impl HostRoot {
             return path.to_path_buf();
         }
         self.0.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// The kernel's boot ID.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is empty.
+    pub fn boot_id(&self) -> anyhow::Result<BootId> {
+        let path = self.path("/proc/sys/kernel/random/boot_id");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let id = text.trim();
+        anyhow::ensure!(!id.is_empty(), "{} is empty", path.display());
+        Ok(BootId::new(id))
     }
 
     /// Makes sure that the directory of the runtime files exists: systemd writes the output of units there, and

@@ -1,11 +1,15 @@
 //! Host tools that are run to their end, one at a time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::BootId;
+
+use super::bus::Bus;
 use super::failure::{self, Failure, Reason};
-use super::root::RUN_DIR;
+use super::root::{HostRoot, RUN_DIR};
 use super::units::{self, Defeat, EXIT_EXEC, Spec};
-use super::{Host, HostError, files};
+use super::{HostError, files};
 
 /// A host tool that takes longer than this hangs.
 const TOOL_DEADLINE: Duration = Duration::from_secs(60);
@@ -19,13 +23,27 @@ const TOOL_UNITS: &[&str] = &[
     "berth-lock.service",
     "berth-unlock.service",
     "berth-unstage.service",
+    "berth-inspect-manifest.service",
+    "berth-inspect-config.service",
 ];
 /// The largest status that is read.
 const MAX_OUTPUT: u64 = 1 << 20;
 /// Bytes at the end of a tool's error output that are looked at.
 const STDERR_TAIL: u64 = 16 << 10;
 
-impl Host {
+/// The tools of one host. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Tools {
+    pub(super) bus: Arc<Bus>,
+    pub(super) root: HostRoot,
+}
+
+impl Tools {
+    /// The boot under which all of this runs.
+    pub(super) fn boot(&self) -> Result<BootId, HostError> {
+        self.root.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
+    }
+
     /// Refuses while a tool runs that a killed agent started: the next look must see what it does.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
@@ -37,7 +55,17 @@ impl Host {
     }
 
     /// Runs a host tool to its end and answers its standard output.
-    pub(super) async fn tool(&self, what: &str, command: &[&str]) -> Result<String, HostError> {
+    pub(super) async fn run(&self, what: &str, command: &[&str]) -> Result<String, HostError> {
+        self.run_within(what, command, TOOL_DEADLINE).await
+    }
+
+    /// The same, with another deadline.
+    pub(super) async fn run_within(
+        &self,
+        what: &str,
+        command: &[&str],
+        deadline: Duration,
+    ) -> Result<String, HostError> {
         self.refuse_beside_another_tool().await?;
         let (stdout, stderr) = (format!("{RUN_DIR}/{what}.out"), format!("{RUN_DIR}/{what}.err"));
         let spec = Spec {
@@ -47,7 +75,7 @@ impl Host {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             after: vec![],
             then: None,
-            deadline: TOOL_DEADLINE,
+            deadline,
             stdout: Some(stdout.clone()),
             stderr: Some(stderr.clone()),
             fd3: None,
@@ -60,6 +88,7 @@ impl Host {
             Ok(Some(defeat)) => Err(tool_error(
                 command,
                 &defeat,
+                deadline,
                 &files::tail(&self.root.path(&stderr), STDERR_TAIL),
             )),
             Err(error) if error.is(".UnitExists") => {
@@ -70,7 +99,7 @@ impl Host {
     }
 }
 
-fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
+fn tool_error(command: &[&str], defeat: &Defeat, deadline: Duration, words: &str) -> HostError {
     let program = command.first().copied().unwrap_or_default();
     let shown = command.join(" ");
     let said = if words.trim().is_empty() {
@@ -79,7 +108,7 @@ fn tool_error(command: &[&str], defeat: &Defeat, words: &str) -> HostError {
         words.to_owned()
     };
     match (defeat.result.as_str(), defeat.status) {
-        ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", TOOL_DEADLINE.as_secs())),
+        ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", deadline.as_secs())),
         ("exit-code", EXIT_EXEC) => {
             let reason = if program == "/usr/bin/bootc" {
                 Reason::BootcMissing
@@ -106,19 +135,24 @@ mod tests {
             result: result.to_owned(),
             status,
         };
-        let error = tool_error(&command, &failed("exit-code", 1), "error: Cannot undeploy\n");
+        let error = tool_error(
+            &command,
+            &failed("exit-code", 1),
+            TOOL_DEADLINE,
+            "error: Cannot undeploy\n",
+        );
         assert_eq!(
             (error.reason(), error.to_string().as_str()),
             (Reason::HostToolFailed, "error: Cannot undeploy")
         );
-        let error = tool_error(&command, &failed("exit-code", 203), "");
+        let error = tool_error(&command, &failed("exit-code", 203), TOOL_DEADLINE, "");
         assert_eq!(error.reason(), Reason::HostToolMissing);
-        let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), "");
+        let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), TOOL_DEADLINE, "");
         assert_eq!(error.reason(), Reason::BootcMissing);
-        let error = tool_error(&command, &failed("timeout", 15), "");
+        let error = tool_error(&command, &failed("timeout", 15), TOOL_DEADLINE, "");
         assert_eq!(error.reason(), Reason::HostToolTimedOut);
         assert!(
-            tool_error(&command, &failed("signal", 9), "")
+            tool_error(&command, &failed("signal", 9), TOOL_DEADLINE, "")
                 .to_string()
                 .contains("undeploy 0 failed: signal 9")
         );

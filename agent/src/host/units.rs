@@ -190,6 +190,76 @@ pub(super) async fn in_states(bus: &Bus, names: &[&str], states: &[&str]) -> Res
     Ok(wanted.map(|unit| unit.0).collect())
 }
 
+/// Says whether the host has a unit of this name, running or not.
+pub(super) async fn is_loaded(bus: &Bus, name: &str) -> Result<bool, BusError> {
+    let listed = list(bus, &[name]).await?;
+    Ok(listed.first().is_some_and(|unit| unit.2 == "loaded"))
+}
+
+async fn is_active(bus: &Bus, name: &str) -> Result<bool, BusError> {
+    Ok(!in_states(bus, &[name], &["active"]).await?.is_empty())
+}
+
+/// Failure to start a service of the host.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum StartError {
+    /// systemd did not answer: nothing is known of the service.
+    #[error("{0}")]
+    Silent(BusError),
+    /// systemd answered, and the service does not run.
+    #[error("{0}; look at its journal on the host")]
+    NotStarted(String),
+}
+
+impl StartError {
+    fn of(name: &str, error: BusError) -> Self {
+        match error {
+            BusError::Refused { message, .. } => Self::NotStarted(format!("{name} cannot be started: {message}")),
+            error => Self::Silent(error),
+        }
+    }
+}
+
+/// Makes sure that a service of the host runs, and waits until it does.
+///
+/// # Errors
+/// When it cannot be started, or not in time; or systemd does not answer.
+pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<(), StartError> {
+    let failed = |error| StartError::of(name, error);
+    if is_active(bus, name).await.map_err(failed)? {
+        return Ok(());
+    }
+    let mut jobs = bus.jobs();
+    bus.ensure().await.map_err(failed)?;
+    let give_up = Instant::now() + within;
+    let started: Result<OwnedObjectPath, BusError> = bus.call(SYSTEMD, "StartUnit", &(name, "replace")).await;
+    started.map_err(failed)?;
+    loop {
+        let look = (Instant::now() + LOOK_EVERY).min(give_up);
+        tokio::select! {
+            job = jobs.recv() => match job {
+                Ok(job) if job.unit != name => continue,
+                Ok(job) if job.result == "done" => return Ok(()),
+                Ok(job) => {
+                    let why = format!("{name} cannot be started: its job is {}", job.result);
+                    return Err(StartError::NotStarted(why));
+                }
+                Err(RecvError::Lagged(_)) => {}
+                // The bus keeps a sender for as long as it lives.
+                Err(RecvError::Closed) => tokio::time::sleep_until(look).await,
+            },
+            () = tokio::time::sleep_until(look) => {}
+        }
+        if is_active(bus, name).await.map_err(failed)? {
+            return Ok(());
+        }
+        if Instant::now() >= give_up {
+            let why = format!("{name} did not start within {} s", within.as_secs());
+            return Err(StartError::NotStarted(why));
+        }
+    }
+}
+
 /// Asks how a failed unit failed.
 pub(super) async fn defeat(bus: &Bus, name: &str) -> Result<Defeat, BusError> {
     let path: OwnedObjectPath = bus.call(SYSTEMD, "GetUnit", &name).await?;

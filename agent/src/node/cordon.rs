@@ -5,17 +5,23 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_RELEASED, LABEL_EXCLUDE};
+use berth_api::keys::{
+    ANNOTATION_CORDON, ANNOTATION_RELEASED, ANNOTATION_SCALE_DOWN, ANNOTATION_SCALE_DOWN_DISABLED, LABEL_EXCLUDE,
+};
 use berth_api::seeded::Bug;
 use berth_api::waves::is_control_plane;
 use berth_api::{BootId, NodeUid};
-use berth_core::agent::node::{CordonRecord, NodeFacts};
+use berth_core::agent::lifecycle::Lifecycle;
+use berth_core::agent::node::{CordonRecord, NodeFacts, SCALE_DOWN_DISABLED, ScaleDown, Signs};
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{request, send};
 use crate::clients::RequestError;
+
+/// Value of the mark that the cluster autoscaler's annotation is ours. That it is there counts.
+const SCALE_DOWN_MARK: &str = "disabled";
 
 /// Error of reading or writing the Node.
 #[derive(Debug, thiserror::Error)]
@@ -34,8 +40,9 @@ pub enum NodeError {
     Failed(#[from] RequestError),
 }
 
+/// A Node as the API server sends it.
 #[derive(Deserialize)]
-struct RawNode {
+pub(super) struct RawNode {
     metadata: RawMetadata,
     #[serde(default)]
     spec: RawSpec,
@@ -75,6 +82,8 @@ struct RawCondition {
     type_: String,
     #[serde(default)]
     status: String,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +98,10 @@ impl From<RawNode> for NodeFacts {
         let conditions = node.status.conditions.as_deref().unwrap_or_default();
         let labels = node.metadata.labels.as_ref();
         let boot_id = node.status.node_info.map(|info| info.boot_id);
+        let mut lifecycle = Lifecycle::default();
+        for c in conditions {
+            lifecycle.take_in(&c.type_, &c.status, c.reason.as_deref().unwrap_or_default());
+        }
         Self {
             unschedulable: node.spec.unschedulable.unwrap_or(false),
             ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
@@ -96,6 +109,11 @@ impl From<RawNode> for NodeFacts {
             cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
             excluded: labels.is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             control_plane: labels.is_some_and(is_control_plane),
+            signs: Signs {
+                scale_down_disabled: annotation(ANNOTATION_SCALE_DOWN_DISABLED),
+                scale_down_is_ours: annotation(ANNOTATION_SCALE_DOWN).is_some(),
+                lifecycle,
+            },
             uid: NodeUid::new(node.metadata.uid),
             resource_version: node.metadata.resource_version,
         }
@@ -107,14 +125,11 @@ impl From<RawNode> for NodeFacts {
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
         tracing::warn!(text, %error, "the record of our cordon makes no sense");
-        CordonRecord {
-            berth: String::new(),
-            unschedulable: false,
-        }
+        CordonRecord::default()
     })
 }
 
-fn path(name: &str) -> String {
+pub(super) fn path(name: &str) -> String {
     format!("/api/v1/nodes/{name}")
 }
 
@@ -152,6 +167,14 @@ pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) 
     patch(client, name, &restore_patch(seen, mark)).await
 }
 
+/// Takes off what a cordon that is gone has left of the cluster autoscaler's annotation. Returns the state after it.
+///
+/// # Errors
+/// [`NodeError::Conflict`] when it changed since it was read.
+pub async fn allow_scale_down(client: &Client, name: &str, seen: &NodeFacts) -> Result<NodeFacts, NodeError> {
+    patch(client, name, &scale_down_patch(seen)).await
+}
+
 async fn patch(client: &Client, name: &str, patch: &Value) -> Result<NodeFacts, NodeError> {
     let body = patch.to_string().into_bytes();
     let path = format!("{}?fieldManager=berth-agent", path(name));
@@ -161,26 +184,35 @@ async fn patch(client: &Client, name: &str, patch: &Value) -> Result<NodeFacts, 
 }
 
 fn cordon_patch(seen: &NodeFacts, berth: &str) -> Value {
-    // A cordon of ours that is there already hides what was before it; its record does not. A record on a node that is
-    // schedulable is about a cordon that somebody has undone.
-    let before = seen.unschedulable && seen.cordon.as_ref().is_none_or(|record| record.unschedulable);
-    let record = json!({"berth": berth, "unschedulable": before});
+    let record = seen.cordon_record(berth);
+    let mut annotations = json!({ANNOTATION_CORDON: json!(record).to_string()});
+    match seen.scale_down_at_cordon() {
+        ScaleDown::Stays => {}
+        ScaleDown::Set => {
+            annotations[ANNOTATION_SCALE_DOWN_DISABLED] = json!(SCALE_DOWN_DISABLED);
+            annotations[ANNOTATION_SCALE_DOWN] = json!(SCALE_DOWN_MARK);
+        }
+        ScaleDown::Theirs => annotations[ANNOTATION_SCALE_DOWN] = Value::Null,
+    }
     json!({
         "metadata": {
             "uid": seen.uid.as_str(),
             "resourceVersion": seen.resource_version,
-            "annotations": {ANNOTATION_CORDON: record.to_string()},
+            "annotations": annotations,
         },
         "spec": {"unschedulable": true},
     })
 }
 
 fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
+    let mut annotations = without_scale_down(seen);
+    annotations[ANNOTATION_CORDON] = Value::Null;
+    annotations[ANNOTATION_RELEASED] = json!(mark);
     let mut patch = json!({
         "metadata": {
             "uid": seen.uid.as_str(),
             "resourceVersion": seen.resource_version,
-            "annotations": {ANNOTATION_CORDON: null, ANNOTATION_RELEASED: mark},
+            "annotations": annotations,
         },
     });
     if let (Some(record), Some(patch)) = (&seen.cordon, patch.as_object_mut()) {
@@ -196,7 +228,29 @@ fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
     patch
 }
 
-fn judge(error: RequestError) -> NodeError {
+fn scale_down_patch(seen: &NodeFacts) -> Value {
+    json!({
+        "metadata": {
+            "uid": seen.uid.as_str(),
+            "resourceVersion": seen.resource_version,
+            "annotations": without_scale_down(seen),
+        },
+    })
+}
+
+/// Changes to the annotations that take off the cluster autoscaler's, if it is ours.
+fn without_scale_down(seen: &NodeFacts) -> Value {
+    let mut annotations = json!({});
+    if seen.signs.scale_down_is_ours {
+        annotations[ANNOTATION_SCALE_DOWN] = Value::Null;
+    }
+    if seen.keeps_our_scale_down() {
+        annotations[ANNOTATION_SCALE_DOWN_DISABLED] = Value::Null;
+    }
+    annotations
+}
+
+pub(super) fn judge(error: RequestError) -> NodeError {
     let Some(status) = error.status() else {
         return NodeError::Failed(error);
     };
@@ -213,19 +267,35 @@ fn judge(error: RequestError) -> NodeError {
 #[cfg(test)]
 mod tests {
     use berth_api::keys::LABELS_CONTROL_PLANE;
+    use berth_core::agent::lifecycle;
 
     use super::*;
 
     fn node(unschedulable: bool, annotation: Option<&str>) -> NodeFacts {
+        node_with(unschedulable, annotation, false, None)
+    }
+
+    fn node_with(unschedulable: bool, annotation: Option<&str>, ours: bool, scale_down: Option<&str>) -> NodeFacts {
+        let mut annotations = json!({"other": "x"});
+        for (key, value) in [
+            (ANNOTATION_CORDON, annotation),
+            (ANNOTATION_SCALE_DOWN_DISABLED, scale_down),
+            (ANNOTATION_SCALE_DOWN, ours.then_some("disabled")),
+        ] {
+            if let Some(value) = value {
+                annotations[key] = json!(value);
+            }
+        }
         let raw: RawNode = serde_json::from_value(json!({
             "metadata": {
                 "uid": "u", "resourceVersion": "7", "name": "n",
-                "annotations": annotation.map(|text| json!({ANNOTATION_CORDON: text, "other": "x"})),
+                "annotations": annotations,
                 "labels": {LABEL_EXCLUDE: "", "zone": "a", LABELS_CONTROL_PLANE[0]: ""},
             },
             "spec": {"unschedulable": unschedulable, "podCIDR": "10.0.0.0/24"},
             "status": {
-                "conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"}],
+                "conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"},
+                    {"type": "Drained", "status": "True", "reason": "BerthTurn"}],
                 "nodeInfo": {"bootID": "b", "kernelVersion": "6"},
             },
         }))
@@ -241,6 +311,8 @@ mod tests {
             "with any value, also none"
         );
         assert_eq!(facts.boot_id, Some(BootId::from("b")));
+        let signs = facts.signs.lifecycle.changes(lifecycle::NOTHING);
+        assert_eq!(signs.len(), 1, "Drained is ours: {signs:?}");
         assert_eq!(
             facts.cordon.map(|c| (c.berth, c.unschedulable)),
             Some(("workers-0".to_owned(), true))
@@ -260,26 +332,44 @@ mod tests {
     }
 
     #[test]
-    fn a_cordon_records_what_was_before_us() {
-        for (unschedulable, annotation, before) in [
-            (false, None, false),
-            (true, None, true),
-            (true, Some(r#"{"berth":"old-1","unschedulable":false}"#), false),
-            (true, Some(r#"{"berth":"old-1","unschedulable":true}"#), true),
-            (false, Some(r#"{"berth":"old-1","unschedulable":true}"#), false),
+    fn a_cordon_is_one_write_with_its_record_on_the_node_as_it_was_read() {
+        let patch = cordon_patch(&node(false, None), "workers-0");
+        let annotations = patch["metadata"]["annotations"].as_object().unwrap();
+        let text = annotations[ANNOTATION_CORDON].as_str().unwrap();
+        assert_eq!(record(text), node(false, None).cordon_record("workers-0"));
+        assert_eq!(annotations[ANNOTATION_SCALE_DOWN_DISABLED], json!("true"));
+        assert!(annotations[ANNOTATION_SCALE_DOWN].is_string(), "and whose it is");
+        assert_eq!(patch["spec"]["unschedulable"], json!(true));
+        assert_eq!(
+            (&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]),
+            (&json!("u"), &json!("7"))
+        );
+    }
+
+    #[test]
+    fn an_annotation_of_somebody_else_is_in_no_patch() {
+        let keys = [ANNOTATION_SCALE_DOWN_DISABLED, ANNOTATION_SCALE_DOWN];
+        let said = |patch: &Value| keys.map(|key| patch["metadata"]["annotations"].get(key).cloned());
+        let gone = || Some(Value::Null);
+        let cordoned = Some(r#"{"berth":"w-0","unschedulable":false}"#);
+        let others = cordon_patch(&node_with(false, None, false, Some("false")), "w-0");
+        assert_eq!(said(&others), [None, None]);
+        let taken_over = cordon_patch(&node_with(true, cordoned, true, Some("false")), "w-0");
+        assert_eq!(said(&taken_over), [None, gone()]);
+        for (ours, value, removed) in [
+            (false, "true", [None, None]),
+            (true, "true", [gone(), gone()]),
+            (true, "false", [None, gone()]),
         ] {
-            let patch = cordon_patch(&node(unschedulable, annotation), "workers-0");
-            let text = patch["metadata"]["annotations"][ANNOTATION_CORDON].as_str().unwrap();
-            let expected = CordonRecord {
-                berth: "workers-0".to_owned(),
-                unschedulable: before,
-            };
-            assert_eq!(record(text), expected);
-            assert_eq!(patch["spec"]["unschedulable"], json!(true));
-            assert_eq!(
-                (&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]),
-                (&json!("u"), &json!("7"))
-            );
+            let patch = restore_patch(&node_with(true, cordoned, ours, Some(value)), "turn-1");
+            assert_eq!(said(&patch), removed, "{ours} {value}");
+            // An agent that knew neither has undone the cordon.
+            let left = node_with(false, None, ours, Some(value));
+            assert_eq!(left.has_left_scale_down(), ours);
+            let patch = scale_down_patch(&left);
+            assert_eq!(said(&patch), removed, "{ours} {value}");
+            assert_eq!(patch["metadata"]["resourceVersion"], json!("7"));
+            assert!(patch.get("spec").is_none(), "no cordon is touched");
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod cordon;
 pub mod drain;
 pub mod evict;
+pub mod lifecycle;
 pub mod pods;
 pub mod rivals;
 pub mod settings;

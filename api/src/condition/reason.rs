@@ -260,6 +260,8 @@ reasons! {
         WaveWaiting,
         /// An earlier wave soaks.
         WaveSoaking,
+        /// An admin holds the node back.
+        Held,
         /// The digest failed on this node before.
         FailedBefore,
         /// The node's clock is not synchronised.
@@ -286,6 +288,8 @@ reasons! {
         AgentsSilent,
         /// A registry does not answer.
         RegistryAway,
+        /// Machines went wrong on their first boot, or were refused then.
+        FirstBootFailed,
         /// Objects of Berth's cannot be read.
         UnreadableObjects,
     }

@@ -21,6 +21,9 @@ const LONGEST_REBOOT: u32 = 24 * 3600;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeline {
+    /// The first boot of the machine, where that was checked: from the record in `status.firstboot`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firstboot: Option<Chapter>,
     /// Pool that the node joined, and when; absent when the agent was not there to see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
@@ -89,6 +92,8 @@ pub struct Chapter {
 /// Name of a chapter. The order is the one in which they come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ChapterName {
+    /// The machine was checked, before its kubelet ran for the first time.
+    Firstboot,
     /// The image is pulled and staged, pauses between tries included.
     Prepared,
     /// Staged and locked; no berth was taken yet.
@@ -127,6 +132,7 @@ impl ChapterName {
     /// The word, as the API shows it.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Firstboot => "Firstboot",
             Self::Prepared => "Prepared",
             Self::Waited => "Waited",
             Self::Drained => "Drained",
@@ -150,7 +156,7 @@ impl ChapterName {
     pub const fn is_ending(self) -> bool {
         !matches!(
             self,
-            Self::Prepared | Self::Waited | Self::Drained | Self::Rebooted | Self::Proven
+            Self::Firstboot | Self::Prepared | Self::Waited | Self::Drained | Self::Rebooted | Self::Proven
         )
     }
 }

@@ -4,6 +4,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::BackendRule;
+
 /// Terms about what the hosts do with the image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -11,6 +13,10 @@ pub struct PoolHost {
     /// Rule for signatures of the image: `AsBooted` or `Required`. Default AsBooted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<SignatureRule>,
+    /// Tool that stages and applies the image: `Auto`, `Bootc` or `RpmOstree`. Default Auto: bootc where it can be used, else
+    /// rpm-ostree where the host has it. An update that was begun with one tool is ended with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendRule>,
 }
 
 /// Rule for signatures of the image. The host's own policy, in `policy.json`, says which signatures it takes.

@@ -7,6 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::BackendRule;
 use crate::boot_image::BootImagePolicy;
 use crate::duration;
 use crate::fleet::BootcFleetSpec;
@@ -44,10 +45,14 @@ pub use status::{
     doc = "A set of nodes, the OS image they should run, and how they may be brought there.",
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.image.ref"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.target.version"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.conditions[?(@.type=='Ready')].lastTransitionTime"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.total"),
     printcolumn(name = "Updated", type_ = "integer", json_path = ".status.nodes.updated"),
     printcolumn(name = "Degraded", type_ = "integer", json_path = ".status.nodes.degraded"),
-    printcolumn(name = "Progressing", type_ = "string", json_path = ".status.conditions[?(@.type=='Progressing')].reason"),
+    printcolumn(name = "Berths", type_ = "integer", json_path = ".status.berths.held"),
+    printcolumn(name = "Trouble", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message"),
+    printcolumn(name = "Progressing", type_ = "string", json_path = ".status.conditions[?(@.type=='Progressing')].reason", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Progressing')].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63")
@@ -99,9 +104,9 @@ pub struct BootcNodePoolSpec {
 
 /// Rule of `toleratedUpdaters`: the names that the agent knows, `berth_core::agent::rivals`.
 const UPDATERS_RULE: &str = "self.all(name, name in ['bootc-fetch-apply-updates.timer', 'bootc-fetch-apply-updates.service', \
-     'rpm-ostreed-automatic.timer', 'zincati.service', 'kured', 'machine-config-daemon'])";
+     'rpm-ostreed-automatic.timer', 'rpm-ostreed-automatic.service', 'rpm-ostreed', 'zincati.service', 'kured', 'machine-config-daemon'])";
 const UPDATERS_MESSAGE: &str = "toleratedUpdaters knows bootc-fetch-apply-updates.timer, bootc-fetch-apply-updates.service, \
-     rpm-ostreed-automatic.timer, zincati.service, kured and machine-config-daemon";
+     rpm-ostreed-automatic.timer, rpm-ostreed-automatic.service, rpm-ostreed, zincati.service, kured and machine-config-daemon";
 
 /// Treatment of other updaters and reboot daemons that are active on a member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -150,6 +155,11 @@ impl BootcNodePoolSpec {
     /// `host.signature`, or its default.
     pub fn signature(&self) -> SignatureRule {
         self.host.as_ref().and_then(|host| host.signature).unwrap_or_default()
+    }
+
+    /// `host.backend`, or its default.
+    pub fn backend(&self) -> BackendRule {
+        self.host.as_ref().and_then(|host| host.backend).unwrap_or_default()
     }
 
     /// Number of images in the pool's history.

@@ -1,5 +1,7 @@
 //! State of a pool, as the controller reports it.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -106,6 +108,15 @@ pub struct ImageMetadata {
     /// Limit for the boot images of the machines that it is deployed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageLimit>,
+    /// All labels of the image, as far as there is room: 64 of them, and 8 KiB. A label of a field above counts even where it is
+    /// left out here.
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = { "type": "string", "maxLength": 512 }))]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Number of labels that are left out: they are too many, too long (128 characters of a name, 512 of a value), no text, or
+    /// contain control characters.
+    #[serde(default, skip_serializing_if = "none")]
+    pub labels_left_out: u32,
 }
 
 impl Target {
@@ -254,6 +265,11 @@ pub struct WaveStatus {
     /// the leader changes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub soaked_seconds: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn none(n: &u32) -> bool {
+    *n == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, anyhow};
 use berth_api::Digest;
 use berth_api::berth::{Berth, lease};
+use berth_api::fleet::{self, BootcFleet, BootcFleetSpec};
 use berth_api::keys;
 use berth_api::pool::BootcNodePool;
 use jiff::Timestamp;
@@ -44,20 +45,40 @@ pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<S
 
 async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<String>> {
     match change {
-        Change::Label { node, uid, excluded } => {
-            let value = if *excluded { json!("true") } else { Value::Null };
-            let patch = json!({ "metadata": { "uid": uid, "labels": { keys::LABEL_EXCLUDE: value } } });
+        Change::Label { node, uid, mark, on } => {
+            let value = if *on { json!("true") } else { Value::Null };
+            let patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
             let nodes = Api::<Node>::all(client.clone());
             nodes
                 .patch(node, &params(), &Patch::Merge(patch))
                 .await
                 .with_context(|| format!("changing Node {node}"))?;
-            let now = if *excluded {
-                "is excluded"
+            let mark = mark.words();
+            Ok(vec![match on {
+                true => format!("Node {node} is {mark}."),
+                false => format!("Node {node} is not {mark} any more."),
+            }])
+        }
+        Change::Pause { pool, uid, paused } => {
+            let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": { "paused": paused } } });
+            let pools = Api::<BootcNodePool>::all(client.clone());
+            pools
+                .patch(pool, &params(), &Patch::Merge(patch))
+                .await
+                .with_context(|| format!("changing pool {pool}"))?;
+            Ok(vec![format!(
+                "Pool {pool} {}.",
+                if *paused { "is paused" } else { "goes on" }
+            )])
+        }
+        Change::PauseFleet { uid, paused } => {
+            pause_fleet(client, uid.as_deref(), *paused).await?;
+            let now = if *paused {
+                "All pools are paused"
             } else {
-                "is not excluded any more"
+                "The fleet is not paused any more"
             };
-            Ok(vec![format!("Node {node} {now}.")])
+            Ok(vec![format!("{now}.")])
         }
         Change::Approve {
             pool,
@@ -95,6 +116,26 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
     }
 }
 
+/// Writes `spec.paused` of the BootcFleet; without a UID it is created.
+async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result<()> {
+    let fleets = Api::<BootcFleet>::all(client.clone());
+    let Some(uid) = uid else {
+        let spec = BootcFleetSpec {
+            paused,
+            ..BootcFleetSpec::default()
+        };
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let created = fleets.create(&params, &BootcFleet::new(fleet::NAME, spec)).await;
+        return created.map(drop).context("creating BootcFleet cluster");
+    };
+    let patch = json!({ "metadata": { "uid": uid }, "spec": { "paused": paused } });
+    let patched = fleets.patch(fleet::NAME, &params(), &Patch::Merge(patch)).await;
+    patched.map(drop).context("changing BootcFleet cluster")
+}
+
 /// Tries of a change that others' writes to the status get in the way of.
 const TRIES: usize = 5;
 
@@ -122,6 +163,27 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
     Err(anyhow!(
         "pool {pool} changes all the time; nothing was done to it: try again"
     ))
+}
+
+/// Asks the API server whether it would accept a change of a pool's spec. Answers a note when it does not say.
+///
+/// # Errors
+/// When it would refuse the change.
+pub async fn would_accept(client: &Client, pool: &str, spec: &Value) -> Result<Option<String>> {
+    let pools = Api::<BootcNodePool>::all(client.clone());
+    let params = PatchParams {
+        dry_run: true,
+        ..params()
+    };
+    match pools.patch(pool, &params, &Patch::Merge(json!({ "spec": spec }))).await {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+            Err(anyhow!("the API server would refuse that: {}", clean(&status.message)))
+        }
+        Err(error) => Ok(Some(format!(
+            "whether the API server would accept that is not known: {error}"
+        ))),
+    }
 }
 
 pub(super) fn params() -> PatchParams {

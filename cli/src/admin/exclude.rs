@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::holder::{Claims, Held, failure_words, named};
-use super::{Change, NoPlan, Plan};
+use super::{Change, Mark, NoPlan, Plan};
 use crate::Snapshot;
 use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
@@ -33,7 +33,7 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
             |p| format!("from pool {}", p.name_any()),
         );
         plan.head = format!("Exclude node {node}, {from}: puts the label {key} on it.").replace(", from", " from");
-        plan.changes = vec![Change::label(member, true)];
+        plan.changes = vec![Change::label(member, Mark::Excluded, true)];
         plan.facts
             .extend(pool.map(|pool| room_without(snapshot, &roster, pool, member, &claims, now)));
     }
@@ -64,7 +64,7 @@ fn room_without(
 ) -> String {
     let name = pool.name_any();
     let before = roster.world.room(&name);
-    let without = World::of(&snapshot.labelled(&member.name, true), now);
+    let without = World::of(&snapshot.labelled(&member.name, Mark::Excluded, true), now);
     let mut after = without.room(&name);
     after.forget(&member.name);
     let count = roster.members(&name).len();
@@ -143,10 +143,10 @@ pub fn include(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     let head = format!("Include node {node}: takes the label {} off it.", keys::LABEL_EXCLUDE);
     let mut plan = Plan {
         head,
-        changes: vec![Change::label(member, false)],
+        changes: vec![Change::label(member, Mark::Excluded, false)],
         ..Plan::default()
     };
-    let world = World::of(&snapshot.labelled(node, false), now);
+    let world = World::of(&snapshot.labelled(node, Mark::Excluded, false), now);
     let pool = world.membership.pool_of(&name);
     let pool = pool.and_then(|pool| snapshot.pool(pool.as_str()));
     match (pool, world.membership.conflicts.get(&name)) {
@@ -189,11 +189,12 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
 }
 
 impl Change {
-    fn label(member: &Member<'_>, excluded: bool) -> Self {
+    pub(super) fn label(member: &Member<'_>, mark: Mark, on: bool) -> Self {
         Self::Label {
             node: member.name.clone(),
             uid: member.node.uid().unwrap_or_default(),
-            excluded,
+            mark,
+            on,
         }
     }
 }

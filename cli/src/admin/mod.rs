@@ -1,31 +1,36 @@
-//! Commands of an admin: `exclude`, `include`, `release`, `retry`, `approve` and `poll`.
+//! Commands of an admin: `exclude`, `include`, `hold`, `unhold`, `release`, `pause`, `resume`, `retry`, `approve` and `poll`.
 //!
 //! A pure function decides each of them from a [`Snapshot`](crate::Snapshot), as a [`Plan`]: sentences that say what
 //! will be done and what it means, and the changes themselves. [`apply`] makes the changes. Each change names the
 //! object by the UID that the plan was made from, and a berth by its resourceVersion too, so that nothing is done to
 //! another object than the one that the admin read about.
 
-use berth_api::Digest;
 use berth_api::berth::Berth;
 use berth_api::pool::BootcNodePool;
+use berth_api::{Digest, keys};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
 use crate::Snapshot;
+use crate::text::clean;
 
 mod apply;
 mod approve;
 mod confirm;
 mod exclude;
+mod hold;
 mod holder;
+mod pause;
 mod poll;
 mod release;
 mod retry;
 
-pub use apply::{FIELD_MANAGER, apply};
+pub use apply::{FIELD_MANAGER, apply, would_accept};
 pub use approve::{approve, print};
 pub use confirm::{Answer, ask};
 pub use exclude::{exclude, include};
+pub use hold::{hold, unhold};
+pub use pause::{Whole, pause, resume};
 pub use poll::{found_words, poll};
 pub use release::release;
 pub use retry::retry;
@@ -46,14 +51,32 @@ pub struct Plan {
 /// One change of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Puts the label `berth.dev/exclude` on a Node, or takes it off.
+    /// Puts a label on a Node, or takes it off.
     Label {
         /// Name of the Node.
         node: String,
         /// UID of the Node.
         uid: String,
-        /// True if the node is excluded from then on.
-        excluded: bool,
+        /// The label.
+        mark: Mark,
+        /// True if the Node has it from then on.
+        on: bool,
+    },
+    /// Pauses a pool, or lets it go on.
+    Pause {
+        /// Name of the pool.
+        pool: String,
+        /// UID of the pool.
+        uid: String,
+        /// True if it is paused from then on.
+        paused: bool,
+    },
+    /// Pauses all pools by the BootcFleet, or takes that back.
+    PauseFleet {
+        /// UID of the BootcFleet; `None`: there is none, and it is created.
+        uid: Option<String>,
+        /// True if it is paused from then on.
+        paused: bool,
     },
     /// Closes a held berth over its holder's head.
     Close {
@@ -92,6 +115,33 @@ pub enum Change {
     },
 }
 
+/// An admin's word on one node, which is a label of its Node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// No pool has the node.
+    Excluded,
+    /// The node is offered no berth.
+    HeldBack,
+}
+
+impl Mark {
+    /// Key of the label.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Excluded => keys::LABEL_EXCLUDE,
+            Self::HeldBack => keys::LABEL_HOLD,
+        }
+    }
+
+    /// Words for people, to stand behind the node's name and `is`.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Excluded => "excluded",
+            Self::HeldBack => "held back",
+        }
+    }
+}
+
 /// Error of a command that cannot be planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPlan {
@@ -106,6 +156,9 @@ pub enum NoPlan {
         /// Names of the pools that exist.
         known: String,
     },
+    /// The BootcFleet is there or not, paused or not: nobody knows.
+    #[error("reading BootcFleet cluster: {0}; nothing was changed, since it may be paused or not")]
+    NoFleet(String),
 }
 
 impl Plan {
@@ -118,10 +171,48 @@ impl Plan {
         out
     }
 
+    /// The plan with a warning of what could not be read.
+    #[must_use]
+    pub fn noting(mut self, snapshot: &Snapshot) -> Self {
+        self.warnings.extend(snapshot.notes.iter().map(|note| clean(note)));
+        self
+    }
+
     /// Says whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
+}
+
+/// The plan for all pools: what is to be done in each of them where something is.
+///
+/// # Errors
+/// When one of the pools cannot be planned.
+pub fn in_all_pools(
+    snapshot: &Snapshot,
+    one: impl Fn(&Snapshot, &str) -> Result<Plan, NoPlan>,
+) -> Result<Plan, NoPlan> {
+    let mut all = Plan::default();
+    let mut pools = 0;
+    for name in snapshot.pool_names() {
+        let plan = one(snapshot, &name)?;
+        if plan.is_empty() {
+            continue;
+        }
+        pools += 1;
+        all.facts.push(plan.head);
+        all.facts.extend(plan.facts.into_iter().map(|fact| format!("  {fact}")));
+        let warnings = plan.warnings.into_iter();
+        all.warnings
+            .extend(warnings.map(|warning| format!("Pool {name}: {warning}")));
+        all.changes.extend(plan.changes);
+    }
+    all.head = match pools {
+        0 => "There is nothing to do in any pool.".to_owned(),
+        1 => "In one pool:".to_owned(),
+        count => format!("In {count} pools:"),
+    };
+    Ok(all)
 }
 
 /// The pool of that name.

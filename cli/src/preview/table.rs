@@ -4,7 +4,8 @@ use jiff::Timestamp;
 
 use super::{PoolPreview, previews};
 use crate::Snapshot;
-use crate::text::{after_text, clean, columns, cut};
+use crate::table::columns;
+use crate::text::{after_text, clean, cut, wrapped};
 
 /// The preview as text. No line is longer than `width`, unless that is 0.
 pub fn render_preview(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
@@ -42,7 +43,7 @@ fn text(preview: &PoolPreview, width: usize) -> String {
     lines.extend(after_text(&preview.after).map(|text| format!("  {text}")));
     lines.extend(preview.blocks.iter().map(|block| format!("  ! {block}")));
     lines.extend(preview.notes.iter().map(|note| format!("  Note: {note}")));
-    let mut out: String = lines.iter().map(|line| cut(line, width) + "\n").collect();
+    let mut out: String = lines.iter().map(|line| wrapped(line, width, 4)).collect();
     if !preview.nodes.is_empty() {
         let rows: Vec<Vec<String>> = preview
             .nodes

@@ -135,7 +135,11 @@ impl Candidate {
     }
 
     async fn within<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, RequestError> {
-        within(self.timing.retry_period.max(MIN_TIMEOUT), request).await
+        let answer = within(self.timing.retry_period.max(MIN_TIMEOUT), request).await;
+        if matches!(answer, Ok(_) | Err(RequestError::Conflict)) {
+            self.pulse.answered();
+        }
+        answer
     }
 
     /// Waits until this process leads.
@@ -399,7 +403,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn who_hangs_does_not_go_on_leading() {
         let (candidate, mut leadership, lease) = leader(server(&[]), QUICK);
-        leadership.pulse = Pulse::lost();
+        leadership.pulse = Pulse::hanging();
         let lost = tokio::time::timeout(QUICK.renew_deadline, candidate.keep(&leadership, lease)).await;
         assert_eq!(lost.unwrap(), Lost("the passes hang".to_owned()));
     }

@@ -23,7 +23,7 @@ use crate::api::CallError;
 use crate::leader::Lost;
 use crate::time;
 
-/// What has been found before the berths are looked at.
+/// Findings from before the berths are looked at.
 #[derive(Clone, Copy)]
 pub(super) struct Before<'a> {
     pub(super) seen: &'a Seen,

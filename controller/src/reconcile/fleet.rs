@@ -125,7 +125,8 @@ impl Reconciler {
                 node: name,
                 quiet: seen.now.since(host.heard),
                 rebooting: committed.contains(&node.view.uid) && !findings.timed_out.contains(&node.view.uid),
-                degraded: content.report.degraded.as_ref().map(|(reason, _)| reason.as_str()),
+                unguarded: content.report.unguarded,
+                firstboot: content.report.firstboot,
             });
         }
         let mut pools: Vec<PoolState<'_>> = vec![];

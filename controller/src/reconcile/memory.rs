@@ -1,4 +1,4 @@
-//! What outlives a pass. A leader that starts anew has none of it; nothing that must not go wrong depends on it.
+//! Memory that outlives a pass. A leader that starts anew has none of it; nothing that must not go wrong depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,12 @@ use berth_core::controller::gates::Keeper;
 use berth_core::controller::image::Ages;
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::overdue::Overdue;
+use berth_core::controller::turns::Turns;
 use berth_core::controller::waiting::Desk;
 
 use crate::backoff::Backoffs;
 
-/// What one leader remembers.
+/// Memory of one leader.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
@@ -40,14 +41,16 @@ pub(super) struct Memory {
     pub(super) desk: Desk,
     /// Members that were allowed to pull and did not.
     pub(super) leaves: StagingPermits,
-    /// Who does not come back.
+    /// Nodes that do not come back.
     pub(super) overdue: Overdue,
-    /// The pools whose rollout is halted, as of the last pass.
-    pub(super) halted: Option<BTreeSet<PoolName>>,
+    /// The turns that go on, as of the last pass.
+    pub(super) turns: Turns,
+    /// Time when the pools were last measured.
+    pub(super) measured: Option<Moment>,
     /// Time when the BootcFleet's status was last written.
     pub(super) fleet_told: Option<Moment>,
     /// Time when the BootcFleet was last made.
     pub(super) fleet_made: Option<Moment>,
-    /// What failed, and when it is tried again.
+    /// Writes that failed, and when each is tried again.
     pub(super) backoffs: Backoffs,
 }

@@ -1,13 +1,13 @@
 //! The reconciler's way to its own machine and to the API servers, and its ways to tell what it has found: metrics and
 //! events.
 
-use std::collections::BTreeSet;
+use std::time::Duration;
 
-use berth_api::PoolName;
+use berth_api::NodeName;
 use berth_api::berth::Berth;
-use berth_api::condition::{find, is_true, pool as types};
-use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
+use berth_api::pool::BootcNodePoolStatus;
 use berth_core::controller::facts::Pool;
+use berth_core::controller::gauges::{Facts, PoolFacts};
 use berth_core::controller::plan::BerthWrite;
 use berth_core::controller::quorum::ControlPlane;
 
@@ -16,8 +16,11 @@ use super::berths::Before;
 use super::seen::{Berths, Findings, Seen};
 use crate::clock::Clock;
 use crate::events::{Events, Note};
-use crate::metrics::{Metrics, PoolNumbers};
+use crate::metrics::Metrics;
 use crate::readyz::Readyz;
+
+/// Least time between two looks at all members for the metrics.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The rest of the world.
 #[derive(Debug)]
@@ -68,34 +71,21 @@ impl Reconciler {
     pub(super) fn tell(&mut self, findings: &Findings) {
         let metrics = &self.outside.metrics;
         metrics.pass();
-        let numbers: Vec<PoolNumbers> = findings
-            .seen
-            .pools
-            .iter()
-            .filter_map(|pool| numbers(findings, pool))
-            .collect();
-        metrics.pools(&numbers);
-        let pools = &findings.seen.pools;
-        let halted: BTreeSet<PoolName> = pools
-            .iter()
-            .filter(|p| status(p).is_some_and(is_halted))
-            .map(|p| p.name.clone())
-            .collect();
-        // A leader that has just begun repeats nothing that a former one may have told.
-        let known = self
-            .memory
-            .halted
-            .replace(halted.clone())
-            .unwrap_or_else(|| halted.clone());
-        for pool in pools
-            .iter()
-            .filter(|p| halted.contains(&p.name) && !known.contains(&p.name))
-        {
-            let condition = status(pool).and_then(|s| find(&s.conditions, types::ROLLOUT_HALTED));
-            if let (Some(object), Some(condition)) = (&pool.object, condition) {
-                self.outside
-                    .events
-                    .tell(Note::halted(object, condition.message.clone()));
+        let now = findings.seen.now;
+        for news in self.memory.turns.see(&findings.planned.berths.leases, now) {
+            metrics.turn(&news);
+            let pool = findings.seen.pools.iter().find(|pool| pool.name == news.pool);
+            if let Some(note) = Note::of_turn(&news, pool.and_then(|pool| pool.object.as_ref())) {
+                self.outside.events.tell(note);
+            }
+        }
+        // Nobody reads them more often, and they are made from all members.
+        let next = self.memory.measured.map(|last| last + MEASURE_INTERVAL);
+        match next.filter(|next| *next > now) {
+            Some(next) => self.again(next),
+            None => {
+                metrics.show(&measured(findings));
+                self.memory.measured = Some(now);
             }
         }
     }
@@ -105,56 +95,37 @@ fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {
     pool.object.as_ref()?.status.as_ref()
 }
 
-fn is_halted(status: &BootcNodePoolStatus) -> bool {
-    is_true(&status.conditions, types::ROLLOUT_HALTED)
+fn measured(findings: &Findings) -> Facts<'_> {
+    let snapshot = &findings.seen.snapshot;
+    let fleet = snapshot.fleet.as_ref();
+    let fleet = fleet.and_then(|fleet| fleet.view.object.as_ref().ok()?.status.as_ref());
+    let pools = findings.seen.pools.iter();
+    Facts {
+        pools: pools.filter_map(|pool| pool_facts(findings, pool)).collect(),
+        fleet,
+    }
 }
 
-fn numbers(findings: &Findings, pool: &Pool) -> Option<PoolNumbers> {
+fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<PoolFacts<'a>> {
     let status = status(pool)?;
-    let planned = findings
-        .planned
-        .plans
-        .get(&pool.name)
-        .and_then(|plan| plan.gate.as_ref());
-    let gate = planned.or(findings.gates.get(&pool.name).and_then(|gates| gates.gate.as_ref()));
-    let holdings = findings
-        .planned
-        .berths
-        .leases
-        .iter()
-        .filter(|l| l.pool == pool.name)
-        .filter_map(|l| l.berth.as_ref().ok()?.holding());
+    let plan = findings.planned.plans.get(&pool.name);
+    let gates = findings.gates.get(&pool.name);
+    let planned = plan.and_then(|plan| plan.gate.as_ref());
+    let gate = planned.or(gates.and_then(|gates| gates.gate.as_ref()));
+    let leases = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
+    let holdings = leases.filter_map(|l| l.berth.as_ref().ok()?.holding());
     let lost = holdings.filter(|holding| findings.timed_out.contains(&holding.uid));
-    Some(PoolNumbers {
-        pool: pool.name.to_string(),
-        nodes: node_states(&status.nodes),
-        berths: berth_states(&status.berths),
-        halted: is_halted(status),
-        gate: gate.map(|gate| gate.reason.as_str().to_owned()),
-        timed_out: lost.map(|holding| holding.node.to_string()).collect(),
+    let content = |name: &NodeName| {
+        let host = findings.seen.snapshot.hosts.get(name.as_str())?;
+        host.view.content.as_ref().ok()
+    };
+    Some(PoolFacts {
+        name: pool.name.as_str(),
+        status,
+        gate: gate.map(|gate| gate.reason),
+        gates,
+        timed_out: lost.map(|holding| &holding.node).collect(),
+        members: findings.membership.members(&pool.name).filter_map(content).collect(),
+        waiting: plan.map_or(vec![], |plan| plan.waiting.values().copied().collect()),
     })
-}
-
-fn node_states(counts: &NodeCounts) -> Vec<(&'static str, u32)> {
-    vec![
-        ("total", counts.total),
-        ("updated", counts.updated),
-        ("staging", counts.staging),
-        ("staged", counts.staged),
-        ("draining", counts.draining),
-        ("rebooting", counts.rebooting),
-        ("pending", counts.pending),
-        ("excluded", counts.excluded),
-        ("degraded", counts.degraded),
-        ("unavailable", counts.unavailable),
-    ]
-}
-
-fn berth_states(counts: &BerthCounts) -> Vec<(&'static str, u32)> {
-    vec![
-        ("total", counts.total),
-        ("held", counts.held),
-        ("offered", counts.offered),
-        ("closed", counts.closed),
-    ]
 }

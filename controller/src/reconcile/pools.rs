@@ -88,7 +88,7 @@ impl Reconciler {
             if self.outcome(&key, result)?.is_some() {
                 self.memory.reported.insert(pool.name.clone(), time::now());
                 log(pool, &old, &new);
-                for note in Note::of_image(&object, &old, &new) {
+                for note in Note::of_status(&object, &old, &new) {
                     self.outside.events.tell(note);
                 }
             }
@@ -126,7 +126,7 @@ impl Reconciler {
     }
 }
 
-/// What the pool's status should say; `None` without a plan: the berths were not read, and better an old status than a
+/// Content that the pool's status should have; `None` without a plan: the berths were not read, and better an old status than a
 /// wrong one.
 fn status(
     findings: &Findings,

@@ -1,4 +1,4 @@
-//! What the phases of a pass hand on. A value exists once the phase that makes it is over, and nothing stands in for one
+//! Values that the phases of a pass hand on. A value exists once the phase that makes it is over, and nothing stands in for one
 //! before that: a phase that came too early would not compile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,9 @@ use jiff::Timestamp;
 
 use crate::resolve::Resolution;
 
-/// What phase 1 has seen.
+/// Findings of phase 1.
 pub(super) struct Seen {
-    /// What the watches know.
+    /// Objects that the watches know.
     pub(super) snapshot: Snapshot,
     /// The pools that can be read, and those that only their berths still name.
     pub(super) pools: Vec<Pool>,
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 pub(super) struct Berths {
     /// The Leases.
     pub(super) leases: Vec<LeaseView>,
-    /// Who has them.
+    /// Nodes that have them.
     pub(super) occupied: Occupied,
     /// They were read from the server in this very pass, so that they contain all writes of ours.
     pub(super) live: bool,
@@ -69,7 +69,7 @@ impl Berths {
     }
 }
 
-/// How far the resolution of each pool's image is.
+/// Progress of the resolution of each pool's image.
 pub(super) type Resolutions = BTreeMap<PoolName, Resolution>;
 
 /// The plans, and the berths that they were made from.

@@ -150,7 +150,7 @@ impl<T: Clone> Mounted<T> {
         }
     }
 
-    /// What the file says. `None`: there is no such file.
+    /// Content of the file. `None`: there is no such file.
     pub(super) fn read(&self) -> Result<Option<T>, ResolveError> {
         let mut good = self.good.lock().unwrap_or_else(|e| e.into_inner());
         let read = match fs::read(&self.path) {

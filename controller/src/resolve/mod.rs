@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Time for which a request for a poll waits for those of other pools.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// What a pool has and wants, as far as its image goes.
+/// Image that a pool has, and the one that it wants.
 #[derive(Debug, Clone)]
 pub struct Wish<'a> {
     /// Its name.
@@ -59,10 +59,10 @@ pub struct Wish<'a> {
     pub obeyed: Option<&'a str>,
 }
 
-/// What is known for a pool.
+/// Facts that are known for a pool.
 #[derive(Debug, Clone, Default)]
 pub struct Resolution {
-    /// What registries have said.
+    /// Answers of the registries.
     pub answers: Answers,
     /// Time for which leaders have known of what is available.
     pub seen: Duration,
@@ -134,11 +134,11 @@ pub struct Resolver {
     confirmations: Since,
     /// Of pools that are polled: tag and Secret.
     followed: Since,
-    /// What pools that are not polled were told last.
+    /// Answers that pools which are not polled were given last.
     told: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// What one pool asks, and how its answers are to be read.
+/// Questions of one pool, and how its answers are to be read.
 struct Asked {
     questions: Result<Questions, String>,
     /// Since when its reference is another one than its target's.
@@ -323,7 +323,7 @@ impl Resolver {
         resolution
     }
 
-    /// What is known of a pool's tag. A pool that is not polled learns what it has asked for, and nothing of what others have.
+    /// Facts that are known of a pool's tag. A pool that is not polled learns what it has asked for, and nothing of what others have.
     fn tag(&mut self, wish: &Wish<'_>, asked: &Asked, tag: &Question, now: Moment) -> Answer {
         if wish.interval.is_some() {
             self.told.remove(wish.pool);
@@ -355,7 +355,7 @@ impl Resolver {
 }
 
 impl Asked {
-    /// What the pool asks of its questions.
+    /// Demand of the pool on its questions.
     fn asks(&self, wish: &Wish<'_>) -> Vec<(ImageRef, Ask)> {
         let Ok(questions) = &self.questions else {
             return vec![];

@@ -45,7 +45,7 @@ impl Question {
     }
 }
 
-/// What a pool wants to know of a question.
+/// Demand of a pool on a question.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ask {
     /// Time between two polls; `None` for no polls.
@@ -58,7 +58,7 @@ pub(super) struct Ask {
     pub(super) by_admin: bool,
     /// The pool stands still without an answer.
     pub(super) urgent: bool,
-    /// It is asked until it is answered.
+    /// True: the question is asked until it is answered.
     pub(super) until_answered: bool,
     /// Images that need not be fetched again.
     pub(super) known: Vec<Target>,
@@ -375,7 +375,7 @@ impl Polls {
         self.jobs.get(question)?.found.as_ref()
     }
 
-    /// What there is to say of a question. `after`: only a request from after that moment has found anything.
+    /// State of a question. `after`: only a request from after that moment has found anything.
     pub(super) fn answer(&self, question: &Question, after: Option<Moment>, now: Moment) -> Answer {
         let Some(job) = self.jobs.get(question) else {
             return Answer::default();

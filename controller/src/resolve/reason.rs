@@ -62,7 +62,7 @@ impl ResolveReason {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", reason.as_str())]
 pub struct ResolveError {
-    /// What went wrong.
+    /// Error in words.
     pub reason: ResolveReason,
     /// One line, in the registry's own words where it had any.
     pub message: String,

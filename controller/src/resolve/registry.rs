@@ -45,7 +45,7 @@ struct Attempt<'a> {
     name: String,
     secret: Option<&'a PullSecret>,
     credentials: Option<Credentials>,
-    /// What the registry was told last about who asks.
+    /// Identity that the registry was told last.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
@@ -123,13 +123,13 @@ async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str)
     })
 }
 
-/// What a reference names.
+/// Content that a reference names.
 enum Found {
     Index {
         platforms: Vec<PlatformDigest>,
         version: Option<String>,
     },
-    Image(Config),
+    Image(Box<Config>),
 }
 
 impl<'a> Attempt<'a> {
@@ -248,7 +248,7 @@ impl<'a> Attempt<'a> {
             Document::Image { config, size, version } => {
                 // Only the configuration says for which platform it is.
                 let config = self.config(&config, size, version, &digest).await?;
-                Found::Image(config)
+                Found::Image(Box::new(config))
             }
         };
         Ok((digest, found))
@@ -286,7 +286,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// What the configuration of the image with that digest says; its own digest and size are `expected` and `size`.
+    /// Content of the configuration of the image with that digest; its own digest and size are `expected` and `size`.
     /// `version`: the one that the manifest names.
     async fn config(
         &self,
@@ -309,7 +309,7 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// What one image of an index says of itself. An index is resolved without it, whatever goes wrong, unless it is known
+    /// Words of one image of an index on itself. An index is resolved without it, whatever goes wrong, unless it is known
     /// that no host can boot it.
     async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
         let asked = async {

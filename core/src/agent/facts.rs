@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use berth_api::backend::{Backend, BackendRule, NodeBackend};
 use berth_api::berth::Berth;
 use berth_api::digest::Digest;
 use berth_api::duration;
@@ -13,10 +14,10 @@ use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, RivalUpdaters};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::backend::Backend;
 use crate::agent::node::NodeFacts;
 use crate::agent::reason::Reason;
 use crate::agent::rules::{Objection, Rules};
+use crate::agent::storage::{StagingLock, Storage};
 
 /// Everything that a decision may depend on.
 #[derive(Debug, Clone)]
@@ -186,6 +187,8 @@ pub struct Member {
     pub staging: Staging,
     /// Rules for moving pods away.
     pub drain: Drain,
+    /// Rule by which the host's backend is chosen.
+    pub backend: BackendRule,
     /// Treatment of other updaters.
     pub rivals: RivalUpdaters,
     /// Updaters that the pool tolerates.
@@ -210,6 +213,7 @@ impl Desired {
             image: spec.image.clone(),
             staging: spec.staging,
             drain: spec.drain.clone(),
+            backend: spec.backend,
             rivals: spec.rival_updaters,
             tolerated: spec.tolerated_updaters.clone(),
             retry_token: spec.retry_token.clone(),
@@ -222,6 +226,14 @@ impl Desired {
         match self {
             Self::Member(member) => member.image.as_ref(),
             _ => None,
+        }
+    }
+
+    /// The rule by which the host's backend is chosen.
+    pub fn backend(&self) -> BackendRule {
+        match self {
+            Self::Member(member) => member.backend,
+            _ => BackendRule::Auto,
         }
     }
 
@@ -300,19 +312,26 @@ pub enum Os {
         /// The host tool's own words.
         message: String,
     },
-    /// A bootc host.
+    /// A host that a backend can update.
     Bootc(Box<Deployments>),
 }
 
-/// The deployments of a bootc host.
+/// The deployments of a host, and the backend that changes them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Deployments {
+    /// Backend of the host.
+    pub backend: NodeBackend,
     /// The way in which the host keeps them.
-    pub backend: Backend,
+    pub storage: Storage,
+    /// The backend locks what it stages, from the first instant.
+    pub stages_locked: bool,
     /// The booted deployment.
     pub booted: Deployment,
     /// The staged deployment.
     pub staged: Option<Deployment>,
+    /// The staged deployment layers other packages than the one that runs, and the backend keeps them in what it stages over it:
+    /// somebody has asked for that on the host.
+    pub staged_layers: bool,
     /// The staged image was staged under an enforced signature policy.
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
@@ -321,6 +340,13 @@ pub struct Deployments {
     pub rollback_queued: bool,
     /// Reason for which nothing is staged here, and nothing new is begun, for people. What was begun is finished.
     pub refusal: Option<String>,
+}
+
+impl Deployments {
+    /// Way in which an image is locked that is staged here; `None` where nothing would lock it.
+    pub fn staging_lock(&self) -> Option<StagingLock> {
+        StagingLock::of(self.storage, self.stages_locked)
+    }
 }
 
 impl Os {
@@ -435,6 +461,8 @@ pub struct Past {
     pub failed_digests: Vec<Digest>,
     /// The digest that Berth pulled or staged here last; `None` once it was seen to be gone, on a node that no pool has.
     pub staged_by_us: Option<Digest>,
+    /// Backend that staged it, until it is gone and no turn goes on: nothing else may touch it (see [`crate::agent::backend`]).
+    pub staged_with: Option<Backend>,
     /// The digest whose last pull failed or was stopped. Its image may be staged all the same, without the images that
     /// are bound to it: bootc pulls those last.
     pub incomplete: Option<Digest>,

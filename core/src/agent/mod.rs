@@ -1,14 +1,16 @@
 //! Decisions of the agent of one node.
 //!
 //! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is its next
-//! action, [`past`] its memory of earlier tries, [`timeline`] the record of its updates, and [`report`] its report in the
-//! BootcNode's status.
+//! action, [`lifecycle`] what others see of a turn on the Node, [`past`] its memory of earlier tries, [`timeline`] the record of its updates, and [`report`] its report in the
+//! BootcNode's status, which [`gauges`] repeats for Prometheus.
 
 pub mod backend;
 pub mod deployments;
 pub mod facts;
+pub mod gauges;
 mod insight;
 pub mod knowledge;
+pub mod lifecycle;
 pub mod node;
 pub mod past;
 pub mod reason;
@@ -16,4 +18,5 @@ pub mod report;
 pub mod rivals;
 pub mod rules;
 pub mod step;
+pub mod storage;
 pub mod timeline;

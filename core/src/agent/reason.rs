@@ -31,6 +31,10 @@ reasons! {
         WrongArchitecture,
         /// The reference that was published is none, or is not of the digest that was published with it.
         InvalidReference,
+        /// The pool asks for rpm-ostree, and the host has none.
+        RpmOstreeMissing,
+        /// Somebody has staged a deployment with other layered packages than the one that runs.
+        ForeignStaged,
         /// There is no bootc on the host.
         BootcMissing,
         /// The host's bootc is older than the oldest supported one.
@@ -41,6 +45,8 @@ reasons! {
         NotBootcHost,
         /// Packages are layered on the host's image with rpm-ostree.
         LayeredHost,
+        /// The packages that are layered on the host cannot be put on the new image.
+        LayeringFailed,
         /// The host keeps its deployments in composefs, and cannot lock what it stages, or nobody has asked for updates there.
         ComposefsNotSupported,
         /// The host has another deployment of the same image in composefs, beside which bootc stages none.
@@ -73,7 +79,7 @@ reasons! {
         HostToolFailed,
         /// Another process holds the lock on the host's images.
         HostBusy,
-        /// `bootc status` failed.
+        /// The backend does not say which deployments the host has.
         StatusFailed,
         /// The kubelet's credentials do not allow what the agent needs of its own Node.
         KubeletForbidden,

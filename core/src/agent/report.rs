@@ -1,24 +1,25 @@
 //! The agent's report to the cluster: the BootcNode's status as a pure function of the facts.
 
-use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::{self, Verdict, Why, Word, node as types};
-use berth_api::node::timeline::TurnRecord;
+use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::{BootcNodeStatus, NotApplied, Phase, Turn};
 use berth_api::pool::OnTimeout;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::deployments;
-use crate::agent::facts::{Deployments, Facts};
+use crate::agent::facts::{Deployments, Facts, Os};
 use crate::agent::insight;
 use crate::agent::reason::Reason;
 use crate::agent::step::{
     Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
 };
+use crate::agent::timeline;
 
 mod degraded;
 
-use degraded::degraded;
+use degraded::{degraded, unguarded};
 
 /// Input of a report beside the facts.
 #[derive(Debug, Clone)]
@@ -31,6 +32,9 @@ pub struct Subject<'a> {
     pub bootc_version: Option<String>,
     /// Image that the machine was installed from; `None` if nobody has looked yet.
     pub boot_image: Option<&'a Option<NodeBootImage>>,
+    /// Record of the machine's first boot, where there is one. The agent reads it at its start: who removes the file and restarts
+    /// the agent has seen to what went wrong.
+    pub firstboot: Option<&'a NodeFirstboot>,
     /// Changes when the agent shows that it lives.
     pub heartbeat: Time,
     /// Conditions of the BootcNode, with those that the controller writes.
@@ -59,6 +63,16 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
             .or_else(|| before.node_uid.clone()),
         boot_id: Some(facts.host.boot_id.to_string()),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        backend: match &facts.host.os {
+            Os::Bootc(known) => Some(known.backend.clone()),
+            // A tool that gave no answer this time is still the host's.
+            Os::Unusable {
+                reason: Reason::StatusFailed | Reason::BootcFailed,
+                ..
+            }
+            | Os::Unknown => before.backend.clone(),
+            Os::Unusable { .. } => None,
+        },
         bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
         heartbeat_time: Some(subject.heartbeat.clone()),
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
@@ -69,6 +83,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
             .unwrap_or_else(|| before.rollback.clone()),
         phase: Some(phase),
         phase_start_time,
+        berth: berth(facts),
         progress: facts.host.pull.as_ref().and_then(|p| p.progress),
         failure: facts.past.failure.clone(),
         last_turn: facts.past.last_turn.clone(),
@@ -86,10 +101,11 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         rollback_queued: facts.host.os.is_rollback_queued(),
         drain_seconds: before.drain_seconds.filter(|_| measured.drain.is_none()),
         reboot_seconds: before.reboot_seconds.filter(|_| measured.reboot.is_none()),
-        timeline: facts.past.timeline.clone(),
-        turns: ended_turns(facts),
+        timeline: timeline::told(&facts.past.timeline, subject.firstboot),
+        turns: timeline::ended(&facts.past.turns),
         clock_synchronized: facts.host.clock_synchronized,
         boot_image: subject.boot_image.unwrap_or(&before.boot_image).clone(),
+        firstboot: subject.firstboot.cloned(),
         deployments: deployments::record(facts, phase, &before.deployments),
         conditions: before.conditions.clone(),
         insight: None,
@@ -128,6 +144,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
         // A turn may have ended meanwhile.
         if facts.berths.is_some() && holding(facts).is_none() {
             status.drain_blockers.clear();
+            status.berth = None;
             if matches!(before.phase, Some(Phase::Draining | Phase::Releasing)) {
                 let node = facts.cluster_node.get();
                 let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
@@ -136,18 +153,13 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
                 }
             }
         }
-        status.timeline.clone_from(&facts.past.timeline);
-        status.turns = ended_turns(facts);
+        status.timeline = timeline::told(&facts.past.timeline, subject.firstboot);
+        status.turns = timeline::ended(&facts.past.turns);
         status.last_turn.clone_from(&facts.past.last_turn);
         status.failure.clone_from(&facts.past.failure);
         status.insight = insight::of(facts, subject, &status, before);
     }
     status
-}
-
-fn ended_turns(facts: &Facts) -> Vec<TurnRecord> {
-    let turns = facts.past.turns.iter();
-    turns.filter(|t| t.end_time.is_some()).cloned().collect()
 }
 
 fn holding(facts: &Facts) -> Option<&Holding> {
@@ -157,6 +169,12 @@ fn holding(facts: &Facts) -> Option<&Holding> {
         .flatten()
         .filter_map(|b| b.holding())
         .find(|h| h.node == facts.node)
+}
+
+/// Name of the berth that the node holds.
+fn berth(facts: &Facts) -> Option<String> {
+    let is_held = |b: &&Berth| b.holding().is_some_and(|h| h.node == facts.node);
+    facts.berths.iter().flatten().find(is_held).map(Berth::name)
 }
 
 /// Phase of the node in one word.
@@ -188,7 +206,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
             | WaitReason::RollbackQueued,
             _,
         ) => Phase::Degraded,
-        Step::Wait(WaitReason::Pulling, _) | Step::StartPull(_) | Step::Lock => Phase::Staging,
+        Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
             Phase::Waiting
         }
@@ -219,7 +237,17 @@ fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Ste
     let mut list = update_conditions(facts, holding, phase, step, before);
     list.extend(turn_conditions(facts, holding));
     list.push((types::NODE_DEGRADED, degraded(facts, phase, step)));
+    list.extend(guarded(facts, before).map(|verdict| (types::GUARDED, verdict)));
     list
+}
+
+/// The trouble of a cluster, which `NodeDegraded` does not show while a graver one of the node does. `None`: as it was.
+fn guarded(facts: &Facts, before: &[Condition]) -> Option<Verdict> {
+    match unguarded(facts) {
+        Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
+        None if facts.guard.unguarded().is_some() => None,
+        None => condition::find(before, types::GUARDED).map(|_| Verdict::yes(Why::AsExpected, "")),
+    }
 }
 
 /// Conditions of the image: whether it is pulled, staged, ready, running.

@@ -10,13 +10,19 @@ use crate::agent::reason::Reason;
 pub const UNITS: &[&str] = &[
     APPLY_TIMER,
     APPLY_SERVICE,
-    "rpm-ostreed-automatic.timer",
+    AUTOMATIC_TIMER,
+    AUTOMATIC_SERVICE,
     "zincati.service",
 ];
 /// Timer of the next.
 const APPLY_TIMER: &str = "bootc-fetch-apply-updates.timer";
 /// `bootc upgrade --apply`, which unlocks what is staged, whoever staged it, and reboots.
 const APPLY_SERVICE: &str = "bootc-fetch-apply-updates.service";
+
+/// Timer of the next.
+const AUTOMATIC_TIMER: &str = "rpm-ostreed-automatic.timer";
+/// rpm-ostree, doing what its policy says.
+const AUTOMATIC_SERVICE: &str = "rpm-ostreed-automatic.service";
 
 /// Pods that update or reboot their node by themselves, by the values of the labels that their own manifests and charts give
 /// them.
@@ -27,6 +33,16 @@ pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
     format!("{rival} (pod {namespace}/{name})")
 }
 
+/// The rivals, with what rpm-ostree's units would do. A policy alone does nothing: without those units nothing asks for it.
+pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String> {
+    let Some(policy) = policy else { return rivals };
+    let of_rpm_ostree = |rival: &&mut String| [AUTOMATIC_TIMER, AUTOMATIC_SERVICE].contains(&rival.as_str());
+    for rival in rivals.iter_mut().filter(of_rpm_ostree) {
+        *rival = format!("{rival} (AutomaticUpdatePolicy={policy} in /etc/rpm-ostreed.conf)");
+    }
+    rivals
+}
+
 /// Name of a rival, by which a pool tolerates it: without its pod.
 fn name(rival: &str) -> &str {
     rival.split_once(" (").map_or(rival, |(name, _)| name)
@@ -34,7 +50,8 @@ fn name(rival: &str) -> &str {
 
 /// Says whether a name that the pool tolerates stands for this rival. A timer stands for what it starts.
 fn covers(tolerated: &str, rival: &str) -> bool {
-    tolerated == rival || (tolerated == APPLY_TIMER && rival == APPLY_SERVICE)
+    let started = [(APPLY_TIMER, APPLY_SERVICE), (AUTOMATIC_TIMER, AUTOMATIC_SERVICE)];
+    tolerated == rival || started.contains(&(tolerated, rival))
 }
 
 /// The rivals that the pool does not tolerate.
@@ -77,4 +94,25 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
     };
     let message = format!("{} is active: {advice}", rivals.join(", "));
     Some(Verdict::yes(Reason::RivalUpdater, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_a_detail_of_the_units_that_heed_it_and_no_rival_by_itself() {
+        let units = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(with_policy(vec![], Some("stage")).is_empty());
+        let zincati = || units(&["zincati.service"]);
+        assert_eq!(with_policy(zincati(), Some("stage")), zincati());
+        let timer = || units(&[AUTOMATIC_TIMER]);
+        assert_eq!(with_policy(timer(), None), timer());
+        let told = with_policy(timer(), Some("stage"));
+        assert!(told[0].contains("AutomaticUpdatePolicy=stage"), "{told:?}");
+        assert!(
+            covers(AUTOMATIC_TIMER, name(&told[0])),
+            "it is tolerated by the same name"
+        );
+    }
 }

@@ -3,6 +3,7 @@
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
+use berth_api::firstboot::{FirstbootOutcome, NodeFirstboot};
 use berth_api::names::BootId;
 use berth_api::node::timeline::{
     Chapter, ChapterName, ImageVersion, Joined, MAX_TURNS, MAX_UPDATES, NodeUpdate, Timeline, TurnOutcome, TurnProof,
@@ -22,6 +23,8 @@ pub enum Seen {
         chapter: ChapterName,
         /// The image.
         to: ImageVersion,
+        /// Beginning of the chapter, where the host remembers it.
+        began: Option<Timestamp>,
     },
     /// No berth, no pull, and nothing of use is staged.
     Idle {
@@ -39,13 +42,34 @@ fn whole(now: Timestamp) -> Time {
     Time::from(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
+/// The timeline as it is told: with the chapter of the machine's first boot, which comes from the record of that and not from
+/// what the agent has seen.
+pub fn told(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
+    let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
+    Timeline {
+        firstboot: looked.map(|record| Chapter {
+            name: ChapterName::Firstboot,
+            start_time: record.start_time.clone(),
+            end_time: record.end_time.clone(),
+        }),
+        ..timeline.clone()
+    }
+}
+
 /// The timeline, given the one before and what is seen now. `booted` is the image that runs, where it is known.
 pub fn timeline(before: &Timeline, seen: &Seen, booted: Option<&ImageVersion>, now: Timestamp) -> Timeline {
     let now = whole(now);
     let mut timeline = before.clone();
     match seen {
         Seen::Nothing => {}
-        Seen::On { chapter, to } => on(&mut timeline.updates, *chapter, to, booted, &now),
+        Seen::On { chapter, to, began } => {
+            on(&mut timeline.updates, *chapter, to, booted, &now);
+            if let (Some(began), None) = (began, before.updates.first().filter(|u| u.to.digest == to.digest))
+                && let Some(update) = timeline.updates.first_mut()
+            {
+                begin_earlier(update, whole(*began), &now);
+            }
+        }
         Seen::Idle {
             desired,
             booted,
@@ -103,6 +127,15 @@ fn on(
         update.ends(chapter, now);
     } else {
         update.enters(chapter, now);
+    }
+}
+
+/// Of an update that was only seen on its way, the first chapter may have begun earlier than it was seen.
+fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
+    if let [first] = update.chapters.as_mut_slice()
+        && began <= *now
+    {
+        first.start_time = Some(began);
     }
 }
 
@@ -222,6 +255,8 @@ pub struct Sight<'a> {
     pub booted: Option<&'a Digest>,
     /// The Node is Ready under this boot.
     pub node_ready: bool,
+    /// Beginning of the drain, as the host remembers it.
+    pub drain_began: Option<Timestamp>,
 }
 
 /// The turns, the newest first, given those before and the berth that is held now. The newest has no end while it runs.
@@ -241,6 +276,9 @@ pub fn turns(
     }
     let Some((name, holding)) = held else { return turns };
     let releasing = matches!(holding.phase, HoldPhase::Releasing(_));
+    // It began with its drain, which an agent before this one may have begun.
+    let draining = sight.drain_began.filter(|_| holding.phase == HoldPhase::Taken);
+    let started = draining.filter(|began| *began <= now).unwrap_or(now);
     let known = turns
         .first()
         .is_some_and(|t| is_of(t, &name, holding) && (releasing || t.end_time.is_none()));
@@ -253,14 +291,15 @@ pub fn turns(
                 from: holding.from.clone(),
                 to: holding.target.clone(),
                 boot_id_before: holding.boot_id.to_string(),
-                start_time: whole(now),
+                start_time: whole(started),
                 drain_seconds: None,
                 proof: None,
                 end_time: None,
                 outcome: None,
             },
         );
-        turns.truncate(MAX_TURNS);
+        // The one that runs is none of those that ended.
+        turns.truncate(MAX_TURNS + 1);
     }
     if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
         turn.to = holding.target.clone();
@@ -288,6 +327,12 @@ pub fn turns(
 
 fn is_of(turn: &TurnRecord, berth: &str, holding: &Holding) -> bool {
     turn.berth == berth && turn.node_uid == holding.uid.as_str()
+}
+
+/// The turns that ended, as many as are told.
+pub fn ended(turns: &[TurnRecord]) -> Vec<TurnRecord> {
+    let ended = turns.iter().filter(|t| t.end_time.is_some());
+    ended.take(MAX_TURNS).cloned().collect()
 }
 
 /// Notes that the berth is about to be closed.

@@ -1,4 +1,4 @@
-//! What the pools of a cluster share: the fleet's limit on nodes that are unavailable at once, and the order in which the
+//! Shares of the pools of a cluster: the fleet's limit on nodes that are unavailable at once, and the order in which the
 //! pools go. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

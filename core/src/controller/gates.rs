@@ -32,9 +32,9 @@ pub struct Inputs<'a> {
 /// Reasons for which a BootcFleet closes the gates of all pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FleetGate {
-    /// It is paused.
+    /// The fleet is paused.
     Paused,
-    /// It cannot be read, so that nobody knows whether it is paused.
+    /// The BootcFleet cannot be read, so that nobody knows whether it is paused.
     Unreadable,
 }
 

@@ -141,7 +141,7 @@ pub struct Decision {
 pub enum Next {
     /// There is none, or nothing but time keeps it from being adopted.
     Clear,
-    /// It is refused.
+    /// The image is refused.
     Refused(Refusal),
     /// The registry has not said yet which one it is.
     Unknown,
@@ -149,7 +149,7 @@ pub enum Next {
 
 impl<'a> Facts<'a> {
     /// The target, if it is from the very reference of the spec.
-    fn current(&self) -> Option<&'a Target> {
+    pub fn current(&self) -> Option<&'a Target> {
         self.target.filter(|target| target.image == self.reference)
     }
 

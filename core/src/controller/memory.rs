@@ -73,7 +73,7 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// How often the node let an offer lapse, of whichever digest that was last.
+    /// Number of times that the node let an offer lapse, of whichever digest that was last.
     pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }

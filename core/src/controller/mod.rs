@@ -1,15 +1,18 @@
-//! What the controller decides for the fleet.
+//! Decisions of the controller for the fleet.
 //!
 //! [`view`] and [`snapshot`] are what it knows. From that, [`belonging`] says who is a member of which pool, [`gates`]
 //! and [`quorum`] what keeps berths closed (the latter by what the [`servers`] answer), [`fleet`] what the pools share,
-//! [`publish`] what each node is told, [`plan`] what becomes of the berths, [`image`] which image a pool has, and [`aggregate`] what the pools' status says. [`facts`] leads from one to the next, and [`memory`] and [`overdue`] keep
-//! what one process has seen.
+//! [`publish`] what each node is told, [`plan`] what becomes of the berths, [`explain`] why a node is offered none,
+//! [`image`] which image a pool has, and [`aggregate`] what the pools' status says. [`facts`] leads from one to the next,
+//! and [`memory`], [`overdue`] and [`turns`] keep what one process has seen. [`gauges`] are what Prometheus is told.
 
 pub mod aggregate;
 pub mod belonging;
+pub mod explain;
 pub mod facts;
 pub mod fleet;
 pub mod gates;
+pub mod gauges;
 mod guard;
 pub mod history;
 pub mod image;
@@ -22,5 +25,6 @@ pub mod quorum;
 pub mod rereads;
 pub mod servers;
 pub mod snapshot;
+pub mod turns;
 pub mod view;
 pub mod waiting;

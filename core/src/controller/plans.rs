@@ -15,7 +15,7 @@ use crate::controller::servers::Answers;
 use crate::controller::view::NodeView;
 
 impl Shared<'_> {
-    /// Whether any pool has a control plane node that does not run its target: only then somebody has to ask the servers.
+    /// Says whether any pool has a control plane node that does not run its target: only then somebody has to ask the servers.
     pub fn updates_control_plane(&self, pools: &[Pool]) -> bool {
         pools.iter().any(|pool| {
             let names = self.membership.members(&pool.name);

@@ -30,11 +30,11 @@ pub struct Asked {
 /// The state of a server, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It has not said for a while that it is ready, although it was asked all the time.
+    /// The server has not said for a while that it is ready, although it was asked all the time.
     Away,
-    /// It has not been asked for long enough.
+    /// The server has not been asked for long enough.
     Unknown,
-    /// It has said lately that it is ready.
+    /// The server has said lately that it is ready.
     Ready,
 }
 

@@ -70,7 +70,7 @@ impl Snapshot {
         }
     }
 
-    /// What the admin writes of the fleet; `None` when it cannot be read.
+    /// Spec of the fleet; `None` when it cannot be read.
     pub fn fleet_spec(&self) -> Option<BootcFleetSpec> {
         match &self.fleet {
             Some(fleet) => fleet.view.object.as_ref().ok().map(|fleet| fleet.spec.clone()),

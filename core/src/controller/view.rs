@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::berth::{self, Berth, BerthState};
+use berth_api::firstboot::FirstbootOutcome;
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, NodeDeployment, Phase};
 use berth_api::pool::BootcNodePool;
@@ -15,6 +16,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::DeserializeGuard;
 
+use crate::agent::reason::Reason;
 use crate::controller::plan::How;
 
 /// Urgency of a change.
@@ -100,7 +102,7 @@ pub struct HostContent {
 }
 
 impl HostContent {
-    /// Whether `RebootTimedOut` is True.
+    /// Says whether `RebootTimedOut` is True.
     fn reboot_timed_out(&self) -> bool {
         condition::is_true(&self.told, condition::node::REBOOT_TIMED_OUT)
     }
@@ -121,6 +123,10 @@ pub struct Report {
     pub locked: bool,
     /// Phase of the node, for counting and for people.
     pub phase: Option<Phase>,
+    /// Start of that phase, by the node's clock.
+    pub phase_start: Option<Timestamp>,
+    /// Version of the agent.
+    pub agent_version: Option<String>,
     /// The agent could not pull or stage, and tries again later.
     pub failure: Option<Failing>,
     /// The last turn that ended badly.
@@ -131,6 +137,8 @@ pub struct Report {
     pub prepared: bool,
     /// `NodeDegraded` is True: reason and message.
     pub degraded: Option<(String, String)>,
+    /// The agent says that the API server does not guard the berths.
+    pub unguarded: bool,
     /// The retry token that the agent obeyed last.
     pub retry_token: Option<String>,
     /// Images that the node was deployed to.
@@ -145,6 +153,17 @@ pub struct Report {
     pub clock_synchronized: bool,
     /// Version that the machine was installed from, if that is known.
     pub boot_image: Option<String>,
+    /// The machine's first boot, where it was checked.
+    pub firstboot: Option<FirstBoot>,
+}
+
+/// A machine's first boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstBoot {
+    /// Outcome.
+    pub outcome: FirstbootOutcome,
+    /// The kubelet was held back at first.
+    pub held: bool,
 }
 
 /// A turn with a berth that did not end in an update.
@@ -428,6 +447,14 @@ impl Report {
         let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED)
             .filter(|c| c.status == "True")
             .map(|c| (c.reason.clone(), c.message.clone()));
+        let guarded = condition::find(&status.conditions, condition::node::GUARDED);
+        let unguarded = match guarded {
+            Some(guarded) => guarded.status == "False",
+            // An agent of an earlier version has no other word for it.
+            None => degraded
+                .as_ref()
+                .is_some_and(|(reason, _)| reason == Reason::Unguarded.as_str()),
+        };
         let locked = status.staged.as_ref().is_some_and(|s| s.locked);
         Self {
             observed_generation: status.observed_generation,
@@ -436,6 +463,8 @@ impl Report {
             staged: status.staged.and_then(|d| d.digest),
             locked,
             phase: status.phase,
+            phase_start: status.phase_start_time.map(|t| t.0),
+            agent_version: status.agent_version,
             failure: status.failure.map(|f| Failing {
                 digest: f.digest,
                 attempts: f.attempts,
@@ -455,7 +484,12 @@ impl Report {
             reboot: seconds(measured.reboot),
             clock_synchronized: status.clock_synchronized.unwrap_or_default(),
             boot_image: status.boot_image.and_then(|image| image.version),
+            firstboot: status.firstboot.map(|firstboot| FirstBoot {
+                outcome: firstboot.outcome,
+                held: firstboot.held,
+            }),
             degraded,
+            unguarded,
         }
     }
 }

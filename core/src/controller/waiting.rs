@@ -1,6 +1,6 @@
 //! The condition `Waiting` of a BootcNode: why a node waits, when that is about this node alone. Pure.
 //!
-//! It is for people, and no decision reads it. A reason that concerns the whole pool (a pause, a window, a halt) stands
+//! This is for people, and no decision reads it. A reason that concerns the whole pool (a pause, a window, a halt) stands
 //! on the pool; it changes nothing here, so that a pause of five thousand nodes writes to none of them.
 
 use std::borrow::Cow;
@@ -10,7 +10,8 @@ use std::time::Duration;
 use berth_api::condition::{self, Verdict, Why, Word, one_line};
 use berth_api::membership::Membership;
 use berth_api::pool::{Target, WaveState};
-use berth_api::{NodeName, Platform, PoolName};
+use berth_api::{NodeName, Platform, PoolName, keys};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::Moment;
 use crate::controller::facts::Pool;
@@ -26,6 +27,9 @@ const BATCH: usize = 10;
 /// and no more before this has passed: fifty a second.
 const INTERVAL: Duration = Duration::from_millis(200);
 
+/// Words for a node that an admin holds back.
+const HELD: &str = "is held back by an admin; kubectl berth unhold lets it go";
+
 /// The answer to why one node waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting<'a> {
@@ -37,7 +41,7 @@ pub enum Waiting<'a> {
     Yes(Word, Cow<'a, str>),
 }
 
-/// What the members of one pool are told, put into words once for all of them.
+/// Words for the members of one pool, put into words once for all of them.
 #[derive(Debug)]
 struct Words<'a> {
     plan: &'a Plan,
@@ -66,6 +70,7 @@ impl<'a> Words<'a> {
         match wait {
             BlockReason::Wave => Waiting::Yes(Why::WaveWaiting.into(), self.proven.as_str().into()),
             BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
+            BlockReason::HeldBack => Waiting::Yes(Why::Held.into(), HELD.into()),
             BlockReason::FailedBefore => own(Why::FailedBefore.into(), wait),
             BlockReason::ControlPlane(Cause::Unfenced) => Waiting::Unjudged,
             BlockReason::ControlPlane(cause) => own(cause.into(), wait),
@@ -132,7 +137,11 @@ pub fn wanted(
         let node = snapshot.nodes.get(name)?.view.as_ref();
         let content = host.view.content.as_ref().ok()?;
         let told = condition::find_true(&content.told, condition::node::WAITING);
+        let is_let_go =
+            |told: &&Condition| told.reason == Why::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD);
         let verdict = match (waiting(node), told) {
+            // A gate of the pool says nothing about the node, and this would be a lie as long as it is closed.
+            (Waiting::Unjudged, Some(told)) if is_let_go(&told) => Verdict::no(Why::NotWaiting, ""),
             (Waiting::Unjudged, _) | (Waiting::No, None) => return None,
             (Waiting::No, Some(_)) => Verdict::no(Why::NotWaiting, ""),
             (Waiting::Yes(reason, message), Some(told))
@@ -205,294 +214,4 @@ impl Desk {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use berth_api::membership::Conflict;
-    use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, PlatformDigest, WaveStatus};
-    use serde_json::json;
-
-    use super::*;
-    use crate::controller::snapshot::Entry;
-
-    fn target() -> Target {
-        let digest: berth_api::Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        Target {
-            image: "r/os:1".into(),
-            digest: digest.clone(),
-            version: None,
-            metadata: None,
-            platforms: vec![PlatformDigest {
-                architecture: "amd64".into(),
-                variant: None,
-                digest,
-            }],
-            publish_time: None,
-        }
-    }
-
-    fn arm64() -> Platform {
-        Platform::new("arm64", &BTreeMap::new())
-    }
-
-    fn wave(name: &str, state: WaveState) -> WaveStatus {
-        WaveStatus {
-            name: name.into(),
-            total: 1,
-            updated: 0,
-            state,
-            soaked_seconds: 0,
-        }
-    }
-
-    /// Reason and message; no reason for a node that does not wait, nothing where nothing is to be changed.
-    type Said = Option<(&'static str, &'static str)>;
-
-    #[test]
-    fn only_what_is_about_the_node_itself_is_said_on_it() {
-        let plan = Plan {
-            waves: vec![
-                wave("a", WaveState::Done),
-                wave("b", WaveState::Soaking),
-                wave("c", WaveState::Waiting),
-            ],
-            ..Plan::default()
-        };
-        let target = target();
-        let words = Words::of(&plan, Some(&target));
-        let table: [(&[BlockReason], Said); 9] = [
-            (
-                &[BlockReason::Wave],
-                Some(("WaveWaiting", "waits until wave b is proven")),
-            ),
-            (
-                &[BlockReason::Soaking],
-                Some(("WaveSoaking", "waits until wave b has soaked")),
-            ),
-            (
-                &[BlockReason::FailedBefore],
-                Some(("FailedBefore", "failed with this image before")),
-            ),
-            (
-                &[BlockReason::ControlPlane(Cause::NoOtherServer)],
-                Some(("NoOtherAPIServer", "waits until another API server answers /readyz")),
-            ),
-            (
-                &[BlockReason::NoClock],
-                Some(("ClockNotSynchronized", "waits because its clock is not synchronised")),
-            ),
-            (
-                &[BlockReason::TooLate],
-                Some((
-                    "WindowTooShort",
-                    "waits for the next window: its drain and reboot would outlast this one",
-                )),
-            ),
-            (
-                &[BlockReason::NoImage],
-                Some(("NoSuchPlatform", "r/os:1 has no image for arm64; it has: amd64")),
-            ),
-            (
-                &[
-                    BlockReason::Gate,
-                    BlockReason::Halted,
-                    BlockReason::Unresolved,
-                    BlockReason::Fencing,
-                    BlockReason::ControlPlane(Cause::Unfenced),
-                ],
-                None,
-            ),
-            (
-                &[
-                    BlockReason::UpToDate,
-                    BlockReason::NotPublished,
-                    BlockReason::OtherNode,
-                    BlockReason::NotObserved,
-                    BlockReason::NotStaged,
-                    BlockReason::NotPrepared,
-                    BlockReason::Silent,
-                    BlockReason::HasBerth,
-                    BlockReason::Capacity,
-                    BlockReason::NoBerth,
-                ],
-                Some(("", "")),
-            ),
-        ];
-        for (waits, said) in table {
-            for wait in waits {
-                let expected = match said {
-                    None => Waiting::Unjudged,
-                    Some(("", _)) => Waiting::No,
-                    Some((reason, message)) => Waiting::Yes(Word::stored(reason), message.into()),
-                };
-                assert_eq!(words.waiting(Some(*wait), &arm64()), expected, "{wait:?}");
-            }
-        }
-        assert_eq!(words.waiting(None, &arm64()), Waiting::No, "it is offered a berth");
-        let unresolved = Words::of(&plan, None);
-        assert_eq!(
-            unresolved.waiting(Some(BlockReason::NoImage), &arm64()),
-            Waiting::Unjudged
-        );
-    }
-
-    /// One node of pool `a`, and what its condition says.
-    fn snapshot(told: Option<(&str, &str, &str)>) -> Snapshot {
-        let conditions: Vec<_> = told
-            .into_iter()
-            .map(|(status, reason, message)| {
-                json!({"type": "Waiting", "status": status, "reason": reason, "message": message,
-                    "lastTransitionTime": "2026-01-01T00:00:00Z"})
-            })
-            .collect();
-        let node = json!({"metadata": {"name": "n1", "uid": "u1"}});
-        let host = json!({"metadata": {"name": "n1"}, "spec": {}, "status": {"conditions": conditions}});
-        let host = BootcNodeView::of(kube::core::DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
-        let mut snapshot = Snapshot::default();
-        Arc::make_mut(&mut snapshot.nodes).insert(
-            "n1".into(),
-            Entry::new(NodeView::of(&serde_json::from_value(node).unwrap())),
-        );
-        Arc::make_mut(&mut snapshot.hosts).insert("n1".into(), Entry::new(host));
-        snapshot
-    }
-
-    fn pool() -> Pool {
-        let mut object = BootcNodePool::new("a", berth_api::pool::BootcNodePoolSpec::default());
-        object.status = Some(BootcNodePoolStatus {
-            target: Some(target()),
-            ..BootcNodePoolStatus::default()
-        });
-        Pool {
-            name: "a".into(),
-            object: Some(object),
-            deleting: false,
-            bad_selector: None,
-            refused: None,
-        }
-    }
-
-    #[test]
-    fn a_condition_is_written_when_it_should_say_something_else() {
-        let proven = "waits until wave b is proven";
-        let plan = |wait| Plan {
-            waves: vec![wave("b", WaveState::Active)],
-            waiting: [("n1".into(), wait)].into(),
-            ..Plan::default()
-        };
-        let mut membership = Membership::default();
-        membership.join("n1".into(), "a".into());
-        let said = |told, plans: &BTreeMap<PoolName, Plan>, membership: &Membership| {
-            let mut wanted = wanted(&snapshot(told), &[pool()], membership, plans);
-            let verdict = wanted.remove(&NodeName::from("n1"));
-            verdict.map(|v| (v.status, v.reason.into_string(), v.message))
-        };
-        let planned = |told, wait| said(told, &[("a".into(), plan(wait))].into(), &membership);
-        let wave_waiting = Some(("True", "WaveWaiting", proven));
-        let yes = |reason: &str, message: &str| Some((Some(true), reason.to_owned(), message.to_owned()));
-        let no = Some((Some(false), "NotWaiting".to_owned(), String::new()));
-        assert_eq!(planned(None, BlockReason::Wave), yes("WaveWaiting", proven));
-        assert_eq!(planned(wave_waiting, BlockReason::Wave), None, "it says so");
-        assert_eq!(
-            planned(Some(("True", "WaveWaiting", "another wave")), BlockReason::Wave),
-            yes("WaveWaiting", proven)
-        );
-        assert_eq!(
-            planned(Some(("False", "NotWaiting", "")), BlockReason::Wave),
-            yes("WaveWaiting", proven)
-        );
-        assert_eq!(planned(wave_waiting, BlockReason::Capacity), no);
-        assert_eq!(planned(None, BlockReason::Capacity), None, "nothing was said");
-        assert_eq!(planned(Some(("False", "NotWaiting", "")), BlockReason::Capacity), None);
-        for wait in [BlockReason::Gate, BlockReason::Halted, BlockReason::Fencing] {
-            assert_eq!(planned(wave_waiting, wait), None, "{wait:?}");
-            assert_eq!(planned(None, wait), None, "{wait:?}");
-        }
-        assert_eq!(
-            said(wave_waiting, &BTreeMap::new(), &membership),
-            None,
-            "nobody has planned yet"
-        );
-        let nowhere = Membership::default();
-        assert_eq!(said(wave_waiting, &BTreeMap::new(), &nowhere), no, "it is in no pool");
-        let mut torn = Membership::default();
-        let conflict = Conflict {
-            node: "n1".into(),
-            pools: vec!["a".into(), "b".into()],
-            stays_in: None,
-        };
-        let words = conflict.message();
-        torn.conflicts.insert("n1".into(), conflict);
-        assert_eq!(said(None, &BTreeMap::new(), &torn), yes("NodeConflict", &words));
-        assert_eq!(
-            said(Some(("True", "NodeConflict", &words)), &BTreeMap::new(), &torn),
-            None
-        );
-    }
-
-    #[test]
-    fn a_thousand_nodes_are_told_one_after_the_other() {
-        let mut desk = Desk::default();
-        let start = Moment::default();
-        let at = |millis| start + Duration::from_millis(millis);
-        let name = |n: usize| NodeName::new(format!("n{n:04}"));
-        let wanted = |names: &[usize]| -> BTreeMap<NodeName, Verdict> {
-            names
-                .iter()
-                .map(|n| (name(*n), Verdict::yes(Why::WaveWaiting, "m")))
-                .collect()
-        };
-        let mut left: Vec<usize> = (0..1000).collect();
-        assert!(desk.pick(wanted(&left), at(0)).is_empty(), "it may change back at once");
-        assert_eq!(desk.due(), Some(at(1000)));
-        let (mut now, mut passes) = (1000, 0);
-        while !left.is_empty() {
-            // A pass that comes early finds nobody.
-            assert!(passes == 0 || desk.pick(wanted(&left), at(now - 1)).is_empty());
-            let picked = desk.pick(wanted(&left), at(now));
-            assert_eq!(picked.len(), 10);
-            left.retain(|n| picked.iter().all(|(picked, _)| *picked != name(*n)));
-            (now, passes) = (now + 200, passes + 1);
-        }
-        assert_eq!(passes, 100);
-        assert!(desk.pick(BTreeMap::new(), at(now)).is_empty() && desk.due().is_none());
-    }
-
-    #[test]
-    fn a_node_whose_write_fails_holds_up_nobody() {
-        let mut desk = Desk::default();
-        let at = |seconds| Moment::default() + Duration::from_secs(seconds);
-        let wanted = || -> BTreeMap<NodeName, Verdict> {
-            let name = |n: usize| (NodeName::new(format!("n{n:02}")), Verdict::yes(Why::WaveWaiting, "m"));
-            (0..15).map(name).collect()
-        };
-        let mut picks = |seconds| -> Vec<String> {
-            let picked = desk.pick(wanted(), at(seconds));
-            picked.into_iter().map(|(name, _)| name.to_string()).collect()
-        };
-        assert!(picks(0).is_empty());
-        let (first, second) = (picks(1), picks(2));
-        assert_eq!(first[0], "n00");
-        assert_eq!(
-            second[..5],
-            ["n10", "n11", "n12", "n13", "n14"],
-            "the others come first"
-        );
-        assert_eq!(second[5], "n00");
-    }
-
-    #[test]
-    fn what_changes_back_is_never_told() {
-        let mut desk = Desk::default();
-        let at = |millis| Moment::default() + Duration::from_millis(millis);
-        let wants = |reason: Why| [(NodeName::from("n"), Verdict::yes(reason, ""))].into();
-        assert!(desk.pick(wants(Why::WaveWaiting), at(0)).is_empty());
-        assert!(desk.pick(BTreeMap::new(), at(500)).is_empty());
-        assert!(desk.pick(wants(Why::WaveWaiting), at(900)).is_empty());
-        assert!(
-            desk.pick(wants(Why::WaveSoaking), at(1900)).is_empty(),
-            "it is another reason"
-        );
-        assert_eq!(desk.pick(wants(Why::WaveSoaking), at(2900)).len(), 1);
-    }
-}
+mod tests;

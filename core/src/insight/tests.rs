@@ -45,6 +45,7 @@ fn measured(drain: i64, reboot: i64) -> Timeline {
         clock_set: false,
     };
     Timeline {
+        firstboot: None,
         joined: None,
         updates: vec![update],
     }

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
+use super::labels::{Labels, readable};
 use crate::skew::version::MAX_LENGTH;
 
 /// Label and annotation that carries an image's version, and an older one that bootc knows as well.
@@ -112,7 +113,7 @@ struct RawConfig {
 #[derive(Deserialize)]
 struct RawSettings {
     #[serde(rename = "Labels")]
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Labels>,
 }
 
 /// What the configuration of an image says.
@@ -238,7 +239,7 @@ pub fn digest(text: &str) -> Result<Digest, DocumentError> {
 /// # Errors
 /// When it makes no sense, or no host can boot the image.
 pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
-    let raw: RawConfig = serde_json::from_slice(bytes).map_err(|e| invalid("image config", e))?;
+    let raw: RawConfig = serde_json::from_str(&readable(bytes)).map_err(|e| invalid("image config", e))?;
     let os = raw.os.unwrap_or_default();
     let architecture = raw.architecture.unwrap_or_default();
     if os != "linux" || !is_architecture(&architecture) {
@@ -247,29 +248,34 @@ pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
             "the image is for {shown:?}, not for linux"
         )));
     }
-    let labels = raw.config.and_then(|c| c.labels).unwrap_or_default();
+    let all = raw.config.and_then(|c| c.labels).unwrap_or_default();
+    let labels = &all.texts;
     if !BOOTABLE.iter().any(|label| labels.contains_key(*label)) {
         return Err(DocumentError::NotBootable(image.clone()));
     }
     let created = raw.created.as_ref().and_then(serde_json::Value::as_str);
     Ok(Config {
         platform: platform(architecture, raw.variant, image.clone()),
-        version: version(&labels),
-        metadata: metadata(&labels, created),
+        version: version(labels),
+        metadata: metadata(&all, created),
     })
 }
 
-fn metadata(labels: &BTreeMap<String, String>, created: Option<&str>) -> ImageMetadata {
+fn metadata(all: &Labels, created: Option<&str>) -> ImageMetadata {
+    let labels = &all.texts;
     let time = |text: &str| {
         let time: Timestamp = text.trim().parse().ok()?;
         TIMES.contains(&time.as_second()).then_some(Time(time))
     };
     let label = labels.get(CREATED).and_then(|label| time(label));
+    let (kept, left_out) = all.kept();
     ImageMetadata {
         created: label.or_else(|| time(created?)),
         revision: text(labels, REVISION, MAX_REVISION),
         source: text(labels, SOURCE, MAX_SOURCE),
         boot_image: boot_image(labels),
+        labels: kept,
+        labels_left_out: left_out,
     }
 }
 

@@ -3,5 +3,5 @@
 #[cfg(feature = "controller")]
 pub mod conf;
 pub mod credentials;
-#[cfg(feature = "controller")]
 pub mod document;
+pub mod labels;

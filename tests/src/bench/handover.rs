@@ -54,12 +54,7 @@ struct Measured {
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     let turns = usize::try_from(setting("BERTH_BENCH_TURNS", 300))?;
-    let cluster = Cluster::start(ClusterOptions {
-        hosts: 0,
-        scheduler: false,
-        ..ClusterOptions::default()
-    })
-    .await?;
+    let cluster = Cluster::start(ClusterOptions::without_hosts()).await?;
     let mut bench = Bench {
         cluster,
         waiting,

@@ -23,7 +23,7 @@ pub const BENCHES: [&str; 2] = ["leader-writes", "unpause-to-offer"];
 
 /// Longest time for anything.
 const LIMIT: Duration = Duration::from_secs(600);
-/// What a new leader has not written by then it does not write because it is new.
+/// Time that a new leader is given: what it has not written by then it does not write because it is new.
 const QUIET: Duration = Duration::from_secs(15);
 
 struct Bench {
@@ -36,12 +36,7 @@ struct Bench {
 /// Measures both. `BERTH_BENCH_NODES` asks for another number of waiting nodes.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
-    let cluster = Cluster::start(ClusterOptions {
-        hosts: 0,
-        scheduler: false,
-        ..ClusterOptions::default()
-    })
-    .await?;
+    let cluster = Cluster::start(ClusterOptions::without_hosts()).await?;
     let bench = Bench {
         cluster,
         waiting,

@@ -13,6 +13,7 @@ pub mod polls;
 pub mod publish;
 pub mod rollout;
 pub mod staging;
+pub mod status;
 mod thousand;
 mod turns;
 mod waiting;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use berth_api::node::BootcNode;
 use berth_api::{Digest, Platform};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -28,7 +28,12 @@ pub const BENCHES: [&str; 5] = [
     "publish-first",
 ];
 
+/// Longest time until a digest is published to a thousand Nodes or fewer; to more, in proportion.
 const LIMIT: Duration = Duration::from_secs(300);
+/// Time for which a peak must stay to be the last one.
+const PEAK_STAYS: Duration = Duration::from_secs(10);
+/// BootcNodes in one answer of the API server.
+const PAGE: u32 = 500;
 /// The cluster's first controller.
 const CONTROLLER: usize = 0;
 
@@ -41,12 +46,12 @@ struct Bench {
 /// Measures all of it. `BERTH_BENCH_NODES` asks for another number of Nodes.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let nodes = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
-    let cluster = Cluster::start(ClusterOptions {
-        hosts: 0,
-        scheduler: false,
-        ..ClusterOptions::default()
-    })
-    .await?;
+    ensure!(
+        (1..=thousand::MOST).contains(&nodes),
+        "BERTH_BENCH_NODES is {nodes}; ask for 1 to {}",
+        thousand::MOST
+    );
+    let cluster = Cluster::start(ClusterOptions::without_hosts()).await?;
     progress.say(&format!("creating {nodes} Nodes"));
     thousand::make(&cluster.client(), nodes).await?;
     let bench = Bench {
@@ -100,7 +105,25 @@ impl Bench {
         self.cluster.control_plane.stop_apiserver().await?;
         self.cluster.control_plane.start_apiserver().await?;
         tokio::time::sleep(idle()).await;
-        Ok(self.memory()?.peak)
+        // Of many Nodes the lists take longer than that: the peak is reached when it stays.
+        let (start, mut peak) = (Instant::now(), self.memory()?.peak);
+        while start.elapsed() < self.limit() {
+            tokio::time::sleep(PEAK_STAYS).await;
+            let now = self.memory()?.peak;
+            if now <= peak {
+                return Ok(now);
+            }
+            peak = now;
+        }
+        bail!(
+            "the controller's memory goes on to grow: {peak:.0} MiB after {:?}",
+            start.elapsed()
+        )
+    }
+
+    fn limit(&self) -> Duration {
+        let thousands = u32::try_from(self.nodes.div_ceil(1000)).unwrap_or(u32::MAX);
+        LIMIT.saturating_mul(thousands)
     }
 
     /// The controller and the naive client in turns, so that both meet the same API server.
@@ -161,19 +184,35 @@ impl Bench {
 
     /// Asks rarely: listing them all is work for the server.
     async fn until_all(&self, digest: &Digest) -> Result<()> {
-        let start = Instant::now();
-        while start.elapsed() < LIMIT {
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            let list = self.api().list(&ListParams::default()).await?;
-            let has = |n: &&BootcNode| n.spec.image.as_ref().is_some_and(|i| i.digest == *digest);
-            if list.items.iter().filter(has).count() == self.nodes {
+        let (start, limit) = (Instant::now(), self.limit());
+        let mut pause = Duration::from_secs(2);
+        while start.elapsed() < limit {
+            tokio::time::sleep(pause).await;
+            let asked = Instant::now();
+            if self.count(digest).await? == self.nodes {
                 return Ok(());
             }
+            pause = pause.max(asked.elapsed() * 4);
         }
         bail!(
-            "{digest} is not published to all within {LIMIT:?}\n{}",
+            "{digest} is not published to all within {limit:?}\n{}",
             self.cluster.controllers.tail(20)
         )
+    }
+
+    /// Number of BootcNodes to which a digest is published, counted page by page.
+    async fn count(&self, digest: &Digest) -> Result<usize> {
+        let has = |n: &&BootcNode| n.spec.image.as_ref().is_some_and(|i| i.digest == *digest);
+        let mut params = ListParams::default().limit(PAGE);
+        let mut count = 0;
+        loop {
+            let list = self.api().list(&params).await?;
+            count += list.items.iter().filter(has).count();
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(count),
+            }
+        }
     }
 
     /// A client that only writes: one patch of the same field for each, as many at a time as the controller has.

@@ -12,6 +12,9 @@ pub(super) const AT_ONCE: usize = 16;
 /// Number of images that the kubelet reports: its default limit.
 const IMAGES: usize = 50;
 
+/// Most Nodes that [`make`] can make: each has a network of its own in 10.0.0.0/8.
+pub(super) const MOST: usize = 1 << 16;
+
 /// Makes so many Nodes. Their managedFields are what the API server makes of these writes.
 pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
@@ -30,15 +33,6 @@ pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
                     &object,
                 )
                 .await?;
-            let params = PatchParams {
-                field_manager: kubelet(),
-                ..PatchParams::default()
-            };
-            let status = Patch::Merge(json!({ "status": status(number) }));
-            nodes
-                .patch_status(&name, &params, &status)
-                .await
-                .with_context(|| format!("the status of {name}"))?;
             // Another writer has fields of its own, as the controller manager and a network plugin do.
             let others = Patch::Merge(json!({ "metadata": { "annotations": annotations(number) } }));
             let params = PatchParams {
@@ -49,6 +43,16 @@ pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
                 .patch(&name, &params, &others)
                 .await
                 .with_context(|| format!("the annotations of {name}"))?;
+            // Last, for it is large: etcd keeps each version of an object for minutes.
+            let params = PatchParams {
+                field_manager: kubelet(),
+                ..PatchParams::default()
+            };
+            let status = Patch::Merge(json!({ "status": status(number) }));
+            nodes
+                .patch_status(&name, &params, &status)
+                .await
+                .with_context(|| format!("the status of {name}"))?;
             anyhow::Ok(())
         }
     };
@@ -81,7 +85,7 @@ fn node(number: usize) -> Value {
                 "volumes.kubernetes.io/controller-managed-attach-detach": "true",
             },
         },
-        "spec": { "providerID": format!("aws:///region-1a/i-{number:017x}"), "podCIDR": format!("10.{}.{}.0/24", 100 + number / 256, number % 256) },
+        "spec": { "providerID": format!("aws:///region-1a/i-{number:017x}"), "podCIDR": format!("10.{}.{}.0/24", number / 256, number % 256) },
     })
 }
 

@@ -6,6 +6,7 @@ use berth_api::berth::{BerthState, HoldPhase, lease};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
+use super::fleet::by_agent;
 use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
@@ -42,7 +43,8 @@ pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestam
 
 fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'static str, Timestamp)> {
     let mut all: Vec<(&'static str, Timestamp)> = records.iter().filter_map(of_berth).collect();
-    let kubelet = |r: &&Record| r.target() == "nodes/status" && r.user.starts_with("system:node:");
+    // The agent shows its turn there as well, under the same identity.
+    let kubelet = |r: &&Record| r.target() == "nodes/status" && r.user.starts_with("system:node:") && !by_agent(r);
     let said: Vec<Timestamp> = records.iter().filter(kubelet).map(|r| r.at).collect();
     for event in hosts.iter().filter(|e| e.at >= begin) {
         match &event.change {

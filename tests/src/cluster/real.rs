@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use berth_api::fleet::BootcFleet;
 use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Event, Pod, Secret};
@@ -31,6 +32,8 @@ const REPOSITORY: &str = "os";
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
 /// Setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
 const DELAY: &str = "[Login]\nInhibitDelayMaxSec=15\n";
+/// The Secret with which the controller asks.
+const PULL_SECRET: &str = "berth-pull";
 /// The agent's pods and DaemonSet.
 const AGENT: &str = "berth-agent";
 /// Longest time until the whole cluster is ready once everything is built.
@@ -43,6 +46,9 @@ pub struct RealCluster {
     pub hosts: Vec<RealHost>,
     site: Site,
     images: OsImages,
+    /// The place that the references of OS images name, and that the controller asks. It wants a password, and for the hosts it
+    /// is away.
+    pub origin: Box<Registry>,
     /// The only place from which hosts get OS images. It wants a password.
     pub mirror: Box<Registry>,
     _network: RealHosts,
@@ -115,12 +121,16 @@ impl RealCluster {
             htpasswd: Some(HTPASSWD),
             ..Guard::default()
         };
-        let mirror = registry.door(&guard).await?;
+        let (origin, mirror) = tokio::try_join!(registry.door(&guard), registry.door(&guard))?;
         // Before the pods, which would see it some minutes later.
-        give_credentials(&control_plane, &mirror).await?;
+        tokio::try_join!(
+            give_credentials(&control_plane, "berth-host-pull", &mirror),
+            give_credentials(&control_plane, PULL_SECRET, &origin),
+            ask_with_credentials(&control_plane),
+        )?;
         deploy_agent(&control_plane, &registry, &agent).await?;
         clock.says("control plane");
-        let controllers = Controllers::new(controller, &control_plane, &registry).await?;
+        let controllers = Controllers::new(controller, &control_plane, &origin).await?;
         controllers.start(0)?;
         let mut site = Site::new(controllers, registry, control_plane, log);
         // With one pod on each node at any time every drain has something to evict.
@@ -128,12 +138,13 @@ impl RealCluster {
             image: GUEST_IMAGE.to_owned(),
             uneven: "DoNotSchedule".to_owned(),
         };
-        let hosts = add_hosts(&network, &images, &site, &mirror, hosts).await?;
+        let hosts = add_hosts(&network, &images, &site, (&origin, &mirror), hosts).await?;
         clock.says("installation");
         let cluster = Self {
             hosts,
             site,
             images,
+            origin: Box::new(origin),
             mirror: Box::new(mirror),
             _network: network,
         };
@@ -196,18 +207,22 @@ impl RealCluster {
 
     /// Makes and pushes an OS image of that version.
     pub async fn publish(&self, version: &str) -> Result<Published> {
-        publish(&self.images, &self.registry, version, os_version(version)).await
+        self.push(version, os_version(version)).await
     }
 
     /// The same with an image that is bound to it.
     pub async fn publish_bound(&self, version: &str, bound: &str) -> Result<Published> {
         let spec = os_version(version).bound_to(bound);
-        publish(&self.images, &self.registry, version, spec).await
+        self.push(version, spec).await
+    }
+
+    async fn push(&self, tag: &str, spec: OsVersion) -> Result<Published> {
+        publish(&self.images, (&self.registry, &self.origin), tag, spec).await
     }
 
     /// Makes a tag point at the OS image of that version, whatever it pointed at before.
     pub async fn move_tag(&self, tag: &str, version: &str) -> Result<Published> {
-        publish(&self.images, &self.registry, tag, os_version(version)).await
+        self.push(tag, os_version(version)).await
     }
 
     /// Waits until every host runs this image, all BootcNodes say so, and every berth is given back.
@@ -350,11 +365,18 @@ fn os_version(version: &str) -> OsVersion {
     }
 }
 
-async fn publish(images: &OsImages, registry: &Registry, tag: &str, spec: OsVersion) -> Result<Published> {
-    let (images, host, tag) = (images.clone(), registry.host(), tag.to_owned());
+/// Pushes by a door that wants no password, and names the one that does.
+async fn publish(
+    images: &OsImages,
+    (open, origin): (&Registry, &Registry),
+    tag: &str,
+    spec: OsVersion,
+) -> Result<Published> {
+    let (images, open, host, tag) = (images.clone(), open.host(), origin.host(), tag.to_owned());
     let blocking = tokio::task::spawn_blocking(move || {
         let image = images.version(&spec)?;
-        let pinned = image.push(&host, REPOSITORY, &tag)?;
+        image.push(&open, REPOSITORY, &tag)?;
+        let pinned = image.reference(&host, REPOSITORY);
         let digest = image
             .digest
             .parse()
@@ -368,11 +390,11 @@ async fn publish(images: &OsImages, registry: &Registry, tag: &str, spec: OsVers
     blocking.await.context("the push ended")?
 }
 
-/// Makes the Secret that the agents bring to their hosts.
-async fn give_credentials(control_plane: &ControlPlane, mirror: &Registry) -> Result<()> {
-    let auths = json!({ "auths": { mirror.host(): { "auth": AUTH } } }).to_string();
+/// Makes a Secret with the name and the password for a registry: one that the agents bring to their hosts, or the controller's.
+async fn give_credentials(control_plane: &ControlPlane, name: &str, registry: &Registry) -> Result<()> {
+    let auths = json!({ "auths": { registry.host(): { "auth": AUTH } } }).to_string();
     let secret: Secret = serde_json::from_value(json!({
-        "metadata": { "name": "berth-host-pull" },
+        "metadata": { "name": name },
         "type": "kubernetes.io/dockerconfigjson",
         "stringData": { ".dockerconfigjson": auths },
     }))?;
@@ -381,22 +403,37 @@ async fn give_credentials(control_plane: &ControlPlane, mirror: &Registry) -> Re
     Ok(())
 }
 
+/// Makes the controller ask with its Secret for the images of all pools.
+async fn ask_with_credentials(control_plane: &ControlPlane) -> Result<()> {
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": "cluster" },
+        "spec": { "image": { "pullSecret": PULL_SECRET } },
+    });
+    let fleets: Api<BootcFleet> = Api::all(control_plane.admin_client());
+    let params = PatchParams::apply("admin").force();
+    fleets
+        .patch("cluster", &params, &Patch::Apply(&object))
+        .await
+        .context("cannot apply the BootcFleet")?;
+    Ok(())
+}
+
 async fn add_hosts(
     network: &RealHosts,
     images: &OsImages,
     site: &Site,
-    mirror: &Registry,
+    (origin, mirror): (&Registry, &Registry),
     count: usize,
 ) -> Result<Vec<RealHost>> {
     // For the hosts the origin of OS images is away, all the time.
     let mirrors = format!(
         "[[registry]]\nprefix = \"{0}/{REPOSITORY}\"\nlocation = \"origin.invalid/{REPOSITORY}\"\n\
          [[registry.mirror]]\nlocation = \"{1}/{REPOSITORY}\"\ninsecure = true\n",
-        site.registry.host(),
+        origin.host(),
         mirror.host()
     );
     let path = "etc/containers/registries.conf.d/with-mirror.conf";
-    publish(images, &site.registry, "1.0.0", os_version("1.0.0")).await?;
+    publish(images, (&site.registry, origin), "1.0.0", os_version("1.0.0")).await?;
     let first = images.version(&os_version("1.0.0"))?;
     let mut hosts = vec![];
     for n in 1..=count {

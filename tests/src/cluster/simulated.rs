@@ -17,7 +17,7 @@ use super::{ControllerSettings, Controllers, Published, Site, Ways};
 use crate::controlplane::{Bound, ControlPlane, Options};
 use crate::hosts::HostLog;
 use crate::hosts::sim::{
-    AgentConfig, Catalog, CatalogImage, KubeletConfig, Settings, SimFleet, SimHost, SimHostConfig,
+    AgentConfig, Catalog, CatalogImage, KubeletConfig, Settings, SimFleet, SimHost, SimHostConfig, Updaters,
 };
 use crate::images::{Image, Index};
 use crate::programs::{self, Programs};
@@ -35,10 +35,14 @@ pub struct ClusterOptions {
     pub names: Vec<String>,
     /// Settings of the hosts.
     pub settings: Settings,
+    /// What updates them, in turn; none: what `BERTH_TEST_BACKEND` says, else bootc.
+    pub updaters: Vec<Updaters>,
     /// More environment of the agents, such as the name of a seeded bug.
     pub agent_env: Vec<(String, String)>,
     /// More arguments of the agents.
     pub agent_args: Vec<String>,
+    /// More arguments of the agents of some hosts, by their names.
+    pub agent_args_of: Vec<(String, Vec<String>)>,
     /// Another agent than the shipped one.
     pub agent: Option<PathBuf>,
     /// True starts a scheduler, for scenarios with pods.
@@ -53,14 +57,27 @@ pub struct ClusterOptions {
     pub proxied_controllers: usize,
 }
 
+impl ClusterOptions {
+    /// A cluster for Nodes that have no hosts.
+    pub fn without_hosts() -> Self {
+        Self {
+            hosts: 0,
+            scheduler: false,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for ClusterOptions {
     fn default() -> Self {
         Self {
             hosts: 3,
             names: vec![],
             settings: Settings::default(),
+            updaters: vec![],
             agent_env: vec![],
             agent_args: vec![],
+            agent_args_of: vec![],
             agent: None,
             scheduler: true,
             controller: None,
@@ -112,12 +129,20 @@ impl Cluster {
             0 => Ways::default(),
             controllers => Ways::start(&control_plane, &names, controllers).await?,
         };
-        for name in &names {
+        let asked_for = [Updaters::asked_for()?];
+        let updaters = if options.updaters.is_empty() {
+            &asked_for
+        } else {
+            options.updaters.as_slice()
+        };
+        for (name, updaters) in names.iter().zip(updaters.iter().cycle()) {
             let mut config = host(&control_plane, name, &first, &catalog, &log, &options, &agent).await?;
             if let Some(agent) = &mut config.agent {
                 agent.kubeconfig = ways.of_node(name, &agent.kubeconfig)?;
                 agent.kubelet_kubeconfig = ways.of_node(name, &agent.kubelet_kubeconfig)?;
             }
+            config.packages = updaters.packages();
+            updaters.install(&mut config.settings);
             configs.push(config);
         }
         let fleet = SimFleet::start(configs.len(), |i| configs[i].clone()).await?;
@@ -294,6 +319,8 @@ async fn host(
         .reference
         .rsplit_once(':')
         .map_or(image.reference.as_str(), |(r, _)| r);
+    let own_args = options.agent_args_of.iter().filter(|(of, _)| of == name);
+    let own_args = own_args.flat_map(|(_, args)| args);
     let mut config = SimHostConfig::new(name, repository, &digest, catalog, log);
     config.settings = options.settings.clone();
     config.kubelet = Some(KubeletConfig {
@@ -307,6 +334,7 @@ async fn host(
         args: [
             vec!["--log-level=info,berth_agent=debug,kube_client=off".to_owned()],
             options.agent_args.clone(),
+            own_args.cloned().collect(),
         ]
         .concat(),
         env: options.agent_env.clone(),

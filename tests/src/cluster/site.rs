@@ -25,7 +25,7 @@ use crate::audit::AuditLog;
 use crate::controlplane::ControlPlane;
 use crate::hosts::{HostChange, HostLog};
 use crate::registry::Registry;
-use crate::truth::Truth;
+use berth_judge::{Evidence, Truth};
 
 /// Longest delay of any request or watch that a scenario causes between the API server and its clients.
 const LAG: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
@@ -251,7 +251,7 @@ impl Site {
 
     /// The violations alone.
     pub fn violations(&self) -> Result<Vec<String>> {
-        self.with_truth(|t| t.violations())
+        self.with_truth(|t| t.violations().iter().map(ToString::to_string).collect())
     }
 
     fn with_truth<T>(&self, ask: impl Fn(&Truth<'_>) -> T) -> Result<T> {
@@ -265,6 +265,7 @@ impl Site {
             excused: &excused,
             capacity,
             fleet: *self.fleet.lock().unwrap_or_else(|e| e.into_inner()),
+            evidence: &Evidence::of_harness(),
             lag: LAG,
         }))
     }

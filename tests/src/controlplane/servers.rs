@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use super::Options;
 use super::identities::Kubeconfig;
@@ -16,29 +17,24 @@ use crate::process::Process;
 /// The first address of the service network, where every pod expects the API server.
 const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// Metadata of everything; whole requests where tests judge what was written: berths, Nodes (not their status), what is
-/// published for nodes, and pools with their capacity.
-const AUDIT_POLICY: &str = r#"
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-omitManagedFields: true
-rules:
-- level: RequestResponse
-  verbs: [create, update, patch, delete]
-  namespaces: [berth-system]
-  resources: [{group: coordination.k8s.io, resources: [leases]}]
-- level: RequestResponse
-  verbs: [create, update, patch]
-  resources: [{group: "", resources: [nodes]}]
-- level: RequestResponse
-  verbs: [create, update, patch]
-  resources: [{group: berth.dev, resources: [bootcnodes, bootcnodepools, bootcnodepools/status]}]
-- level: RequestResponse
-  verbs: [create]
-  resources: [{group: "", resources: [pods, pods/binding]}]
-- level: Metadata
-"#;
+/// The audit policy that admins are given.
+const AUDIT_POLICY: &str = include_str!("../../../manifests/audit-policy.yaml");
+
+/// The policy of the tests: that of the admins, and with it where each pod goes, and that there was a request at all. Theirs has
+/// no pod's body, for there may be secrets in one, and leaves what Berth does not need to the admins' own rules.
+fn audit_policy() -> Result<String> {
+    let mut policy: Value = serde_saphyr::from_str(AUDIT_POLICY).context("manifests/audit-policy.yaml")?;
+    let pods = json!({
+        "level": "RequestResponse",
+        "verbs": ["create"],
+        "resources": [{ "group": "", "resources": ["pods", "pods/binding"] }],
+    });
+    let rules = policy.get_mut("rules").and_then(Value::as_array_mut);
+    let rules = rules.context("manifests/audit-policy.yaml has no rules")?;
+    rules.insert(0, pods);
+    rules.push(json!({ "level": "Metadata" }));
+    Ok(policy.to_string())
+}
 
 /// Paths of one control plane's files.
 #[derive(Debug)]
@@ -65,7 +61,7 @@ impl Layout {
             .client("kube-apiserver-kubelet-client", &["system:masters"])?
             .write(directory, "kubelet-client")?;
         fs::write(directory.join("ca.crt"), authority.certificate())?;
-        fs::write(directory.join("audit.yaml"), AUDIT_POLICY)?;
+        fs::write(directory.join("audit.yaml"), audit_policy()?)?;
         write_token_keys(directory)?;
         Ok(Self {
             directory: directory.to_owned(),

@@ -5,57 +5,28 @@
 
 use std::sync::{Arc, Mutex};
 
+use anyhow::{Context, Result};
+use berth_core::agent::storage::{StagingLock, Storage};
+pub use berth_judge::hosts::{HostChange, HostEvent};
 use jiff::Timestamp;
 
 pub mod real;
 pub mod sim;
 
-/// An event of a host.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "camelCase", tag = "what")]
-pub enum HostChange {
-    /// The host started to boot this deployment.
-    #[serde(rename_all = "camelCase")]
-    Up {
-        /// The boot ID that this start has.
-        boot_id: String,
-        /// Manifest digest of the booted image, `sha256:…`.
-        digest: String,
-        /// The image's `org.opencontainers.image.version` label.
-        version: String,
-    },
-    /// The host went down.
-    Down,
-    /// The host's kubelet is about to say, for the first time under this boot, that it is Ready. Simulated hosts only.
-    #[serde(rename_all = "camelCase")]
-    Ready {
-        /// The boot ID that the kubelet names.
-        boot_id: String,
-    },
-    /// A pull of this digest started on the host.
-    PullStarted {
-        /// Manifest digest that is pulled.
-        digest: String,
-    },
-    /// A pull ended.
-    PullEnded {
-        /// Manifest digest that was pulled.
-        digest: String,
-        /// True if the image was staged.
-        ok: bool,
-    },
+/// The way of staging on a host of ostree's, whose bootc does not lock what it stages.
+///
+/// # Errors
+/// Never, as long as ostree locks.
+pub fn ostrees_lock() -> Result<StagingLock> {
+    StagingLock::of(Storage::Ostree, false).context("ostree locks")
 }
 
-/// One entry of the record.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct HostEvent {
-    /// Time when the harness saw it (this machine's clock, the same as the API server's).
-    pub at: Timestamp,
-    /// The host's name, which is its Node's name.
-    pub host: String,
-    /// The event.
-    #[serde(flatten)]
-    pub change: HostChange,
+/// The way of staging on a host of ostree's, whose backend locks what it stages as well.
+///
+/// # Errors
+/// Never, as long as ostree locks.
+pub fn both_locks() -> Result<StagingLock> {
+    StagingLock::of(Storage::Ostree, true).context("both lock")
 }
 
 /// The record of what happened to all hosts of one test, in order. Cheap to clone.

@@ -11,7 +11,7 @@ use super::plan::Plan;
 use crate::audit::{AuditLog, Record};
 use crate::cluster::Cluster;
 use crate::hosts::{HostChange, HostEvent};
-use crate::truth::Truth;
+use berth_judge::{Evidence, Truth};
 
 /// Reads the records of a run piece by piece.
 #[derive(Debug)]
@@ -115,9 +115,11 @@ impl Judge {
             excused: &excused,
             capacity,
             fleet: plan.fleet,
+            evidence: &Evidence::of_harness(),
             lag: plan.lag(),
         };
-        let (violations, licensed) = (truth.violations(), truth.licensed_reboots());
+        let violations = truth.violations().iter().map(ToString::to_string).collect();
+        let licensed = truth.licensed_reboots();
         self.kept = last_writes(&records);
         self.since = Timestamp::now();
         Ok(Verdict {

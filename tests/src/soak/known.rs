@@ -33,9 +33,12 @@ pub fn known(bug: Bug) -> Known {
         Bug::StaleWatchOpens => OutOfReach("no rollout pauses a pool while the watches are silent"),
         Bug::FleetLimitIgnored => FoundBy(81),
         Bug::OrderIgnored => FoundBy(17),
+        Bug::BootImageIgnored => OutOfReach("no image of a rollout has a limit for boot images"),
+        Bug::HoldIgnored => OutOfReach("no admin of a rollout holds a node back"),
         Bug::LeavingNotCounted => OutOfReach("no rollout deletes the BootcNode of an unproven canary"),
         Bug::OldLookTrusted => OutOfReach("nothing lets two agents act on one host"),
         Bug::OldCommitUsed => OutOfReach("no agent is away between its commit and its reboot while an admin uncordons"),
+        Bug::UnlockableLeft => OutOfReach("no host of a rollout refuses to lock what is staged, time and again"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
         Bug::NoEpochStamp => {
             OutOfReach("what a deposed leader writes late loses: the new one has changed that berth first")

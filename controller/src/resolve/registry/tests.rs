@@ -273,7 +273,7 @@ async fn a_wrong_digest_is_refused() {
     assert_eq!(wrong.resolve().await.unwrap_err().reason, ResolveReason::DigestMismatch);
 }
 
-/// How a poll of a tag ended whose image is known, and its requests for the tag's manifest.
+/// End of a poll of a tag whose image is known, and its requests for the tag's manifest.
 async fn poll(tag: impl FnOnce(Page) -> Vec<(&'static str, Page)>) -> (Result<String, ResolveReason>, Vec<String>) {
     let registry = registry(|_| image_of("1", "1.0")).await;
     let known = registry.resolve().await.unwrap();

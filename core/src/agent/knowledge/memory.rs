@@ -61,6 +61,8 @@ impl Knowledge {
                 }
             }
             (_, Desired::Release) => self.past.timeline.joined = None,
+            // Should a pool have the node again, its object is a new one, for the same Node.
+            (Desired::Release, Desired::Unknown) => self.published_for = None,
             (_, Desired::Unknown) => {}
         }
     }
@@ -83,6 +85,7 @@ impl Knowledge {
             boot_id,
             booted: self.os.booted(),
             node_ready: node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(boot_id)),
+            drain_began: past.drain_began,
         };
         let held = berths.iter().find(|berth| berth.holding().is_some());
         past.turns = timeline::turns(&past.turns, held, &past.timeline, &sight, now.wall);
@@ -100,7 +103,12 @@ impl Knowledge {
                 digest: digest.clone(),
                 version,
             };
-            Seen::On { chapter, to }
+            let drains = chapter == ChapterName::Drained;
+            Seen::On {
+                chapter,
+                to,
+                began: self.past.drain_began.filter(|_| drains),
+            }
         };
         if let Some(holding) = berths.iter().find_map(Berth::holding) {
             return on(self.chapter(holding), &holding.target);

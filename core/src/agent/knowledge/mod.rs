@@ -228,7 +228,7 @@ impl Knowledge {
 
     /// An image that is desired is removed because it cannot be locked: it must not be staged anew without a pause.
     fn given_up(&mut self, staged: &Deployment, now: &Now) {
-        let can_lock = |d: &Deployments| d.backend.locks_what_is_staged() && !self.lock_fails;
+        let can_lock = |d: &Deployments| d.storage.ostree_lock().is_some() && !self.lock_fails;
         let is_for_the_lock = !staged.locked && self.os.deployments().is_some_and(|d| !can_lock(d));
         let is_tried_again = self
             .failing
@@ -255,6 +255,12 @@ impl Knowledge {
     /// it that outlives this process.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
         self.ended.as_ref().filter(|_| self.forgetful.is_none())
+    }
+
+    /// Says whether the end of this pull is news. The host tells of it until it is forgotten, which it is not while the
+    /// memory cannot be written.
+    pub fn is_news(&self, ended: &Digest) -> bool {
+        self.ended.as_ref() != Some(ended)
     }
 
     /// The step that fails, however often it has.

@@ -8,6 +8,7 @@
 //! | a pull runs, has ended, is started or stopped | unknown | | | | |
 //! | deployments read | these | anew, in a turn | | | |
 //! | Node read; another Node is published | | this; anew | | | |
+//! | what a backend was kept for has ended | unknown | | | | |
 //! | lock, unlock, unstage | unknown | anew | | | |
 //! | take, give back | | anew | forgotten | forgotten | fenced when answered |
 //! | commit, licence anew | | anew | | forgotten | fenced when answered |
@@ -18,7 +19,7 @@
 //! | restore, uncordon | | anew | | | |
 //! | reboot asked for, refused | anew | | | asked, blocked | |
 //! | three failed unlocks; a commit taken back | | anew | | blocked | |
-//! | three failed locks | to be removed while armed; staged anew after a pause | anew | | | |
+//! | three failed locks, of a host that is not busy | to be removed while armed; staged anew after a pause | anew | | | |
 //! | rest, in a turn | | anew | | | |
 //! | rest while a rollback is queued, or beside a rival | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
@@ -49,6 +50,7 @@ use berth_api::seeded::Bug;
 
 use super::{Ending, Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
 use crate::Now;
+use crate::agent::backend::Why;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble};
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
@@ -61,23 +63,17 @@ const GIVE_UP_AFTER: u32 = 3;
 /// Reason for which a pull that ended well has not led to what it was for.
 fn shortcoming(deployments: &Deployments, digest: &Digest, rule: SignatureRule) -> Option<(Reason, &'static str)> {
     let is_it = |d: &Deployment| d.digest.as_ref() == Some(digest);
-    let can_lock = deployments.backend.locks_what_is_staged();
+    let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_it(d)) {
         // Both would be removed and staged anew for ever, without a pause.
         Some(_) if rule == SignatureRule::Required && !deployments.staged_signed => Some((
             Reason::SignatureNotEnforced,
-            "bootc switch ended well, but the image is not staged under an enforced policy",
+            "the pull ended well, but the image is not staged under an enforced policy",
         )),
         Some(staged) if staged.locked || can_lock => None,
-        Some(_) => Some((
-            Reason::LockFailed,
-            "bootc switch ended well, but the image is not locked",
-        )),
+        Some(_) => Some((Reason::LockFailed, "the pull ended well, but the image is not locked")),
         None if is_it(&deployments.booted) => None,
-        None => Some((
-            Reason::PullFailed,
-            "bootc switch ended well, but the image is not staged",
-        )),
+        None => Some((Reason::PullFailed, "the pull ended well, but the image is not staged")),
     }
 }
 
@@ -124,6 +120,7 @@ impl Knowledge {
             self.fenced = false;
             self.fresh = false;
         }
+        self.forget_backend();
     }
 
     fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>, now: &Now) {
@@ -166,11 +163,11 @@ impl Knowledge {
 
     fn pull_seen(&mut self, reading: PullReading, now: &Now) {
         self.pull = None;
-        let ended = reading.ended().cloned();
-        if ended.is_some() && ended == self.ended {
+        let ended = reading.ended();
+        if ended.is_some_and(|ended| !self.is_news(ended)) {
             return;
         }
-        self.ended = ended;
+        self.ended = ended.cloned();
         match reading {
             PullReading::None => return,
             PullReading::Running(pull) => self.pull = Some(pull),
@@ -211,6 +208,12 @@ impl Knowledge {
         }
         // What is decided next on the host is decided on a Node that was read after it.
         self.unread_node_in_turn();
+        self.judge_pull(now);
+        self.forget_backend();
+    }
+
+    /// Says of a pull that ended well whether it has led to what it was for.
+    fn judge_pull(&mut self, now: &Now) {
         let Some(digest) = self.pulled.take() else { return };
         let Some(deployments) = self.os.deployments() else {
             return;
@@ -228,6 +231,23 @@ impl Knowledge {
                     retry: true,
                 };
                 self.pull_failed(&digest, &failure, now);
+            }
+        }
+    }
+
+    /// Nothing of what was begun with a backend is left: another one may be chosen.
+    fn forget_backend(&mut self) {
+        let Some(deployments) = self.os.deployments() else {
+            return;
+        };
+        let staged = deployments.staged.as_ref().and_then(|staged| staged.digest.as_ref());
+        let is_left = staged.is_some() && staged == self.past.staged_by_us.as_ref();
+        let in_turn = self.berths.is_none() || self.holding().is_some();
+        if !is_left && !in_turn && self.pull.is_none() {
+            self.past.staged_with = None;
+            // Seen with the former choice: the next look makes another one.
+            if deployments.backend.reason == Why::Begun.as_str() {
+                self.forget_os();
             }
         }
     }
@@ -255,7 +275,7 @@ impl Knowledge {
     fn begins(&mut self, step: &Step, now: &Now) {
         if !matches!(
             step,
-            Step::Lock | Step::Unlock | Step::Unstage(_) | Step::LookAtHost | Step::ReadNode
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::LookAtHost | Step::ReadNode
         ) {
             self.turn.changed = None;
         }
@@ -268,11 +288,12 @@ impl Knowledge {
             Step::Release(_, outcome, _) => Some(discriminant(&HoldPhase::Releasing(*outcome))),
             _ => self.turn.wrote,
         };
-        self.disarmed &= !matches!(step, Step::StartPull(_) | Step::CancelPull(_) | Step::Unlock);
+        self.disarmed &= !matches!(step, Step::StartPull(..) | Step::CancelPull(_) | Step::Unlock);
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
-            Step::StartPull(image) => {
+            Step::StartPull(image, _) => {
                 (self.renewed, self.ended) = (false, None);
+                self.past.staged_with = self.os.deployments().map(|d| d.backend.name);
                 self.past.pull_begins(&image.digest);
                 self.forget_os();
             }
@@ -280,7 +301,7 @@ impl Knowledge {
                 self.past.incomplete = Some(digest.clone());
                 self.forget_os();
             }
-            Step::Lock | Step::Unlock | Step::Unstage(_) => {
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) => {
                 if let Step::Unstage(staged) = step {
                     self.given_up(staged, now);
                 }
@@ -362,7 +383,7 @@ impl Knowledge {
                 // Between a drain that is done and the commit everything is read once more.
                 self.fresh &= !done;
             }
-            (Step::Lock | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
+            (Step::Lock(_) | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
             // Should the commit be taken back, another drain begins.
             (Step::Commit(_), _) => self.forget_drain_time(),
             (Step::Uncommit(_), _) => {
@@ -379,7 +400,7 @@ impl Knowledge {
                 | Step::LookAtHost
                 | Step::ReadNode
                 | Step::TryGuard
-                | Step::StartPull(_)
+                | Step::StartPull(..)
                 | Step::CancelPull(_)
                 | Step::Reboot
                 | Step::Take(_)
@@ -397,14 +418,19 @@ impl Knowledge {
     fn failed(&mut self, step: &Step, reason: Reason, message: String, now: &Now) {
         self.cluster_node = ClusterNode::Unread;
         let kind = discriminant(step);
-        let before = self.failing.as_ref().filter(|(k, _)| *k == kind);
+        // A host that is at work for somebody else is no host that cannot do it: the two are counted apart.
+        let is_busy = |reason: Reason| reason == Reason::HostBusy;
+        let before = self
+            .failing
+            .as_ref()
+            .filter(|(k, t)| *k == kind && is_busy(t.reason) == is_busy(reason));
         let attempts = before.map_or(0, |(_, t)| t.attempts).saturating_add(1);
         if *step == Step::Unlock && attempts >= GIVE_UP_AFTER {
             // The turn ends here, with the image locked, rather than never.
             let why = format!("the staged image cannot be unlocked: {message}");
             self.turn.reboot_blocked = Some((why, now.clock));
         }
-        self.lock_fails |= *step == Step::Lock && attempts >= GIVE_UP_AFTER;
+        self.lock_fails |= matches!(step, Step::Lock(_)) && attempts >= GIVE_UP_AFTER && !is_busy(reason);
         let trouble = Trouble {
             reason,
             message,

@@ -9,6 +9,7 @@ use super::*;
 use crate::agent::facts::Deployments;
 use crate::agent::node::NodeFacts;
 use crate::agent::step::WaitReason;
+use crate::agent::storage::{StagingLock, Storage};
 
 mod guard;
 mod host;
@@ -34,6 +35,14 @@ fn deployment(n: u8, locked: bool) -> Deployment {
     }
 }
 
+fn lock() -> Step {
+    Step::Lock(Storage::Ostree.ostree_lock().unwrap())
+}
+
+fn pull() -> Step {
+    Step::StartPull(image(), StagingLock::of(Storage::Ostree, false).unwrap())
+}
+
 fn os(staged: Option<Deployment>) -> Os {
     Os::Bootc(Box::new(Deployments {
         booted: deployment(1, false),
@@ -52,6 +61,7 @@ fn node() -> ClusterNode {
         cordon: None,
         excluded: false,
         control_plane: false,
+        signs: Default::default(),
     })
 }
 
@@ -151,9 +161,9 @@ fn after_each_step_only_what_it_cannot_have_changed_still_counts() {
     let relicense = Step::Relicense(committed(), digest(3));
     let release = Step::Release(taken(), Outcome::Revoked, String::new());
     let cases = [
-        (taken(), Step::StartPull(image()), Ending::Done, "--ndf"),
+        (taken(), pull(), Ending::Done, "--ndf"),
         (taken(), Step::CancelPull(digest(2)), Ending::Done, "--ndf"),
-        (taken(), Step::Lock, Ending::Done, "---df"),
+        (taken(), lock(), Ending::Done, "---df"),
         (committed(), Step::Unlock, Ending::Done, "---df"),
         (taken(), Step::Unstage(deployment(2, true)), Ending::Done, "---df"),
         (committed(), Step::Reboot, Ending::Done, "k-ndf"),
@@ -327,11 +337,11 @@ fn what_fails_again_and_again_is_told_and_an_unlock_that_does_ends_the_turn() {
     }
     let why = knowledge.turn.reboot_blocked.clone().unwrap().0;
     assert_eq!(why, "the staged image cannot be unlocked: error: no");
-    done(&mut knowledge, &Step::Lock, Ending::Done, 4);
+    done(&mut knowledge, &lock(), Ending::Done, 4);
     assert!(knowledge.trouble().is_some(), "another step says nothing of it");
-    assert!(knowledge.repeats(&Step::Lock));
+    assert!(knowledge.repeats(&lock()));
     knowledge.after(Event::Rests(WaitReason::Rebooting), &at(5));
-    assert!(knowledge.trouble().is_none() && !knowledge.repeats(&Step::Lock));
+    assert!(knowledge.trouble().is_none() && !knowledge.repeats(&lock()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{drains_too_long, failed_turn, holding, reason};
 use crate::agent::facts::{Desired, Facts, Os};
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
-use crate::agent::step::{Step, WaitReason, rollback_queued, twin};
+use crate::agent::step::{Step, WaitReason, rollback_queued, set_aside, twin};
 
 /// Condition that says whether a person should look, and at what.
 pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
@@ -44,6 +44,9 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     }
     if let Some(message) = rollback_queued(facts) {
         return Verdict::yes(Why::RollbackQueued, message);
+    }
+    if let Some(message) = set_aside(facts) {
+        return Verdict::yes(Reason::ForeignStaged, message);
     }
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)
@@ -102,7 +105,7 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
 }
 
 /// The trouble of a cluster whose API server does not guard the berths, told of each member that would take one.
-fn unguarded(facts: &Facts) -> Option<String> {
+pub(super) fn unguarded(facts: &Facts) -> Option<String> {
     let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
     let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
     facts

@@ -11,7 +11,7 @@ use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
-use super::idle::{lacks_policy, stage};
+use super::idle::{lacks_policy, set_aside_step, stage};
 use super::turn;
 use super::way::{self, Ahead, await_reboot, inhibited, is_inhibited};
 use super::{
@@ -252,10 +252,13 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
 
 /// The next step towards the image being staged; `None` once it is.
 fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step> {
-    match facts.host.os.staged() {
+    let deployments = facts.host.os.deployments();
+    let staged = deployments.and_then(|known| Some((known, known.staged.as_ref()?)));
+    match staged {
         Some(_) if facts.staged_whole(&image.digest).is_some() && !lacks_policy(facts) => None,
-        Some(other) => Some(Step::Unstage(other.clone())),
-        None => Some(match stage(facts, member, image) {
+        Some((known, other)) if !known.staged_layers => Some(Step::Unstage(other.clone())),
+        Some((known, other)) if !other.locked => set_aside_step(facts, known, other),
+        _ => Some(match stage(facts, member, image) {
             // Meanwhile the Node may become Ready.
             Step::Wait(why, wait) => Step::Wait(why, Some(wait.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN))),
             step => step,

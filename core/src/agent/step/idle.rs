@@ -11,9 +11,9 @@ use berth_api::seeded::Bug;
 
 use super::way::is_rollback_in_the_way;
 use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, is_to_lock, settle};
-use crate::agent::backend::Backend;
 use crate::agent::facts::{Deployments, Facts, Guard, Member, Os};
 use crate::agent::rivals;
+use crate::agent::storage::Storage;
 
 /// No pool has the node, as far as is known now: nothing is done but to lock or remove what Berth itself left armed (I3, I12).
 pub(super) fn leave_alone(facts: &Facts, why: WaitReason, again: Option<Duration>) -> Step {
@@ -28,16 +28,21 @@ pub(super) fn undo(facts: &Facts) -> Step {
     let Some(ours) = &facts.past.staged_by_us else {
         return Step::Wait(WaitReason::Released, None);
     };
-    if facts.host.os == Os::Unknown || !facts.host.fresh {
+    if !facts.host.fresh {
         return Step::LookAtHost;
     }
     match &facts.host.os {
         // Whether what we staged is still there cannot be seen now.
         Os::Unusable { .. } => Step::Wait(WaitReason::HostUnusable, None),
-        os => match os.staged().filter(|s| s.digest.as_ref() == Some(ours)) {
+        Os::Bootc(known) => match known.staged.as_ref().filter(|s| s.digest.as_ref() == Some(ours)) {
+            // With packages that somebody has asked for since, it is not ours alone: no more is done than to lock it (I3).
+            Some(staged) if known.staged_layers => {
+                set_aside_step(facts, known, staged).unwrap_or(Step::Wait(WaitReason::Released, None))
+            }
             Some(staged) => Step::Unstage(staged.clone()),
             None => Step::Wait(WaitReason::Released, None),
         },
+        Os::Unknown => Step::LookAtHost,
     }
 }
 
@@ -82,6 +87,9 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     if deployments.booted.digest.as_ref() == Some(desired) {
         // I3: what is staged is not desired, since what is desired runs.
         return match &deployments.staged {
+            Some(staged) if deployments.staged_layers => {
+                set_aside_step(facts, deployments, staged).unwrap_or(Step::Wait(WaitReason::Updated, None))
+            }
             Some(staged) => Step::Unstage(staged.clone()),
             None if deployments.rollback_queued && !facts.host.fresh => Step::LookAtHost,
             None if deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN)),
@@ -92,22 +100,51 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         // I3: the lock is no help against a rival that takes it off.
         let rival = rivals::in_the_way(facts).is_some();
         if facts.staged_whole(desired).is_none() || is_unwelcome(facts, desired) || rival {
-            return Step::Unstage(staged.clone());
+            if !deployments.staged_layers {
+                return Step::Unstage(staged.clone());
+            }
+            return set_aside_step(facts, deployments, staged).unwrap_or_else(|| begin(facts, member, image));
         }
         if Bug::SkipBerth.is_awake() {
             return if staged.locked { Step::Unlock } else { Step::Reboot };
         }
-        if !staged.locked {
+        let is_left = staged.locked || Bug::UnlockableLeft.is_awake() && facts.host.lock_fails;
+        if !is_left {
             return disarm(facts, deployments, staged);
         }
         return wait_for_berth(facts, desired, berths);
     }
-    if !is_unwelcome(facts, desired)
-        && let Some(first) = await_host(facts, desired)
+    begin(facts, member, image)
+}
+
+/// Begins to stage the image, once the host can.
+fn begin(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
+    if !is_unwelcome(facts, &image.digest)
+        && let Some(first) = await_host(facts, &image.digest)
     {
         return first;
     }
     stage(facts, member, image)
+}
+
+/// Step that keeps a deployment with packages that somebody has asked for from being applied by any reboot (I3). It is not
+/// removed, since the packages would be lost: what is staged next is staged over it, and keeps them.
+pub(super) fn set_aside_step(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
+    (!staged.locked).then(|| disarm(facts, deployments, staged))
+}
+
+/// Deployment with other packages that somebody has staged, and that waits for the next image, for people.
+pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
+    let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
+    let desired = facts.desired.digest()?;
+    let goes_along = deployments.booted.digest.as_ref() != Some(desired) && facts.staged_whole(desired).is_some();
+    (!goes_along && super::has_pool(facts)).then(|| {
+        "somebody has staged a deployment with other packages on the host: it is locked, and the next image of the pool is \
+         staged over it and keeps the packages; any reboot before that discards it. To apply it now, drain the node and run \
+         `rpm-ostree finalize-deployment --allow-missing-checksum` on the host, which reboots it; to drop it, run \
+         `rpm-ostree cleanup --pending`"
+            .to_owned()
+    })
 }
 
 /// Step while another updater would apply what is staged, or the host cannot stage it. Asked before the permit to pull: a
@@ -173,7 +210,12 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
     if twin(facts, &image.digest).is_some() {
         return Step::Wait(WaitReason::HostUnusable, Some(LOOK_HOST_AGAIN));
     }
-    Step::StartPull(image.clone())
+    let lock = facts.host.os.deployments().and_then(Deployments::staging_lock);
+    match lock {
+        Some(lock) => Step::StartPull(image.clone(), lock),
+        // I3: it would be armed from the first instant.
+        None => Step::Wait(WaitReason::HostUnusable, None),
+    }
 }
 
 /// Reason for which bootc cannot stage this image in composefs, for people: the host has it already, to roll back to. That
@@ -181,7 +223,7 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
 pub(crate) fn twin(facts: &Facts, digest: &Digest) -> Option<String> {
     let deployments = facts.host.os.deployments()?;
     let rollback = deployments.rollback.as_ref()?.digest.as_ref();
-    let is_twin = deployments.backend == Backend::Composefs && rollback == Some(digest);
+    let is_twin = deployments.storage == Storage::Composefs && rollback == Some(digest);
     (is_twin && deployments.booted.digest.as_ref() != Some(digest)).then(|| {
         format!(
             "the deployment to roll back to is {digest} already, and bootc cannot stage it once more in composefs: drain the \

@@ -18,11 +18,12 @@ use berth_api::names::BootId;
 use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
 
-pub(crate) use self::idle::twin;
-pub(crate) use self::way::{blockers, closed_window, overdue};
+pub(crate) use self::idle::{set_aside, twin};
+pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past, Unreachable};
 use crate::agent::reason::Reason;
+use crate::agent::storage::{OstreeLock, StagingLock};
 
 /// Time within which a requested reboot must begin; after that it counts as blocked.
 pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
@@ -48,12 +49,12 @@ pub enum Step {
     ReadNode,
     /// Try, and not mean, the writes that the API server must refuse (I6).
     TryGuard,
-    /// Pull and stage this image, locked.
-    StartPull(DesiredImage),
+    /// Pull and stage this image, locked in this way.
+    StartPull(DesiredImage, StagingLock),
     /// Stop the pull of this digest.
     CancelPull(Digest),
-    /// Lock what is staged.
-    Lock,
+    /// Lock what is staged, by ostree's lock.
+    Lock(OstreeLock),
     /// Unlock what is staged. Only under a committed berth.
     Unlock,
     /// Remove what is staged.
@@ -99,9 +100,9 @@ impl Step {
             | Self::LookAtHost
             | Self::ReadNode
             | Self::TryGuard
-            | Self::StartPull(_)
+            | Self::StartPull(..)
             | Self::CancelPull(_)
-            | Self::Lock
+            | Self::Lock(_)
             | Self::Unlock
             | Self::Unstage(_)
             | Self::Reboot
@@ -331,16 +332,19 @@ fn settle(facts: &Facts) -> Option<Step> {
         Os::Unusable { .. } => Some(Step::Wait(WaitReason::HostUnusable, None)),
         Os::Bootc(d) => {
             let armed = d.staged.as_ref().filter(|s| !s.locked && is_to_lock(facts, s));
+            let armed = armed.filter(|_| !(Bug::UnlockableLeft.is_awake() && facts.host.lock_fails));
             armed.map(|staged| disarm(facts, d, staged))
         }
     }
 }
 
 /// Step after which a staged image is not armed: it is locked, or removed where that cannot be, or fails again and again (I3).
+/// One with packages that somebody has asked for is never removed: the lock is tried again.
 fn disarm(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Step {
-    match deployments.backend.locks_what_is_staged() && !facts.host.lock_fails {
-        true => Step::Lock,
-        false => Step::Unstage(staged.clone()),
+    let may_lock = !facts.host.lock_fails || deployments.staged_layers;
+    match deployments.storage.ostree_lock().filter(|_| may_lock) {
+        Some(lock) => Step::Lock(lock),
+        None => Step::Unstage(staged.clone()),
     }
 }
 

@@ -141,9 +141,11 @@ pub fn rollback_queued(facts: &Facts) -> Option<String> {
     let what = os
         .queued_digest()
         .map_or("another deployment".to_owned(), ToString::to_string);
-    os.is_rollback_queued().then(|| {
-        format!("the next boot takes {what} in place of what runs: run `bootc rollback` on the host to take that back, or reboot it")
-    })
+    let deployments = os.deployments().filter(|d| d.rollback_queued)?;
+    let tool = deployments.backend.name.tool();
+    Some(format!(
+        "the next boot takes {what} in place of what runs: run `{tool} rollback` on the host to take that back, or reboot it"
+    ))
 }
 
 /// Inhibitors, for people.

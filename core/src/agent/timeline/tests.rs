@@ -23,6 +23,7 @@ fn on(chapter: ChapterName, n: u8) -> Seen {
     Seen::On {
         chapter,
         to: version(n),
+        began: None,
     }
 }
 
@@ -121,6 +122,7 @@ fn a_turn_that_is_proven_had_a_ready_node() {
             boot_id: &boot_id,
             booted: Some(&booted),
             node_ready: false,
+            drain_began: None,
         };
         let turns = turns(&[], Some(&berth), &Timeline::default(), &sight, at(1));
         assert_eq!(
@@ -232,12 +234,12 @@ proptest! {
         for (berth, gives_back, wait) in all {
             second += wait;
             let booted = digest(2);
-            let sight = Sight { boot_id: &boot, booted: Some(&booted), node_ready: true };
+            let sight = Sight { boot_id: &boot, booted: Some(&booted), node_ready: true, drain_began: None };
             turns = super::turns(&turns, berth.as_ref(), &Timeline::default(), &sight, at(second));
             if gives_back && berth.as_ref().is_some_and(|b| b.holding().is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))) {
                 turn_ends(&mut turns, TurnOutcome::Revoked, at(second));
             }
-            prop_assert!(turns.len() <= MAX_TURNS);
+            prop_assert!(turns.len() <= MAX_TURNS + 1 && ended(&turns).len() <= MAX_TURNS);
             for (n, turn) in turns.iter().enumerate() {
                 prop_assert_eq!(turn.end_time.is_none(), n == 0 && turn.end_time.is_none());
                 prop_assert!(turn.end_time.is_none() || turn.outcome.is_some());

@@ -7,6 +7,7 @@ use berth_api::boot_image::{
 };
 use berth_api::condition::{Verdict, Why};
 use berth_api::pool::Target;
+use berth_api::seeded::Bug;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -24,9 +25,14 @@ pub(super) struct Facts<'a> {
     pub(super) policy: &'a BootImagePolicy,
     /// Its members.
     pub(super) members: &'a [MemberView<'a>],
+}
+
+/// The pool's status as it is, as far as it speaks of boot images.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Before<'a> {
     /// `status.bootImage`
-    pub(super) before: Option<&'a BootImageStatus>,
-    /// `BootImageSkew` as it is.
+    pub(super) status: Option<&'a BootImageStatus>,
+    /// `BootImageSkew` as it is, if it speaks of the reference that the pool has now.
     pub(super) said: Option<&'a Condition>,
 }
 
@@ -55,7 +61,7 @@ impl InUse<'_> {
 
 /// Refusal of an image for which the boot image in use is too old.
 pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
-    if enforcement(facts.policy) != BootImageEnforcement::ReleaseRecommended {
+    if enforcement(facts.policy) != BootImageEnforcement::ReleaseRecommended || Bug::BootImageIgnored.is_awake() {
         return None;
     }
     let in_use = in_use(facts)?;
@@ -73,20 +79,26 @@ pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
 }
 
 /// Assesses the boot image in use, for the image in force and for the one that should follow it.
-pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, next: &Next, now: Timestamp) -> Assessment {
+pub(super) fn assess(
+    facts: &Facts<'_>,
+    before: Before<'_>,
+    target: Option<&Target>,
+    next: &Next,
+    now: Timestamp,
+) -> Assessment {
     let in_use = in_use(facts);
     let version = in_use.as_ref().and_then(|in_use| in_use.version);
     let mut status = BootImageStatus {
         version: version.map(str::to_owned),
         node: in_use.as_ref().and_then(|in_use| in_use.node).map(str::to_owned),
-        recorded_time: recorded_time(facts, version, now),
+        recorded_time: recorded_time(facts.policy, before.status, version, now),
         ..BootImageStatus::default()
     };
     let is_disabled = enforcement(facts.policy) == BootImageEnforcement::Disabled;
     let verdict = if is_disabled {
         let words = "bootImage.enforcement is Disabled: nobody looks whether new machines could join";
         Verdict::no(Why::Disabled, words)
-    } else if let Some(refused) = refused(facts, next) {
+    } else if let Some(refused) = refused(before.said, next) {
         refused
     } else if let Some(target) = target {
         let words = |why: &str| match &in_use {
@@ -125,16 +137,14 @@ pub(super) fn assess(facts: &Facts<'_>, target: Option<&Target>, next: &Next, no
 
 /// The verdict about an image that is refused for the boot image in use. While the registry has yet to say again which image
 /// that is, the refusal stays.
-fn refused(facts: &Facts<'_>, next: &Next) -> Option<Verdict> {
+fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
             let words = format!("the next image {}", refusal.words);
             Some(Verdict::yes(Why::NextImageRefused, words))
         }
         Next::Unknown => {
-            let said = facts
-                .said
-                .filter(|said| said.reason == Why::NextImageRefused.as_str())?;
+            let said = said.filter(|said| said.reason == Why::NextImageRefused.as_str())?;
             Some(Verdict::repeats(true, said))
         }
         Next::Refused(_) | Next::Clear => None,
@@ -142,11 +152,16 @@ fn refused(facts: &Facts<'_>, next: &Next) -> Option<Verdict> {
 }
 
 /// Time when the manual record in force was first seen.
-fn recorded_time(facts: &Facts<'_>, version: Option<&str>, now: Timestamp) -> Option<Time> {
-    if source(facts.policy) != BootImageSource::Manual {
+fn recorded_time(
+    policy: &BootImagePolicy,
+    before: Option<&BootImageStatus>,
+    version: Option<&str>,
+    now: Timestamp,
+) -> Option<Time> {
+    if source(policy) != BootImageSource::Manual {
         return None;
     }
-    let same = facts.before.filter(|before| before.version.as_deref() == version);
+    let same = before.filter(|before| before.version.as_deref() == version);
     let since = same.and_then(|same| same.recorded_time.clone());
     Some(since.unwrap_or_else(|| now.into()))
 }

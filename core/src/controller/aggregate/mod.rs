@@ -105,16 +105,22 @@ enum Doing {
     Pending,
 }
 
+/// Decides which image is a pool's target, with the reasons that its members give against a new one: it has nothing for the
+/// platform of some, or the boot image in use is too old for it.
+pub fn adopt(
+    image: &image::Facts<'_>,
+    members: &[MemberView<'_>],
+    policy: &BootImagePolicy,
+    now: Timestamp,
+) -> image::Decision {
+    let boot_image = boot_image::Facts { policy, members };
+    let refusal = |image: &Target| no_such_platform(members, image).or_else(|| boot_image::refusal(&boot_image, image));
+    image::decide(image, refusal, now)
+}
+
 /// The status as it should be now.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
-    let boot_image = boot_image::Facts {
-        policy: facts.boot_image,
-        members: facts.members,
-        before: facts.old.boot_image.as_ref(),
-        said: condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW),
-    };
-    let refusal = |image: &Target| no_such_platform(facts, image).or_else(|| boot_image::refusal(&boot_image, image));
-    let image = image::decide(&facts.image(), refusal, now);
+    let image = adopt(&facts.image(), facts.members, facts.boot_image, now);
     let target = image.target;
     let doing: BTreeMap<&NodeName, Doing> = facts
         .members
@@ -122,7 +128,17 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         .map(|m| (&m.node.name, doing(m, target.as_ref())))
         .collect();
     let mut conditions = facts.old.conditions.clone();
-    let boot = boot_image::assess(&boot_image, target.as_ref(), &image.next, now);
+    let boot_image = boot_image::Facts {
+        policy: facts.boot_image,
+        members: facts.members,
+    };
+    let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
+    let before = boot_image::Before {
+        status: facts.old.boot_image.as_ref(),
+        // What was said of another reference says nothing of this one.
+        said: said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation),
+    };
+    let boot = boot_image::assess(&boot_image, before, target.as_ref(), &image.next, now);
     let resolved = match facts.refused {
         Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
         None => image.verdict,
@@ -172,14 +188,14 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
 }
 
 /// Members that a newly resolved target has no image for. A machine that has not told its platform yet is none of them.
-fn unserved<'a>(facts: &Facts<'a>, target: &Target) -> impl Iterator<Item = &'a NodeView> {
-    let nodes = facts.members.iter().map(|member| member.node);
+fn unserved<'a>(members: &[MemberView<'a>], target: &Target) -> impl Iterator<Item = &'a NodeView> {
+    let nodes = members.iter().map(|member| member.node);
     nodes.filter(|node| !node.platform.architecture.is_empty() && target.digest_for(&node.platform).is_none())
 }
 
 /// Refusal of an image that has nothing for some members.
-fn no_such_platform(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
-    let mut nodes = unserved(facts, image).peekable();
+fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusal> {
+    let mut nodes = unserved(members, image).peekable();
     nodes.peek()?;
     let nodes = few(nodes.map(|node| format!("{} ({})", node.name, node.platform)));
     let there: Vec<_> = image.platforms.iter().map(ToString::to_string).collect();

@@ -6,6 +6,9 @@ use berth_api::pool::{BerthCounts, PlatformDigest};
 use berth_api::{BootId, Platform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+mod references;
+mod states;
+
 use super::*;
 use crate::controller::fleet::FleetUse;
 use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
@@ -144,6 +147,36 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
     }
 }
 
+/// A pool without members and with nothing to say.
+fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &'a Plan) -> Facts<'a> {
+    Facts {
+        generation: None,
+        old,
+        pool: "p",
+        history_limit: 3,
+        reference: "quay.io/os:v2",
+        minimum_age: Duration::ZERO,
+        boot_image: &BootImagePolicy::UNSET,
+        answers,
+        available_seen: Duration::ZERO,
+        poll_request: None,
+        refused: None,
+        paused: false,
+        gates: None,
+        reboot_timeout: Duration::from_secs(900),
+        retry_token: "",
+        excluded: 0,
+        deleting: false,
+        bad_selector: None,
+        members: &[],
+        away: &[],
+        conflicts: vec![],
+        plan,
+        unreadable: vec![],
+        name_taken: None,
+    }
+}
+
 #[test]
 fn what_was_measured_with_another_image_loses_its_say() {
     let measured = |updated: &[u64], others: &[u64]| {
@@ -217,31 +250,16 @@ impl Case {
             retry_token: self.token.map(str::to_owned),
             ..BootcNodePoolStatus::default()
         };
+        let answers = self.news.as_ref().map(answered).unwrap_or_default();
         let facts = Facts {
             generation: Some(3),
-            old: &old,
-            pool: "p",
-            history_limit: 3,
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
-            minimum_age: Duration::ZERO,
-            boot_image: &BootImagePolicy::UNSET,
-            answers: &self.news.as_ref().map(answered).unwrap_or_default(),
-            available_seen: Duration::ZERO,
-            poll_request: None,
             refused: self.refused,
             paused: self.paused,
-            gates: None,
-            reboot_timeout: Duration::from_secs(900),
-            retry_token: "",
-            excluded: 0,
-            deleting: false,
-            bad_selector: None,
             members,
             away,
-            conflicts: vec![],
-            plan: &self.plan,
-            unreadable: vec![],
             name_taken: self.name_taken,
+            ..of_empty_pool(&old, &answers, &self.plan)
         };
         status(&facts, Timestamp::UNIX_EPOCH)
     }
@@ -595,51 +613,4 @@ fn a_retry_token_that_is_taken_away_stays_obeyed() {
     let mut case = case(vec![]);
     case.token = Some("a");
     assert_eq!(case.status().retry_token.as_deref(), Some("a"));
-}
-
-#[test]
-fn the_time_of_publishing_is_that_of_the_digest() {
-    let old = BootcNodePoolStatus {
-        target: Some(Target {
-            publish_time: Some(Timestamp::from_second(7).unwrap().into()),
-            ..target()
-        }),
-        ..BootcNodePoolStatus::default()
-    };
-    let resolve = |digest_of: u8| {
-        let plan = Plan::default();
-        let facts = Facts {
-            generation: Some(1),
-            old: &old,
-            pool: "p",
-            reference: "quay.io/os:v3",
-            history_limit: 3,
-            minimum_age: Duration::ZERO,
-            boot_image: &BootImagePolicy::UNSET,
-            answers: &answered(&Target {
-                digest: digest(digest_of),
-                ..target()
-            }),
-            available_seen: Duration::ZERO,
-            poll_request: None,
-            refused: None,
-            paused: false,
-            gates: None,
-            reboot_timeout: Duration::from_secs(900),
-            retry_token: "",
-            excluded: 0,
-            deleting: false,
-            bad_selector: None,
-            members: &[],
-            away: &[],
-            conflicts: vec![],
-            plan: &plan,
-            unreadable: vec![],
-            name_taken: None,
-        };
-        let status = status(&facts, Timestamp::from_second(9).unwrap());
-        status.target.unwrap().publish_time.unwrap().0.as_second()
-    };
-    assert_eq!(resolve(2), 7, "the same digest under another name");
-    assert_eq!(resolve(3), 9);
 }

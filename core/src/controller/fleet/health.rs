@@ -9,6 +9,7 @@ use berth_api::pool::BootcNodePoolStatus;
 use jiff::Timestamp;
 
 use crate::controller::image::Trouble;
+use crate::controller::view::FirstBoot;
 use crate::text::few;
 
 #[cfg(test)]
@@ -39,8 +40,10 @@ pub struct Agent<'a> {
     pub quiet: Duration,
     /// The node reboots under a berth, and may be silent meanwhile.
     pub rebooting: bool,
-    /// Reason of `NodeDegraded`, when that is True.
-    pub degraded: Option<&'a str>,
+    /// It says that the API server does not guard the berths, whatever else is wrong with its node.
+    pub unguarded: bool,
+    /// The machine's first boot, where it was checked.
+    pub firstboot: Option<FirstBoot>,
 }
 
 /// A pool, as far as the fleet's health is concerned.
@@ -91,6 +94,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
         (types::AGENTS_HEALTHY, agents(facts)),
         (types::REGISTRY_REACHABLE, registry(facts)),
         (types::GUARDED, Some(guarded(facts))),
+        (types::BOOTSTRAP_HEALTHY, Some(bootstrap(facts))),
     ];
     for (type_, verdict) in verdicts {
         if let Some(verdict) = verdict {
@@ -243,11 +247,10 @@ fn registry(facts: &Facts<'_>) -> Option<Verdict> {
 }
 
 fn guarded(facts: &Facts<'_>) -> Verdict {
-    let is_unguarded = |agent: &&Agent<'_>| agent.degraded == Some(crate::agent::reason::Reason::Unguarded.as_str());
     let named: Vec<String> = facts
         .agents
         .iter()
-        .filter(is_unguarded)
+        .filter(|agent| agent.unguarded)
         .map(|a| a.node.to_owned())
         .collect();
     match (facts.agents, named.is_empty()) {
@@ -258,6 +261,39 @@ fn guarded(facts: &Facts<'_>) -> Verdict {
             format!(
                 "{} take no berth, since the API server does not keep agents to their own nodes, or that cannot be told; apply \
                  admission-policies.yaml",
+                few(named)
+            ),
+        ),
+    }
+}
+
+/// Machines that went wrong on their first boot and became nodes all the same. One that is held back has no BootcNode: its
+/// console and an event tell of it.
+fn bootstrap(facts: &Facts<'_>) -> Verdict {
+    let trouble = |agent: &Agent<'_>| {
+        let FirstBoot { outcome, held } = agent.firstboot?;
+        let words = match (held, outcome.is_trouble()) {
+            (false, false) => return None,
+            (true, false) => format!("held back at first, then {}", outcome.as_str()),
+            (_, true) => outcome.as_str().to_owned(),
+        };
+        Some(format!("{} ({words})", agent.node))
+    };
+    let named: Vec<String> = facts.agents.iter().filter_map(trouble).collect();
+    let checked = facts.agents.iter().filter(|agent| agent.firstboot.is_some()).count();
+    match (facts.agents, named.len()) {
+        ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
+        (_, 0) => Verdict::yes(
+            Why::AsExpected,
+            format!(
+                "{checked} of {} nodes were checked on their first boot",
+                facts.agents.len()
+            ),
+        ),
+        (_, count) => Verdict::no(
+            Why::FirstBootFailed,
+            format!(
+                "{count} of {checked} first boots that were checked went wrong: {}; status.firstboot of each node says how",
                 few(named)
             ),
         ),

@@ -22,7 +22,7 @@ pub enum BlockReason {
     NoImage,
     /// The target is not published to it yet.
     NotPublished,
-    /// What is published is for a former Node of that name.
+    /// The published spec is for a former Node of that name.
     OtherNode,
     /// Its agent has not reported on what is published.
     NotObserved,
@@ -38,6 +38,8 @@ pub enum BlockReason {
     Silent,
     /// The member holds a berth, or is offered one.
     HasBerth,
+    /// An admin holds it back.
+    HeldBack,
     /// A gate of the pool is closed: [`super::Plan::gate`] says which.
     Gate,
     /// The image failed on too many nodes.
@@ -48,7 +50,7 @@ pub enum BlockReason {
     Wave,
     /// An earlier wave is proven, and soaks.
     Soaking,
-    /// It carries the control plane, and I11 keeps it up for this reason.
+    /// The member carries the control plane, and I11 keeps it up for this reason.
     ControlPlane(Cause),
     /// Windows apply, and its clock is not synchronised.
     NoClock,
@@ -69,6 +71,38 @@ pub enum BlockReason {
 }
 
 impl BlockReason {
+    /// The word of a metric.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UpToDate => "UpToDate",
+            Self::NoImage => "NoImage",
+            Self::NotPublished => "NotPublished",
+            Self::OtherNode => "OtherNode",
+            Self::NotObserved => "NotObserved",
+            Self::FailedBefore => "FailedBefore",
+            Self::NotStaged => "NotStaged",
+            Self::NotPrepared => "NotPrepared",
+            Self::Leaving => "Leaving",
+            Self::Silent => "Silent",
+            Self::HasBerth => "HasBerth",
+            Self::HeldBack => "HeldBack",
+            Self::Gate => "Gate",
+            Self::Halted => "Halted",
+            Self::Order => "Order",
+            Self::Wave => "Wave",
+            Self::Soaking => "Soaking",
+            Self::ControlPlane(_) => "ControlPlane",
+            Self::NoClock => "NoClock",
+            Self::TooLate => "TooLate",
+            Self::Unresolved => "Unresolved",
+            Self::Outdated => "Outdated",
+            Self::Fencing => "Fencing",
+            Self::Capacity => "Capacity",
+            Self::FleetCapacity => "FleetCapacity",
+            Self::NoBerth => "NoBerth",
+        }
+    }
+
     /// Words for people, to stand behind the node's name.
     pub fn words(self) -> &'static str {
         match self {
@@ -83,6 +117,7 @@ impl BlockReason {
             Self::Leaving => "leaves the pool",
             Self::Silent => "has a silent agent",
             Self::HasBerth => "is being updated",
+            Self::HeldBack => "is held back by an admin",
             Self::Gate => "waits because a gate is closed",
             Self::Halted => "waits because the rollout is halted",
             Self::Order => "waits for a pool that goes first",
@@ -139,7 +174,7 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason
     Ok(())
 }
 
-/// What closes the berths for this node alone. `at_work`: this plan takes down another control plane node.
+/// Reason that closes the berths for this node alone. `at_work`: this plan takes down another control plane node.
 pub(super) fn gated(
     facts: &PoolFacts,
     progress: &Progress,
@@ -197,6 +232,9 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     if member.desired.as_ref() != Some(&offer.target) || member.published.as_ref() != Some(&offer.target) {
         return Some("the node should run another image now");
     }
+    if member.held_back {
+        return Some("the node is held back by an admin");
+    }
     match wanted(member, &facts.failures).and_then(|desired| ready(member, &desired)) {
         Err(BlockReason::FailedBefore) => Some("the image failed on the node"),
         Err(BlockReason::UpToDate) => Some("the node runs the image already"),
@@ -223,7 +261,7 @@ impl PoolFacts {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
         let is_candidate = |m: &&Member| {
             let is_ready = || wanted(m, &self.failures).and_then(|desired| ready(m, &desired)).is_ok();
-            !worked_on.contains(&m.uid) && is_ready()
+            !worked_on.contains(&m.uid) && !m.held_back && is_ready()
         };
         let ranks = self.members.iter().filter(is_candidate).map(|m| rank(m, m.lapses));
         ranks

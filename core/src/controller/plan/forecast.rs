@@ -40,7 +40,7 @@ pub struct Turn {
     /// Its wave, as an index into [`PoolFacts::waves`].
     pub wave: usize,
     /// True when it comes without anybody's help. Otherwise something is in its way that does not end by itself: a failure,
-    /// a missing image, or other members that use up all capacity or keep an earlier wave from being proven.
+    /// a missing image, an admin who holds it back, or other members that use up all capacity or keep an earlier wave from being proven.
     pub comes: bool,
 }
 
@@ -138,7 +138,7 @@ impl Future {
             .collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));
         for member in members {
-            let fit = !member.unavailable() && !busy.contains(&member.uid);
+            let fit = !member.unavailable() && !busy.contains(&member.uid) && !member.held_back;
             match candidates::wanted(&member, &facts.failures) {
                 Ok(_) if fit => {
                     let key = (candidates::rank(&member, member.lapses), member.zone.clone());
@@ -277,9 +277,9 @@ impl Future {
         uncordoned
     }
 
-    /// Tells whether the member has somewhere to go.
+    /// Tells whether the member has somewhere to go, and may.
     fn goes(&self, member: &Member) -> bool {
-        candidates::wanted(member, &self.facts.failures).is_ok()
+        !member.held_back && candidates::wanted(member, &self.facts.failures).is_ok()
     }
 
     /// The first wave that has somebody who could go.
@@ -351,9 +351,12 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
-/// Nodes that hold a berth or are offered one: what they were going to do is done after the first round.
+/// Nodes that hold a berth or are offered one that they may take: what they were going to do is done after the first round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
-    let nodes = facts.readable().filter_map(|(_, berth)| berth.node());
+    let held_back: BTreeSet<&NodeUid> = facts.members.iter().filter(|m| m.held_back).map(|m| &m.uid).collect();
+    let is_withdrawn = |berth: &Berth| berth.offer().is_some_and(|offer| held_back.contains(&offer.uid));
+    let berths = facts.readable().filter(|(_, berth)| !is_withdrawn(berth));
+    let nodes = berths.filter_map(|(_, berth)| berth.node());
     nodes.map(|(_, uid)| uid.clone()).collect()
 }
 

@@ -22,7 +22,7 @@ mod forecast;
 mod gate;
 mod occupancy;
 #[cfg(test)]
-mod properties;
+pub(crate) mod properties;
 mod settle;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -134,11 +134,13 @@ pub struct Member {
     /// Its agent is told to undo everything, for the node leaves the pool or its BootcNode is being deleted: it counts as
     /// before, and is offered nothing.
     pub leaving: bool,
+    /// An admin holds it back: it counts as before, stages its image, and is offered nothing.
+    pub held_back: bool,
     /// Its wave, as an index into [`PoolFacts::waves`].
     pub wave: usize,
     /// Its zone; nodes without one are in one zone together.
     pub zone: String,
-    /// What I11 says about it, when it carries the control plane.
+    /// Verdict of I11 on it, when it carries the control plane.
     pub control_plane: Option<Verdict>,
     /// True if its agent reports that the host's clock is synchronised.
     pub clock_synchronized: bool,
@@ -355,6 +357,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
             () if facts.confirmed_gone.contains(&member.uid) => Err(BlockReason::OtherNode),
             () if member.leaving => Err(BlockReason::Leaving),
             () if occupancy.has(&member.uid) => Err(BlockReason::HasBerth),
+            () if member.held_back => Err(BlockReason::HeldBack),
             () if facts.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Gate),
             () if plan.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Halted),
             () => candidates::gated(facts, progress, member, at_work, now).map_or(Ok(target), Err),

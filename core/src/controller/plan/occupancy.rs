@@ -32,7 +32,7 @@ pub struct Use {
 }
 
 /// Way in which a node uses up capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
     /// The node holds a berth.
     Holds,

@@ -9,12 +9,13 @@ use berth_api::berth::{ClosedReason, HoldPhase, Holding};
 
 use super::*;
 use crate::Moment;
+use crate::controller::explain::settle::follow;
 use crate::controller::memory::Offers;
 
-const NODES: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
+pub(crate) const NODES: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
 
 fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
-    let flags = proptest::array::uniform9(proptest::bool::weighted(0.85));
+    let flags = proptest::array::uniform10(proptest::bool::weighted(0.85));
     (flags, 1u8..4, 0u32..3, 0u32..2).prop_map(move |(f, desired, turns, lapses)| Member {
         lapses,
         ready: f[0],
@@ -23,7 +24,8 @@ fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
         observed: f[3],
         prepared: f[4],
         heard: f[5],
-        leaving: f[8],
+        leaving: !f[8],
+        held_back: !f[9],
         staged: f[6].then(|| digest(desired)),
         failed: if f[7] { vec![] } else { vec![digest(2)] },
         desired: Some(digest(desired)),
@@ -72,7 +74,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
 }
 
 prop_compose! {
-    fn any_facts()(
+    pub(crate) fn any_facts()(
         members in NODES.map(any_member),
         count in 0usize..=NODES.len(),
         berths in [0, 1, 2, 3].map(any_berth),
@@ -92,7 +94,7 @@ prop_compose! {
         ordered in prop::bool::weighted(0.1),
     ) -> PoolFacts {
         let berths = berths.into_iter().zip(there).filter(|(_, t)| *t).map(|(b, _)| b).collect();
-        PoolFacts {
+        let facts = PoolFacts {
             pool: "p".into(),
             epoch: 7,
             capacity,
@@ -109,18 +111,22 @@ prop_compose! {
             berths,
             elsewhere: elsewhere.into_iter().map(|i| uid(NODES[i])).collect(),
             confirmed_gone: gone.into_iter().map(|i| uid(NODES[i])).collect(),
-            // Of whom the other nodes are, the plan knows nothing.
-            fleet: fleet.map(|(limit, held_or_offered, unavailable, both, unfenced)| FleetUse {
+            fleet: fleet.map(|(limit, held, unavailable, both, unfenced)| FleetUse {
                 limit,
-                held_or_offered,
-                unavailable: unavailable + both.min(held_or_offered),
-                all: held_or_offered + unavailable,
+                held_or_offered: held,
+                unavailable: unavailable + both.min(held),
+                all: held + unavailable,
                 unfenced,
-                may_stay: limit.saturating_sub(held_or_offered),
+                may_stay: limit.saturating_sub(held),
                 ..FleetUse::default()
             }),
             order: if ordered { gate(GateReason::EarlierPool) } else { None },
-        }
+        };
+        // What other pools use of the fleet's limit, and what this one does.
+        let nobody = PoolFacts { members: vec![], berths: vec![], elsewhere: BTreeSet::new(), ..facts.clone() };
+        let mut facts = facts;
+        follow(&nobody, &mut facts);
+        facts
     }
 }
 
@@ -181,7 +187,7 @@ impl<'a> World<'a> {
         assert!(!failures::is_unrecorded(before), "what failed there is on record first");
         self.check_gates(member);
         self.check_fleet(member);
-        assert!(!member.leaving && member.prepared && member.observed && member.heard);
+        assert!(!member.leaving && !member.held_back && member.prepared && member.observed && member.heard);
         assert_eq!(member.desired.as_ref(), Some(&offer.target));
         assert_eq!(member.staged.as_ref(), Some(&offer.target));
         assert!(!member.failed.contains(&offer.target));
@@ -299,6 +305,38 @@ impl<'a> World<'a> {
     }
 }
 
+/// Carries out so many plans, each of whose writes keeps I1, and answers whom they offer a berth.
+pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeName> {
+    let mut offered = BTreeSet::new();
+    for _ in 0..plans {
+        let plan = plan(&facts, at(50));
+        let berths = facts
+            .berths
+            .iter()
+            .map(|s| (s.lease.clone(), s.berth.clone()))
+            .collect();
+        let mut world = World {
+            facts: &facts,
+            berths,
+            offers: vec![],
+        };
+        plan.writes.iter().for_each(|write| world.apply(write));
+        offered.extend(world.offers.iter().map(|member| member.name.clone()));
+        let fresh = |(lease, berth)| SeenBerth {
+            lease,
+            berth,
+            in_doubt: false,
+            age: Duration::ZERO,
+        };
+        let berths = world.berths.into_iter().map(fresh).collect();
+        let before = facts.clone();
+        (facts.published, facts.failures) = (plan.counts.total as usize, plan.failures);
+        facts.berths = berths;
+        follow(&before, &mut facts);
+    }
+    offered
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
@@ -332,8 +370,10 @@ proptest! {
             };
             plan.writes.iter().for_each(|w| world.apply(w));
             let berths = world.berths.into_iter().map(|(lease, berth)| SeenBerth { lease, berth, in_doubt: false, age: Duration::ZERO }).collect();
+            let before = facts.clone();
             facts.published = plan.counts.total as usize;
             facts.berths = berths;
+            follow(&before, &mut facts);
         }
         let last = plan(&facts, at(50));
         prop_assert!(last.writes.is_empty(), "{:?}", last.writes);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::backend::BackendRule;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::pool::{Drain, RivalUpdaters, SignatureRule, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, Platform, PoolName, keys};
@@ -36,6 +37,8 @@ pub struct Terms {
     pub drain: Drain,
     /// `host.signature`
     pub signature: SignatureRule,
+    /// `host.backend`
+    pub backend: BackendRule,
     /// `rivalUpdaters`
     pub rival_updaters: RivalUpdaters,
     /// `toleratedUpdaters`
@@ -99,7 +102,7 @@ pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     }
 }
 
-/// Whether a BootcNode asks its agent to undo everything: it names no pool, or it is being deleted.
+/// Says whether a BootcNode asks its agent to undo everything: it names no pool, or it is being deleted.
 pub fn is_leaving(host: &BootcNodeView) -> bool {
     host.deleting || host.spec().is_some_and(|s| s.pool_name.is_empty())
 }
@@ -253,6 +256,7 @@ fn form(pool: &PoolName, terms: &Terms, platform: &Platform) -> BootcNodeSpec {
         image: desired_image(terms, platform),
         staging: Staging::Held,
         drain: terms.drain.clone(),
+        backend: terms.backend,
         rival_updaters: terms.rival_updaters,
         tolerated_updaters: terms.tolerated_updaters.clone(),
         retry_token: terms.retry_token.clone(),

@@ -1,4 +1,5 @@
 use berth_api::Platform;
+use berth_api::backend::BackendRule;
 use berth_api::node::Phase;
 use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters, SignatureRule};
 
@@ -68,6 +69,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
             ..Drain::default()
         },
         signature: SignatureRule::AsBooted,
+        backend: BackendRule::Auto,
         rival_updaters: RivalUpdaters::Wait,
         tolerated_updaters: vec![],
         retry_token: None,

@@ -25,7 +25,7 @@ mod properties;
 mod tests;
 
 reasons! {
-    /// What stands against taking down a node of the control plane.
+    /// Reason that stands against taking down a node of the control plane.
     #[derive(PartialOrd, Ord)]
     pub enum Cause {
         /// Another one holds a berth, or is offered one.
@@ -57,7 +57,7 @@ impl Cause {
     }
 }
 
-/// What I11 says about one node of the control plane.
+/// Verdict of I11 on one node of the control plane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Why it is offered no berth.
@@ -70,7 +70,7 @@ pub struct Verdict {
     pub stay: Option<Cause>,
 }
 
-/// What is away while a node of a small control plane is down: with one or two members no majority can be kept.
+/// Loss while a node of a small control plane is down: with one or two members no majority can be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
     /// The only API server, and the only etcd member.
@@ -100,7 +100,7 @@ impl Meanwhile {
     }
 }
 
-/// How far a berth is, in the order in which its node is preferred over another that is at work as well.
+/// Progress of a berth, in the order in which its node is preferred over another that is at work as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     Offered,
@@ -109,12 +109,12 @@ enum Work {
     Committed,
 }
 
-/// How badly off a node is: one that is worse off goes first.
+/// Rank of a node by how badly off it is: one that is worse off goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     Nothing,
     CordonedByOthers,
-    /// It has no berth any more, and still carries our cordon.
+    /// The node has no berth any more, and still carries our cordon.
     CordonedByUs,
     NotReady,
 }
@@ -124,14 +124,14 @@ enum Trouble {
 struct Carrier {
     uid: NodeUid,
     name: NodeName,
-    /// It has the label, and so an etcd member.
+    /// True if it has the label, and so an etcd member.
     member: bool,
     excluded: bool,
     ready: bool,
     unschedulable: bool,
     our_cordon: bool,
     at_work: Option<Work>,
-    /// How many servers are listed at its addresses, and the state of the best of them.
+    /// Number of servers that are listed at its addresses, and the state of the best of them.
     servers: usize,
     server: Option<State>,
 }
@@ -161,7 +161,7 @@ impl Carrier {
         }
     }
 
-    /// Whether it is expected to stay up as far as its Node says. A cordon of somebody else stops no etcd member; on a node
+    /// Says whether it is expected to stay up as far as its Node says. A cordon of somebody else stops no etcd member; on a node
     /// that Berth was told to leave alone it announces that somebody takes it down.
     fn stays_up(&self) -> bool {
         match self.trouble() {
@@ -178,7 +178,7 @@ pub struct ControlPlane {
     carriers: Vec<Carrier>,
     /// The API servers were listed.
     listed: bool,
-    /// How many are.
+    /// Number of those that are.
     total: usize,
     /// The states of those at an address that no Node has.
     unplaced: Vec<State>,
@@ -285,12 +285,12 @@ impl ControlPlane {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
     }
 
-    /// What is away while a node of the control plane is down, however carefully it is done.
+    /// Loss while a node of the control plane is down, however carefully it is done.
     pub fn meanwhile(&self) -> Option<Meanwhile> {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
 
-    /// What I11 says about a node; `None` for one that does not carry the control plane.
+    /// Verdict of I11 on a node; `None` for one that does not carry the control plane.
     pub fn verdict(&self, uid: &NodeUid) -> Option<Verdict> {
         let node = self.carriers.iter().find(|c| c.uid == *uid)?;
         Some(Verdict {
@@ -337,7 +337,7 @@ impl ControlPlane {
         self.lacking(node, true)
     }
 
-    /// What the cluster would lack without the node. `hopeful`: servers of which nothing is known yet are up.
+    /// Majorities that the cluster would lack without the node. `hopeful`: servers of which nothing is known yet are up.
     fn lacking(&self, node: &Carrier, hopeful: bool) -> Option<Cause> {
         if !self.another_answers(node, hopeful) {
             return Some(Cause::NoOtherServer);
@@ -345,7 +345,7 @@ impl ControlPlane {
         (!self.keeps_majority(node, hopeful)).then_some(Cause::NoMajority)
     }
 
-    /// Whether another server answers, if the cluster has more than one and the node may run one of them.
+    /// Says whether another server answers, if the cluster has more than one and the node may run one of them.
     ///
     /// A server leaves the list when it stops, so the list alone does not tell how many there are: every other control
     /// plane node that is not excluded is taken to have one. A node at whose address none is listed runs none, unless
@@ -362,7 +362,7 @@ impl ControlPlane {
         !may_run_one || on_nodes + elsewhere.saturating_sub(1) > 0
     }
 
-    /// Whether the others are a majority of the etcd members and of the servers. None can be kept of two.
+    /// Says whether the others are a majority of the etcd members and of the servers. None can be kept of two.
     fn keeps_majority(&self, node: &Carrier, hopeful: bool) -> bool {
         // Nothing is taken away by working on what is down already. One that is not Ready may serve all the same.
         let own = self.state(node);

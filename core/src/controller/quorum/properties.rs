@@ -169,7 +169,7 @@ impl World {
     }
 }
 
-/// What the offers of these plans lead to, judged in the order in which they are made.
+/// Result of the offers of these plans, judged in the order in which they are made.
 fn run(world: &World) {
     let mut control_plane = of(&world.nodes, &world.answers);
     world

@@ -1,4 +1,4 @@
-//! Who of a control plane may go down, by example.
+//! Nodes of a control plane that may go down, by example.
 
 use std::time::Duration;
 

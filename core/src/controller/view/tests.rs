@@ -36,3 +36,31 @@ fn only_the_holder_speaks_for_itself_on_its_berth() {
     assert!(view(&taken.committed(boot()).unwrap(), 1, "2").spoken(&before));
     assert!(before.spoken(&view(&offered, 1, "0")));
 }
+
+#[test]
+fn a_server_without_guard_shows_beside_a_graver_trouble() {
+    let unguarded = |conditions: &[(&str, &str, &str)]| {
+        let mut node = BootcNode::new("n1", BootcNodeSpec::default());
+        let mut status = berth_api::node::BootcNodeStatus::default();
+        for (type_, is, reason) in conditions {
+            let reason = condition::Word::stored(reason);
+            let verdict = match *is {
+                "True" => condition::Verdict::yes(reason, ""),
+                _ => condition::Verdict::no(reason, ""),
+            };
+            condition::set(&mut status.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
+        }
+        node.status = Some(status);
+        let view = BootcNodeView::of(DeserializeGuard(Ok(node)));
+        view.content.unwrap().report.unguarded
+    };
+    let (degraded, guarded) = (condition::node::NODE_DEGRADED, condition::node::GUARDED);
+    let disk = (degraded, "True", "DiskFull");
+    assert!(unguarded(&[disk, (guarded, "False", "Unguarded")]));
+    assert!(!unguarded(&[disk, (guarded, "True", "AsExpected")]));
+    assert!(!unguarded(&[disk]));
+    assert!(
+        unguarded(&[(degraded, "True", "Unguarded")]),
+        "as an agent of an earlier version says it"
+    );
+}

@@ -127,8 +127,19 @@ fn a_limit_for_boot_images_is_read_or_said_to_make_no_sense() {
 fn what_the_builder_says_is_shown_within_bounds() {
     let said = |mut labels: serde_json::Value, created: serde_json::Value| {
         labels["containers.bootc"] = "1".into();
-        let config = labelled(labels, created).unwrap();
-        (config.version, config.metadata)
+        let config = labelled(labels.clone(), created).unwrap();
+        let kept = config.metadata.labels.len() + config.metadata.labels_left_out as usize;
+        assert_eq!(
+            kept,
+            labels.as_object().unwrap().len(),
+            "each label is kept, or counted"
+        );
+        let named = ImageMetadata {
+            labels: BTreeMap::new(),
+            labels_left_out: 0,
+            ..config.metadata
+        };
+        (config.version, named)
     };
     let some = |created: &str, revision: &str, source: &str| {
         let some = |text: &str| Some(text.to_owned()).filter(|t| !t.is_empty());
@@ -137,7 +148,7 @@ fn what_the_builder_says_is_shown_within_bounds() {
             created,
             revision: some(revision),
             source: some(source),
-            boot_image: None,
+            ..ImageMetadata::default()
         }
     };
     let (day, later) = ("2026-01-02T03:04:05Z", "2026-02-02T00:00:00Z");

@@ -6,6 +6,7 @@ mod story;
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,9 @@ struct Arguments {
     /// Kind of the hosts.
     #[arg(long, value_enum, default_value_t = Hosts::Sim, value_name = "KIND")]
     hosts: Hosts,
+    /// Write the picture of the rollout to this file as well, as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Kind of the hosts.
@@ -65,7 +69,7 @@ fn main() -> ExitCode {
         let interrupted = interrupted();
         tokio::select! {
             // Dropping the demo half-way ends all that it started.
-            end = demo(arguments.hosts) => Some(end),
+            end = demo(arguments.hosts, arguments.svg.as_deref()) => Some(end),
             signal = interrupted => match signal {
                 Ok(()) => None,
                 Err(error) => Some(Err(error)),
@@ -98,7 +102,7 @@ async fn interrupted() -> Result<()> {
     Ok(())
 }
 
-async fn demo(hosts: Hosts) -> Result<()> {
+async fn demo(hosts: Hosts, svg: Option<&Path>) -> Result<()> {
     if hosts == Hosts::Real
         && let Some(why) = berth_tests::hosts::real::unavailable()
     {
@@ -131,6 +135,12 @@ async fn demo(hosts: Hosts) -> Result<()> {
         .patch_pool(POOL, json!({ "image": { "ref": second.reference } }))
         .await?;
     watch(&stage, &second).await?;
+    let picture = screen::rollout(&stage.site().client(), POOL).await?;
+    println!("What kubectl berth timeline {POOL} makes of it:\n");
+    screen::print(&picture);
+    if let Some(file) = svg {
+        std::fs::write(file, picture.svg()).with_context(|| format!("cannot write {}", file.display()))?;
+    }
     story::tell(stage.site(), from, HOSTS, &first.digest, &second.digest)?;
     println!(
         "\nThe demo took {:.0} s, builds apart. All of it is taken down now.",

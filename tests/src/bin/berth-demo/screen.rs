@@ -1,17 +1,19 @@
 //! The live table: what `kubectl berth status` prints, again and again in the same place. Without a terminal it is
 //! printed each time that it says something new.
 
-use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use kube::Client;
-use kubectl_berth::{Scope, Snapshot, render, views};
+use kubectl_berth::watch::{Frames, Size};
+use kubectl_berth::{Detail, Look, Picture, Scope, Snapshot, picture, render, report};
 
 /// Time between two looks at the cluster.
 const EVERY: Duration = Duration::from_millis(200);
+/// Width of a picture where there is no terminal.
+const PLAIN: usize = 100;
 /// Namespace of the programs.
 const NAMESPACE: &str = berth_api::keys::NAMESPACE;
 
@@ -19,9 +21,8 @@ const NAMESPACE: &str = berth_api::keys::NAMESPACE;
 pub(crate) struct Screen {
     client: Client,
     began: Instant,
-    /// Lines that the next table overwrites.
-    lines: usize,
-    /// Text of the last table, without the ages, which change all the time.
+    frames: Frames,
+    /// What the last table said, without the ages, which change all the time.
     said: String,
 }
 
@@ -31,7 +32,7 @@ impl Screen {
         Self {
             client,
             began: Instant::now(),
-            lines: 0,
+            frames: Frames::default(),
             said: String::new(),
         }
     }
@@ -57,43 +58,54 @@ impl Screen {
         };
         let now = Timestamp::now();
         let seconds = self.began.elapsed().as_secs_f64();
-        match terminal() {
-            Some((width, height)) => {
-                let text = format!("{seconds:.1} s\n{}", render(&snapshot, now, width));
-                let frame = frame(&text, self.lines, height);
-                self.lines = text.lines().count().min(height.saturating_sub(1));
-                write(&frame)
-            }
-            None => {
-                let said = serde_json::to_string(&views(&snapshot, now))?;
-                if said == self.said {
-                    return Ok(());
-                }
-                self.said = said;
-                write(&format!("{seconds:.1} s\n{}\n", render(&snapshot, now, 0)))
-            }
+        let (size, detail) = (terminal(), Detail::default());
+        let look = Look {
+            width: size.map_or(0, |size| size.width),
+            colours: false,
+        };
+        let text = format!("{seconds:.1} s\n{}", render(&snapshot, now, look, detail));
+        if let Some(size) = size {
+            return write(&self.frames.next(&text, size));
         }
+        let report = report(&snapshot, now);
+        let pools = report.pools.iter();
+        let said: Vec<_> = pools
+            .map(|pool| {
+                let rows: Vec<_> = pool.nodes.iter().map(|node| &node.row).collect();
+                (&pool.counts, &pool.berths, &pool.progressing, rows)
+            })
+            .collect();
+        let said = serde_json::to_string(&said)?;
+        if said == self.said {
+            return Ok(());
+        }
+        self.said = said;
+        write(&(text + "\n"))
     }
+}
+
+/// The rollout of a pool, as `kubectl berth timeline` draws it.
+///
+/// # Errors
+/// When the cluster cannot be read.
+pub(crate) async fn rollout(client: &Client, pool: &str) -> Result<Picture> {
+    let snapshot = Snapshot::read(client, NAMESPACE, Scope::Hosts).await?;
+    picture(&snapshot, pool, Timestamp::now()).map_err(anyhow::Error::msg)
+}
+
+/// Prints a picture as wide as the terminal.
+pub(crate) fn print(picture: &Picture) {
+    println!("{}", picture.render(terminal().map_or(PLAIN, |size| size.width)));
 }
 
 /// Width and height, if standard output is a terminal that moves its cursor.
-fn terminal() -> Option<(usize, usize)> {
+fn terminal() -> Option<Size> {
     let moves = std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb");
     let (width, height) = terminal_size::terminal_size().filter(|_| moves && stdout().is_terminal())?;
-    Some((usize::from(width.0), usize::from(height.0)))
-}
-
-/// The text in place of the last `before` lines, no higher than the screen. Each line is cleared behind its end and
-/// nothing before that, so that it does not flicker.
-fn frame(text: &str, before: usize, height: usize) -> String {
-    let mut out = String::new();
-    if before > 0 {
-        let _ = write!(out, "\x1b[{before}A");
-    }
-    for line in text.lines().take(height.saturating_sub(1)) {
-        let _ = write!(out, "{line}\x1b[K\r\n");
-    }
-    out + "\x1b[J"
+    Some(Size {
+        width: width.0.into(),
+        height: height.0.into(),
+    })
 }
 
 fn write(text: &str) -> Result<()> {
@@ -101,20 +113,4 @@ fn write(text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .context("cannot write to standard output")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_frame_overwrites_the_one_before() {
-        assert_eq!(frame("a\nb\n", 0, 24), "a\x1b[K\r\nb\x1b[K\r\n\x1b[J");
-        assert_eq!(frame("c\n", 2, 24), "\x1b[2Ac\x1b[K\r\n\x1b[J");
-        assert_eq!(
-            frame("a\nb\nc\n", 0, 3),
-            "a\x1b[K\r\nb\x1b[K\r\n\x1b[J",
-            "no higher than the screen"
-        );
-    }
 }

@@ -7,6 +7,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::catalog::digest_of;
+
+/// Name of the stateroot.
+pub(super) const STATEROOT: &str = "default";
+
 /// One deployed image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
@@ -22,14 +27,30 @@ pub struct Deployment {
     pub architecture: String,
     /// Staged with the signature policy enforced.
     pub signed: bool,
+    /// Names of the packages that rpm-ostree layered on the image.
+    pub packages: Vec<String>,
     /// Tells deployments of the same image apart.
     pub serial: u32,
 }
 
 impl Deployment {
-    /// A stand-in for the ostree commit: as long as one, and a function of the image alone.
-    fn checksum(&self) -> String {
+    /// A stand-in for the ostree commit of the image: as long as one, and a function of the image alone.
+    pub(super) fn base(&self) -> String {
         self.digest.trim_start_matches("sha256:").chars().rev().collect()
+    }
+
+    /// A stand-in for the ostree commit that is checked out: that of the image, or one with packages on it.
+    pub(super) fn checksum(&self) -> String {
+        if self.packages.is_empty() {
+            return self.base();
+        }
+        let layered = digest_of(&format!("{} {}", self.digest, self.packages.join(" ")));
+        layered.trim_start_matches("sha256:").to_owned()
+    }
+
+    /// bootc leaves it to rpm-ostree.
+    fn is_layered(&self) -> bool {
+        !self.packages.is_empty()
     }
 
     /// A stand-in for the name of a composefs deployment.
@@ -61,8 +82,6 @@ impl Staged {
 pub struct View {
     /// The host was not installed as a bootc host.
     pub not_bootc: bool,
-    /// Packages are layered: `incompatible`, and no image for the booted entry.
-    pub layered: bool,
     /// The deployments are kept in composefs.
     pub composefs: bool,
     /// A bootc older than 1.12, which has no `downloadOnly` and no `softRebootCapable`.
@@ -138,6 +157,34 @@ impl Deployments {
     /// Says whether staging this digest needs no registry.
     pub fn is_cached(&self, digest: &str) -> bool {
         self.cached.contains(digest)
+    }
+
+    /// The finalized deployments in boot order, and whether each of them runs.
+    pub fn finalized(&self) -> impl Iterator<Item = (&Deployment, bool)> {
+        self.finalized.iter().enumerate().map(|(at, d)| (d, at == self.booted))
+    }
+
+    /// Puts packages on the deployment that runs, as if it had always had them.
+    pub fn layer(&mut self, packages: &[&str]) {
+        if let Some(booted) = self.finalized.get_mut(self.booted) {
+            booted.packages = packages.iter().map(|p| (*p).to_owned()).collect();
+        }
+    }
+
+    /// Stages an image as rpm-ostree does, which locks with the file alone, made before. ostree takes that file away with a
+    /// deployment that was staged until then: whoever replaces one has an image that is armed, whatever was asked for.
+    pub fn stage_beside_lock_file(&mut self, deployment: Deployment, lock: bool) {
+        let replaces = self.staged.is_some();
+        self.stage(deployment, false);
+        if let Some(staged) = &mut self.staged {
+            staged.lock_file = lock && !replaces;
+        }
+    }
+
+    /// Removes the file that locks, as `FinalizeDeployment` does; `false` when there is none.
+    pub fn remove_lock_file(&mut self) -> bool {
+        let staged = self.staged.as_mut();
+        staged.is_some_and(|s| std::mem::replace(&mut s.lock_file, false))
     }
 
     /// Stages an image in place of whatever was staged. Like the real one it is armed unless `locked`.
@@ -273,14 +320,13 @@ impl Deployments {
         if view.not_bootc {
             return null_host();
         }
-        let booted = self.booted().map(|d| entry(d, false, view, view.layered));
-        let staged = self
-            .staged
-            .as_ref()
-            .map(|s| entry(&s.deployment, s.locked, view, false));
-        let rollback = self.rollback().map(|d| entry(d, false, view, false));
+        let booted = self.booted().map(|d| entry(d, false, view));
+        let staged = self.staged.as_ref().map(|s| entry(&s.deployment, s.locked, view));
+        let rollback = self.rollback().map(|d| entry(d, false, view));
+        let layered = self.booted().is_some_and(Deployment::is_layered);
+        let merge = self.staged.as_ref().map(|s| &s.deployment).or(self.booted());
         let spec = match self.spec_image() {
-            Some(image) if !view.layered || self.staged.is_some() => json!({
+            Some(image) if merge.is_some_and(|d| !d.is_layered()) => json!({
                 "image": {"image": image, "transport": "registry"},
                 "bootOrder": if self.rollback_queued() { "rollback" } else { "default" },
             }),
@@ -296,7 +342,7 @@ impl Deployments {
                 "staged": staged,
                 "rollback": rollback,
                 "rollbackQueued": self.rollback_queued(),
-                "type": if view.layered || view.composefs { Value::Null } else { json!("bootcHost") },
+                "type": if layered || view.composefs { Value::Null } else { json!("bootcHost") },
                 "usrOverlay": null,
                 "readOnly": false,
             },
@@ -317,7 +363,8 @@ fn null_host() -> Value {
     })
 }
 
-fn entry(deployment: &Deployment, locked: bool, view: View, layered: bool) -> Value {
+fn entry(deployment: &Deployment, locked: bool, view: View) -> Value {
+    let layered = deployment.is_layered();
     let mut reference = json!({"image": deployment.image, "transport": "registry"});
     if deployment.signed {
         reference["signature"] = json!("containerPolicy");
@@ -339,7 +386,7 @@ fn entry(deployment: &Deployment, locked: bool, view: View, layered: bool) -> Va
         "softRebootCapable": false,
         "downloadOnly": locked,
         "store": "ostreeContainer",
-        "ostree": {"stateroot": "default", "checksum": deployment.checksum(), "deploySerial": deployment.serial},
+        "ostree": {"stateroot": STATEROOT, "checksum": deployment.checksum(), "deploySerial": deployment.serial},
         "composefs": null,
     });
     if view.composefs {

@@ -29,7 +29,10 @@ impl Bus {
             log: dir.join("bus.log"),
             daemon: Mutex::new(None),
         };
-        std::fs::write(&bus.config, configuration(&bus.socket)).context("cannot write the configuration of the bus")?;
+        let services = services(dir);
+        std::fs::create_dir_all(&services).context("cannot make the directory of the bus's services")?;
+        let text = configuration(&bus.socket, &services);
+        std::fs::write(&bus.config, text).context("cannot write the configuration of the bus")?;
         Ok(bus)
     }
 
@@ -95,12 +98,18 @@ impl Bus {
     }
 }
 
-fn configuration(socket: &Path) -> String {
+/// Directory of the files that name the services which this bus starts when somebody needs them.
+pub(super) fn services(dir: &Path) -> PathBuf {
+    dir.join("services")
+}
+
+fn configuration(socket: &Path, services: &Path) -> String {
     format!(
         r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
   <listen>unix:path={}</listen>
   <auth>EXTERNAL</auth>
+  <servicedir>{}</servicedir>
   <policy context="default">
     <allow user="*"/>
     <allow own="*"/>
@@ -110,6 +119,7 @@ fn configuration(socket: &Path) -> String {
   </policy>
 </busconfig>
 "#,
-        socket.display()
+        socket.display(),
+        services.display()
     )
 }

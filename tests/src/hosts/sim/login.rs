@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use zbus::{Connection, interface};
 
-use super::error::NamedError;
 use super::settings::{RebootFault, SharedSettings};
+use crate::named_error::NamedError;
 
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
@@ -53,7 +53,8 @@ impl Login {
             .await
     }
 
-    fn request(&self, flags: u64) -> Result<(), NamedError> {
+    /// Asks for a reboot, as `RebootWithFlags` does.
+    pub(super) fn request(&self, flags: u64) -> Result<(), NamedError> {
         if flags & (KEXEC | SOFT_REBOOT) != 0 {
             let text = "the simulated host has neither kexec nor soft reboot";
             return Err(NamedError::new("org.freedesktop.DBus.Error.NotSupported", text));

@@ -14,6 +14,7 @@ use super::bus::Bus;
 use super::kubelet::{Boot, Kubelet};
 use super::login::Login;
 use super::process::Os;
+use super::rpm_ostree::RpmOstree;
 use super::settings::SharedSettings;
 use super::systemd;
 use super::timedate;
@@ -46,6 +47,8 @@ struct Up {
     systemd: Connection,
     login: Connection,
     clients: AbortHandle,
+    /// Starts rpm-ostreed when the bus wants it.
+    activations: AbortHandle,
 }
 
 /// One host. All changes of its power go through one lock, so they never overlap.
@@ -59,6 +62,7 @@ pub(super) struct Machine {
     pub(super) bus: Bus,
     pub(super) units: Units,
     pub(super) login: Login,
+    pub(super) rpm_ostree: RpmOstree,
     pub(super) kubelet: Option<Kubelet>,
     pub(super) agents: Agents,
     pub(super) log: HostLog,
@@ -75,6 +79,8 @@ pub(super) struct Parts {
     pub(super) os: std::sync::Arc<Os>,
     pub(super) bus: Bus,
     pub(super) login: Login,
+    pub(super) units: Units,
+    pub(super) rpm_ostree: RpmOstree,
     pub(super) kubelet: Option<Kubelet>,
     pub(super) agents: Agents,
     pub(super) log: HostLog,
@@ -83,7 +89,8 @@ pub(super) struct Parts {
 impl Machine {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
-            units: Units::new(parts.os.clone(), parts.root.clone()),
+            units: parts.units,
+            rpm_ostree: parts.rpm_ostree,
             name: parts.name,
             root: parts.root,
             settings: parts.settings,
@@ -145,6 +152,8 @@ impl Machine {
             return Ok(());
         };
         up.clients.abort();
+        // It ends with its connection.
+        self.rpm_ostree.stop().await;
         self.bus.start().await?;
         self.units.forget_clients();
         (up.systemd, up.login, up.clients) = self.serve().await?;
@@ -158,8 +167,9 @@ impl Machine {
         }
     }
 
-    /// Makes the units of other updaters what the settings say.
-    pub(super) fn apply_rivals(&self) {
+    /// Makes rpm-ostree and the units of other updaters what the settings say.
+    pub(super) fn apply_settings(&self) {
+        self.rpm_ostree.apply();
         let rivals = self.settings.with(|s| s.rivals.clone());
         for (name, sub) in RIVALS {
             self.units.fix(name, rivals.contains(*name).then_some(("active", *sub)));
@@ -190,10 +200,11 @@ impl Machine {
                 ("inactive", "dead")
             }),
         );
-        self.apply_rivals();
+        self.apply_settings();
         self.login.set_preparing(false);
         self.bus.start().await?;
         let (systemd, login, clients) = self.serve().await?;
+        let activations = self.rpm_ostree.listen()?;
         let dead = self.settings.with(|s| s.kubelet_dead.contains(&digest));
         let boot = Boot {
             boot_id: boot_id.clone(),
@@ -213,6 +224,7 @@ impl Machine {
             systemd,
             login,
             clients,
+            activations,
         })
     }
 
@@ -229,7 +241,7 @@ impl Machine {
         timedate::serve(&login, &self.settings)
             .await
             .context("cannot serve the keeper of the clock")?;
-        let clients = systemd::serve(&systemd, &self.units)
+        let clients = systemd::serve(&systemd, &self.units, &self.rpm_ostree)
             .await
             .context("cannot serve systemd")?;
         Ok((systemd, login, clients))
@@ -260,6 +272,8 @@ impl Machine {
             kubelet.stop();
         }
         up.clients.abort();
+        up.activations.abort();
+        self.rpm_ostree.stop().await;
         self.units.clear();
         // A killed command lets go of the sysroot a moment later; nothing may change between that and the boot.
         self.os
@@ -302,6 +316,7 @@ impl Machine {
         if let Some(kubelet) = &self.kubelet {
             kubelet.stop();
         }
+        self.rpm_ostree.abandon();
         self.units.clear();
         self.bus.kill();
     }

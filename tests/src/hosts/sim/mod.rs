@@ -20,10 +20,12 @@ pub mod fleet;
 pub mod kubelet;
 pub mod settings;
 
-mod error;
 mod login;
 mod machine;
 mod process;
+mod progress;
+mod record;
+mod rpm_ostree;
 mod systemd;
 mod timedate;
 mod transient;
@@ -33,7 +35,7 @@ pub use agent::AgentConfig;
 pub use catalog::{Catalog, CatalogImage};
 pub use fleet::SimFleet;
 pub use kubelet::{KubeletConfig, NEVER_ENDS};
-pub use settings::{Inhibitor, KubeletSettings, RebootFault, Settings};
+pub use settings::{Inhibitor, KubeletSettings, RebootFault, Settings, Updaters};
 
 use self::agent::{AgentCommand, Agents};
 use self::bootc::Deployment;
@@ -42,8 +44,11 @@ use self::kubelet::Kubelet;
 use self::login::Login;
 use self::machine::{Down, Machine, Parts};
 use self::process::Os;
+use self::rpm_ostree::RpmOstree;
 use self::settings::SharedSettings;
+use self::units::Units;
 use crate::hosts::HostLog;
+use crate::rpmostreed::{self, Faults};
 use crate::scratch::Scratch;
 
 /// Configuration of a simulated host.
@@ -57,6 +62,8 @@ pub struct SimHostConfig {
     pub digest: String,
     /// OCI architecture of the host.
     pub architecture: String,
+    /// Names of the packages that rpm-ostree has layered on it.
+    pub packages: Vec<String>,
     /// The images that exist.
     pub catalog: Catalog,
     /// Record of the host's events.
@@ -77,6 +84,7 @@ impl SimHostConfig {
             image: format!("{repository}@{digest}"),
             digest: digest.to_owned(),
             architecture: "amd64".to_owned(),
+            packages: vec![],
             catalog: catalog.clone(),
             log: log.clone(),
             settings: Settings::default(),
@@ -101,6 +109,8 @@ pub struct Facts {
     pub locked: bool,
     /// Digest of the rollback image.
     pub rollback: Option<String>,
+    /// Names of the packages that are layered on the image that runs.
+    pub packages: Vec<String>,
 }
 
 /// A simulated host. Cheap to clone; when the last clone is dropped, its processes are killed.
@@ -146,16 +156,23 @@ impl SimHost {
             root: root.clone(),
             config: agent,
         });
-        let booted = deployment(&config.catalog, &config.image, &config.digest, &config.architecture);
+        let mut booted = deployment(&config.catalog, &config.image, &config.digest, &config.architecture);
+        booted.packages = config.packages;
+        let os = Arc::new(Os::new(
+            &config.name,
+            root.clone(),
+            booted,
+            config.catalog,
+            settings.clone(),
+            config.log.clone(),
+        ));
+        let login = Login::new(settings.clone(), sender);
+        let units = Units::new(os.clone(), root.clone());
+        let rpm_ostree = RpmOstree::new(bus.address(), dir.path(), os.clone(), login.clone(), units.clone())?;
         let machine = Arc::new(Machine::new(Parts {
-            os: Arc::new(Os::new(
-                &config.name,
-                root.clone(),
-                booted,
-                config.catalog,
-                settings.clone(),
-                config.log.clone(),
-            )),
+            os,
+            units,
+            rpm_ostree,
             kubelet: config.kubelet.map(|k| {
                 Kubelet::new(
                     &config.name,
@@ -166,7 +183,7 @@ impl SimHost {
                 )
             }),
             agents: Agents::new(command, settings.clone(), dir.path().to_owned()),
-            login: Login::new(settings.clone(), sender),
+            login,
             name: config.name,
             log: config.log,
             root,
@@ -204,7 +221,7 @@ impl SimHost {
     /// Reads or changes the settings; a change has effect at once, except on what is already under way.
     pub fn settings<T>(&self, f: impl FnOnce(&mut Settings) -> T) -> T {
         let value = self.machine().settings.with(f);
-        self.machine().apply_rivals();
+        self.machine().apply_settings();
         value
     }
 
@@ -212,9 +229,11 @@ impl SimHost {
     pub fn facts(&self) -> Facts {
         let boot_id = self.machine().boot_id();
         self.machine().os.deployments(|d| {
-            let booted = d.booted().map(|b| (b.digest.clone(), b.version.clone()));
-            let (booted, version) = booted.unwrap_or_default();
+            let booted = d.booted();
+            let booted = booted.map(|b| (b.digest.clone(), b.version.clone(), b.packages.clone()));
+            let (booted, version, packages) = booted.unwrap_or_default();
             Facts {
+                packages,
                 boot_id,
                 booted,
                 version,
@@ -263,6 +282,31 @@ impl SimHost {
     /// The message bus is restarted: all its clients lose their connections.
     pub async fn restart_bus(&self) -> Result<()> {
         self.machine().restart_bus().await
+    }
+
+    /// Reads or changes the faults of rpm-ostree; a change has effect at once.
+    pub fn rpm_ostree<T>(&self, f: impl FnOnce(&mut Faults) -> T) -> T {
+        self.machine().rpm_ostree.faults().with(f)
+    }
+
+    /// Connects to rpm-ostree, as somebody who uses its command does.
+    pub async fn rpm_ostree_client(&self) -> Result<rpmostreed::client::Client> {
+        rpmostreed::client::Client::connect(&self.bus_address(), &self.root().join("run")).await
+    }
+
+    /// Says whether rpm-ostree's daemon runs.
+    pub fn rpm_ostree_runs(&self) -> bool {
+        self.machine().units.get(rpmostreed::UNIT).active == "active"
+    }
+
+    /// Kills rpm-ostree's daemon, if it runs.
+    pub async fn kill_rpm_ostree(&self) {
+        self.machine().rpm_ostree.stop().await;
+    }
+
+    /// Puts packages on the deployment that runs, as if rpm-ostree had layered them long ago.
+    pub fn layer(&self, packages: &[&str]) {
+        self.machine().os.deployments(|d| d.layer(packages));
     }
 
     /// Somebody else stages an image, unlocked, behind the agent's back. The image must be in the catalog.
@@ -371,6 +415,7 @@ fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) 
         timestamp: known.timestamp,
         architecture: architecture.to_owned(),
         signed: false,
+        packages: vec![],
         serial: 0,
     }
 }

@@ -5,18 +5,19 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::bootc::{Deployment, Deployments, View};
 use super::catalog::{Catalog, CatalogImage};
+use super::progress::{pulling, staging};
+use super::record::PullRecord;
 use super::settings::{Settings, SharedSettings};
-use crate::hosts::{HostChange, HostLog};
+use crate::hosts::HostLog;
 
 /// Exit status that systemd reports for a program that does not exist.
 pub(super) const EXIT_EXEC: i32 = 203;
@@ -74,18 +75,20 @@ fn write_line(file: &mut Option<File>, line: &str) {
 /// The software of one host: its deployments and the programs that change them. Survives reboots.
 #[derive(Debug)]
 pub(super) struct Os {
-    host: String,
+    pub(super) host: String,
     root: PathBuf,
     architecture: String,
     catalog: Catalog,
-    settings: SharedSettings,
-    log: HostLog,
+    pub(super) settings: SharedSettings,
+    pub(super) log: HostLog,
     deployments: Mutex<Deployments>,
     armed: Mutex<Armed>,
     /// Every command that was run, in one line each.
     commands: Mutex<Vec<String>>,
     /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for all of its time.
-    sysroot: AsyncMutex<()>,
+    pub(super) sysroot: Arc<AsyncMutex<()>>,
+    /// The files of the staged deployment and of its lock, as they are on the disk.
+    files: Mutex<(bool, bool)>,
 }
 
 /// Times in which a shutdown would apply what is staged.
@@ -105,20 +108,6 @@ impl Armed {
             }
             _ => {}
         }
-    }
-}
-
-/// Records the end of a pull however it ends, a kill included.
-struct PullRecord<'a> {
-    os: &'a Os,
-    digest: String,
-    ok: bool,
-}
-
-impl Drop for PullRecord<'_> {
-    fn drop(&mut self) {
-        let (digest, ok) = (std::mem::take(&mut self.digest), self.ok);
-        self.os.log.record(&self.os.host, HostChange::PullEnded { digest, ok });
     }
 }
 
@@ -150,7 +139,8 @@ impl Os {
             deployments: Mutex::new(Deployments::new(booted)),
             armed: Mutex::default(),
             commands: Mutex::default(),
-            sysroot: AsyncMutex::new(()),
+            sysroot: Arc::default(),
+            files: Mutex::default(),
         }
     }
 
@@ -160,7 +150,33 @@ impl Os {
         let value = f(&mut deployments);
         let mut armed = self.armed.lock().unwrap_or_else(|e| e.into_inner());
         armed.is_so(deployments.is_armed());
+        self.show_files(&deployments);
         value
+    }
+
+    /// Makes the files in `/run/ostree` what the deployments say. bootc's composefs backend has none.
+    fn show_files(&self, deployments: &Deployments) {
+        if self.settings.with(|s| s.composefs) {
+            return;
+        }
+        let staged = deployments.staged();
+        let are = (staged.is_some(), staged.is_some_and(|s| s.lock_file));
+        let mut files = self.files.lock().unwrap_or_else(|e| e.into_inner());
+        if *files == are {
+            return;
+        }
+        let directory = self.on_host("/run/ostree");
+        // Errors mean that the host is off: its `/run` is gone.
+        let _ = std::fs::create_dir_all(&directory);
+        for (name, is) in [("staged-deployment", are.0), ("staged-deployment-locked", are.1)] {
+            let file = directory.join(name);
+            let _ = if is {
+                std::fs::write(file, "")
+            } else {
+                std::fs::remove_file(file)
+            };
+        }
+        *files = are;
     }
 
     /// Lengths of the times in which a shutdown would have applied something, as far as they have ended.
@@ -200,6 +216,10 @@ impl Os {
             "/usr/bin/bootc" if settings.bootc_missing => EXIT_EXEC,
             "/usr/bin/bootc" => self.bootc(arguments, &settings, io).await,
             "/usr/bin/ostree" if settings.composefs => EXIT_EXEC,
+            "/usr/bin/rpm-ostree" if settings.rpm_ostree && arguments == ["--version"] => {
+                io.out("rpm-ostree:\n Version: '2026.2'");
+                0
+            }
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
             "/usr/bin/sh" => self.script(arguments, io).await,
@@ -215,7 +235,7 @@ impl Os {
         }
     }
 
-    fn on_host(&self, path: &str) -> PathBuf {
+    pub(super) fn on_host(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
@@ -328,7 +348,6 @@ impl Os {
         let view = View {
             not_bootc: settings.not_bootc,
             composefs: settings.composefs,
-            layered: settings.layered,
             old: settings.bootc_numbers() < (1, 12, 0),
         };
         let status = self.deployments(|d| d.status(view));
@@ -353,6 +372,12 @@ impl Os {
     async fn ostree(&self, arguments: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
         let _lock = self.local_command(settings).await;
         let result = match arguments {
+            ["admin", "lock-finalization", ..] if settings.old_ostree => {
+                Err("Unknown command 'lock-finalization'".to_owned())
+            }
+            ["admin", "lock-finalization", "--help"] => Ok(
+                "Usage:\n  ostree admin lock-finalization [OPTION…]\n\nApplication Options:\n  -u, --unlock     Unset finalization lock".to_owned(),
+            ),
             ["admin", "lock-finalization"] if self.settings.strikes(|s| &mut s.lock_failures) => {
                 Err("Failed to lock finalization: Input/output error".to_owned())
             }
@@ -381,6 +406,14 @@ impl Os {
             {
                 self.deployments(Deployments::link_lock)
             }
+            [
+                "--force",
+                "/run/ostree/staged-deployment",
+                "/run/ostree/staged-deployment-locked",
+            ] if !self.settings.with(|s| s.composefs) => self.deployments(|d| {
+                d.remove_lock_file();
+                d.link_lock()
+            }),
             _ => Err("Permission denied".to_owned()),
         };
         made.map_or_else(|text| io.fail(&text), |()| 0)
@@ -405,17 +438,7 @@ impl Os {
                 "Switching: Switching (composefs): Target image has the same fs-verity digest as the existing Some(Rollback) deployment",
             );
         }
-        let mut record = PullRecord {
-            os: self,
-            digest: digest.to_owned(),
-            ok: false,
-        };
-        self.log.record(
-            &self.host,
-            HostChange::PullStarted {
-                digest: digest.to_owned(),
-            },
-        );
+        let mut record = PullRecord::begin(self, digest);
         let cached = self.deployments(|d| d.is_cached(digest));
         if let Err(text) = self.pull(&switch, digest, cached, settings, io).await {
             return io.fail(&format!("Switching: Switching (ostree): {text}"));
@@ -479,7 +502,13 @@ impl Os {
     }
 
     /// The manifest, as the registry or the disk has it.
-    fn find(&self, target: &str, digest: &str, cached: bool, settings: &Settings) -> Result<CatalogImage, String> {
+    pub(super) fn find(
+        &self,
+        target: &str,
+        digest: &str,
+        cached: bool,
+        settings: &Settings,
+    ) -> Result<CatalogImage, String> {
         let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage";
         let name = target.split('@').next().unwrap_or_default();
         let registry = name.split('/').next().unwrap_or_default();
@@ -519,6 +548,7 @@ impl Os {
             timestamp: image.timestamp,
             architecture: image.architecture,
             signed,
+            packages: vec![],
             serial: 0,
         };
         self.deployments(|d| d.stage(deployment, locked));
@@ -554,35 +584,6 @@ fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch
     } else {
         Ok(switch)
     }
-}
-
-/// The progress lines of a pull with the quarter of the time at which each of them comes.
-fn pulling(digest: &str, size: u64, padding: usize) -> Vec<(u32, String)> {
-    let subtasks = json!([{ "subtask": "layer", "id": "0".repeat(padding) }]);
-    let line = |quarter: u32| {
-        let bytes = size / 4 * u64::from(quarter);
-        json!({
-            "type": "ProgressBytes", "task": "pulling", "description": "Pulling Image", "id": digest,
-            "bytesCached": 0, "bytes": bytes, "bytesTotal": size,
-            "stepsCached": 0, "steps": quarter, "stepsTotal": 4, "subtasks": subtasks,
-        })
-    };
-    let start = (0, json!({"type": "Start", "version": "0.1.0"}).to_string());
-    std::iter::once(start)
-        .chain((0..4).map(|quarter| (quarter, line(quarter).to_string())))
-        .collect()
-}
-
-/// Progress of a staging that has come to this step of three. After the first one the image is staged.
-fn staging(digest: &str, steps: u32) -> String {
-    let part =
-        |name: &str, completed: bool| json!({"subtask": name, "description": "", "id": name, "completed": completed});
-    json!({
-        "type": "ProgressSteps", "task": "staging", "description": "Deploying Image", "id": digest,
-        "stepsCached": 0, "steps": steps, "stepsTotal": 3,
-        "subtasks": [part("merging", true), part("deploying", true), part("bound_images", steps > 1)],
-    })
-    .to_string()
 }
 
 #[cfg(test)]

@@ -59,6 +59,46 @@ impl Inhibitor {
     }
 }
 
+/// The programs that can update a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Updaters {
+    /// bootc alone.
+    #[default]
+    Bootc,
+    /// rpm-ostree alone.
+    RpmOstree,
+    /// Both of them.
+    Both,
+    /// Both, and a package is layered on the image.
+    Layered,
+}
+
+impl Updaters {
+    /// Those that `BERTH_TEST_BACKEND` asks for, so that scenarios written for bootc run with rpm-ostree.
+    ///
+    /// # Errors
+    /// It asks for something else.
+    pub fn asked_for() -> anyhow::Result<Self> {
+        match std::env::var("BERTH_TEST_BACKEND").as_deref() {
+            Ok("rpm-ostree") => Ok(Self::RpmOstree),
+            Err(_) | Ok("" | "bootc") => Ok(Self::Bootc),
+            Ok(other) => anyhow::bail!("BERTH_TEST_BACKEND is {other}; it may be bootc or rpm-ostree"),
+        }
+    }
+
+    /// Names of the packages that are layered on the first image.
+    pub fn packages(self) -> Vec<String> {
+        let layered = (self == Self::Layered).then(|| "htop".to_owned());
+        layered.into_iter().collect()
+    }
+
+    /// Puts them on a host.
+    pub fn install(self, settings: &mut Settings) {
+        settings.rpm_ostree |= self != Self::Bootc;
+        settings.bootc_missing |= self == Self::RpmOstree;
+    }
+}
+
 /// Settings of the stand-in for the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletSettings {
@@ -132,8 +172,10 @@ pub struct Settings {
     pub not_bootc: bool,
     /// The host keeps its deployments in composefs, and has no ostree.
     pub composefs: bool,
-    /// Packages are layered on the booted image.
-    pub layered: bool,
+    /// The host has rpm-ostree.
+    pub rpm_ostree: bool,
+    /// An ostree older than 2023.8, which has no `lock-finalization`.
+    pub old_ostree: bool,
     /// Images under which the kubelet never becomes Ready.
     pub never_ready: BTreeSet<String>,
     /// Images under which the kubelet does not even start.
@@ -179,7 +221,8 @@ impl Default for Settings {
             no_help: false,
             not_bootc: false,
             composefs: false,
-            layered: false,
+            rpm_ostree: false,
+            old_ostree: false,
             never_ready: BTreeSet::new(),
             kubelet_dead: BTreeSet::new(),
             rivals: BTreeSet::new(),

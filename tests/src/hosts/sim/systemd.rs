@@ -11,9 +11,11 @@ use zbus::message::Header;
 use zbus::object_server::ResponseDispatchNotifier;
 use zbus::{Connection, ObjectPath, ObjectServer, OwnedObjectPath, OwnedVariant, Variant, interface};
 
-use super::error::NamedError;
+use super::rpm_ostree::RpmOstree;
 use super::transient::Transient;
 use super::units::{Notice, Unit, Units};
+use crate::named_error::NamedError;
+use crate::rpmostreed::UNIT as UNIT_OF_RPM_OSTREE;
 
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
@@ -41,13 +43,23 @@ type Properties = Vec<(String, OwnedVariant)>;
 
 /// Serves the units on this connection and takes systemd's name. Dropping the answer leaves the service running:
 /// it ends with the connection.
-pub(super) async fn serve(conn: &Connection, units: &Units) -> zbus::Result<tokio::task::AbortHandle> {
+pub(super) async fn serve(
+    conn: &Connection,
+    units: &Units,
+    rpm_ostree: &RpmOstree,
+) -> zbus::Result<tokio::task::AbortHandle> {
     let watch = tokio::spawn(watch_clients(clients_that_leave(conn).await?, units.clone()));
     for name in units.names() {
         publish(conn.object_server(), units, &name).await?;
     }
     conn.object_server()
-        .at(MANAGER_PATH, Manager { units: units.clone() })
+        .at(
+            MANAGER_PATH,
+            Manager {
+                units: units.clone(),
+                rpm_ostree: rpm_ostree.clone(),
+            },
+        )
         .await?;
     units.set_bus(Some(conn.clone()));
     conn.request_name("org.freedesktop.systemd1").await?;
@@ -165,6 +177,7 @@ async fn changed(conn: &Connection, name: &str, unit: &Unit) -> zbus::Result<()>
 
 struct Manager {
     units: Units,
+    rpm_ostree: RpmOstree,
 }
 
 impl Manager {
@@ -237,6 +250,30 @@ impl Manager {
             // The caller hears of the job before it hears of its end.
             sent.await;
             let _ = told.send(());
+        });
+        Ok(response)
+    }
+
+    /// Starts a unit of the host's own. There is one that can be started.
+    async fn start_unit(
+        &self,
+        name: String,
+        mode: String,
+    ) -> Result<ResponseDispatchNotifier<OwnedObjectPath>, NamedError> {
+        check_mode(&mode)?;
+        if !self.units.loaded(&name).is_ok_and(|unit| unit.is_fixed()) {
+            return Err(NamedError::systemd("NoSuchUnit", format!("Unit {name} not found.")));
+        }
+        let job = self.units.new_job();
+        let (response, sent) = ResponseDispatchNotifier::new(job_path(Some(job)));
+        let (units, rpm_ostree) = (self.units.clone(), self.rpm_ostree.clone());
+        tokio::spawn(async move {
+            tell(&units, vec![Notice::JobNew(job, name.clone())]).await;
+            let runs = name != UNIT_OF_RPM_OSTREE || rpm_ostree.start().await;
+            sent.await;
+            let result = if runs { "done" } else { "failed" };
+            let notices = vec![Notice::Changed(name.clone()), Notice::JobRemoved(job, name, result)];
+            tell(&units, notices).await;
         });
         Ok(response)
     }

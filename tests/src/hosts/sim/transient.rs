@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use zbus::{OwnedVariant, Variant};
 
-use super::error::NamedError;
+use crate::named_error::NamedError;
 
 /// One command of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use nix::fcntl::OFlag;
 use tokio::task::AbortHandle;
 use zbus::Connection;
 
-use super::error::NamedError;
 use super::process::{Os, Stdio};
 use super::transient::{Exec, Transient};
+use crate::named_error::NamedError;
 
 /// Exit status that systemd reports for an output file that cannot be opened.
 const EXIT_STDOUT: i32 = 209;
@@ -59,6 +59,11 @@ impl Unit {
             refs: BTreeSet::new(),
             task: None,
         }
+    }
+
+    /// Says whether it is a unit of the host's own, and no transient one.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.fixed
     }
 
     /// Says whether nothing keeps the unit in memory any more.
@@ -196,6 +201,11 @@ impl Units {
             ..Unit::absent(name)
         };
         state.units.insert(name.to_owned(), unit);
+    }
+
+    /// The number of a new job.
+    pub(super) fn new_job(&self) -> u32 {
+        self.state().job()
     }
 
     /// A client wants signals; `false` when it had them already.

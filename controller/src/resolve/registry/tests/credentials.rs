@@ -11,7 +11,7 @@ use super::{image, page};
 
 const ME: &str = "Basic bWU6aHVzaA==";
 
-/// What a registry without any guard answers.
+/// Answer of a registry without any guard.
 fn open(request: &Request) -> Reply {
     let pages = image(page(""));
     let found = pages.into_iter().find(|(path, _)| *path == request.path);

@@ -1,7 +1,8 @@
 //! Knowledge of the host: what is staged, pulled and armed, and its silence.
 
+use berth_api::backend::Backend;
+
 use super::*;
-use crate::agent::backend::Backend;
 
 #[test]
 fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
@@ -18,10 +19,10 @@ fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
     assert!(seen(None).disarmed && seen(Some(deployment(2, true))).disarmed);
     assert!(!seen(Some(deployment(2, false))).disarmed);
     for (step, disarmed) in [
-        (Step::Lock, true),
+        (lock(), true),
         (Step::Drain, true),
         (Step::Unlock, false),
-        (Step::StartPull(image()), false),
+        (pull(), false),
         (Step::CancelPull(digest(2)), false),
     ] {
         let mut knowledge = seen(Some(deployment(2, true)));
@@ -64,7 +65,7 @@ fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed(
         let mut knowledge = knowing(&committed());
         for times in 1..=3 {
             assert!(!knowledge.facts(&at(times)).host.lock_fails, "{times}");
-            done(&mut knowledge, &Step::Lock, failed(), times);
+            done(&mut knowledge, &lock(), failed(), times);
         }
         assert!(look(&mut knowledge, Some(deployment(2, false))));
         // A removal that fails as well is what is told then, and tried again.
@@ -74,10 +75,54 @@ fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed(
     }
 }
 
+/// Somebody is at work on the host: that is no lock that cannot be set, and what is staged there must stay.
+#[test]
+fn a_host_that_is_busy_can_be_locked_later() {
+    let failed = |reason| Ending::Failed {
+        reason,
+        message: "error: no".into(),
+    };
+    let mut knowledge = knowing(&committed());
+    for times in 1..=9 {
+        done(&mut knowledge, &lock(), failed(Reason::HostBusy), times);
+        assert!(!knowledge.facts(&at(times)).host.lock_fails, "{times}");
+    }
+    assert!(
+        knowledge
+            .trouble()
+            .is_some_and(|t| t.reason == Reason::HostBusy && t.attempts == 9)
+    );
+    for (times, gives_up) in [(10, false), (11, false), (12, true)] {
+        done(&mut knowledge, &lock(), failed(Reason::LockFailed), times);
+        assert_eq!(knowledge.facts(&at(times)).host.lock_fails, gives_up, "{times}");
+    }
+}
+
+/// The reason of a choice does not stay behind what it was for.
+#[test]
+fn a_backend_that_was_kept_for_an_update_is_chosen_anew_after_it() {
+    let mut knowledge = knowing(&committed());
+    knowledge.past.staged_with = Some(Backend::RpmOstree);
+    let mut deployments = Deployments {
+        booted: deployment(2, false),
+        ..Deployments::default()
+    };
+    deployments.backend.reason = "Begun".to_owned();
+    let look = Look {
+        os: Os::Bootc(Box::new(deployments)),
+        rivals: vec![],
+        finalization_failed: false,
+    };
+    knowledge.after(Event::Looked(look), &at(1));
+    assert_ne!(knowledge.os, Os::Unknown, "the turn goes on with it");
+    knowledge.after(Event::Berths(vec![]), &at(2));
+    assert_eq!((&knowledge.os, knowledge.past.staged_with), (&Os::Unknown, None));
+}
+
 /// Whatever takes the lock off may do so again: the next pull waits, longer each time.
 #[test]
 fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
-    let remove = |backend, lock_fails, locked, tries| {
+    let remove = |storage, lock_fails, locked, tries| {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
         let staged = Deployment {
@@ -86,7 +131,7 @@ fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
         };
         for n in 0..tries {
             let deployments = Deployments {
-                backend,
+                storage,
                 booted: deployment(1, false),
                 staged: Some(staged.clone()),
                 ..Deployments::default()
@@ -99,30 +144,30 @@ fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
         failure.map(|f| (f.reason, f.attempts))
     };
     let failed = |attempts| Some(("LockFailed".to_owned(), attempts));
-    assert_eq!(remove(Backend::Ostree, true, false, 2), failed(2));
-    assert_eq!(remove(Backend::Composefs, false, false, 1), failed(1));
+    assert_eq!(remove(Storage::Ostree, true, false, 2), failed(2));
+    assert_eq!(remove(Storage::Composefs, false, false, 1), failed(1));
     assert_eq!(
-        remove(Backend::Ostree, true, true, 1),
+        remove(Storage::Ostree, true, true, 1),
         None,
         "removed for another reason"
     );
-    assert_eq!(remove(Backend::Ostree, false, false, 1), None);
+    assert_eq!(remove(Storage::Ostree, false, false, 1), None);
 }
 
 /// Locks are bootc's there, and no other one can be set: a pull that leaves none must not be followed by the next at once.
 #[test]
 fn a_pull_that_left_no_lock_on_composefs_has_failed() {
-    for (backend, locked, reason) in [
-        (Backend::Ostree, true, None),
-        (Backend::Ostree, false, None),
-        (Backend::Composefs, true, None),
-        (Backend::Composefs, false, Some("LockFailed")),
+    for (storage, locked, reason) in [
+        (Storage::Ostree, true, None),
+        (Storage::Ostree, false, None),
+        (Storage::Composefs, true, None),
+        (Storage::Composefs, false, Some("LockFailed")),
     ] {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
         knowledge.after(Event::Pull(PullReading::Succeeded(image().digest)), &at(1));
         let deployments = Deployments {
-            backend,
+            storage,
             booted: deployment(1, false),
             staged: Some(Deployment {
                 digest: Some(image().digest),
@@ -137,7 +182,7 @@ fn a_pull_that_left_no_lock_on_composefs_has_failed() {
         };
         knowledge.after(Event::Looked(look), &at(2));
         let failure = knowledge.past.failure.as_ref().map(|f| f.reason.as_str());
-        assert_eq!(failure, reason, "{backend:?} {locked}");
+        assert_eq!(failure, reason, "{storage:?} {locked}");
         assert_eq!(knowledge.past.is_complete(&image().digest), reason.is_none());
     }
 }
@@ -183,7 +228,7 @@ fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
         knowledge.past.failure.is_some(),
         "staged and locked, and still a failure"
     );
-    done(&mut knowledge, &Step::StartPull(image()), Ending::Done, 10);
+    done(&mut knowledge, &pull(), Ending::Done, 10);
     assert!(knowledge.past.is_complete(&digest(2)));
     knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(11));
     knowledge.after(look(), &at(11));
@@ -211,6 +256,22 @@ fn what_berth_staged_is_forgotten_once_it_is_gone_from_a_node_of_no_pool() {
             assert_eq!(knowledge.past.staged_by_us.is_some(), kept, "{staged:?} {why:?}");
         }
     }
+}
+
+/// The host goes on to tell of a pull until that may be forgotten.
+#[test]
+fn the_end_of_a_pull_is_news_once_however_long_the_memory_cannot_be_written() {
+    let mut knowledge = knowing(&offered());
+    knowledge.after(Event::Memory(Some("no space left".into())), &at(0));
+    for second in 1..4 {
+        assert_eq!(knowledge.is_news(&digest(2)), second == 1);
+        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(second));
+        assert_eq!(knowledge.pull_to_forget(), None);
+    }
+    knowledge.after(Event::Memory(None), &at(4));
+    assert_eq!(knowledge.pull_to_forget(), Some(&digest(2)));
+    knowledge.after(Event::Pull(PullReading::None), &at(5));
+    assert!(knowledge.is_news(&digest(2)), "another pull of it");
 }
 
 #[test]
@@ -273,7 +334,7 @@ fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
 fn a_pull_that_ran_with_the_former_credentials_is_tried_at_once() {
     let mut knowledge = knowing(&offered());
     for (second, renews, waits) in [(1, false, true), (3, true, false), (5, false, true)] {
-        knowledge.after(Event::Begins(&Step::StartPull(image())), &at(second));
+        knowledge.after(Event::Begins(&pull()), &at(second));
         if renews {
             knowledge.after(Event::NewCredentials, &at(second));
         }
@@ -348,7 +409,7 @@ fn the_end_of_a_pull_is_forgotten_once_it_is_stored_and_counts_once() {
     knowledge.after(Event::Pull(PullReading::None), &at(5));
     assert_eq!(knowledge.pull_to_forget(), None);
     knowledge.after(Event::Pull(failed()), &at(6));
-    knowledge.after(Event::Begins(&Step::StartPull(image())), &at(7));
+    knowledge.after(Event::Begins(&pull()), &at(7));
     knowledge.after(Event::Pull(failed()), &at(8));
     assert_eq!(attempts(&knowledge), 3);
 }
@@ -377,4 +438,52 @@ fn the_node_stays_read_over_the_signs_of_life_beside_a_silent_host() {
         let is_old = knowledge.cluster_node == ClusterNode::Unread;
         assert_eq!(is_old, silent, "with the first answer it is read anew");
     }
+}
+
+/// An update is ended by the backend that began it; only then another one may be chosen.
+#[test]
+fn the_backend_of_an_update_stays_until_that_has_ended() {
+    let looked = |knowledge: &mut Knowledge, staged: Option<Deployment>| {
+        let mut deployments = Deployments {
+            booted: deployment(1, false),
+            staged,
+            ..Deployments::default()
+        };
+        deployments.backend.name = Backend::RpmOstree;
+        let look = Look {
+            os: Os::Bootc(Box::new(deployments)),
+            rivals: vec![],
+            finalization_failed: false,
+        };
+        knowledge.after(Event::Looked(look), &at(1));
+        knowledge.past.staged_with
+    };
+    let ours = || {
+        Some(Deployment {
+            digest: Some(image().digest),
+            ..deployment(2, true)
+        })
+    };
+    let begun = Some(Backend::RpmOstree);
+    let mut knowledge = knowing(&offered());
+    ask_for(&mut knowledge, image());
+    assert_eq!(looked(&mut knowledge, None), None);
+    knowledge.after(Event::Begins(&pull()), &at(1));
+    assert_eq!(knowledge.past.staged_with, begun);
+    let stored = serde_json::to_string(&knowledge.past).unwrap();
+    assert_eq!(
+        serde_json::from_str::<Past>(&stored).unwrap().staged_with,
+        begun,
+        "it survives a restart"
+    );
+    assert_eq!(looked(&mut knowledge, ours()), begun);
+    // The turn goes on under the next boot, where nothing is staged any more.
+    knowledge.after(Event::Berths(vec![committed()]), &at(2));
+    assert_eq!(looked(&mut knowledge, None), begun);
+    knowledge.after(Event::Berths(vec![]), &at(3));
+    assert_eq!(
+        looked(&mut knowledge, Some(deployment(7, true))),
+        None,
+        "of somebody else"
+    );
 }

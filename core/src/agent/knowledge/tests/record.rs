@@ -192,6 +192,76 @@ fn another_image_ends_the_way_to_the_former_one() {
     );
 }
 
+/// An agent of a version that kept no record was draining when this one took its place.
+#[test]
+fn a_drain_that_began_before_the_record_is_told_from_its_beginning() {
+    let second =
+        |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0.as_second() - at(0).wall.as_second();
+    for (began, told) in [(Some(3), 3), (None, 51), (Some(99), 51)] {
+        let past = Past {
+            drain_began: began.map(|second| at(second).wall),
+            ..Past::default()
+        };
+        let mut knowledge = Knowledge::new("n1".into(), "b1".into(), past, &at(50));
+        ask_for(&mut knowledge, image());
+        knowledge.after(Event::Berths(vec![taken()]), &at(51));
+        knowledge.after(Event::Berths(vec![committed()]), &at(60));
+        assert!(
+            chapters(&knowledge, 0).starts_with(&format!("Drained {told}-60")),
+            "{began:?}"
+        );
+        let turn = &knowledge.past.turns[0];
+        assert_eq!(second(&turn.start_time), told as i64, "{began:?}");
+        assert_eq!(turn.drain_seconds, Some(60 - told), "{began:?}");
+    }
+}
+
+#[test]
+fn a_running_turn_takes_no_place_of_those_that_ended() {
+    let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    ask_for(&mut knowledge, image());
+    for turn in 0..7 {
+        knowledge.after(Event::Berths(vec![taken()]), &at(10 * turn));
+        knowledge.after(Event::Berths(vec![releasing()]), &at(10 * turn + 1));
+        done(
+            &mut knowledge,
+            &Step::GiveBack(releasing()),
+            Ending::Done,
+            10 * turn + 2,
+        );
+        knowledge.after(Event::Berths(vec![]), &at(10 * turn + 3));
+    }
+    let told = |knowledge: &Knowledge| crate::agent::timeline::ended(&knowledge.past.turns).len();
+    assert_eq!(told(&knowledge), 5);
+    knowledge.after(Event::Berths(vec![taken()]), &at(100));
+    assert_eq!(told(&knowledge), 5);
+    assert_eq!(knowledge.past.turns.len(), 6);
+}
+
+#[test]
+fn a_node_that_comes_back_to_its_pool_has_joined_it_anew() {
+    let publish = |knowledge: &mut Knowledge, desired: &Desired, seconds: u64| {
+        let uid = (*desired != Desired::Unknown).then(|| "u1".into());
+        let event = Event::Published {
+            desired: desired.clone(),
+            uid,
+            status: None,
+        };
+        knowledge.after(event, &at(seconds));
+        let joined = knowledge.past.timeline.joined.as_ref();
+        joined.map(|j| j.start_time.0.as_second() - at(0).wall.as_second())
+    };
+    let member = next_process(&rebooting(), "b1", 0).desired;
+    let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    assert_eq!(publish(&mut knowledge, &member, 5), Some(5));
+    // An object that cannot be read for a while is the same one afterwards.
+    assert_eq!(publish(&mut knowledge, &Desired::Unknown, 10), Some(5));
+    assert_eq!(publish(&mut knowledge, &member, 15), Some(5));
+    assert_eq!(publish(&mut knowledge, &Desired::Release, 20), None);
+    assert_eq!(publish(&mut knowledge, &Desired::Unknown, 30), None);
+    assert_eq!(publish(&mut knowledge, &member, 40), Some(40));
+}
+
 #[test]
 fn a_membership_that_nobody_saw_begin_has_no_beginning() {
     let seen = |status: Option<BootcNodeStatus>| {

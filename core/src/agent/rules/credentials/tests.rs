@@ -110,6 +110,7 @@ fn a_pool_has_the_node_when_it_was_published_for_this_one() {
             cordon: None,
             excluded,
             control_plane: false,
+            signs: Default::default(),
         })
     };
     let member = Desired::Member(Box::new(crate::agent::facts::Member {
@@ -118,6 +119,7 @@ fn a_pool_has_the_node_when_it_was_published_for_this_one() {
         image: None,
         staging: berth_api::node::Staging::Held,
         drain: berth_api::pool::Drain::default(),
+        backend: berth_api::backend::BackendRule::Auto,
         rivals: berth_api::pool::RivalUpdaters::Wait,
         tolerated: vec![],
         retry_token: None,

@@ -14,17 +14,23 @@ fn any_os() -> impl Strategy<Value = Os> {
     let queued = prop::bool::weighted(0.1);
     let refused = || Some("composefs".to_owned());
     let kind = prop_oneof![
-        3 => Just((Backend::Ostree, None)),
-        1 => Just((Backend::Composefs, None)),
-        1 => Just((Backend::Composefs, refused())),
+        2 => Just((Storage::Ostree, false, None)),
+        1 => Just((Storage::Ostree, true, None)),
+        1 => Just((Storage::Composefs, true, None)),
+        1 => (any::<bool>(), any::<bool>()).prop_map(move |(stages_locked, refuses)| {
+            (Storage::Composefs, stages_locked, refused().filter(|_| refuses))
+        }),
     ];
-    let deployments = (1u8..4, any_deployment(), any::<bool>());
-    let known = (deployments, queued, kind).prop_map(|((booted, staged, staged_signed), rollback_queued, kind)| {
-        let (backend, refusal) = kind;
+    let deployments = (1u8..4, any_deployment(), any::<bool>(), prop::bool::weighted(0.2));
+    let known = (deployments, queued, kind).prop_map(|(deployments, rollback_queued, kind)| {
+        let (booted, staged, staged_signed, layers) = deployments;
+        let (storage, stages_locked, refusal) = kind;
         Os::Bootc(Box::new(Deployments {
-            backend,
+            storage,
+            stages_locked,
             refusal,
             booted: deployment(booted, false),
+            staged_layers: layers && staged.is_some(),
             staged,
             staged_signed,
             rollback_queued,
@@ -207,12 +213,17 @@ fn is_rollback_queued(facts: &Facts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
-/// Says whether the running image is known, and the Node is Ready under it.
+/// Says whether the running image is known, and the Node is Ready under it. A target that a queued rollback leads away from
+/// proves nothing, but for an admin who has excluded the Node: its turn ends with what runs.
 fn is_proven(facts: &Facts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
+    let runs_target = booted == Some(&held.target);
+    if runs_target && facts.host.os.is_rollback_queued() && !is_excluded(facts) {
+        return false;
+    }
     let node = facts.cluster_node.get().unwrap();
     let ready = node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id);
-    booted.is_some() && (booted == Some(&held.target) || booted == held.from.as_ref()) && ready
+    booted.is_some() && (runs_target || booted == held.from.as_ref()) && ready
 }
 
 /// Says whether a pool has the node, as far as is known.
@@ -352,6 +363,21 @@ proptest! {
         }
     }
 
+    /// I3: where ostree has no lock, none of ostree's is asked for; and nothing is staged that nothing locks.
+    #[test]
+    fn what_is_staged_is_locked_by_what_the_host_has(facts in any_facts()) {
+        match step(&facts) {
+            Step::Lock(_) => prop_assert_eq!(facts.host.os.deployments().unwrap().storage, Storage::Ostree),
+            Step::StartPull(_, lock) => {
+                let deployments = facts.host.os.deployments().unwrap();
+                prop_assert_eq!(lock.ostree().is_some(), deployments.storage == Storage::Ostree);
+                prop_assert_eq!(lock.is_bootcs(), deployments.stages_locked);
+                prop_assert!(lock.ostree().is_some() || lock.is_bootcs());
+            }
+            _ => {}
+        }
+    }
+
     /// I12: on a node that no pool has, and outside of a turn, the host is read only for what Berth staged there, and
     /// nothing else is changed.
     #[test]
@@ -362,7 +388,7 @@ proptest! {
         let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
         match step(&facts) {
             Step::LookAtHost => prop_assert!(facts.past.staged_by_us.is_some()),
-            Step::Lock | Step::Unstage(_) => prop_assert!(is_ours(&facts, staged)),
+            Step::Lock(_) | Step::Unstage(_) => prop_assert!(is_ours(&facts, staged)),
             // A pull is Berth's by its name.
             Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
             other => prop_assert!(false, "{other:?}"),
@@ -376,7 +402,7 @@ proptest! {
             return Ok(());
         }
         match step(&facts) {
-            Step::StartPull(_) | Step::Take(_) | Step::Commit(_) => prop_assert!(false),
+            Step::StartPull(..) | Step::Take(_) | Step::Commit(_) => prop_assert!(false),
             Step::Relicense(_, digest) => prop_assert!(facts.host.os.booted() == Some(&digest)),
             _ => {}
         }
@@ -391,16 +417,16 @@ proptest! {
         }
         let (next, held) = (step(&facts), holding(&facts));
         let begins = match &next {
-            Step::StartPull(_) | Step::Take(_) | Step::Commit(_) => true,
+            Step::StartPull(..) | Step::Take(_) | Step::Commit(_) => true,
             Step::Relicense(_, digest) => facts.host.os.booted() != Some(digest),
             _ => false,
         };
         prop_assert!(!begins, "{next:?}");
         let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
-        if matches!(next, Step::Lock | Step::Unstage(_)) && held.is_none() {
+        if matches!(next, Step::Lock(_) | Step::Unstage(_)) && held.is_none() {
             prop_assert!(is_ours(&facts, staged), "{next:?}");
         }
-        prop_assert!(next != Step::Lock, "nothing can be locked there");
+        prop_assert!(!matches!(next, Step::Lock(_)), "nothing can be locked there");
         let unusable = matches!(next, Step::Wait(WaitReason::HostUnusable, _));
         if unusable {
             prop_assert!(is_settled(&facts), "nothing of Berth's is left armed");

@@ -51,7 +51,7 @@ fn a_release_begun_before_a_reboot_is_proven_after_it() {
 fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     let mut f = stuck(&committed(), 2);
     os(&mut f, 2, None);
-    assert_eq!(step(&f), Step::StartPull(image(3)));
+    assert_eq!(step(&f), pull(3));
     f.host.os = Os::Unknown;
     f.host.fresh = false;
     f.host.pull = Some(PullFacts {
@@ -63,7 +63,7 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     assert_eq!(step(&f), Step::LookAtHost);
     f.host.fresh = true;
     os(&mut f, 2, Some(deployment(3, false)));
-    assert_eq!(step(&f), Step::Lock, "as early as possible");
+    assert_eq!(step(&f), lock(), "as early as possible");
     os(&mut f, 2, Some(deployment(3, true)));
     f.drain.done = false;
     f.cluster_node = ClusterNode::Is(NodeFacts {
@@ -221,7 +221,7 @@ fn a_target_that_comes_back_is_proven_where_it_runs() {
     f.desired = Desired::Member(Box::new(member(2)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(2)));
     os(&mut f, 2, Some(deployment(3, false)));
-    assert_eq!(step(&f), Step::Lock);
+    assert_eq!(step(&f), lock());
     let back = relicensed().relicensed(digest(2), BootId::from("b2")).unwrap();
     let mut f = stuck(&back, 2);
     f.desired = Desired::Member(Box::new(member(2)));
@@ -248,7 +248,7 @@ fn there_is_no_way_back_from_a_new_licence() {
     for (name, block) in blocks() {
         let mut f = f.clone();
         block(&mut f);
-        assert_eq!(step(&f), Step::Lock, "{name}");
+        assert_eq!(step(&f), lock(), "{name}");
         os(&mut f, 2, Some(deployment(3, true)));
         assert_eq!(step(&f), Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)), "{name}");
         ready(&mut f, true);
@@ -272,7 +272,7 @@ fn there_is_no_way_back_from_a_new_licence() {
     // Nothing is desired any more: locked, and kept.
     f.desired = Desired::Unknown;
     f.host.reboot = Reboot::NotAsked;
-    assert_eq!(step(&f), Step::Lock);
+    assert_eq!(step(&f), lock());
     os(&mut f, 2, Some(deployment(3, true)));
     assert_eq!(step(&f), Step::Wait(WaitReason::Unproven, None));
     // Yet another one is desired.
@@ -283,7 +283,7 @@ fn there_is_no_way_back_from_a_new_licence() {
     // Its image is gone: once more.
     let mut f = stuck(&relicensed(), 2);
     os(&mut f, 2, None);
-    assert_eq!(step(&f), Step::StartPull(image(3)));
+    assert_eq!(step(&f), pull(3));
 }
 
 fn blocks() -> [(&'static str, Change); 3] {
@@ -432,4 +432,30 @@ fn a_pull_does_not_hide_what_a_release_has_to_prove() {
         Step::Restore(releasing),
         "under the same boot there is nothing to prove"
     );
+}
+
+/// The way on from a boot that is not proven removes nobody's packages either.
+#[test]
+fn a_bad_image_is_rolled_forward_over_the_packages_of_others() {
+    let mut f = stuck(&committed(), 2);
+    for (staged_layers, locked, expected) in [
+        (false, false, Step::Unstage(deployment(2, false))),
+        (false, true, Step::Unstage(deployment(2, true))),
+        (true, false, lock()),
+        (true, true, pull(3)),
+    ] {
+        f.host.os = Os::Bootc(Box::new(Deployments {
+            booted: deployment(2, false),
+            staged: Some(deployment(2, locked)),
+            staged_layers,
+            ..Deployments::default()
+        }));
+        let next = step(&f);
+        // What is armed may be locked before it is removed.
+        let is_first_locked = !staged_layers && next == lock();
+        assert!(
+            next == expected || is_first_locked,
+            "{staged_layers} {locked}: {next:?}"
+        );
+    }
 }

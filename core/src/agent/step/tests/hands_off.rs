@@ -73,10 +73,92 @@ fn what_berth_staged_there_is_kept_locked_or_removed() {
         let undone = if expected == WaitReason::Released {
             Step::Unstage(deployment(2, false))
         } else {
-            Step::Lock
+            lock()
         };
         assert_eq!(step(&f), undone, "{expected:?}");
         (f.host.os, f.host.fresh) = (Os::Unknown, false);
         assert_eq!(step(&f), Step::LookAtHost, "{expected:?}");
     }
+}
+
+/// Somebody has layered packages over what Berth staged: a node that leaves its pool must not lose them.
+#[test]
+fn what_others_layered_over_ours_is_theirs_once_the_node_has_left() {
+    let mut left = facts();
+    left.desired = Desired::Release;
+    left.past.staged_by_us = Some(digest(2));
+    for (staged_layers, locked, expected) in [
+        (false, true, Step::Unstage(deployment(2, true))),
+        (true, false, lock()),
+        (true, true, Step::Wait(WaitReason::Released, None)),
+    ] {
+        left.host.os = Os::Bootc(Box::new(Deployments {
+            booted: deployment(1, false),
+            staged: Some(deployment(2, locked)),
+            staged_layers,
+            ..Deployments::default()
+        }));
+        assert_eq!(step(&left), expected);
+    }
+}
+
+/// Packages that somebody has asked for on the host are not lost, nor is the deployment with them applied by any reboot.
+#[test]
+fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
+    let layered = |booted: u8, staged: Deployment| {
+        let mut facts = facts();
+        facts.host.os = Os::Bootc(Box::new(Deployments {
+            booted: deployment(booted, false),
+            staged: Some(staged),
+            staged_layers: true,
+            ..Deployments::default()
+        }));
+        facts
+    };
+    let told = |facts: &Facts| crate::agent::step::set_aside(facts).is_some();
+    // What runs is desired: it waits for the next image.
+    let armed = layered(2, deployment(2, false));
+    assert_eq!((step(&armed), told(&armed)), (lock(), true));
+    let locked = layered(2, deployment(2, true));
+    assert_eq!(
+        (step(&locked), told(&locked)),
+        (Step::Wait(WaitReason::Updated, None), true)
+    );
+    // The next image is staged over it.
+    let armed = layered(1, deployment(1, false));
+    assert_eq!((step(&armed), told(&armed)), (lock(), true));
+    let locked = layered(1, deployment(1, true));
+    assert_eq!((step(&locked), told(&locked)), (pull(2), true));
+    // A lock that failed again and again is tried once more: to remove it would lose the packages.
+    let mut stubborn = layered(1, deployment(1, false));
+    stubborn.host.lock_fails = true;
+    assert_eq!(step(&stubborn), lock());
+    stubborn.host.os = Os::Bootc(Box::new(Deployments {
+        booted: deployment(2, false),
+        staged: Some(deployment(2, false)),
+        staged_layers: true,
+        ..Deployments::default()
+    }));
+    assert_eq!(step(&stubborn), lock());
+    assert!(
+        crate::agent::step::set_aside(&stubborn).is_some_and(|told| {
+            told.contains("any reboot before that discards it") && told.contains("rpm-ostree finalize-deployment")
+        }),
+        "who staged it must know what a reboot does"
+    );
+    // The desired image, with the packages: a turn applies it.
+    let whole = layered(1, deployment(2, true));
+    assert_eq!(
+        (step(&whole), told(&whole)),
+        (Step::Wait(WaitReason::NoBerth, None), false)
+    );
+    // The same without packages of anybody is removed.
+    let mut plain = layered(1, deployment(1, true));
+    if let Os::Bootc(known) = &mut plain.host.os {
+        known.staged_layers = false;
+    }
+    assert_eq!(
+        (step(&plain), told(&plain)),
+        (Step::Unstage(deployment(1, true)), false)
+    );
 }

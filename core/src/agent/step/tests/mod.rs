@@ -12,16 +12,17 @@ mod boots;
 mod hands_off;
 mod reports;
 mod rules;
+mod signs;
 mod troubles;
 mod turns;
 
 use super::*;
-use crate::agent::backend::Backend;
 use crate::agent::facts::{DrainFacts, Guard, GuardFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
 use crate::agent::node::{CordonRecord, NodeFacts};
 use crate::agent::reason::Reason;
 use crate::agent::rules::Rules;
 use crate::agent::rules::registries::Registries;
+use crate::agent::storage::{StagingLock, Storage};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -48,6 +49,16 @@ fn image(n: u8) -> DesiredImage {
     }
 }
 
+/// The lock of a host whose deployments are ostree's.
+fn lock() -> Step {
+    Step::Lock(Storage::Ostree.ostree_lock().unwrap())
+}
+
+/// A pull on such a host, whose bootc does not lock what it stages.
+fn pull(n: u8) -> Step {
+    Step::StartPull(image(n), StagingLock::of(Storage::Ostree, false).unwrap())
+}
+
 fn member(n: u8) -> Member {
     Member {
         pool: PoolName::from("workers"),
@@ -58,6 +69,7 @@ fn member(n: u8) -> Member {
             timeout: Some("1h".into()),
             ..Drain::default()
         },
+        backend: berth_api::backend::BackendRule::Auto,
         rivals: RivalUpdaters::Wait,
         tolerated: vec![],
         retry_token: None,
@@ -136,6 +148,7 @@ fn node() -> NodeFacts {
         cordon: None,
         excluded: false,
         control_plane: false,
+        signs: Default::default(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reports of given facts.
 
 use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnRecord};
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
@@ -22,6 +23,7 @@ fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
         step: &next,
         bootc_version: None,
         boot_image: None,
+        firstboot: None,
         heartbeat: later(0),
         told: &before.conditions,
     };
@@ -41,6 +43,16 @@ fn deployments(status: &BootcNodeStatus) -> Vec<(String, u8, u8, Option<i64>)> {
     let second = |d: &NodeDeployment| d.deployed_time.as_ref().map(|t| t.0.as_second());
     let line = |d: &NodeDeployment| (d.pool.clone(), number(&d.digest), number(&d.manifest), second(d));
     status.deployments.iter().map(line).collect()
+}
+
+#[test]
+fn the_berth_that_a_node_holds_is_named() {
+    let mut facts = facts();
+    facts.berths = Some(vec![committed()]);
+    let held = status(&facts);
+    assert_eq!(held.berth, Some(committed().name()));
+    facts.berths = Some(vec![]);
+    assert_eq!(status_after(&facts, &held).berth, None);
 }
 
 #[test]
@@ -241,6 +253,28 @@ fn a_server_without_guard_is_told_with_what_to_do() {
     });
     let other = told(&pulling, types::NODE_DEGRADED);
     assert!(!other.contains("Unguarded"), "what ails this node comes first: {other}");
+    let guarded = told(&pulling, types::GUARDED);
+    assert!(
+        guarded.starts_with("False Unguarded") && guarded.ends_with("connection refused"),
+        "and hides nothing: {guarded}"
+    );
+    let before = status(&pulling);
+    let anew = |answer: Guard| {
+        let mut asked = pulling.clone();
+        (asked.guard.answer, asked.guard.silence) = (answer, None);
+        let status = status_after(&asked, &before);
+        condition::find(&status.conditions, types::GUARDED).map(|c| format!("{} {}", c.status, c.reason))
+    };
+    assert_eq!(
+        anew(Guard::Unknown).as_deref(),
+        Some("False Unguarded"),
+        "an agent that has yet to ask leaves what was said"
+    );
+    assert_eq!(anew(Guard::Refuses).as_deref(), Some("True AsExpected"));
+    let mut never = facts.clone();
+    (never.guard.answer, never.guard.silence) = (Guard::Refuses, None);
+    let guarded = condition::find(&status(&never).conditions, types::GUARDED).cloned();
+    assert_eq!(guarded, None, "nothing is written where all was well always");
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.excluded = true;
     }
@@ -269,20 +303,22 @@ fn a_refused_host_is_told_with_what_it_runs() {
 /// bootc refuses it, also when it is tried again.
 #[test]
 fn the_way_back_to_the_image_that_composefs_keeps_is_told_and_not_tried() {
-    for (backend, rollback, waits) in [
-        (Backend::Composefs, 2, true),
-        (Backend::Composefs, 3, false),
-        (Backend::Ostree, 2, false),
+    for (storage, rollback, waits) in [
+        (Storage::Composefs, 2, true),
+        (Storage::Composefs, 3, false),
+        (Storage::Ostree, 2, false),
     ] {
         let mut facts = facts();
         facts.host.os = Os::Bootc(Box::new(Deployments {
-            backend,
+            storage,
+            stages_locked: true,
             booted: deployment(1, false),
             rollback: Some(deployment(rollback, false)),
             ..Deployments::default()
         }));
         let next = step(&facts);
-        assert_eq!(next == Step::StartPull(image(2)), !waits, "{next:?}");
+        let lock = StagingLock::of(storage, true).unwrap();
+        assert_eq!(next == Step::StartPull(image(2), lock), !waits, "{next:?}");
         let degraded = told(&facts, types::NODE_DEGRADED);
         let said = degraded.starts_with("True SameDeployment ") && degraded.contains("`bootc rollback`");
         assert_eq!(said, waits, "{degraded}");
@@ -425,7 +461,11 @@ fn what_an_earlier_version_measured_is_kept_until_it_is_measured_anew() {
             digest: digest(2),
             version: None,
         };
-        let seen = timeline::Seen::On { chapter, to };
+        let seen = timeline::Seen::On {
+            chapter,
+            to,
+            began: None,
+        };
         facts.past.timeline = timeline::timeline(&facts.past.timeline, &seen, None, later(second).0);
     }
     let anew = status_after(&facts, &kept);
@@ -561,8 +601,12 @@ fn a_step_that_fails_is_told_before_the_refusal_that_it_follows() {
 }
 
 #[test]
-fn a_reboot_that_timed_out_is_in_the_insight_of_an_agent_that_speaks() {
+fn an_agent_that_speaks_tells_a_reboot_that_timed_out_and_the_first_boot() {
     let (facts, before) = (facts(), BootcNodeStatus::default());
+    let firstboot: NodeFirstboot = serde_json::from_str(
+        r#"{"outcome": "Unknown", "startTime": "2026-03-01T07:50:00Z", "endTime": "2026-03-01T07:50:02Z"}"#,
+    )
+    .unwrap();
     let mut told = vec![];
     let late = Verdict::yes(Why::RebootTimedOut, "does not come back");
     condition::set(&mut told, types::REBOOT_TIMED_OUT, late, None, facts.now);
@@ -572,13 +616,56 @@ fn a_reboot_that_timed_out_is_in_the_insight_of_an_agent_that_speaks() {
         step: &next,
         bootc_version: None,
         boot_image: None,
+        firstboot: Some(&firstboot),
         heartbeat: later(0),
         told: &told,
     };
     let status = report(&facts, &subject, &before);
+    assert_eq!(status.firstboot.as_ref(), Some(&firstboot));
+    let chapter = status.timeline.firstboot.as_ref().unwrap();
+    assert_eq!(chapter.name.as_str(), "Firstboot");
+    assert_eq!(
+        (&chapter.start_time, chapter.seconds()),
+        (&firstboot.start_time, Some(2))
+    );
+    let looked_at_nothing = NodeFirstboot {
+        outcome: berth_api::firstboot::FirstbootOutcome::NotFirstBoot,
+        ..firstboot.clone()
+    };
+    let told = timeline::told(&status.timeline, Some(&looked_at_nothing));
+    assert_eq!(told.firstboot, None, "nothing was looked at");
+    let later = Subject {
+        firstboot: None,
+        ..subject
+    };
+    let after = report(&facts, &later, &status);
+    assert!(
+        after.firstboot.is_none() && after.timeline.firstboot.is_none(),
+        "somebody has removed the record"
+    );
     assert!(
         condition::find(&status.conditions, types::REBOOT_TIMED_OUT).is_none(),
         "it is the controller's"
     );
     assert_eq!(status.insight.unwrap().message, "does not come back");
+}
+
+/// A tool that gives no answer once is not gone.
+#[test]
+fn the_backend_is_shown_until_the_host_has_none() {
+    let mut facts = facts();
+    let before = status(&facts);
+    assert!(before.backend.is_some());
+    for (reason, kept) in [
+        (Reason::StatusFailed, true),
+        (Reason::BootcFailed, true),
+        (Reason::BootcMissing, false),
+        (Reason::LayeredHost, false),
+    ] {
+        facts.host.os = Os::Unusable {
+            reason,
+            message: String::new(),
+        };
+        assert_eq!(status_after(&facts, &before).backend.is_some(), kept, "{reason:?}");
+    }
 }

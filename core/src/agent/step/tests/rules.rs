@@ -48,6 +48,7 @@ fn degraded(facts: &Facts) -> String {
         step: &next,
         bootc_version: None,
         boot_image: None,
+        firstboot: None,
         heartbeat: later(0),
         told: &[],
     };
@@ -131,7 +132,7 @@ fn a_pool_that_wants_signatures_has_them_checked_or_nothing_is_staged() {
         "{told}"
     );
     let mut strict = signed(closed);
-    assert!(matches!(step(&strict), Step::StartPull(image) if image.signature == SignatureRule::Required));
+    assert!(matches!(step(&strict), Step::StartPull(image, _) if image.signature == SignatureRule::Required));
     let staged = |facts: &mut Facts, staged_signed| {
         facts.host.os = Os::Bootc(Box::new(Deployments {
             booted: deployment(1, false),

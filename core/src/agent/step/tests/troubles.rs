@@ -15,7 +15,7 @@ fn what_a_failed_pull_has_staged_is_removed_and_pulled_again() {
         assert_eq!(step(&f), Step::Unstage(deployment(2, locked)), "locked: {locked}");
     }
     os(&mut f, 1, None);
-    assert_eq!(step(&f), Step::StartPull(image(2)), "once its backoff is over");
+    assert_eq!(step(&f), pull(2), "once its backoff is over");
     let mut turn = failed(with(&taken()));
     turn.drain.done = true;
     assert!(
@@ -238,7 +238,10 @@ fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
         assert_eq!(step(&unguarded(offer.clone(), answer.clone())), wait);
         let mut to_stage = unguarded(facts(), answer.clone());
         os(&mut to_stage, 1, None);
-        assert!(matches!(step(&to_stage), Step::StartPull(_)), "staging disrupts nobody");
+        assert!(
+            matches!(step(&to_stage), Step::StartPull(..)),
+            "staging disrupts nobody"
+        );
         for berth in [taken(), committed()] {
             let held = with(&berth);
             assert_eq!(step(&unguarded(held.clone(), answer.clone())), step(&held), "{berth:?}");
@@ -276,7 +279,7 @@ fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
     assert!(matches!(step(&beside(applies, true)), Step::Unstage(_)));
     for rival in ["zincati.service", "kured (pod kube-system/kured-x)"] {
         assert!(
-            matches!(step(&beside(rival, false)), Step::StartPull(_)),
+            matches!(step(&beside(rival, false)), Step::StartPull(..)),
             "{rival} discards what is locked"
         );
     }
@@ -334,8 +337,8 @@ fn a_holder_on_a_bad_image_goes_on_beside_a_rival() {
     assert!(matches!(step(&bad), Step::Relicense(..)), "{:?}", step(&bad));
     assert_eq!(step(&beside(bad.clone())), step(&bad));
     os(&mut bad, 2, None);
-    assert_eq!(step(&beside(bad.clone())), Step::StartPull(image(3)));
+    assert_eq!(step(&beside(bad.clone())), pull(3));
     let mut licensed = stuck(&relicensed(), 2);
     os(&mut licensed, 2, None);
-    assert_eq!(step(&beside(licensed)), Step::StartPull(image(3)));
+    assert_eq!(step(&beside(licensed)), pull(3));
 }

@@ -53,27 +53,27 @@ fn a_whole_turn_is_the_only_way_to_a_reboot() {
 fn what_is_staged_is_locked_or_removed() {
     let mut f = facts();
     os(&mut f, 1, Some(deployment(2, false)));
-    assert_eq!(step(&f), Step::Lock, "the desired image, unlocked");
+    assert_eq!(step(&f), lock(), "the desired image, unlocked");
     os(&mut f, 1, Some(deployment(3, false)));
     assert_eq!(step(&f), Step::Unstage(deployment(3, false)), "another image");
     os(&mut f, 2, Some(deployment(3, true)));
     assert_eq!(step(&f), Step::Unstage(deployment(3, true)), "reverted while staged");
     let mut f = with(&taken());
     os(&mut f, 1, Some(deployment(2, false)));
-    assert_eq!(step(&f), Step::Lock, "taken is not committed");
+    assert_eq!(step(&f), lock(), "taken is not committed");
     f.desired = Desired::Member(Box::new(Member {
         image: None,
         ..member(2)
     }));
     f.berths = Some(vec![]);
     f.cluster_node = ClusterNode::Is(node());
-    assert_eq!(step(&f), Step::Lock, "not resolved any more");
+    assert_eq!(step(&f), lock(), "not resolved any more");
 }
 
 #[test]
 fn what_cannot_be_locked_is_removed() {
     let composefs = |f: &mut Facts| match &mut f.host.os {
-        Os::Bootc(deployments) => deployments.backend = Backend::Composefs,
+        Os::Bootc(deployments) => deployments.storage = Storage::Composefs,
         other => panic!("{other:?}"),
     };
     let idle = facts();
@@ -160,7 +160,7 @@ fn an_old_commit_is_taken_back_when_the_node_is_not_clear_any_more() {
     for mut facts in [uncordoned, undrained].into_iter().chain(late) {
         assert_eq!(step(&facts), Step::Uncommit(committed()));
         os(&mut facts, 1, Some(deployment(2, false)));
-        assert_eq!(step(&facts), Step::Lock, "and nothing stays armed");
+        assert_eq!(step(&facts), lock(), "and nothing stays armed");
         facts.host.reboot = Reboot::Asked(Duration::from_secs(3));
         assert!(
             matches!(step(&facts), Step::Wait(WaitReason::Rebooting, _)),
@@ -200,7 +200,7 @@ fn an_excluded_node_takes_nothing_and_gives_back() {
     let mut armed = excluded(with(&committed()));
     assert_eq!(step(&armed), Step::Uncommit(committed()));
     os(&mut armed, 1, Some(deployment(2, false)));
-    assert_eq!(step(&armed), Step::Lock);
+    assert_eq!(step(&armed), lock());
     armed.host.reboot = Reboot::Asked(Duration::from_secs(3));
     assert!(matches!(step(&armed), Step::Wait(WaitReason::Rebooting, _)));
 }
@@ -301,7 +301,7 @@ fn a_commit_is_taken_back_only_when_locked_and_no_reboot_is_on_its_way() {
     f.host.reboot = Reboot::Asked(Duration::from_secs(59));
     assert!(matches!(step(&f), Step::Wait(WaitReason::Rebooting, _)));
     f.host.reboot = Reboot::Asked(REBOOT_GRACE);
-    assert_eq!(step(&f), Step::Lock);
+    assert_eq!(step(&f), lock());
     os(&mut f, 1, Some(deployment(2, true)));
     assert_eq!(step(&f), Step::Uncommit(committed()));
     f.host.shutting_down = true;
@@ -313,7 +313,7 @@ fn no_reboot_for_another_node_of_this_name() {
     let mut f = with(&committed());
     os(&mut f, 1, Some(deployment(2, false)));
     f.cluster_node = ClusterNode::Gone;
-    assert_eq!(step(&f), Step::Lock, "and nothing stays armed");
+    assert_eq!(step(&f), lock(), "and nothing stays armed");
     os(&mut f, 1, Some(deployment(2, true)));
     assert_eq!(step(&f), Step::Wait(WaitReason::ForeignBerth, None));
     f.cluster_node = ClusterNode::Is(NodeFacts {
@@ -359,7 +359,7 @@ fn one_pull_at_a_time_and_the_right_one_is_adopted() {
 fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest() {
     let mut f = facts();
     os(&mut f, 1, None);
-    assert_eq!(step(&f), Step::StartPull(image(2)));
+    assert_eq!(step(&f), pull(2));
     let mut held = f.clone();
     held.desired = Desired::Member(Box::new(Member {
         staging: Staging::Held,
@@ -453,7 +453,7 @@ fn a_shutdown_scheduled_by_others_holds_back_but_does_not_freeze() {
     let mut facts = with(&committed());
     facts.host.shutdown_scheduled = true;
     os(&mut facts, 1, Some(deployment(2, false)));
-    assert_eq!(step(&facts), Step::Lock);
+    assert_eq!(step(&facts), lock());
     os(&mut facts, 1, Some(deployment(2, true)));
     assert!(
         matches!(step(&facts), Step::Wait(WaitReason::Rebooting, _)),

@@ -72,8 +72,6 @@ impl Pool {
         ask(&Facts {
             policy: &self.policy,
             members: &members,
-            before: self.before.as_ref(),
-            said: self.said.as_ref(),
         })
     }
 
@@ -86,7 +84,11 @@ impl Pool {
 
     fn assess(&self, target: Option<&Target>, next: &Next) -> (String, Option<BootImageStatus>) {
         let now = Timestamp::from_second(1000).unwrap();
-        let Assessment { status, verdict } = self.with(|facts| assess(facts, target, next, now));
+        let before = Before {
+            status: self.before.as_ref(),
+            said: self.said.as_ref(),
+        };
+        let Assessment { status, verdict } = self.with(|facts| assess(facts, before, target, next, now));
         let said = format!("{:?} {} {}", verdict.status, verdict.reason, verdict.message);
         (said.trim_end().to_owned(), status)
     }
@@ -232,7 +234,15 @@ fn a_refusal_stays_until_the_registry_says_which_image_is_next() {
     let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
     let target = image("9.5", None);
     let verdict = pool
-        .with(|facts| assess(facts, Some(&target), &refused(), Timestamp::UNIX_EPOCH))
+        .with(|facts| {
+            assess(
+                facts,
+                Before::default(),
+                Some(&target),
+                &refused(),
+                Timestamp::UNIX_EPOCH,
+            )
+        })
         .verdict;
     let mut conditions = vec![];
     berth_api::condition::set(&mut conditions, "BootImageSkew", verdict, None, Timestamp::UNIX_EPOCH);

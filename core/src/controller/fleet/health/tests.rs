@@ -1,4 +1,5 @@
 use berth_api::condition::find;
+use berth_api::firstboot::FirstbootOutcome;
 use berth_api::pool::NodeCounts;
 
 use super::*;
@@ -34,7 +35,8 @@ fn agent(node: &str, quiet: u64) -> Agent<'_> {
         node,
         quiet: Duration::from_secs(quiet),
         rebooting: false,
-        degraded: None,
+        unguarded: false,
+        firstboot: None,
     }
 }
 
@@ -149,7 +151,7 @@ fn registries_guards_and_objects_that_fail_are_told_with_their_names() {
         }]
     };
     let unguarded = [Agent {
-        degraded: Some("Unguarded"),
+        unguarded: true,
         ..agent("n1", 0)
     }];
     let unreadable = ["Lease x: no phase".to_owned()];
@@ -240,4 +242,37 @@ fn a_fleet_says_whether_it_is_paused_and_of_which_spec() {
     );
     assert!(said(&second, types::PAUSED).starts_with("False NotPaused"));
     assert_eq!(second.observed_generation, Some(2));
+}
+
+#[test]
+fn first_boots_that_went_wrong_are_counted_and_named() {
+    let old = BootcFleetStatus::default();
+    let of = |node, firstboot| Agent {
+        firstboot,
+        ..agent(node, 0)
+    };
+    let boot = |outcome, held| Some(FirstBoot { outcome, held });
+    let allowed = boot(FirstbootOutcome::Allowed, false);
+    let away = boot(FirstbootOutcome::RegistryAway, false);
+    let overridden = boot(FirstbootOutcome::Overridden, true);
+    for (agents, expected) in [
+        (vec![], "Unknown NoNodes: no pool has a node"),
+        (
+            vec![of("n1", allowed), of("n2", None)],
+            "True AsExpected: 1 of 2 nodes were checked on their first boot",
+        ),
+        (
+            vec![of("n1", allowed), of("n2", away), of("n3", None)],
+            "False FirstBootFailed: 1 of 2 first boots that were checked went wrong: n2 (RegistryAway); status.firstboot of each \
+             node says how",
+        ),
+        (
+            vec![of("n1", allowed), of("n2", overridden)],
+            "False FirstBootFailed: 1 of 2 first boots that were checked went wrong: n2 (held back at first, then Overridden); \
+             status.firstboot of each node says how",
+        ),
+    ] {
+        let status = status(&facts(&old, &[], &agents), at(1));
+        assert_eq!(said(&status, types::BOOTSTRAP_HEALTHY), expected);
+    }
 }

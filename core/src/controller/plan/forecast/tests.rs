@@ -103,6 +103,15 @@ fn what_does_not_end_by_itself_is_said() {
         (order(&waves), stuck(&waves)),
         ("n2 | n3 n1".to_owned(), vec![NodeName::from("n1")])
     );
+    let held = with(pool(1, &["n1", "n2", "n3"]), "n1", |m| m.held_back = true);
+    assert_eq!((order(&held), stuck(&held)), ("n2 n3 | n1".to_owned(), nobody.clone()));
+    let mut held_canary = held;
+    held_canary.waves = vec![wave("canary", 0, 0), wave("rest", 0, 0)];
+    let held_canary = with(held_canary, "n3", |m| m.wave = 1);
+    assert_eq!(
+        (order(&held_canary), stuck(&held_canary)),
+        ("n2 | n3 n1".to_owned(), vec![NodeName::from("n1")])
+    );
     let mut unreadable = pool(1, &["n1", "n2"]);
     unreadable.berths = vec![SeenBerth {
         berth: Err("edited".into()),
@@ -140,7 +149,7 @@ fn a_large_pool_goes_one_at_a_time_or_many() {
 const NODES: [&str; 9] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
 
 fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
-    let flags = proptest::array::uniform5(proptest::bool::weighted(0.85));
+    let flags = proptest::array::uniform6(proptest::bool::weighted(0.85));
     (flags, 0usize..4, 0usize..2, 0u32..3, 0u32..2).prop_map(move |(f, zone, wave, turns, lapses)| Member {
         lapses,
         wave,
@@ -150,6 +159,7 @@ fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
         our_cordon: !f[2],
         failed: if f[3] { vec![] } else { vec![digest(2)] },
         booted: Some(digest(if f[4] { 1 } else { 2 })),
+        held_back: !f[5],
         last_turn: (turns > 0).then(|| (digest(2), turns)),
         ..member(name)
     })

@@ -98,6 +98,51 @@ fn a_broken_node_of_a_later_wave_is_repaired_when_the_earlier_one_cannot_go_on_w
 }
 
 #[test]
+fn a_node_that_is_held_back_counts_as_before_and_is_offered_nothing() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    f.members[0].held_back = true;
+    let plan = now(&f);
+    assert_eq!(words(&plan), ["p-0 Offer n2"]);
+    assert_eq!(plan.waiting[&"n1".into()], BlockReason::HeldBack);
+    f.gate = gate(GateReason::Paused);
+    assert_eq!(
+        now(&f).waiting[&"n1".into()],
+        BlockReason::HeldBack,
+        "behind a gate as well"
+    );
+    f.gate = None;
+    f.members[0].ready = false;
+    assert!(now(&f).writes.is_empty(), "it uses up the capacity");
+    f.members[0].ready = true;
+    f.members[1].wave = 1;
+    assert!(now(&f).writes.is_empty(), "it is a canary that is not proven");
+    f.members[0].booted = Some(digest(2));
+    assert_eq!(
+        now(&f).waiting[&"n1".into()],
+        BlockReason::UpToDate,
+        "nothing is kept from it"
+    );
+}
+
+#[test]
+fn to_hold_a_node_back_withdraws_its_offer_and_leaves_its_turn_alone() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
+    f.members[0].held_back = true;
+    let withdrawn = WriteReason::Withdrawn("the node is held back by an admin");
+    let why = |f: &PoolFacts| match now(f).writes.first() {
+        Some(BerthWrite::Update { why, .. }) => Some(*why),
+        _ => None,
+    };
+    assert_eq!(why(&f), Some(withdrawn));
+    for berth in [taken(0, "n1"), committed(0, "n1")] {
+        f.berths = vec![seen(berth)];
+        let plan = now(&f);
+        assert!(plan.writes.is_empty(), "{plan:?}");
+        assert_eq!(plan.waiting[&"n1".into()], BlockReason::HasBerth);
+    }
+}
+
+#[test]
 fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
     let mut f = facts(2, names(&["n1", "n2"]), vec![seen(taken(0, "n2")), seen(closed(1))]);
     f.members[1].wave = 1;

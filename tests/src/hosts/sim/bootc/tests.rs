@@ -12,6 +12,7 @@ fn deployment(version: &str) -> Deployment {
         timestamp: "2026-11-01T00:00:00Z".to_owned(),
         architecture: "amd64".to_owned(),
         signed: false,
+        packages: vec![],
         serial: 0,
     }
 }
@@ -193,23 +194,51 @@ fn status_has_the_keys_of_the_real_one() {
 
 #[test]
 fn status_of_other_kinds_of_hosts() {
-    let host = host("1");
+    let mut host = host("1");
     let not_bootc = host.status(View {
         not_bootc: true,
         ..View::default()
     });
     assert_eq!(not_bootc["status"]["booted"], Value::Null);
-    let layered = host.status(View {
-        layered: true,
-        ..View::default()
-    });
-    assert_eq!(layered["status"]["booted"]["incompatible"], true);
-    assert_eq!(layered["status"]["booted"]["image"], Value::Null);
     let old = host.status(View {
         old: true,
         ..View::default()
     });
     assert!(old["status"]["booted"].get("downloadOnly").is_none());
+    host.layer(&["htop"]);
+    let layered = host.status(View::default());
+    assert_eq!(layered["status"]["booted"]["incompatible"], true);
+    assert_eq!(layered["status"]["booted"]["image"], Value::Null);
+    assert_eq!(layered["spec"]["image"], Value::Null);
+}
+
+/// What rpm-ostree stages is locked by the file alone: the command of ostree does not see that lock, and leaves it.
+#[test]
+fn the_lock_of_rpm_ostree_is_a_file() {
+    let mut host = host("1");
+    host.stage_beside_lock_file(deployment("2"), true);
+    assert!(!host.is_armed());
+    assert_eq!(host.status(View::default())["status"]["staged"]["downloadOnly"], false);
+    host.unlock().unwrap();
+    assert!(!host.is_armed(), "the file is still there");
+    assert!(host.remove_lock_file() && host.is_armed());
+    assert!(!host.remove_lock_file());
+    host.stage_beside_lock_file(deployment("2"), true);
+    assert!(host.is_armed(), "the lock went with what was replaced");
+    host.lock().unwrap();
+    host.unlock().unwrap();
+    assert!(host.is_armed(), "locked once more, the command takes both locks away");
+}
+
+/// bootc stages the image alone; what was layered on the one before is gone with it.
+#[test]
+fn a_switch_drops_layered_packages() {
+    let mut host = host("1");
+    host.layer(&["htop"]);
+    host.stage(deployment("2"), false);
+    reboot(&mut host);
+    assert!(host.booted().unwrap().packages.is_empty());
+    assert_eq!(host.rollback().unwrap().packages, ["htop"]);
 }
 
 #[test]

@@ -24,6 +24,7 @@ fn os(settings: Settings) -> Arc<Os> {
         timestamp: String::new(),
         architecture: "amd64".to_owned(),
         signed: false,
+        packages: vec![],
         serial: 0,
     };
     Arc::new(Os::new(

@@ -1,0 +1,361 @@
+//! `berth-agent firstboot`: compares the machine with its target before the kubelet runs. [`berth_core::firstboot`] decides;
+//! here is what reads, waits and does.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use berth_api::boot_image::NodeBootImage;
+use berth_core::firstboot::config::{self, Config};
+use berth_core::firstboot::{self as decide, Answer, Booted, Facts, Record, Step, Target, Trouble, Verdict};
+use berth_core::skew::aleph::PLACES;
+use berth_shell::retry;
+use jiff::Timestamp;
+use tokio::time::{Instant, timeout_at};
+
+use crate::host::{Host, HostError, HostRoot, files};
+
+mod pivot;
+pub mod record;
+mod tell;
+
+use record::{RecordFile, is_node};
+
+/// Exit status of a machine that was refused, and is held back.
+pub const REFUSED: u8 = 3;
+/// Exit status of a configuration that is wrong.
+const WRONG: u8 = 2;
+
+/// Longest time that one question to the registry may take.
+const ASK_DEADLINE: Duration = Duration::from_secs(60);
+/// Delays between questions to the registry or the host, and between tries to change to the target.
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const LONGEST_DELAY: Duration = Duration::from_secs(20);
+/// Tries to read one thing from the host. Much answers late right after the start of a machine.
+const READS: u32 = 5;
+
+/// Settings of one run.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Root of the host's files.
+    pub root: HostRoot,
+    /// D-Bus address of the host's system bus; `None`: its socket under the root.
+    pub bus: Option<String>,
+    /// The configuration file, as the host sees it.
+    pub config: PathBuf,
+    /// Say what would be done, and do nothing.
+    pub dry_run: bool,
+}
+
+/// One run.
+struct Run<'a> {
+    setup: &'a Setup,
+    config: &'a Config,
+    host: Host,
+    file: RecordFile,
+    record: Option<Record>,
+    boot_image: Option<NodeBootImage>,
+    answer: Answer,
+    booted: Booted,
+    trouble: Option<Trouble>,
+    /// Questions to the registry, and tries to change to the target.
+    asked: u32,
+    tried: u32,
+    begin: Timestamp,
+    give_up: Instant,
+}
+
+/// Runs the check to its end. In the course of a change to the target it does not return.
+pub async fn run(setup: &Setup) -> ExitCode {
+    let file = RecordFile::new(&setup.root);
+    let record = file.load();
+    if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
+        return ExitCode::SUCCESS;
+    }
+    if is_node(&setup.root) && !setup.dry_run {
+        return leave_alone(setup, &file, record);
+    }
+    let config = match read_config(setup) {
+        Ok(config) => config,
+        Err(error) => {
+            let verdict = Verdict::invalid_config(&format!("{error:#}"));
+            return could_not_begin(setup, None, &file, verdict, WRONG);
+        }
+    };
+    let give_up = Instant::now() + config.deadline;
+    let host = match connect(setup, give_up).await {
+        Ok(host) => host,
+        Err(error) => {
+            let verdict = Verdict::host_failed(&format!("{error:#}"));
+            return could_not_begin(setup, Some(&config), &file, verdict, 1);
+        }
+    };
+    // Another run may have had the lock until now, and ended the check.
+    let record = file.load();
+    if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
+        return ExitCode::SUCCESS;
+    }
+    let mut run = Run {
+        setup,
+        config: &config,
+        host,
+        file,
+        record,
+        boot_image: None,
+        answer: Answer::NotAsked,
+        booted: Booted::Unknown("nobody has asked".to_owned()),
+        trouble: None,
+        asked: 0,
+        tried: 0,
+        begin: Timestamp::now(),
+        give_up,
+    };
+    run.look().await;
+    run.run_to_end().await
+}
+
+fn read_config(setup: &Setup) -> Result<Config> {
+    let path = setup.root.path(&setup.config);
+    let content = files::read_bounded(&path, config::MAX_LENGTH);
+    let content = content.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Config::parse(&content)?)
+}
+
+async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
+    let host = Host::connect(setup.bus.as_deref(), setup.root.clone()).await?;
+    if !setup.dry_run {
+        // Who acts on a host has its lock.
+        let claimed = timeout_at(give_up, host.claim()).await;
+        claimed.context("another agent works on this host")??;
+    }
+    Ok(host)
+}
+
+/// The end of a run on a node. It needs neither configuration nor lock: an agent has that one for good.
+fn leave_alone(setup: &Setup, file: &RecordFile, record: Option<Record>) -> ExitCode {
+    match record {
+        Some(mut record) => {
+            record.finished = true;
+            save(file, &record);
+            ExitCode::SUCCESS
+        }
+        None => could_not_begin(setup, None, file, Verdict::not_first_boot(), 0),
+    }
+}
+
+/// The end of a run that has nothing to compare with.
+fn could_not_begin(
+    setup: &Setup,
+    config: Option<&Config>,
+    file: &RecordFile,
+    verdict: Verdict,
+    status: u8,
+) -> ExitCode {
+    let before = file.load();
+    let before = before.as_ref();
+    if before.is_some_and(|record| record.finished) && !setup.dry_run {
+        return ExitCode::SUCCESS;
+    }
+    let mut verdict = match is_node(&setup.root) {
+        true => verdict,
+        false => verdict.unless_refused(before),
+    };
+    let override_file = config.map_or(Path::new(config::OVERRIDE_FILE), |config| &config.override_file);
+    if setup.root.path(override_file).exists() {
+        verdict = verdict.overridden_by(override_file);
+    }
+    println!("{}: {}", verdict.outcome.as_str(), verdict.message());
+    if !setup.dry_run {
+        tell::locally(&setup.root, config, &verdict);
+        save(file, &decide::record_of_failure(before, &verdict, Timestamp::now()));
+    }
+    ExitCode::from(if verdict.holds { REFUSED } else { status })
+}
+
+fn save(file: &RecordFile, record: &Record) {
+    if let Err(error) = file.save(record) {
+        tracing::error!(
+            error = format!("{error:#}"),
+            "the outcome of the first boot is not on record"
+        );
+    }
+}
+
+/// Reads from the host, and again after a failure. Only what fails [`READS`] times, or until the deadline, has failed; why.
+async fn patiently<T>(give_up: Instant, mut read: impl AsyncFnMut() -> Result<T, HostError>) -> Result<T, String> {
+    let mut failures = 0;
+    loop {
+        let why = match timeout_at(give_up, read()).await {
+            Ok(Ok(found)) => return Ok(found),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => return Err("the host did not answer".to_owned()),
+        };
+        failures += 1;
+        let next = Instant::now() + retry::delay(failures, FIRST_DELAY, LONGEST_DELAY);
+        if failures >= READS || next >= give_up {
+            return Err(why);
+        }
+        tracing::warn!(why, failures, "cannot read from the host: trying again");
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+impl Run<'_> {
+    /// Looks at what does not change during a run.
+    async fn look(&mut self) {
+        let found = patiently(self.give_up, async || self.host.boot_image().await).await;
+        // What cannot be read is not what is not there.
+        self.boot_image = found.unwrap_or_else(|why| {
+            Some(NodeBootImage {
+                source: PLACES[0].to_owned(),
+                error: Some(why),
+                ..NodeBootImage::default()
+            })
+        });
+        let was_going = self.record.as_ref().is_some_and(|record| record.pivots_to.is_some());
+        if self.config.pivot || was_going {
+            let booted = patiently(self.give_up, async || pivot::booted(&self.host).await).await;
+            self.booted = booted.unwrap_or_else(Booted::Unknown);
+        }
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        let root = &self.setup.root;
+        Facts {
+            config: self.config,
+            record: self.record.as_ref(),
+            is_node: is_node(root),
+            is_overridden: root.path(&self.config.override_file).exists(),
+            boot_image: self.boot_image.as_ref(),
+            answer: &self.answer,
+            booted: &self.booted,
+            trouble: self.trouble.as_ref(),
+            is_late: Instant::now() >= self.give_up,
+        }
+    }
+
+    async fn run_to_end(&mut self) -> ExitCode {
+        loop {
+            match decide::next(&self.facts()) {
+                Step::Done => {
+                    self.close();
+                    return ExitCode::SUCCESS;
+                }
+                Step::Ask => self.ask().await,
+                Step::Pivot(target, verdict) if self.setup.dry_run => {
+                    println!(
+                        "would change to {} ({}): {}",
+                        self.config.image,
+                        target.digest,
+                        verdict.message()
+                    );
+                    return ExitCode::SUCCESS;
+                }
+                Step::Pivot(target, verdict) => self.pivot(&target, &verdict).await,
+                Step::End(verdict) => return self.end(&verdict).await,
+            }
+        }
+    }
+
+    async fn ask(&mut self) {
+        self.pause(self.asked).await;
+        let left = self.give_up.saturating_duration_since(Instant::now());
+        self.answer = self.host.look_up(&self.config.image, left.min(ASK_DEADLINE)).await;
+        self.asked = self.asked.saturating_add(1);
+        if let Answer::HostFailed(why) | Answer::Away(why) | Answer::Withheld(why) = &self.answer {
+            tracing::warn!(why, asked = self.asked, image = %self.config.image, "the registry does not give the target");
+        }
+    }
+
+    /// Waits after so many failures, and not beyond the deadline.
+    async fn pause(&self, failures: u32) {
+        if failures > 0 {
+            let wait = retry::delay(failures, FIRST_DELAY, LONGEST_DELAY);
+            tokio::time::sleep_until(self.give_up.min(Instant::now() + wait)).await;
+        }
+    }
+
+    async fn pivot(&mut self, target: &Target, verdict: &Verdict) {
+        self.pause(self.tried).await;
+        self.tried = self.tried.saturating_add(1);
+        tracing::info!(image = %self.config.image, digest = %target.digest, "changing to the target");
+        let staged = pivot::stage(&self.host, &self.config.image, target, self.give_up).await;
+        let trouble = match staged {
+            Ok(()) => self.reboot_into(target, verdict).await,
+            Err(trouble) => {
+                pivot::disarm(&self.host, target).await;
+                trouble
+            }
+        };
+        tracing::warn!(why = trouble.message, "the machine did not change to the target");
+        self.trouble = Some(trouble);
+    }
+
+    /// The record comes first: who finds the target running knows why.
+    async fn reboot_into(&mut self, target: &Target, verdict: &Verdict) -> Trouble {
+        let record = decide::record(
+            &self.facts(),
+            verdict,
+            Some(&target.digest),
+            self.begin,
+            Timestamp::now(),
+        );
+        if let Err(error) = self.file.save(&record) {
+            pivot::disarm(&self.host, target).await;
+            return Trouble {
+                message: format!("{error:#}"),
+                is_final: true,
+            };
+        }
+        self.record = Some(record);
+        pivot::reboot(&self.host, target).await
+    }
+
+    /// Ends a check that others have overtaken: somebody has started the kubelet meanwhile.
+    fn close(&mut self) {
+        let Some(mut record) = self.record.take() else {
+            return;
+        };
+        if self.setup.dry_run {
+            println!(
+                "nothing to do: the first boot of this machine is over ({})",
+                record.status.outcome.as_str()
+            );
+        } else if !record.finished {
+            record.finished = true;
+            save(&self.file, &record);
+        }
+    }
+
+    async fn end(&mut self, verdict: &Verdict) -> ExitCode {
+        println!("{}: {}", verdict.outcome.as_str(), verdict.message());
+        let status = if verdict.holds { REFUSED } else { 0 };
+        if self.setup.dry_run {
+            return ExitCode::from(status);
+        }
+        tell::locally(&self.setup.root, Some(self.config), verdict);
+        // After the telling: a crash in between tells it twice, and never not at all.
+        let record = decide::record(&self.facts(), verdict, None, self.begin, Timestamp::now());
+        save(&self.file, &record);
+        if verdict.outcome.is_trouble()
+            && let Some(kubeconfig) = &self.config.kubeconfig
+        {
+            let node = self.config.node_name.clone().unwrap_or_else(|| self.host_name());
+            let told = tell::cluster(&self.setup.root.path(kubeconfig), &node, verdict).await;
+            if let Err(error) = told {
+                tracing::warn!(error = format!("{error:#}"), "cannot tell the cluster");
+            }
+        }
+        ExitCode::from(status)
+    }
+
+    /// The host's name, as its kubelet would take it.
+    fn host_name(&self) -> String {
+        let name = std::fs::read_to_string(self.setup.root.path("/proc/sys/kernel/hostname"));
+        name.unwrap_or_default().trim().to_lowercase()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! The record of a first boot on the host, and the signs that a machine is a node already.
+
+use std::path::PathBuf;
+
+use berth_core::firstboot::Record;
+
+use crate::host::files;
+use crate::host::root::{HostRoot, STATE_DIR};
+
+/// Files that an agent or a kubelet leaves behind. Each is made early in its life, and stays.
+const OF_A_NODE: [&str; 3] = [
+    "/var/lib/berth/state.json",
+    "/var/lib/kubelet/pods",
+    "/var/lib/kubelet/pki/kubelet-client-current.pem",
+];
+
+/// The file that holds a [`Record`].
+#[derive(Debug, Clone)]
+pub struct RecordFile(PathBuf);
+
+impl RecordFile {
+    /// The file under this root.
+    pub fn new(root: &HostRoot) -> Self {
+        Self(root.path(STATE_DIR).join("firstboot.json"))
+    }
+
+    /// Reads the record; `None` where there is none, or none that makes sense. That one is kept aside for people.
+    pub fn load(&self) -> Option<Record> {
+        files::load(&self.0, "the record of the first boot")
+    }
+
+    /// Writes the record, durably.
+    ///
+    /// # Errors
+    /// When the file cannot be written; the old content is then still there.
+    pub fn save(&self, record: &Record) -> anyhow::Result<()> {
+        files::save(&self.0, record)
+    }
+}
+
+/// Says whether an agent or a kubelet has run on this machine. What cannot be looked at counts as a sign: a node must not
+/// be rebooted here.
+pub fn is_node(root: &HostRoot) -> bool {
+    OF_A_NODE
+        .iter()
+        .any(|path| root.path(path).try_exists().unwrap_or(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_record_that_makes_no_sense_is_kept_aside() {
+        let scratch = std::env::temp_dir().join(format!("berth-firstboot-{}", std::process::id()));
+        let root = HostRoot::new(&scratch);
+        let file = RecordFile::new(&root);
+        assert_eq!(file.load(), None);
+        let text = r#"{"finished": true, "status": {"outcome": "Allowed"}, "later": 1}"#;
+        let record: Record = serde_json::from_str(text).unwrap();
+        file.save(&record).unwrap();
+        assert_eq!(file.load(), Some(record));
+        fs::write(&file.0, "{\"finished\": tr").unwrap();
+        assert_eq!(file.load(), None);
+        assert!(file.0.with_extension("json.unreadable").exists());
+        assert!(!is_node(&root));
+        fs::create_dir_all(root.path("/var/lib/kubelet/pods")).unwrap();
+        assert!(is_node(&root));
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+}

@@ -1,0 +1,180 @@
+//! People are told: on the console, at their login, in the journal, and on the cluster.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use berth_core::firstboot::Verdict;
+use berth_core::firstboot::config::Config;
+use berth_core::firstboot::words;
+use berth_core::text;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+
+use crate::clients::{self, with_deadline};
+use crate::host::HostRoot;
+use crate::host::files;
+
+/// Text that getty shows before the login, and that is shown at the login.
+const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
+const MOTD: &str = "/run/motd.d/80-berth-firstboot";
+/// File at whose change getty shows its text anew.
+const GETTY: &str = "/run/agetty.reload";
+/// Socket of the journal's own protocol.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+/// Longest time that an event may take.
+const EVENT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Tells the people at the machine. What cannot be told in one way is told in the others.
+pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
+    let notice = words::notice(config, verdict);
+    for path in [ISSUE, MOTD] {
+        if let Err(error) = show(&root.path(path), notice.as_deref()) {
+            tracing::warn!(path, %error, "cannot write the notice");
+        }
+    }
+    // Nobody may be waiting at a console.
+    let _ = File::create(root.path(GETTY));
+    if let Err(error) = journal(&root.path(JOURNAL), &words::journal(config, verdict)) {
+        tracing::warn!(%error, "cannot write the record in the journal");
+    }
+}
+
+fn show(path: &Path, notice: Option<&str>) -> io::Result<()> {
+    let Some(notice) = notice else {
+        return files::remove(path);
+    };
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    files::replace(path, notice.as_bytes())?;
+    fs::set_permissions(path, Permissions::from_mode(0o644))
+}
+
+/// Sends one record. Its fields have one line each.
+fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
+    let mut text = String::new();
+    for (name, value) in fields {
+        text.push_str(&format!("{name}={value}\n"));
+    }
+    UnixDatagram::unbound()?.send_to(text.as_bytes(), socket).map(drop)
+}
+
+/// Writes an event about the machine's Node, which need not exist.
+///
+/// # Errors
+/// When the kubeconfig is of no use, or the API server did not take the event.
+pub async fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
+    let client = clients::client_of(kubeconfig).await?;
+    let reporter = Reporter {
+        controller: "berth-firstboot".to_owned(),
+        instance: Some(node.to_owned()),
+    };
+    let about = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        // By this kubectl finds the events of a Node.
+        uid: Some(node.to_owned()),
+        ..ObjectReference::default()
+    };
+    let note = format!("{node}: {}", verdict.message());
+    let event = Event {
+        type_: EventType::Warning,
+        reason: format!("FirstBoot{}", verdict.outcome.as_str()),
+        note: Some(text::note(&note).to_owned()),
+        action: if verdict.holds { "HoldKubelet" } else { "Report" }.to_owned(),
+        secondary: None,
+    };
+    let recorder = Recorder::new(client, reporter);
+    with_deadline(EVENT_DEADLINE, recorder.publish(&event, &about))
+        .await
+        .context("the API server did not take the event")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_until_nothing_is_wrong() {
+        let scratch = std::env::temp_dir().join(format!("berth-tell-{}", std::process::id()));
+        let root = HostRoot::new(&scratch);
+        fs::create_dir_all(root.path("/run/systemd/journal")).unwrap();
+        let journal = UnixDatagram::bind(root.path(JOURNAL)).unwrap();
+        let verdict = Verdict::invalid_config("line 1: x");
+        locally(&root, None, &verdict);
+        for path in [ISSUE, MOTD] {
+            let path = root.path(path);
+            assert!(fs::read_to_string(&path).unwrap().contains("(InvalidConfig)"));
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        }
+        let mut record = [0; 4096];
+        let length = journal.recv(&mut record).unwrap();
+        let record = String::from_utf8_lossy(&record[..length]).into_owned();
+        let id = format!("MESSAGE_ID={}\n", words::MESSAGE_ID);
+        assert!(
+            record.starts_with(&id) && record.contains("\nBERTH_OUTCOME=InvalidConfig\n"),
+            "{record}"
+        );
+        let fine = Verdict {
+            outcome: berth_api::firstboot::FirstbootOutcome::Allowed,
+            ..verdict
+        };
+        locally(&root, None, &fine);
+        assert!(!root.path(ISSUE).exists() && !root.path(MOTD).exists());
+        fs::remove_dir_all(&scratch).unwrap();
+    }
+
+    /// Takes one request, answers that its object was made, and gives its text back.
+    fn api_server(listener: &std::net::TcpListener) -> String {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut text = String::new();
+        let mut piece = [0; 4096];
+        loop {
+            let length = stream.read(&mut piece).unwrap();
+            text.push_str(&String::from_utf8_lossy(&piece[..length]));
+            if let Some((_, body)) = text.split_once("\r\n\r\n")
+                && (length == 0 || serde_json::from_str::<serde_json::Value>(body).is_ok())
+            {
+                let answer = format!("HTTP/1.1 201 Created\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).unwrap();
+                return text;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_cluster_is_told_of_a_machine_that_is_no_node() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let kubeconfig = std::env::temp_dir().join(format!("berth-tell-{}.kubeconfig", std::process::id()));
+        let content = serde_json::json!({
+            "clusters": [{ "name": "c", "cluster": { "server": server } }],
+            "users": [{ "name": "u", "user": { "token": "t" } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "current-context": "c",
+        });
+        fs::write(&kubeconfig, content.to_string()).unwrap();
+        berth_shell::install_crypto();
+        let asked = std::thread::spawn(move || api_server(&listener));
+        cluster(&kubeconfig, "worker-7", &Verdict::invalid_config("line 1: x"))
+            .await
+            .unwrap();
+        let asked = asked.join().unwrap();
+        for part in [
+            "POST /apis/events.k8s.io/v1/namespaces/default/events",
+            r#""reason":"FirstBootInvalidConfig""#,
+            r#""name":"worker-7""#,
+            "line 1: x",
+        ] {
+            assert!(asked.contains(part), "{part}: {asked}");
+        }
+        fs::remove_file(&kubeconfig).unwrap();
+    }
+}

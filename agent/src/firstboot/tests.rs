@@ -1,0 +1,141 @@
+use std::cell::Cell;
+use std::fs;
+
+use berth_api::firstboot::FirstbootOutcome as Outcome;
+
+use super::*;
+use crate::host::HostLock;
+
+/// A host whose bus does not answer.
+struct Rig {
+    scratch: PathBuf,
+    setup: Setup,
+    file: RecordFile,
+}
+
+impl Rig {
+    fn new(name: &str, config: &str) -> Self {
+        let scratch = std::env::temp_dir().join(format!("berth-{name}-{}", std::process::id()));
+        let root = HostRoot::new(&scratch);
+        let setup = Setup {
+            root: root.clone(),
+            bus: None,
+            config: config::PATH.into(),
+            dry_run: false,
+        };
+        let file = RecordFile::new(&root);
+        let rig = Self { scratch, setup, file };
+        rig.write(config::PATH, config);
+        rig
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.setup.root.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn remember(&self, finished: bool, outcome: &str) -> Record {
+        let record = serde_json::json!({ "finished": finished, "status": { "outcome": outcome } });
+        let record: Record = serde_json::from_value(record).unwrap();
+        self.file.save(&record).unwrap();
+        record
+    }
+
+    fn lock(&self) -> HostLock {
+        HostLock::try_acquire(&self.setup.root).unwrap().unwrap()
+    }
+
+    fn outcome(&self) -> (Outcome, bool) {
+        let record = self.file.load().unwrap();
+        (record.status.outcome, record.finished)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+const CONFIG: &str = "image = \"r.io/os:stable\"\ndeadline = \"1s\"\n";
+
+#[tokio::test]
+async fn a_node_needs_neither_configuration_nor_lock() {
+    let rig = Rig::new("first-node", "nonsense");
+    rig.write("/var/lib/berth/state.json", "{}");
+    let _of_an_agent = rig.lock();
+    assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
+    assert_eq!(rig.outcome(), (Outcome::NotFirstBoot, true));
+    // One that was refused, and whose kubelet somebody has started.
+    rig.remember(false, "Refused");
+    assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
+    assert_eq!(rig.outcome(), (Outcome::Refused, true));
+}
+
+#[tokio::test]
+async fn the_override_counts_where_the_check_cannot_begin() {
+    let rig = Rig::new("first-override", &format!("{CONFIG}overrideFile = \"/etc/go\"\n"));
+    rig.remember(false, "Refused");
+    let lock = rig.lock();
+    assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
+    assert_eq!(rig.outcome(), (Outcome::Refused, false));
+    rig.write("/etc/go", "");
+    assert_ne!(run(&rig.setup).await, ExitCode::from(REFUSED));
+    assert_eq!(rig.outcome(), (Outcome::Overridden, true));
+    drop(lock);
+    // A configuration that names none any more.
+    rig.remember(false, "Refused");
+    rig.write(config::PATH, "nonsense");
+    assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
+    rig.write(config::OVERRIDE_FILE, "");
+    assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
+    assert_eq!(rig.outcome(), (Outcome::Overridden, true));
+}
+
+#[tokio::test]
+async fn a_run_that_waited_for_another_does_not_do_its_work_again() {
+    let rig = Rig::new("first-twice", &CONFIG.replace("1s", "30s"));
+    rig.remember(false, "Refused");
+    let lock = rig.lock();
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let record = rig.remember(true, "Allowed");
+        drop(lock);
+        record
+    };
+    let (status, record) = tokio::join!(run(&rig.setup), other);
+    assert_eq!(status, ExitCode::SUCCESS);
+    assert_eq!(rig.file.load(), Some(record));
+}
+
+#[tokio::test]
+async fn a_read_that_fails_is_tried_again_until_the_deadline() {
+    let late = Instant::now() + Duration::from_secs(30);
+    let tries = Cell::new(0);
+    let read = async || {
+        tries.set(tries.get() + 1);
+        match tries.get() {
+            2 => Ok(7),
+            _ => Err(HostError::Timeout("not yet".to_owned())),
+        }
+    };
+    assert_eq!(patiently(late, read).await, Ok(7));
+    assert_eq!(tries.get(), 2);
+    assert_eq!(patiently(Instant::now(), read).await, Err("not yet".to_owned()));
+}
+
+#[tokio::test]
+async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
+    let rig = Rig::new("first-overtaken", CONFIG);
+    let host = Host::connect(None, rig.setup.root.clone()).await.unwrap();
+    let target = Target {
+        digest: format!("sha256:{}", "02".repeat(32)).parse().unwrap(),
+        version: None,
+        limit: None,
+    };
+    rig.write("/var/lib/kubelet/pods/x", "");
+    let trouble = pivot::unlock_and_ask(&host, &target).await.unwrap_err();
+    assert!(trouble.is_final, "{trouble:?}");
+    assert!(trouble.message.contains("has started meanwhile"), "{trouble:?}");
+}

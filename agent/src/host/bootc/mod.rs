@@ -1,0 +1,184 @@
+//! bootc as the backend of a host: commands that run as units of the host.
+
+use std::sync::Mutex;
+
+use berth_api::node::{Deployment, DesiredImage, Progress};
+use berth_api::{BootId, Digest};
+use berth_core::agent::storage::{StagingLock, Storage};
+use tokio::time::Instant;
+
+mod early_lock;
+mod progress;
+mod pull;
+mod status;
+
+pub use status::{BootcStatus, BootcVersion};
+
+use self::pull::{PullOptions, Pulls};
+use super::bus::Changes;
+use super::driver::{Answer, BootedSigned, Driver, Pull};
+use super::failure::{Failure, Reason};
+use super::tools::Tools;
+use super::{HostError, login};
+
+/// The last answer about bootc's version.
+#[derive(Debug, Clone)]
+struct KeptVersion {
+    version: BootcVersion,
+    at: Instant,
+    /// Number of times in a row that it was given.
+    times: u32,
+}
+
+/// The bootc of one host.
+#[derive(Debug)]
+pub(super) struct Bootc {
+    tools: Tools,
+    pulls: Pulls,
+    version: Mutex<Option<KeptVersion>>,
+    /// The booted image was pulled under an enforced signature policy, when last seen.
+    signed: BootedSigned,
+}
+
+impl Bootc {
+    pub(super) fn new(tools: Tools, changes: Changes) -> Self {
+        Self {
+            pulls: Pulls::new(tools.root.clone(), changes),
+            tools,
+            version: Mutex::new(None),
+            signed: BootedSigned::default(),
+        }
+    }
+
+    /// The version. A good answer is kept for the life of the agent, a bad one for a while.
+    pub(super) async fn version(&self) -> Result<BootcVersion, HostError> {
+        let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        if let Some(kept) = &kept
+            && kept.version.is_believed(kept.at.elapsed(), kept.times)
+        {
+            return Ok(kept.version.clone());
+        }
+        let version = match self.ask_version().await {
+            Ok(version) => version,
+            Err(HostError::Tool(failure)) if failure.reason == Reason::BootcMissing => BootcVersion::Missing,
+            Err(error @ HostError::Busy(_)) => return Err(error),
+            Err(error) => BootcVersion::Failed(error.to_string()),
+        };
+        let before = kept.filter(|kept| kept.version == version);
+        let kept = KeptVersion {
+            version: version.clone(),
+            at: Instant::now(),
+            times: before.map_or(0, |kept| kept.times).saturating_add(1),
+        };
+        *self.version.lock().unwrap_or_else(|e| e.into_inner()) = Some(kept);
+        Ok(version)
+    }
+
+    async fn ask_version(&self) -> Result<BootcVersion, HostError> {
+        let text = self.tools.run("version", &["/usr/bin/bootc", "--version"]).await?;
+        Ok(match status::parse_version(&text) {
+            Some((version, numbers)) if numbers >= status::FLOOR => {
+                let download_only = match self.tools.run("help", &["/usr/bin/bootc", "switch", "--help"]).await {
+                    Ok(help) => status::lists_download_only(&help),
+                    Err(error @ (HostError::Tool(_) | HostError::Timeout(_))) => {
+                        tracing::warn!(%error, "bootc does not say whether it locks what it stages: taken for one that does not");
+                        false
+                    }
+                    Err(error) => return Err(error),
+                };
+                BootcVersion::Version { version, download_only }
+            }
+            Some((version, _)) => BootcVersion::TooOld(version),
+            None => BootcVersion::Failed(format!(
+                "bootc --version says {:?}",
+                text.chars().take(80).collect::<String>()
+            )),
+        })
+    }
+
+    /// The deployments, in bootc's words.
+    pub(super) async fn status(&self) -> Result<BootcStatus, HostError> {
+        let command = ["/usr/bin/bootc", "status", "--format=json", "--format-version=1"];
+        let text = self.tools.run("status", &command).await?;
+        let status =
+            status::parse(&text).map_err(|e| HostError::Tool(Failure::new(Reason::BootcFailed, &e.to_string())))?;
+        if let BootcStatus::Host(host) = &status {
+            self.signed.see(host);
+        }
+        Ok(status)
+    }
+
+    /// ostree only takes a number, and without a staged deployment number 0 would be another one. bootc takes a name, on composefs
+    /// only.
+    async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
+        let BootcStatus::Host(host) = self.status().await? else {
+            let why = "the host is no bootc host any more: nothing is removed";
+            return Err(HostError::Tool(Failure::new(Reason::NotBootcHost, why)));
+        };
+        let Some(staged) = host.staged_as_meant(meant)? else {
+            return Ok(());
+        };
+        let command = match (host.storage, &host.staged_verity) {
+            (Storage::Ostree, _) => vec!["/usr/bin/ostree", "admin", "undeploy", "0"],
+            (Storage::Composefs, Some(name)) => vec!["/usr/bin/bootc", "delete-deployment", name],
+            (Storage::Composefs, None) => {
+                let why = format!(
+                    "bootc status gives {} no name by which it could be removed",
+                    staged.image
+                );
+                return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)));
+            }
+        };
+        self.tools.run("unstage", &command).await.map(drop)
+    }
+}
+
+impl Driver for Bootc {
+    fn find_pull<'a>(&'a self, boot: &'a BootId, desired: Option<&'a Digest>) -> Answer<'a, Option<Pull>> {
+        Box::pin(self.pulls.find(&self.tools.bus, boot, desired))
+    }
+
+    fn start_pull<'a>(
+        &'a self,
+        boot: &'a BootId,
+        image: &'a DesiredImage,
+        lock: StagingLock,
+        credentials: String,
+    ) -> Answer<'a, ()> {
+        let options = PullOptions {
+            signed: self.signed.holds_for(image),
+            lock,
+        };
+        Box::pin(self.pulls.start(&self.tools.bus, boot, image, options, credentials))
+    }
+
+    fn cancel_pull<'a>(&'a self, _: &'a BootId, digest: &'a Digest) -> Answer<'a, ()> {
+        Box::pin(self.pulls.cancel(&self.tools.bus, digest))
+    }
+
+    fn forget_pull<'a>(&'a self, digest: &'a Digest) -> Answer<'a, ()> {
+        Box::pin(self.pulls.forget(&self.tools.bus, digest))
+    }
+
+    fn pull_progress(&self) -> Option<Progress> {
+        self.pulls.progress()
+    }
+
+    fn lock(&self) -> Answer<'_, ()> {
+        let command = &["/usr/bin/ostree", "admin", "lock-finalization"];
+        Box::pin(async move { self.tools.run("lock", command).await.map(drop) })
+    }
+
+    fn unlock(&self) -> Answer<'_, ()> {
+        let command = &["/usr/bin/bootc", "upgrade", "--from-downloaded"];
+        Box::pin(async move { self.tools.run("unlock", command).await.map(drop) })
+    }
+
+    fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()> {
+        Box::pin(self.remove(meant))
+    }
+
+    fn reboot(&self) -> Answer<'_, ()> {
+        Box::pin(login::reboot(&self.tools.bus))
+    }
+}

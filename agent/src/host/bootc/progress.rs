@@ -1,0 +1,318 @@
+//! Progress of a running pull: bootc's JSON lines, read from a FIFO on the host.
+//!
+//! Progress is a courtesy: no decision depends on it, though whoever reads it knows early that the image is staged. But bootc takes nothing but a pipe, waits when that is full, and has
+//! the sysroot locked meanwhile. systemd opens the pipe for it in both directions, so that it never sees that nobody reads.
+//! So somebody always does: the agent, and when it is gone an expendable unit, which waits for a lock that the kernel takes
+//! from the dead.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_api::node::Progress;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::host::bus::Changes;
+
+/// Size of the pipe: the largest one that needs no privilege.
+const PIPE_SIZE: i32 = 1 << 20;
+/// Longest line that is looked at; each line lists all layers so far.
+const MAX_LINE: usize = 256 << 10;
+/// Least time between two wake-ups of the agent for progress alone.
+const WAKE_EVERY: Duration = Duration::from_secs(1);
+/// Span over which the rate is measured.
+const RATE_WINDOW: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    #[serde(rename = "type", default)]
+    type_: String,
+    #[serde(default)]
+    task: String,
+    #[serde(default)]
+    bytes: u64,
+    #[serde(default)]
+    bytes_total: u64,
+    #[serde(default)]
+    subtasks: Value,
+}
+
+/// What a line tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// So many bytes of so many are here.
+    Download(u64, u64),
+    /// The image is staged. bootc has more to do: it pulls bound images, and cleans up.
+    Staged,
+}
+
+fn parse(line: &[u8]) -> Option<News> {
+    let line: Line = serde_json::from_slice(line).ok()?;
+    match (line.type_.as_str(), line.task.as_str()) {
+        ("ProgressBytes", "pulling" | "") => Some(News::Download(line.bytes, line.bytes_total)),
+        ("ProgressSteps", "staging") => {
+            let mut parts = line.subtasks.as_array()?.iter();
+            let deployed = |part: &Value| part["subtask"] == "deploying" && part["completed"] == true;
+            parts.any(deployed).then_some(News::Staged)
+        }
+        _ => None,
+    }
+}
+
+/// Cuts a stream of bytes into lines, dropping those that are too long.
+#[derive(Default)]
+struct Lines {
+    buffer: Vec<u8>,
+    overlong: bool,
+}
+
+impl Lines {
+    fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(&[u8])) {
+        while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
+            let (head, tail) = bytes.split_at(end);
+            self.push(head);
+            if !self.overlong {
+                each(&self.buffer);
+            }
+            self.overlong = false;
+            self.buffer.clear();
+            bytes = tail.get(1..).unwrap_or_default();
+        }
+        self.push(bytes);
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        if self.overlong || self.buffer.len() + bytes.len() > MAX_LINE {
+            self.overlong = true;
+            self.buffer = Vec::new();
+        } else {
+            self.buffer.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// The newest state of a download, with its rate over the last seconds.
+#[derive(Default)]
+struct Meter {
+    samples: VecDeque<(Instant, u64)>,
+    latest: Option<Progress>,
+}
+
+impl Meter {
+    fn add(&mut self, now: Instant, bytes: u64, bytes_total: u64) {
+        if self.samples.back().is_some_and(|(_, last)| *last > bytes) {
+            self.samples.clear();
+        }
+        self.samples.push_back((now, bytes));
+        while self.samples.len() > 2
+            && self
+                .samples
+                .get(1)
+                .is_some_and(|(at, _)| now.duration_since(*at) >= RATE_WINDOW)
+        {
+            self.samples.pop_front();
+        }
+        let rate = self.samples.front().map_or(0, |(at, first)| {
+            let milliseconds = now.duration_since(*at).as_millis().max(1);
+            let rate = u128::from(bytes.saturating_sub(*first)) * 1000 / milliseconds;
+            u64::try_from(rate).unwrap_or(u64::MAX)
+        });
+        self.latest = Some(Progress {
+            bytes,
+            bytes_total,
+            bytes_per_second: rate,
+        });
+    }
+}
+
+/// Reads the progress of one pull until it is dropped.
+pub(super) struct ProgressReader {
+    path: PathBuf,
+    meter: Arc<Mutex<Meter>>,
+    task: tokio::task::JoinHandle<()>,
+    /// Held for as long as the pipe is read here.
+    _lock: File,
+}
+
+impl ProgressReader {
+    /// Makes the FIFO unless it is there, and starts to read it, under this lock. The first line that says that the image is
+    /// staged is passed on to `staged`.
+    pub(super) fn start(path: &Path, lock: &Path, changes: Changes, staged: oneshot::Sender<()>) -> io::Result<Self> {
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(lock)?;
+        lock.try_lock()?;
+        if !std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_fifo()) {
+            let _ = std::fs::remove_file(path);
+            mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        }
+        // For reading and writing, so that it does not end when a writer does.
+        let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
+        if let Err(error) = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE)) {
+            tracing::debug!(%error, "the progress pipe stays small");
+        }
+        let meter = Arc::new(Mutex::new(Meter::default()));
+        let task = tokio::spawn(read(pipe, meter.clone(), changes, staged));
+        Ok(Self {
+            path: path.to_path_buf(),
+            meter,
+            task,
+            _lock: lock,
+        })
+    }
+
+    /// The FIFO that it reads.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The newest state.
+    pub(super) fn latest(&self) -> Option<Progress> {
+        self.meter.lock().unwrap_or_else(|e| e.into_inner()).latest
+    }
+}
+
+impl Drop for ProgressReader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl std::fmt::Debug for ProgressReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProgressReader")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn read(mut pipe: pipe::Receiver, meter: Arc<Mutex<Meter>>, changes: Changes, staged: oneshot::Sender<()>) {
+    let mut staged = Some(staged);
+    let mut lines = Lines::default();
+    let mut chunk = [0; 4096];
+    let mut woken: Option<Instant> = None;
+    loop {
+        let length = match pipe.read(&mut chunk).await {
+            Ok(0) => return,
+            Ok(length) => length,
+            Err(error) => {
+                tracing::debug!(%error, "cannot read progress");
+                return;
+            }
+        };
+        let now = Instant::now();
+        let mut news = false;
+        lines.feed(chunk.get(..length).unwrap_or_default(), |line| {
+            match parse(line) {
+                Some(News::Download(bytes, total)) => {
+                    meter.lock().unwrap_or_else(|e| e.into_inner()).add(now, bytes, total);
+                    news = true;
+                }
+                Some(News::Staged) => {
+                    // No receiver: nobody waits for it.
+                    let _ = staged.take().map(|staged| staged.send(()));
+                }
+                None => {}
+            }
+        });
+        if news && woken.is_none_or(|last| now.duration_since(last) >= WAKE_EVERY) {
+            woken = Some(now);
+            changes.bump();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_only_what_it_knows() {
+        let known = br#"{"type":"ProgressBytes","task":"pulling","bytes":5,"bytesTotal":9,"subtasks":[{"id":"x"}]}"#;
+        assert_eq!(parse(known), Some(News::Download(5, 9)));
+        let steps = |parts: &str| format!(r#"{{"type":"ProgressSteps","task":"staging","subtasks":{parts}}}"#);
+        let staged = r#"[{"subtask":"merging","completed":true},{"subtask":"deploying","completed":true}]"#;
+        assert_eq!(parse(steps(staged).as_bytes()), Some(News::Staged));
+        for early in [
+            r#"[{"subtask":"merging","completed":true},{"subtask":"deploying","completed":false}]"#,
+            r#"[{"subtask":"deploying","completed":"yes"},7]"#,
+            "[]",
+            "true",
+        ] {
+            assert_eq!(parse(steps(early).as_bytes()), None, "{early}");
+        }
+        for other in [
+            r#"{"type":"Start","version":"0.1.0"}"#,
+            r#"{"type":"ProgressSteps","task":"staging","steps":3}"#,
+            r#"{"type":"ProgressBytes","task":"other","bytes":1}"#,
+            r#"{"type":"ProgressBytes","bytes":"many"}"#,
+            r#"{"type":7}"#,
+            "",
+            "[",
+        ] {
+            assert_eq!(parse(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn drops_overlong_lines_and_goes_on() {
+        let mut lines = Lines::default();
+        let mut seen = vec![];
+        let text = [b"a\n".as_slice(), &vec![b'x'; MAX_LINE + 1], b"\nb\n", b"c"].concat();
+        for chunk in text.chunks(1000) {
+            lines.feed(chunk, |line| seen.push(line.to_vec()));
+        }
+        assert_eq!(seen, [b"a", b"b"]);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_seconds() {
+        let mut meter = Meter::default();
+        let start = Instant::now();
+        meter.add(start, 0, 100_000);
+        for second in 1..=20u64 {
+            let now = start + Duration::from_secs(second);
+            meter.add(now, second.min(10) * 1000, 100_000);
+            if second == 10 {
+                assert_eq!(meter.latest.unwrap().bytes_per_second, 1000);
+            }
+        }
+        assert_eq!(meter.latest.unwrap().bytes_per_second, 0);
+        assert!(meter.samples.len() < 10);
+        meter.add(start + Duration::from_secs(21), 1, 2);
+        assert_eq!(meter.latest.unwrap().bytes, 1, "a new download starts from nothing");
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text: Vec<u8>, cuts in 1usize..9) {
+            let mut lines = Lines::default();
+            let mut joined = vec![];
+            for chunk in text.chunks(cuts) {
+                lines.feed(chunk, |line| {
+                    joined.extend_from_slice(line);
+                    joined.push(b'\n');
+                    let _ = parse(line);
+                });
+            }
+            prop_assert!(text.starts_with(&joined));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The output of `bootc status --format=json` and `bootc --version`, as far as Berth needs it.
+//!
+//! bootc promises the shape of its status JSON; fields come with releases and may be absent or null. Nothing here
+//! does I/O.
+
+use std::time::Duration;
+
+use berth_api::Digest;
+use berth_api::node::Deployment;
+use berth_core::agent::storage::Storage;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+
+use crate::host::driver::HostStatus;
+
+/// The oldest supported bootc: it knows `downloadOnly` and `--from-downloaded`, and keeps its standard output
+/// free of anything but the JSON.
+pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
+
+/// Time for which a bad answer about bootc's version counts.
+const VERSION_RETRY: Duration = Duration::from_secs(30);
+/// Time for which a host counts as one without bootc, once it has said so often. Each question is a unit that fails, and in
+/// the host's journal.
+const MISSING_RETRY: Duration = Duration::from_secs(3600);
+/// Answers in a row after which that is so: a program that cannot be started once may be a host that is just booting.
+const MISSING_TIMES: u32 = 5;
+
+/// The bootc on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootcVersion {
+    /// No bootc was found.
+    Missing,
+    /// Older than the oldest supported one.
+    TooOld(String),
+    /// A supported one.
+    Version {
+        /// Its version.
+        version: String,
+        /// It has `bootc switch --download-only`, by which an image is locked from the instant at which it is staged.
+        download_only: bool,
+    },
+    /// The version could not be found out, for this reason.
+    Failed(String),
+}
+
+impl BootcVersion {
+    /// Says whether an answer of this age, the same so many times in a row, still counts.
+    pub(super) fn is_believed(&self, age: Duration, times: u32) -> bool {
+        match self {
+            Self::Version { .. } => true,
+            Self::Missing if times >= MISSING_TIMES => age < MISSING_RETRY,
+            Self::Missing | Self::TooOld(_) | Self::Failed(_) => age < VERSION_RETRY,
+        }
+    }
+}
+
+/// Answer of `bootc status`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BootcStatus {
+    /// The host was not booted from an image by bootc, or bootc was asked from inside a container.
+    NotBootc,
+    /// Packages are layered on the image with rpm-ostree: `switch` would silently drop them.
+    Layered,
+    /// Booted from an image.
+    Host(Box<HostStatus>),
+}
+
+/// Error for a text that is not the status of a bootc host.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// The text is not JSON, or not of this shape.
+    #[error("bootc status cannot be understood: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Some other object.
+    #[error("bootc status describes a {kind:?} of {api_version:?}")]
+    Foreign {
+        /// The object's kind.
+        kind: String,
+        /// The object's apiVersion.
+        api_version: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawHost {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    status: Option<RawStatus>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct RawStatus {
+    #[serde(default)]
+    staged: Option<RawEntry>,
+    #[serde(default)]
+    booted: Option<RawEntry>,
+    #[serde(default)]
+    rollback: Option<RawEntry>,
+    #[serde(default)]
+    rollback_queued: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawEntry {
+    #[serde(default)]
+    image: Option<RawImage>,
+    #[serde(default)]
+    incompatible: Option<bool>,
+    #[serde(default)]
+    download_only: Option<bool>,
+    #[serde(default)]
+    composefs: Option<RawComposefs>,
+}
+
+#[derive(Deserialize)]
+struct RawComposefs {
+    #[serde(default)]
+    verity: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawImage {
+    #[serde(default)]
+    image: RawReference,
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    timestamp: Option<String>,
+    #[serde(default)]
+    image_digest: Option<String>,
+    #[serde(default)]
+    architecture: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+struct RawReference {
+    #[serde(default)]
+    image: String,
+    #[serde(default)]
+    signature: Option<RawSignature>,
+}
+
+/// Rule by which the image's signature is checked: a word, or an object with one key.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawSignature {
+    Word(String),
+    Remote {
+        #[serde(rename = "ostreeRemote")]
+        _remote: String,
+    },
+    Other(serde::de::IgnoredAny),
+}
+
+impl RawSignature {
+    fn enforced(&self) -> bool {
+        match self {
+            Self::Word(word) => word == "containerPolicy",
+            Self::Remote { .. } => true,
+            Self::Other(_) => false,
+        }
+    }
+}
+
+/// Reads the output of `bootc status --format=json --format-version=1`.
+///
+/// # Errors
+/// When the text is something else.
+pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
+    let host: RawHost = serde_json::from_str(text)?;
+    if host.kind != "BootcHost" || !host.api_version.starts_with("org.containers.bootc/") {
+        return Err(StatusError::Foreign {
+            kind: bounded(&host.kind, 64),
+            api_version: bounded(&host.api_version, 64),
+        });
+    }
+    let status = host.status.unwrap_or_default();
+    Ok(match status.booted {
+        Some(booted) if booted.incompatible == Some(true) => BootcStatus::Layered,
+        Some(RawEntry {
+            image: Some(image),
+            composefs,
+            ..
+        }) => BootcStatus::Host(Box::new(HostStatus {
+            storage: composefs.map_or(Storage::Ostree, |_| Storage::Composefs),
+            staged_verity: verity(status.staged.as_ref()),
+            layered_packages: vec![],
+            staged_layers: status.staged.as_ref().is_some_and(|s| s.incompatible == Some(true)),
+            signature_enforced: enforced(&image),
+            staged_signed: status
+                .staged
+                .as_ref()
+                .and_then(|s| s.image.as_ref())
+                .is_some_and(enforced),
+            booted: deployment(Some(image), false),
+            staged: status.staged.map(entry),
+            rollback: status.rollback.map(entry),
+            rollback_queued: status.rollback_queued.unwrap_or(false),
+        })),
+        _ => BootcStatus::NotBootc,
+    })
+}
+
+fn enforced(image: &RawImage) -> bool {
+    image.image.signature.as_ref().is_some_and(RawSignature::enforced)
+}
+
+fn verity(entry: Option<&RawEntry>) -> Option<String> {
+    let verity = &entry?.composefs.as_ref()?.verity;
+    let is_hex = !verity.is_empty() && verity.bytes().all(|b| b.is_ascii_hexdigit());
+    is_hex.then(|| verity.clone())
+}
+
+fn entry(entry: RawEntry) -> Deployment {
+    deployment(entry.image, entry.download_only.unwrap_or(false))
+}
+
+/// Makes the entry for our API, cut to the lengths that its schema allows.
+fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
+    let Some(image) = image else {
+        return Deployment {
+            locked,
+            ..Deployment::default()
+        };
+    };
+    let timestamp = image.timestamp.and_then(|t| t.parse::<Timestamp>().ok());
+    Deployment {
+        image: bounded(&image.image.image, 512),
+        digest: image.image_digest.and_then(|d| d.parse::<Digest>().ok()),
+        version: image.version.map(|v| bounded(&v, 256)),
+        architecture: image.architecture.map(|a| bounded(&a, 32)),
+        timestamp: timestamp.map(Time::from),
+        locked,
+    }
+}
+
+fn bounded(text: &str, characters: usize) -> String {
+    text.chars().take(characters).collect()
+}
+
+/// Reads the output of `bootc --version`: the version as text, and as numbers to compare.
+pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
+    let mut words = text.split_whitespace();
+    let version = match (words.next()?, words.next()) {
+        ("bootc", Some(version)) => version,
+        (version, None) => version,
+        _ => return None,
+    };
+    let mut numbers = version.split('.').map(|part| {
+        let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u32>().ok()
+    });
+    let major = numbers.next()??;
+    let minor = numbers.next()??;
+    let patch = numbers.next().flatten().unwrap_or(0);
+    Some((bounded(version, 64), (major, minor, patch)))
+}
+
+/// Says whether the output of `bootc switch --help` has an entry for `--download-only`. bootc up to 1.16.9 has none.
+pub fn lists_download_only(help: &str) -> bool {
+    help.lines()
+        .any(|line| line.split_whitespace().next() == Some("--download-only"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Status documents, versions and helps, as they are and as they might be.
+
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn digest(c: char) -> String {
+    format!("sha256:{}", c.to_string().repeat(64))
+}
+
+fn entry(c: char) -> Value {
+    json!({
+        "cachedUpdate": null, "composefs": null, "incompatible": false, "pinned": false,
+        "image": {
+            "architecture": "arm64", "imageDigest": digest(c), "timestamp": "2026-03-04T05:06:07.08Z",
+            "version": "9.1", "image": {"image": format!("registry.example/os@{}", digest(c)), "transport": "registry"},
+        },
+        "ostree": {"checksum": "ab", "deploySerial": 0, "stateroot": "default"}, "store": "ostreeContainer",
+    })
+}
+
+fn host(status: Value) -> Value {
+    json!({
+        "apiVersion": "org.containers.bootc/v1", "kind": "BootcHost", "metadata": {"name": "host"},
+        "spec": {"bootOrder": "default", "image": null}, "status": status,
+    })
+}
+
+fn read(status: Value) -> BootcStatus {
+    parse(&host(status).to_string()).unwrap()
+}
+
+fn read_host(status: Value) -> HostStatus {
+    match read(status) {
+        BootcStatus::Host(host) => *host,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn reads_booted_staged_and_rollback() {
+    let mut staged = entry('b');
+    staged["downloadOnly"] = json!(true);
+    staged["somethingNew"] = json!({"x": [1]});
+    let status = read_host(json!({
+        "booted": entry('a'), "staged": staged, "rollback": entry('c'), "rollbackQueued": true, "type": "bootcHost",
+    }));
+    let booted = status.booted;
+    assert_eq!(booted.digest, Some(digest('a').parse().unwrap()));
+    assert_eq!(booted.version.as_deref(), Some("9.1"));
+    assert_eq!(booted.architecture.as_deref(), Some("arm64"));
+    assert!(booted.timestamp.is_some() && !booted.locked);
+    assert!(status.staged.unwrap().locked);
+    assert!(status.rollback.is_some() && status.rollback_queued && !status.signature_enforced);
+    assert_eq!((status.storage, status.staged_verity), (Storage::Ostree, None));
+}
+
+#[test]
+fn tells_composefs_hosts_and_the_names_of_their_deployments() {
+    let composefs = |c: char, verity: Value| {
+        let mut entry = entry(c);
+        entry["ostree"] = Value::Null;
+        entry["store"] = Value::Null;
+        entry["composefs"] = json!({
+            "verity": verity, "bootType": "Bls", "bootloader": "systemd", "bootDigest": null, "missingVerityAllowed": false,
+        });
+        entry
+    };
+    let name = "ab".repeat(64);
+    for (verity, read) in [(name.as_str(), Some(name.clone())), ("", None), ("--help", None)] {
+        let mut staged = composefs('b', json!(verity));
+        staged["downloadOnly"] = json!(true);
+        let status = read_host(json!({"booted": composefs('a', json!("cd".repeat(64))), "staged": staged}));
+        assert_eq!((status.storage, status.staged_verity), (Storage::Composefs, read));
+        assert!(status.staged.unwrap().locked);
+    }
+}
+
+#[test]
+fn tells_the_kinds_of_hosts_apart() {
+    let mut layered = entry('a');
+    layered["incompatible"] = json!(true);
+    layered["image"] = Value::Null;
+    let mut plain = entry('a');
+    plain["image"] = Value::Null;
+    assert_eq!(read(json!({"booted": layered})), BootcStatus::Layered);
+    for status in [
+        json!({"booted": null}),
+        json!({"booted": plain}),
+        json!({}),
+        Value::Null,
+    ] {
+        assert_eq!(read(status.clone()), BootcStatus::NotBootc, "{status}");
+    }
+}
+
+#[test]
+fn a_staged_deployment_without_image_is_still_there() {
+    let status = read_host(json!({
+        "booted": entry('a'),
+        "staged": {"image": null, "incompatible": true, "pinned": false, "ostree": null},
+    }));
+    assert_eq!(status.staged, Some(Deployment::default()));
+}
+
+#[test]
+fn reads_the_signature_in_all_its_forms() {
+    for (signature, enforced) in [
+        (json!("containerPolicy"), true),
+        (json!({"ostreeRemote": "fedora"}), true),
+        (json!("insecure"), false),
+        (Value::Null, false),
+        (json!({"later": 1}), false),
+        (json!(7), false),
+    ] {
+        let mut booted = entry('a');
+        booted["image"]["image"]["signature"] = signature.clone();
+        let status = read_host(json!({"booted": booted}));
+        assert_eq!(status.signature_enforced, enforced, "{signature}");
+    }
+}
+
+#[test]
+fn old_releases_lack_fields_and_odd_ones_are_bounded() {
+    let status = read_host(json!({"booted": {"image": {
+        "image": {"image": "x".repeat(9999), "transport": "oci"}, "imageDigest": "sha512:1", "timestamp": "soon",
+        "version": "ü".repeat(999),
+    }, "incompatible": false, "pinned": false}}));
+    let booted = status.booted;
+    assert_eq!(
+        (booted.digest, booted.timestamp, booted.architecture),
+        (None, None, None)
+    );
+    assert_eq!(
+        (booted.image.len(), booted.version.unwrap().chars().count()),
+        (512, 256)
+    );
+}
+
+#[test]
+fn refuses_what_is_no_bootc_host() {
+    assert!(matches!(parse("{}"), Err(StatusError::Foreign { .. })));
+    assert!(matches!(parse("Staged image:"), Err(StatusError::Malformed(_))));
+    assert!(matches!(parse(""), Err(StatusError::Malformed(_))));
+}
+
+#[test]
+fn a_host_without_bootc_is_seldom_asked_for_it() {
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    let good = BootcVersion::Version {
+        version: "1.16.9".into(),
+        download_only: false,
+    };
+    for (version, believed) in [
+        (good, [true, true, true]),
+        (BootcVersion::Missing, [true, true, false]),
+        (BootcVersion::TooOld("1.1".into()), [true, false, false]),
+        (BootcVersion::Failed("no answer".into()), [true, false, false]),
+    ] {
+        let found = [0, 59, 60].map(|age| version.is_believed(minutes(age), 5));
+        assert_eq!(found, believed, "{version:?}");
+    }
+    assert!(!BootcVersion::Missing.is_believed(minutes(1), 4), "it may be booting");
+}
+
+#[test]
+fn finds_the_flag_in_the_help_of_switch() {
+    for (help, found) in [
+        (
+            "Options:\n      --download-only\n          Stage the image, locked\n",
+            true,
+        ),
+        ("Options:\n      --download-only    Stage the image, locked\n", true),
+        (
+            "      --from-downloaded  Apply what was staged with --download-only\n",
+            false,
+        ),
+        ("      --download-only-once\n", false),
+        ("Options:\n      --quiet\n", false),
+        ("", false),
+    ] {
+        assert_eq!(lists_download_only(help), found, "{help}");
+    }
+}
+
+#[test]
+fn reads_versions() {
+    for (text, expected) in [
+        ("bootc 1.16.9\n", Some(("1.16.9", (1, 16, 9)))),
+        ("bootc 1.12.0", Some(("1.12.0", (1, 12, 0)))),
+        ("1.1", Some(("1.1", (1, 1, 0)))),
+        ("bootc 2.0.0-rc.1", Some(("2.0.0-rc.1", (2, 0, 0)))),
+        ("bootc 202603201", None),
+        ("bootc", None),
+        ("no such file", None),
+        ("", None),
+    ] {
+        let found = parse_version(text);
+        let found = found.as_ref().map(|(t, n)| (t.as_str(), *n));
+        assert_eq!(found, expected, "{text:?}");
+    }
+    assert!((1, 12, 0) < FLOOR && (1, 16, 9) > FLOOR);
+}
+
+/// Any JSON, with the names that the parser looks for among its keys.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+        Just(json!(digest('d'))),
+        Just(entry('e')),
+    ];
+    let key = prop_oneof![
+        Just("image"),
+        Just("staged"),
+        Just("booted"),
+        Just("incompatible"),
+        Just("signature"),
+        Just("imageDigest"),
+        Just("timestamp"),
+        Just("downloadOnly"),
+        Just("x"),
+    ];
+    leaf.prop_recursive(4, 48, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::hash_map(key.clone().prop_map(str::to_owned), inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn never_panics_on_any_json(status in any_json()) {
+        let _ = parse(&host(status).to_string());
+    }
+
+    #[test]
+    fn never_panics_on_damaged_output(at in 0usize..1200, byte: u8) {
+        let mut text = host(json!({"booted": entry('a'), "staged": entry('b')})).to_string().into_bytes();
+        let at = at % text.len();
+        text[at] = byte;
+        let _ = parse(&String::from_utf8_lossy(&text));
+        text.truncate(at);
+        let _ = parse(&String::from_utf8_lossy(&text));
+    }
+
+    #[test]
+    fn never_panics_on_any_version(text in ".{0,40}") {
+        let _ = parse_version(&text);
+    }
+}

@@ -1,0 +1,150 @@
+//! An image, as the host itself would pull it: its own skopeo asks, with the host's mirrors, certificates and credentials.
+
+use std::time::Duration;
+
+use berth_api::ImageRef;
+use berth_core::agent::rules::credentials::PLACES;
+use berth_core::firstboot::{Answer, Target};
+use berth_core::registries::document::{self, Document, DocumentError};
+use tokio::time::Instant;
+
+use super::auth::digest;
+use super::failure::Reason;
+use super::{Host, HostError};
+
+/// Error of a look at an image.
+#[derive(Debug, thiserror::Error)]
+enum LookUpError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    #[error("{0}")]
+    OtherMachine(String),
+}
+
+impl Host {
+    /// Asks the registry for an image's manifest and labels, for no longer than this.
+    pub async fn look_up(&self, image: &ImageRef, within: Duration) -> Answer {
+        match self.find_image(image, Instant::now() + within).await {
+            Ok(target) => Answer::Found(target),
+            Err(LookUpError::Host(error)) => {
+                let words = plain(&error.to_string());
+                match (error.reason(), error) {
+                    (Reason::HostToolMissing, _) => Answer::HostFailed(words),
+                    (Reason::RegistryUnavailable, HostError::Tool(_)) | (_, HostError::Timeout(_)) => {
+                        Answer::Away(words)
+                    }
+                    (Reason::WrongArchitecture, HostError::Tool(_)) => Answer::Useless(words),
+                    (_, HostError::Tool(_)) => Answer::Withheld(words),
+                    _ => Answer::HostFailed(words),
+                }
+            }
+            Err(error) => Answer::Useless(error.to_string()),
+        }
+    }
+
+    async fn find_image(&self, image: &ImageRef, give_up: Instant) -> Result<Target, LookUpError> {
+        let manifest = self.inspect("manifest", &["--raw"], image, give_up).await?;
+        let own = architecture();
+        let of_platform = match document::manifest(manifest.as_bytes())? {
+            Document::Image { .. } => match image.digest() {
+                Some(digest) => digest.clone(),
+                None => digest(manifest.as_bytes()),
+            },
+            Document::Index { platforms, .. } => {
+                let fitting = platforms.into_iter().find(|platform| platform.architecture == own);
+                let none = || LookUpError::OtherMachine(format!("the index names no image for {own}"));
+                fitting.ok_or_else(none)?.digest
+            }
+        };
+        // By digest: a tag that moves meanwhile mixes nothing up.
+        let pinned = image.at(&of_platform);
+        let config = self.inspect("config", &["--config", "--raw"], &pinned, give_up).await?;
+        let config = document::config(config.as_bytes(), &of_platform)?;
+        if config.platform.architecture != own {
+            let why = format!("the image is for {}, and the machine is {own}", config.platform);
+            return Err(LookUpError::OtherMachine(why));
+        }
+        Ok(Target {
+            digest: of_platform,
+            version: config.version,
+            limit: config.metadata.boot_image,
+        })
+    }
+
+    async fn inspect(
+        &self,
+        what: &str,
+        flags: &[&str],
+        image: &ImageRef,
+        give_up: Instant,
+    ) -> Result<String, HostError> {
+        let name = name(image);
+        let mut command = vec!["/usr/bin/skopeo", "inspect"];
+        command.extend(flags);
+        // The file that bootc would take; without one bootc asks without credentials too.
+        match PLACES.iter().find(|place| self.root.path(place).exists()) {
+            Some(place) => command.extend(["--authfile", place]),
+            None => command.push("--no-creds"),
+        }
+        command.push(&name);
+        let left = give_up.saturating_duration_since(Instant::now());
+        self.tools
+            .run_within(&format!("inspect-{what}"), &command, left.max(Duration::from_secs(1)))
+            .await
+    }
+}
+
+/// The image's name for skopeo, which refuses a tag beside a digest. The digest counts.
+fn name(image: &ImageRef) -> String {
+    match image.digest() {
+        Some(digest) => format!("docker://{}", image.at(digest)),
+        None => format!("docker://{image}"),
+    }
+}
+
+/// Architecture of this program, and so of the machine, in OCI words.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// What skopeo says, without the form of its log.
+fn plain(words: &str) -> String {
+    match words.split_once("level=fatal msg=\"") {
+        Some((_, said)) => said.trim_end_matches('"').replace("\\\"", "\""),
+        None => words.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skopeo_is_given_a_tag_or_a_digest() {
+        let pinned = format!("r.io/os@sha256:{}", "02".repeat(32));
+        for (image, asked) in [
+            ("r.io/os:1", "r.io/os:1"),
+            (&pinned, &pinned),
+            (&pinned.replace('@', ":1@"), &pinned),
+        ] {
+            assert_eq!(name(&image.parse().unwrap()), format!("docker://{asked}"));
+        }
+    }
+
+    #[test]
+    fn people_are_told_words_and_no_log() {
+        let log = r#"time="2026-01-01T00:00:00Z" level=fatal msg="Error parsing image name \"docker://r.io/os:1\": manifest unknown""#;
+        assert_eq!(
+            plain(log),
+            r#"Error parsing image name "docker://r.io/os:1": manifest unknown"#
+        );
+        assert_eq!(plain("no route"), "no route");
+    }
+}

@@ -1,0 +1,257 @@
+//! The `Deployments` of rpm-ostree's daemon: an array of dictionaries with some forty keys, many of them optional.
+//!
+//! A key that is missing or malformed loses only itself. Nothing here does I/O.
+
+use std::collections::HashMap;
+
+use berth_api::Digest;
+use berth_api::node::Deployment;
+use berth_core::agent::storage::Storage;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::Deserialize;
+use zbus::{OwnedVariant, Variant};
+
+use crate::host::HostStatus;
+
+/// One deployment, as the daemon sends it.
+pub(super) type Entry = HashMap<String, OwnedVariant>;
+
+/// Packages that somebody asked for by name, from a file, or to be left out or replaced. An update keeps all of that.
+const LAYERS: [&str; 5] = [
+    "requested-packages",
+    "requested-local-packages",
+    "requested-local-fileoverride-packages",
+    "requested-base-removals",
+    "requested-base-local-replacements",
+];
+
+/// Packages that are replaced from a repository: its kind and name, and the packages.
+const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
+
+/// Everything else that is kept in the same way, and that bootc would drop as well. Compared as it is.
+const OTHER_CHANGES: [&str; 5] = [
+    REMOTE_REPLACEMENTS,
+    "regenerate-initramfs",
+    "initramfs-etc",
+    "initramfs-args",
+    "cliwrap",
+];
+
+/// The host's deployments, in boot order. `locked`: the file by which ostree locks what is staged is there.
+///
+/// # Errors
+/// When none of them is the one that runs, in words.
+pub(super) fn parse(entries: &[Entry], locked: bool) -> Result<HostStatus, String> {
+    let is = |entry: &&Entry, key: &str| flag(entry, key) == Some(true);
+    let booted_at = entries.iter().position(|entry| is(&entry, "booted"));
+    let Some((booted_at, booted)) = booted_at.and_then(|at| Some((at, entries.get(at)?))) else {
+        return Err("rpm-ostree reports no booted deployment: the host was not booted from one of ostree's".to_owned());
+    };
+    let staged = entries.iter().find(|entry| is(entry, "staged"));
+    let rollback_at = entries
+        .iter()
+        .position(|entry| !is(&entry, "staged") && !is(&entry, "booted"));
+    let reference = |entry: &Entry| text(entry, "container-image-reference").map(|reference| origin(&reference));
+    let signed = |entry: &Entry| reference(entry).is_some_and(|(_, signed)| signed);
+    Ok(HostStatus {
+        booted: deployment(booted, false),
+        staged: staged.map(|entry| {
+            let locked = locked || flag(entry, "finalization-locked") == Some(true);
+            deployment(entry, locked)
+        }),
+        staged_signed: staged.is_some_and(signed),
+        rollback: rollback_at
+            .and_then(|at| entries.get(at))
+            .map(|entry| deployment(entry, false)),
+        rollback_queued: rollback_at.is_some_and(|at| at < booted_at),
+        signature_enforced: signed(booted),
+        storage: Storage::Ostree,
+        staged_verity: None,
+        layered_packages: packages(booted),
+        staged_layers: staged.is_some_and(|staged| changes(staged) != changes(booted)),
+    })
+}
+
+/// Makes the entry for our API, cut to the lengths that its schema allows.
+fn deployment(entry: &Entry, locked: bool) -> Deployment {
+    let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
+    let digest = match &image {
+        // Without it, the image's name may pin it.
+        Some(image) => text(entry, "container-image-reference-digest")
+            .and_then(|digest| digest.parse().ok())
+            .or_else(|| image.rsplit_once('@')?.1.parse().ok()),
+        // What came from no container image has only its commit to be known by.
+        None => text(entry, "checksum").and_then(|checksum| format!("sha256:{checksum}").parse::<Digest>().ok()),
+    };
+    let image = image.or_else(|| text(entry, "origin")).unwrap_or_default();
+    let seconds = number(entry, "timestamp").and_then(|seconds| i64::try_from(seconds).ok());
+    Deployment {
+        image: bounded(&image, 512),
+        digest,
+        version: text(entry, "version").map(|version| bounded(&version, 256)),
+        architecture: architecture(entry).map(|architecture| bounded(&architecture, 32)),
+        timestamp: seconds.and_then(|s| Timestamp::from_second(s).ok()).map(Time::from),
+        locked,
+    }
+}
+
+/// Splits a reference such as `ostree-unverified-registry:quay.io/os@sha256:…` into the image's own name, and whether its
+/// signatures are checked.
+fn origin(reference: &str) -> (String, bool) {
+    const UNVERIFIED: &str = "ostree-unverified-";
+    const SIGNED: &str = "ostree-image-signed:";
+    const REMOTE: &str = "ostree-remote-";
+    let (rest, signed) = if let Some(rest) = reference.strip_prefix(UNVERIFIED) {
+        // `registry:` stands for `image:registry:`.
+        (rest.strip_prefix("image:").unwrap_or(rest), false)
+    } else if let Some(rest) = reference.strip_prefix(SIGNED) {
+        (rest, true)
+    } else if let Some(rest) = reference.strip_prefix(REMOTE) {
+        let (kind, rest) = rest.split_once(':').unwrap_or(("", rest));
+        let image = rest.split_once(':').map_or(rest, |(_, image)| image);
+        (
+            if kind == "registry" {
+                image
+            } else {
+                strip_transport(image)
+            },
+            true,
+        )
+    } else {
+        (reference, false)
+    };
+    (strip_transport(rest).to_owned(), signed)
+}
+
+fn strip_transport(image: &str) -> &str {
+    let known = ["docker://", "registry:", "containers-storage:"];
+    known
+        .iter()
+        .find_map(|prefix| image.strip_prefix(prefix))
+        .unwrap_or(image)
+}
+
+/// Names of the packages that were asked for.
+fn packages(entry: &Entry) -> Vec<String> {
+    let mut names: Vec<String> = LAYERS.iter().flat_map(|key| texts(entry, key)).collect();
+    names.extend(replaced(entry));
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Names of the packages that are replaced from a repository: all texts but the names of the repositories, in a dictionary as
+/// in a list of pairs.
+fn replaced(entry: &Entry) -> Vec<String> {
+    let mut names = vec![];
+    match entry.get(REMOTE_REPLACEMENTS).map(|value| inner(value)) {
+        Some(Variant::Dict(repositories)) => {
+            for (_, packages) in repositories.iter() {
+                collect_texts(packages, &mut names);
+            }
+        }
+        Some(Variant::Array(repositories)) => {
+            for repository in repositories.iter() {
+                if let Variant::Structure(pair) = inner(repository) {
+                    let packages = pair.fields().iter().skip(1);
+                    packages.for_each(|packages| collect_texts(packages, &mut names));
+                }
+            }
+        }
+        _ => {}
+    }
+    names
+}
+
+fn collect_texts(value: &Variant<'_>, names: &mut Vec<String>) {
+    match inner(value) {
+        Variant::Str(text) if !text.is_empty() => names.push(text.as_str().to_owned()),
+        Variant::Array(items) => items.iter().for_each(|item| collect_texts(item, names)),
+        Variant::Structure(fields) => fields.fields().iter().for_each(|field| collect_texts(field, names)),
+        _ => {}
+    }
+}
+
+/// Everything in which a deployment differs from its image. A key that is missing is as good as one that says no, or nothing.
+fn changes(entry: &Entry) -> (Vec<String>, Vec<Option<&Variant<'_>>>) {
+    let others = OTHER_CHANGES.iter().map(|key| {
+        let value = entry.get(*key).map(|value| inner(value));
+        value.filter(|value| !is_nothing(value))
+    });
+    (packages(entry), others.collect())
+}
+
+fn is_nothing(value: &Variant<'_>) -> bool {
+    match inner(value) {
+        Variant::Bool(flag) => !flag,
+        Variant::Str(text) => text.is_empty(),
+        Variant::Array(items) => items.is_empty(),
+        Variant::Dict(pairs) => pairs.iter().next().is_none(),
+        _ => false,
+    }
+}
+
+#[derive(Deserialize)]
+struct ImageConfig {
+    #[serde(default)]
+    architecture: Option<String>,
+}
+
+/// OCI architecture, from the image's configuration, which the commit carries.
+fn architecture(entry: &Entry) -> Option<String> {
+    let Variant::Dict(meta) = inner(entry.get("base-commit-meta")?) else {
+        return None;
+    };
+    let config = meta.iter().find_map(|(key, value)| match (inner(key), inner(value)) {
+        (Variant::Str(key), Variant::Str(value)) if key.as_str() == "ostree.container.image-config" => Some(value),
+        _ => None,
+    })?;
+    serde_json::from_str::<ImageConfig>(config.as_str()).ok()?.architecture
+}
+
+fn inner<'a>(value: &'a Variant<'a>) -> &'a Variant<'a> {
+    match value {
+        Variant::Variant(value) => inner(value),
+        value => value,
+    }
+}
+
+fn text(entry: &Entry, key: &str) -> Option<String> {
+    match inner(entry.get(key)?) {
+        Variant::Str(text) if !text.is_empty() => Some(text.as_str().to_owned()),
+        _ => None,
+    }
+}
+
+fn flag(entry: &Entry, key: &str) -> Option<bool> {
+    match inner(entry.get(key)?) {
+        Variant::Bool(flag) => Some(*flag),
+        _ => None,
+    }
+}
+
+fn number(entry: &Entry, key: &str) -> Option<u64> {
+    match inner(entry.get(key)?) {
+        Variant::U64(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn texts(entry: &Entry, key: &str) -> Vec<String> {
+    let Some(Variant::Array(items)) = entry.get(key).map(|value| inner(value)) else {
+        return vec![];
+    };
+    let text = |item: &Variant<'_>| match inner(item) {
+        Variant::Str(text) if !text.is_empty() => Some(text.as_str().to_owned()),
+        _ => None,
+    };
+    items.iter().filter_map(text).collect()
+}
+
+fn bounded(text: &str, characters: usize) -> String {
+    text.chars().take(characters).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const DIGEST: &str = "sha256:0202020202020202020202020202020202020202020202020202020202020202";
+const CHECKSUM: &str = "0303030303030303030303030303030303030303030303030303030303030303";
+
+fn owned(value: Variant<'_>) -> OwnedVariant {
+    OwnedVariant::try_from(value).unwrap()
+}
+
+fn entry(pairs: &[(&str, Variant<'_>)]) -> Entry {
+    let pairs = pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), owned(value.try_clone().unwrap())));
+    pairs.collect()
+}
+
+fn container(image: &str) -> Entry {
+    entry(&[
+        ("checksum", Variant::new(CHECKSUM)),
+        ("container-image-reference", Variant::new(image)),
+        ("container-image-reference-digest", Variant::new(DIGEST)),
+        ("version", Variant::new("42.1")),
+        ("timestamp", Variant::new(1_700_000_000u64)),
+    ])
+}
+
+fn with(mut entry: Entry, key: &str, value: Variant<'_>) -> Entry {
+    entry.insert(key.to_owned(), owned(value));
+    entry
+}
+
+fn booted() -> Entry {
+    with(
+        container("ostree-unverified-registry:quay.io/os:1"),
+        "booted",
+        Variant::new(true),
+    )
+}
+
+fn staged() -> Entry {
+    with(
+        container("ostree-image-signed:docker://quay.io/os:2"),
+        "staged",
+        Variant::new(true),
+    )
+}
+
+#[test]
+fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
+    let rollback = container("ostree-unverified-image:docker://quay.io/os:0");
+    let status = parse(&[staged(), booted(), rollback.clone()], true).unwrap();
+    assert_eq!(status.booted.image, "quay.io/os:1");
+    assert_eq!(status.booted.digest, Some(DIGEST.parse().unwrap()));
+    assert_eq!(status.booted.version.as_deref(), Some("42.1"));
+    assert!(status.booted.timestamp.is_some() && !status.signature_enforced && !status.rollback_queued);
+    let found = status.staged.unwrap();
+    assert_eq!(
+        (found.image.as_str(), found.locked, status.staged_signed),
+        ("quay.io/os:2", true, true)
+    );
+    assert_eq!(status.rollback.unwrap().image, "quay.io/os:0");
+    // Somebody ran `rpm-ostree rollback`: it stands before the one that runs.
+    assert!(parse(&[rollback, booted()], false).unwrap().rollback_queued);
+}
+
+#[test]
+fn the_daemons_word_or_the_file_locks() {
+    for (word, file, locked) in [
+        (None, false, false),
+        (None, true, true),
+        (Some(true), false, true),
+        (Some(false), true, true),
+    ] {
+        let entry = match word {
+            Some(word) => with(staged(), "finalization-locked", Variant::new(word)),
+            None => staged(),
+        };
+        let status = parse(&[entry, booted()], file).unwrap();
+        assert_eq!(status.staged.unwrap().locked, locked, "{word:?} {file}");
+    }
+}
+
+#[test]
+fn layered_packages_are_named_and_compared() {
+    let names = |names: &[&str]| Variant::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
+    let layered = with(booted(), "requested-packages", names(&["strace", "htop", "htop"]));
+    let same = with(staged(), "requested-packages", names(&["htop", "strace"]));
+    let status = parse(&[same, layered.clone()], false).unwrap();
+    assert_eq!(
+        (status.layered_packages, status.staged_layers),
+        (vec!["htop".to_owned(), "strace".to_owned()], false)
+    );
+    let more = with(staged(), "requested-packages", names(&["htop", "strace", "vim"]));
+    assert!(parse(&[more, layered.clone()], false).unwrap().staged_layers);
+    assert!(
+        parse(&[staged(), layered], false).unwrap().staged_layers,
+        "one that drops packages is somebody's too"
+    );
+}
+
+/// Replacements from a repository: `a(sas)` as some releases send it, or a dictionary.
+#[test]
+fn what_an_admin_changed_by_other_means_is_somebodys_too() {
+    let texts = |texts: &[&str]| Variant::new(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    let replaced = HashMap::from([("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])]);
+    let listed = vec![("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])];
+    for (key, value, nothing, packages) in [
+        (
+            REMOTE_REPLACEMENTS,
+            Variant::new(replaced),
+            Variant::new(HashMap::<String, Vec<String>>::new()),
+            &["bash", "kernel"] as &[&str],
+        ),
+        (
+            REMOTE_REPLACEMENTS,
+            Variant::new(listed),
+            Variant::new(Vec::<(String, Vec<String>)>::new()),
+            &["bash", "kernel"],
+        ),
+        ("initramfs-etc", texts(&["/etc/crypttab"]), texts(&[]), &[]),
+        ("initramfs-args", texts(&["--add=lvm"]), texts(&[]), &[]),
+        ("regenerate-initramfs", Variant::new(true), Variant::new(false), &[]),
+        ("cliwrap", Variant::new(true), Variant::new(false), &[]),
+    ] {
+        let changed = |entry: Entry| with(entry, key, value.try_clone().unwrap());
+        let differs = |staged: Entry, booted: Entry| parse(&[staged, booted], false).unwrap();
+        assert!(differs(changed(staged()), booted()).staged_layers, "{key}");
+        assert!(differs(staged(), changed(booted())).staged_layers, "{key}");
+        let both = differs(changed(staged()), changed(booted()));
+        assert_eq!(both.layered_packages, packages, "{key}");
+        assert!(!both.staged_layers, "{key}");
+        assert!(!differs(with(staged(), key, nothing), booted()).staged_layers, "{key}");
+    }
+}
+
+#[test]
+fn a_digest_that_the_daemon_does_not_tell_is_the_one_that_the_name_pins() {
+    let booted = |image: &str| {
+        let mut entry = with(container(image), "booted", Variant::new(true));
+        entry.remove("container-image-reference-digest");
+        parse(&[entry], false).unwrap().booted.digest
+    };
+    let pinned = booted(&format!("ostree-unverified-registry:r.io/os@{DIGEST}"));
+    assert_eq!(pinned, Some(DIGEST.parse().unwrap()));
+    assert_eq!(booted("ostree-unverified-registry:r.io/os:1"), None);
+    assert_eq!(booted("ostree-unverified-registry:r.io/os@sha256:1"), None);
+}
+
+#[test]
+fn references_of_all_kinds_lose_their_prefix() {
+    for (reference, image, signed) in [
+        ("ostree-unverified-registry:r.io/os@sha256:1", "r.io/os@sha256:1", false),
+        ("ostree-unverified-image:registry:r.io/os:1", "r.io/os:1", false),
+        ("ostree-unverified-image:docker://r.io/os:1", "r.io/os:1", false),
+        (
+            "ostree-unverified-image:containers-storage:localhost/os",
+            "localhost/os",
+            false,
+        ),
+        ("ostree-image-signed:docker://r.io:5000/os:1", "r.io:5000/os:1", true),
+        ("ostree-image-signed:registry:r.io/os:1", "r.io/os:1", true),
+        ("ostree-remote-registry:fedora:r.io:5000/os:1", "r.io:5000/os:1", true),
+        ("ostree-remote-image:fedora:registry:r.io/os:1", "r.io/os:1", true),
+        ("ostree-remote-image:fedora:docker://r.io/os:1", "r.io/os:1", true),
+        ("something else", "something else", false),
+        ("", "", false),
+    ] {
+        assert_eq!(origin(reference), (image.to_owned(), signed), "{reference}");
+    }
+}
+
+#[test]
+fn a_deployment_from_no_image_is_known_by_its_commit_and_one_without_its_digest_is_not_known() {
+    let plain = entry(&[
+        ("booted", Variant::new(true)),
+        ("checksum", Variant::new(CHECKSUM)),
+        ("origin", Variant::new("fedora:os")),
+    ]);
+    let status = parse(&[plain], false).unwrap();
+    assert_eq!(
+        status.booted.digest,
+        Some(format!("sha256:{CHECKSUM}").parse().unwrap())
+    );
+    assert_eq!(status.booted.image, "fedora:os");
+    let mut unknown = booted();
+    unknown.remove("container-image-reference-digest");
+    assert_eq!(parse(&[unknown], false).unwrap().booted.digest, None);
+    assert!(parse(&[staged()], false).is_err_and(|why| why.contains("no booted deployment")));
+    assert!(parse(&[], false).is_err());
+}
+
+#[test]
+fn the_architecture_is_read_from_the_commit() {
+    let config = |text: &str| {
+        HashMap::from([(
+            "ostree.container.image-config".to_owned(),
+            Variant::new(text.to_owned()),
+        )])
+    };
+    for (text, expected) in [
+        (r#"{"architecture": "arm64"}"#, Some("arm64")),
+        ("{", None),
+        ("[]", None),
+    ] {
+        let entry = with(booted(), "base-commit-meta", Variant::new(config(text)));
+        assert_eq!(parse(&[entry], false).unwrap().booted.architecture.as_deref(), expected);
+    }
+}
+
+fn any_value() -> impl Strategy<Value = OwnedVariant> {
+    prop_oneof![
+        any::<bool>().prop_map(|value| owned(Variant::new(value))),
+        any::<u64>().prop_map(|value| owned(Variant::new(value))),
+        any::<i32>().prop_map(|value| owned(Variant::new(value))),
+        ".{0,40}".prop_map(|value| owned(Variant::new(value.replace('\0', "")))),
+        prop::collection::vec("[a-z:/@]{0,20}", 0..4).prop_map(|value| owned(Variant::new(value))),
+        prop::collection::vec(any::<u64>(), 0..3).prop_map(|value| owned(Variant::new(value))),
+    ]
+}
+
+const KEYS: [&str; 12] = [
+    "booted",
+    "staged",
+    "checksum",
+    "container-image-reference",
+    "container-image-reference-digest",
+    "version",
+    "timestamp",
+    "finalization-locked",
+    "requested-packages",
+    "requested-base-removals",
+    "base-commit-meta",
+    "regenerate-initramfs",
+];
+
+proptest! {
+    /// Whatever a daemon sends: no panic, and what is shown fits the schema.
+    #[test]
+    fn anything_can_be_parsed(
+        entries in prop::collection::vec(prop::collection::hash_map(prop::sample::select(KEYS.to_vec()), any_value(), 0..12), 0..5),
+        file: bool,
+    ) {
+        let entries: Vec<Entry> = entries.into_iter().map(|e| e.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()).collect();
+        if let Ok(status) = parse(&entries, file) {
+            for found in [Some(&status.booted), status.staged.as_ref(), status.rollback.as_ref()].into_iter().flatten() {
+                prop_assert!(found.image.chars().count() <= 512);
+            }
+        }
+    }
+
+    /// A key that is missing or malformed loses nothing but what it says itself.
+    #[test]
+    fn one_bad_key_loses_only_itself(key in prop::sample::select(KEYS.to_vec()), value in prop::option::of(any_value())) {
+        let whole = parse(&[staged(), booted()], true).unwrap();
+        let mut bad = booted();
+        match value {
+            Some(value) => drop(bad.insert(key.to_owned(), value)),
+            None => drop(bad.remove(key)),
+        }
+        match parse(&[staged(), bad], true) {
+            Err(_) => prop_assert_eq!(key, "booted"),
+            Ok(found) => {
+                prop_assert_eq!(found.staged, whole.staged);
+                if key != "version" {
+                    prop_assert_eq!(&found.booted.version, &whole.booted.version);
+                }
+                if key != "timestamp" {
+                    prop_assert_eq!(&found.booted.timestamp, &whole.booted.timestamp);
+                }
+                if !key.starts_with("container-image") {
+                    prop_assert_eq!(&found.booted.digest, &whole.booted.digest);
+                }
+            }
+        }
+    }
+}

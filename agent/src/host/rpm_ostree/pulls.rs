@@ -1,0 +1,432 @@
+//! Pulls by rpm-ostree: one at a time, each a transaction of its daemon.
+//!
+//! A transaction goes on without the agent. The [`Record`] is written before it begins, its title names the digest, and the next
+//! agent joins it by both (invariant I7). The end is written into the record before it counts. One that nobody heard is told by
+//! what is staged.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_api::backend::Backend;
+use berth_api::node::{DesiredImage, Progress};
+use berth_api::{BootId, Digest};
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::daemon::{Daemon, explain};
+use super::deployments;
+use super::tally::Tally;
+use super::transaction::{Signal, Transaction};
+use crate::host::HostError;
+use crate::host::bus::Changes;
+use crate::host::driver::{Pull, PullState, target};
+use crate::host::failure;
+use crate::host::record::{Ended, Record, RecordFile};
+use crate::host::root::HostRoot;
+
+/// A pull that takes longer than this is canceled.
+const DEADLINE: Duration = Duration::from_secs(2 * 3600);
+/// A pull that is canceled has this long to end.
+const STOP_DEADLINE: Duration = Duration::from_secs(100);
+/// Words of the daemon when the image is what is staged or runs already, by its reference.
+const SAME_REFERENCE: &str = "Old and new refs are equal";
+
+/// The pulls of one host.
+#[derive(Debug)]
+pub(super) struct Pulls {
+    root: HostRoot,
+    record: RecordFile,
+    changes: Changes,
+    following: Mutex<Option<Following>>,
+}
+
+/// A transaction that is listened to.
+#[derive(Debug)]
+struct Following {
+    digest: Digest,
+    tally: Arc<Mutex<Tally>>,
+    task: JoinHandle<()>,
+    /// Asks for its end.
+    stop: Option<oneshot::Sender<()>>,
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Title of the transaction that pulls this digest.
+fn title(digest: &Digest) -> String {
+    format!("berth: pull and stage {digest}")
+}
+
+/// The reference that the daemon gets. Signatures are checked by the host's own policy where that is asked for.
+fn refspec(image: &DesiredImage, signed: bool) -> Result<String, HostError> {
+    let reference = target(image)?.at(&image.digest);
+    Ok(match signed {
+        true => format!("ostree-image-signed:docker://{reference}"),
+        false => format!("ostree-unverified-registry:{reference}"),
+    })
+}
+
+fn state(ended: &Ended) -> PullState {
+    match &ended.failure {
+        None => PullState::Succeeded,
+        Some(message) => PullState::Failed {
+            message: message.clone(),
+        },
+    }
+}
+
+impl Pulls {
+    pub(super) fn new(root: HostRoot, changes: Changes) -> Self {
+        Self {
+            record: RecordFile::new(&root),
+            root,
+            changes,
+            following: Mutex::new(None),
+        }
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Following>> {
+        self.following.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn is_followed(&self, digest: &Digest) -> bool {
+        let slot = self.slot();
+        slot.as_ref()
+            .is_some_and(|f| f.digest == *digest && !f.task.is_finished())
+    }
+
+    /// Progress of the running pull.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        let tally = self.slot().as_ref().map(|f| f.tally.clone())?;
+        let tally = tally.lock().unwrap_or_else(|e| e.into_inner());
+        tally.progress()
+    }
+
+    /// Finds the pull of this boot, if there was one that is not forgotten, and its state.
+    pub(super) async fn find(&self, daemon: &Daemon, boot: &BootId) -> Result<Option<Pull>, HostError> {
+        let of_ours = || {
+            self.record
+                .read(boot)
+                .filter(|record| record.backend == Backend::RpmOstree)
+        };
+        let Some(digest) = of_ours().map(|record| record.digest) else {
+            return Ok(None);
+        };
+        // Asked before the record is read once more: a pull that ends in between has written its end.
+        let is_followed = self.is_followed(&digest);
+        let Some(record) = of_ours() else { return Ok(None) };
+        let state = match &record.ended {
+            Some(ended) => Some(state(ended)),
+            None if is_followed => Some(PullState::Running),
+            None => self.adopt(daemon, record).await?,
+        };
+        Ok(state.map(|state| Pull { digest, state }))
+    }
+
+    /// The state of a pull to which nobody listens: it is joined if it runs, and else told by what is staged.
+    async fn adopt(&self, daemon: &Daemon, mut record: Record) -> Result<Option<PullState>, HostError> {
+        if self.join_again(daemon, &record).await? {
+            return Ok(Some(PullState::Running));
+        }
+        let ended = match self.is_here(daemon, &record.digest).await {
+            Ok(true) => Ended { failure: None },
+            Ok(false) if !record.started && record.said.is_none() => {
+                self.record.remove()?;
+                return Ok(None);
+            }
+            Ok(false) => {
+                let unheard = || "the pull ended while no agent listened, and its image is not staged".to_owned();
+                Ended {
+                    failure: Some(record.said.take().unwrap_or_else(unheard)),
+                }
+            }
+            Err(error @ HostError::Bus(_)) => return Err(error),
+            Err(error) => Ended {
+                failure: Some(format!("rpm-ostree does not say what became of the pull: {error}")),
+            },
+        };
+        let state = state(&ended);
+        record.ended = Some(ended);
+        self.record.write(&record)?;
+        Ok(Some(state))
+    }
+
+    /// Joins the transaction of this record, if it runs.
+    ///
+    /// # Errors
+    /// A transaction runs, and whether it is this one cannot be told now: it must not count as ended. Or the bus does not answer.
+    async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
+        let active = match daemon.active().await {
+            Ok(Some(active)) => active,
+            Ok(None) => return Ok(false),
+            Err(error @ HostError::Bus(_)) => return Err(error),
+            Err(error) => {
+                // A daemon that does not run has no transaction either; the next pull waits for whatever else goes on there.
+                tracing::warn!(%error, "rpm-ostreed does not say whether a transaction runs");
+                return Ok(false);
+            }
+        };
+        let transaction = Transaction::join(&active.address, &self.root).await?;
+        if transaction.title().await.map_err(explain)? != title(&record.digest) {
+            tracing::info!(method = active.method, "another transaction of rpm-ostree runs");
+            return Ok(false);
+        }
+        transaction.start().await.map_err(explain)?;
+        tracing::info!(digest = %record.digest, "joined the transaction that pulls");
+        let mut record = record.clone();
+        record.started = true;
+        self.record.write(&record)?;
+        self.follow(transaction, record);
+        Ok(true)
+    }
+
+    /// Says whether the image is staged, or runs.
+    async fn is_here(&self, daemon: &Daemon, digest: &Digest) -> Result<bool, HostError> {
+        let status = deployments::parse(&daemon.deployments().await?, false);
+        Ok(status.is_ok_and(|status| {
+            let staged = status
+                .staged
+                .is_some_and(|staged| staged.digest.as_ref() == Some(digest));
+            staged || status.booted.digest.as_ref() == Some(digest)
+        }))
+    }
+
+    /// Starts to pull and stage an image, where no other pull is.
+    pub(super) async fn start(
+        &self,
+        daemon: &Daemon,
+        boot: &BootId,
+        image: &DesiredImage,
+        signed: bool,
+        credentials: String,
+    ) -> Result<(), HostError> {
+        let refspec = refspec(image, signed)?;
+        self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
+        let mut record = Record::new(boot, image, Backend::RpmOstree, credentials);
+        // The daemon locks it from the first instant.
+        record.download_only = true;
+        record.began = Some(Timestamp::now());
+        self.record.write(&record)?;
+        let begun = self.begin(daemon, &refspec, &record.digest).await;
+        match begun {
+            Ok(transaction) => {
+                record.started = true;
+                self.record.write(&record)?;
+                self.follow(transaction, record);
+                Ok(())
+            }
+            Err(HostError::Tool(failure)) if failure.message.contains(SAME_REFERENCE) => {
+                // What is staged, or runs, tells whether that is as good.
+                record.said = Some(failure.message);
+                self.record.write(&record)
+            }
+            Err(error) => {
+                // One that was begun and not started would stand in the way of everybody: the daemon cancels it now.
+                daemon.hang_up().await;
+                self.record.remove()?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn begin(&self, daemon: &Daemon, refspec: &str, digest: &Digest) -> Result<Transaction, HostError> {
+        let address = daemon.rebase(refspec, &title(digest)).await?;
+        let transaction = Transaction::join(&address, &self.root).await?;
+        transaction.start().await.map_err(explain)?;
+        Ok(transaction)
+    }
+
+    /// Listens to a transaction until its end.
+    fn follow(&self, transaction: Transaction, record: Record) {
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        let (stop, stopped) = oneshot::channel();
+        let digest = record.digest.clone();
+        let listener = Listener {
+            record,
+            file: self.record.clone(),
+            tally: tally.clone(),
+            changes: self.changes.clone(),
+        };
+        let task = tokio::spawn(listener.listen(transaction, stopped));
+        *self.slot() = Some(Following {
+            digest,
+            tally,
+            task,
+            stop: Some(stop),
+        });
+    }
+
+    /// Cancels the pull of this digest, waits for its end, and forgets it.
+    pub(super) async fn cancel(&self, daemon: &Daemon, boot: &BootId, digest: &Digest) -> Result<(), HostError> {
+        self.find(daemon, boot).await?;
+        let following = self.slot().take();
+        if let Some(mut following) = following.filter(|following| following.digest == *digest) {
+            if let Some(stop) = following.stop.take() {
+                let _ = stop.send(());
+            }
+            let give_up = Instant::now() + STOP_DEADLINE;
+            if tokio::time::timeout_at(give_up, &mut following.task).await.is_err() {
+                *self.slot() = Some(following);
+                return Err(HostError::Timeout("the pull does not stop".to_owned()));
+            }
+        }
+        // One whose end was not told may go on: it is listened to again, and canceled again.
+        match self.find(daemon, boot).await? {
+            Some(pull) if pull.digest == *digest && pull.state == PullState::Running => {
+                Err(HostError::Timeout("rpm-ostreed does not stop the pull".to_owned()))
+            }
+            _ => self.forget(),
+        }
+    }
+
+    /// Forgets a pull that ended.
+    pub(super) fn forget(&self) -> Result<(), HostError> {
+        drop(self.slot().take());
+        self.record.remove()
+    }
+}
+
+/// Time left until a pull is canceled. A clock that was set back does not make it longer than it may be.
+fn left(began: Option<Timestamp>, now: Timestamp) -> Duration {
+    let so_far = began.map_or(Duration::ZERO, |began| {
+        Duration::try_from(now.duration_since(began)).unwrap_or_default()
+    });
+    DEADLINE.saturating_sub(so_far)
+}
+
+/// The task that listens to a transaction.
+struct Listener {
+    record: Record,
+    file: RecordFile,
+    tally: Arc<Mutex<Tally>>,
+    changes: Changes,
+}
+
+impl Listener {
+    async fn listen(mut self, mut transaction: Transaction, mut stopped: oneshot::Receiver<()>) {
+        let late = tokio::time::sleep(left(self.record.began, Timestamp::now()));
+        tokio::pin!(late);
+        loop {
+            tokio::select! {
+                signal = transaction.next() => match signal {
+                    Some(Signal::Finished { success, words }) => return self.ended(success, words),
+                    Some(signal) => self.count(&signal),
+                    None => return self.fail("rpm-ostreed ended in the middle of the pull".to_owned()),
+                },
+                asked = &mut stopped => {
+                    // An error: nobody can ask any more, and the task ends with whoever could.
+                    if asked.is_ok() {
+                        return self.cancel(transaction, "the pull was ended by signal: canceled").await;
+                    }
+                    std::future::pending::<()>().await;
+                }
+                () = &mut late => {
+                    let why = format!("the pull did not end within {} h", DEADLINE.as_secs() / 3600);
+                    return self.cancel(transaction, &why).await;
+                }
+            }
+        }
+    }
+
+    fn count(&self, signal: &Signal) {
+        let changed = self.tally.lock().unwrap_or_else(|e| e.into_inner()).add(signal);
+        if changed {
+            self.changes.bump();
+        }
+    }
+
+    /// Cancels the transaction, and hears its end out. It may have come to a good one meanwhile. Where none is told, it may go
+    /// on, and nothing is written: whoever looks for it next joins it again, or tells its end by what is staged.
+    async fn cancel(mut self, mut transaction: Transaction, why: &str) {
+        if let Err(error) = transaction.cancel().await {
+            tracing::warn!(%error, "cannot cancel the transaction of rpm-ostree");
+        }
+        match transaction.end(STOP_DEADLINE).await {
+            Some(Ok(())) => self.ended(true, String::new()),
+            Some(Err(words)) => self.fail(format!("{why}: {words}")),
+            None => {
+                tracing::warn!(why, "rpm-ostreed does not tell the end of a pull that was canceled");
+                self.changes.bump();
+            }
+        }
+    }
+
+    fn ended(&mut self, success: bool, words: String) {
+        match success {
+            true => self.write(Ended { failure: None }),
+            false if words.contains(SAME_REFERENCE) => {
+                // What is staged, or runs, tells whether that is as good.
+                self.record.said = Some(words);
+                self.store();
+            }
+            false => self.fail(words),
+        }
+    }
+
+    fn fail(&mut self, words: String) {
+        let credentials = &self.record.credentials;
+        let message = failure::with_credentials(failure::message(&words), credentials);
+        self.write(Ended { failure: Some(message) });
+    }
+
+    fn write(&mut self, ended: Ended) {
+        self.record.ended = Some(ended);
+        self.store();
+    }
+
+    /// Writes what is known of the end. Where that cannot be written, the end counts as one that nobody heard.
+    fn store(&self) {
+        if let Err(error) = self.file.write(&self.record) {
+            tracing::warn!(%error, "cannot write how the pull ended: it is told by what is staged");
+        }
+        self.changes.bump();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemon_gets_the_digest_and_the_rule_for_signatures() {
+        let digest: Digest = format!("sha256:{}", "01".repeat(32)).parse().unwrap();
+        let image = DesiredImage {
+            reference: format!("registry.example/os@{digest}"),
+            index_digest: digest.clone(),
+            digest: digest.clone(),
+            version: None,
+            signature: berth_api::pool::SignatureRule::AsBooted,
+        };
+        let plain = refspec(&image, false).unwrap();
+        assert_eq!(
+            plain,
+            format!("ostree-unverified-registry:registry.example/os@{digest}")
+        );
+        let signed = refspec(&image, true).unwrap();
+        assert_eq!(
+            signed,
+            format!("ostree-image-signed:docker://registry.example/os@{digest}")
+        );
+        let other = DesiredImage {
+            reference: "registry.example/os:1".to_owned(),
+            ..image
+        };
+        assert!(refspec(&other, false).is_err());
+    }
+
+    #[test]
+    fn a_pull_has_no_more_than_its_time_whatever_the_clock_says() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let at = |seconds: i64| Some(Timestamp::from_second(1_000_000 + seconds).unwrap());
+        assert_eq!(left(None, now), DEADLINE);
+        assert_eq!(left(at(-60), now), DEADLINE - Duration::from_secs(60));
+        assert_eq!(left(at(-100_000), now), Duration::ZERO);
+        assert_eq!(left(at(100_000), now), DEADLINE);
+    }
+}

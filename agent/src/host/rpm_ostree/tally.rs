@@ -1,0 +1,123 @@
+//! Progress of a transaction, added up from what its signals say. Pure.
+//!
+//! Of a container image rpm-ostree tells only in words: how much there is to fetch, and each layer as it begins. Words that are
+//! not known change nothing.
+
+use berth_api::node::Progress;
+
+use super::transaction::Signal;
+
+/// Progress of one transaction.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    done: u64,
+    total: u64,
+    per_second: u64,
+    /// Size of the layer that is being fetched.
+    current: u64,
+    seen: bool,
+}
+
+impl Tally {
+    /// Takes in a signal. True if that changed anything that people see.
+    pub(super) fn add(&mut self, signal: &Signal) -> bool {
+        let before = self.clone();
+        match signal {
+            Signal::Download { bytes, per_second } => {
+                (self.done, self.per_second, self.seen) = (*bytes, *per_second, true);
+            }
+            Signal::Said(text) => self.read(text),
+            Signal::Finished { .. } | Signal::Other => {}
+        }
+        *self != before
+    }
+
+    /// The progress, once there is any.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        self.seen.then_some(Progress {
+            bytes: self.done,
+            bytes_total: self.total,
+            bytes_per_second: self.per_second,
+        })
+    }
+
+    fn read(&mut self, text: &str) {
+        let lower = text.to_lowercase();
+        let Some(size) = size(&lower) else { return };
+        if lower.contains("layers needed:") {
+            // There may be two kinds of them.
+            self.total = self.total.saturating_add(size);
+            self.seen = true;
+        } else if lower.contains("fetching ") {
+            self.done = self.done.saturating_add(self.current);
+            self.current = size;
+            self.seen = true;
+        }
+    }
+}
+
+/// The size in the last parentheses of a text, as GLib writes it: `(15.1 MB)`, with a space that does not break.
+fn size(text: &str) -> Option<u64> {
+    let (_, rest) = text.rsplit_once('(')?;
+    let (inside, _) = rest.split_once(')')?;
+    let mut words = inside
+        .split(|c: char| c.is_whitespace() || c == '\u{a0}')
+        .filter(|w| !w.is_empty());
+    let number: f64 = words.next()?.parse().ok()?;
+    let unit = match words.next()? {
+        "byte" | "bytes" => 1.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        _ => return None,
+    };
+    let bytes = number * unit;
+    // Nonsense is no progress: a cast from a float that is in range.
+    (bytes.is_finite() && (0.0..1e15).contains(&bytes)).then_some(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Signal {
+        Signal::Said(text.to_owned())
+    }
+
+    #[test]
+    fn layers_are_added_up() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.progress(), None);
+        tally.add(&said("ostree chunk layers already present: 60"));
+        assert_eq!(tally.progress(), None);
+        for text in [
+            "ostree chunk layers needed: 2 (30.5\u{a0}MB)",
+            "custom layers needed: 1 (500\u{a0}kB)",
+            "[0/3] Fetching ostree chunk aabb (20.5\u{a0}MB)...done",
+            "[1/3] Fetching ostree chunk ccdd (10.0 MB)",
+            "Staging deployment",
+            "nonsense (1e400 MB)",
+            "fetching nonsense (x MB)",
+        ] {
+            tally.add(&said(text));
+        }
+        let progress = tally.progress().unwrap();
+        assert_eq!((progress.bytes, progress.bytes_total), (20_500_000, 31_000_000));
+    }
+
+    #[test]
+    fn bytes_that_are_told_count() {
+        let mut tally = Tally::default();
+        assert!(tally.add(&Signal::Download {
+            bytes: 7,
+            per_second: 3
+        }));
+        assert!(!tally.add(&Signal::Other));
+        let expected = Progress {
+            bytes: 7,
+            bytes_total: 0,
+            bytes_per_second: 3,
+        };
+        assert_eq!(tally.progress(), Some(expected));
+    }
+}

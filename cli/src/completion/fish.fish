@@ -1,0 +1,13 @@
+# Completion of kubectl-berth for fish: kubectl-berth completion fish | source
+function __kubectl_berth_complete
+    set -l words (commandline -opc)
+    set -l token (commandline -ct)
+    set -l lines (kubectl-berth __complete -- $words[2..-1] "$token" 2>/dev/null)
+    # A file may stand there and nothing else, and -f below keeps fish from offering any by itself.
+    if test "$lines[-1]" = :0
+        __fish_complete_path "$token"
+        return
+    end
+    string match -v -r '^:[0-9]+$' -- $lines
+end
+complete -c kubectl-berth -f -a '(__kubectl_berth_complete)'

@@ -1,0 +1,316 @@
+//! A pool as it would be with other settings: the same types and bounds as those of its CRD.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use berth_api::pool::{BootcNodePool, BootcNodePoolSpec};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
+use kube::{CustomResourceExt, ResourceExt};
+use serde_json::{Map, Value};
+
+use crate::Snapshot;
+
+/// Paths that an error names at most.
+const NEAR: usize = 5;
+/// Letters by which a path may differ from one that is near.
+const DISTANCE: usize = 4;
+
+/// One setting of a pool's spec, as `--what-if` takes it: `rollout.maxUnavailable=3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WhatIf {
+    path: Vec<String>,
+    value: String,
+}
+
+impl FromStr for WhatIf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, value) = text
+            .split_once('=')
+            .ok_or("write a field of the pool's spec and a value, such as rollout.maxUnavailable=3")?;
+        let path = path.strip_prefix("spec.").unwrap_or(path);
+        Ok(Self {
+            path: path.split('.').map(str::to_owned).collect(),
+            value: value.to_owned(),
+        })
+    }
+}
+
+impl WhatIf {
+    fn name(&self) -> String {
+        self.path.join(".")
+    }
+}
+
+/// The snapshot with other settings of one pool.
+///
+/// # Errors
+/// When there is no such pool, no such field, or the field does not take the value.
+pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<Snapshot, String> {
+    let mut snapshot = snapshot.clone();
+    let found = snapshot.pools.iter_mut().find(|found| found.name_any() == pool);
+    let found = found.ok_or_else(|| format!("there is no pool {pool:?}"))?;
+    let unreadable = |error: serde_json::Error| format!("the spec of pool {pool} cannot be written: {error}");
+    let mut spec = serde_json::to_value(&found.spec).map_err(unreadable)?;
+    merge(&mut spec, &patch(settings)?);
+    let spec: BootcNodePoolSpec =
+        serde_json::from_value(spec).map_err(|error| format!("pool {pool} cannot have that: {error}"))?;
+    // A write of the spec makes a new generation; what the status says of the old one stays.
+    found.spec = spec;
+    Ok(snapshot)
+}
+
+/// The settings as a merge patch of a pool's spec. An empty value takes the field away.
+///
+/// # Errors
+/// When there is no such field, or it does not take the value.
+pub fn patch(settings: &[WhatIf]) -> Result<Value, String> {
+    let schema = schema().ok_or("the schema of BootcNodePool has no spec")?;
+    let mut patch = Value::Object(Map::new());
+    for setting in settings {
+        let leaf = field(&schema, setting)?;
+        let mut one = value(leaf, setting)?;
+        for segment in setting.path.iter().rev() {
+            one = Value::Object([(segment.clone(), one)].into_iter().collect());
+        }
+        merge(&mut patch, &one);
+    }
+    Ok(patch)
+}
+
+/// Every field of a pool's spec that takes a value, by its path.
+pub fn fields() -> Vec<String> {
+    let schema = schema();
+    let fields = schema.iter().flat_map(paths);
+    let leaves = fields.filter(|(_, schema)| schema.properties.is_none());
+    leaves.map(|(path, _)| path).collect()
+}
+
+/// Writes a patch over a value; `null` takes a field away.
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(Map::new());
+    }
+    let Value::Object(into) = into else { return };
+    for (key, value) in patch {
+        merge(into.entry(key.clone()).or_insert(Value::Null), value);
+    }
+}
+
+/// The schema of a pool's spec.
+fn schema() -> Option<JSONSchemaProps> {
+    let version = BootcNodePool::crd().spec.versions.into_iter().next()?;
+    let root = version.schema?.open_api_v3_schema?;
+    root.properties?.remove("spec")
+}
+
+/// The schema of the field that a setting names.
+fn field<'a>(spec: &'a JSONSchemaProps, setting: &WhatIf) -> Result<&'a JSONSchemaProps, String> {
+    let mut at = spec;
+    for (depth, segment) in setting.path.iter().enumerate() {
+        let Some(next) = at.properties.as_ref().and_then(|properties| properties.get(segment)) else {
+            return Err(unknown(spec, setting, depth));
+        };
+        at = next;
+    }
+    Ok(at)
+}
+
+fn unknown(spec: &JSONSchemaProps, setting: &WhatIf, depth: usize) -> String {
+    let name = setting.name();
+    let before = setting.path.iter().take(depth).cloned().collect::<Vec<_>>().join(".");
+    let paths = paths(spec);
+    let is_list = paths.get(&before).is_some_and(|schema| is(schema, "array"));
+    if is_list {
+        return format!("{before} is a list, and is written whole, as JSON: {before}='[...]'");
+    }
+    let last = setting.path.last().map(String::as_str).unwrap_or_default();
+    let distance = |path: &str| {
+        let of_last = path.rsplit('.').next().map_or(usize::MAX, |end| differ(end, last));
+        differ(path, &name).min(of_last)
+    };
+    let mut near: Vec<(usize, &String)> = paths.keys().map(|path| (distance(path), path)).collect();
+    near.retain(|(distance, _)| *distance <= DISTANCE);
+    near.sort();
+    let near: Vec<&str> = near.into_iter().take(NEAR).map(|(_, path)| path.as_str()).collect();
+    if !near.is_empty() {
+        return format!("the spec of a pool has no field {name}; near it: {}", near.join(", "));
+    }
+    let level: Vec<&str> = paths
+        .keys()
+        .filter(|path| path.rsplit_once('.').map_or("", |(parent, _)| parent) == before)
+        .map(String::as_str)
+        .collect();
+    format!(
+        "the spec of a pool has no field {name}; there are: {}",
+        level.join(", ")
+    )
+}
+
+/// Every field by its path.
+fn paths(spec: &JSONSchemaProps) -> BTreeMap<String, &JSONSchemaProps> {
+    let mut paths = BTreeMap::new();
+    let mut open: Vec<(String, &JSONSchemaProps)> = vec![(String::new(), spec)];
+    while let Some((path, schema)) = open.pop() {
+        for (name, next) in schema.properties.iter().flatten() {
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
+            paths.insert(path.clone(), next);
+            open.push((path, next));
+        }
+    }
+    paths
+}
+
+/// Number of letters to be put in, taken out or changed to make one word of the other.
+fn differ(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.to_lowercase().chars().enumerate() {
+        let mut next = vec![i + 1];
+        for (j, b) in other.iter().enumerate() {
+            let [left, up] = row
+                .get(j..=j + 1)
+                .and_then(|r| <[usize; 2]>::try_from(r).ok())
+                .unwrap_or([i, i]);
+            let behind = next.last().copied().unwrap_or_default();
+            next.push((left + usize::from(a != *b)).min(up + 1).min(behind + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+fn is(schema: &JSONSchemaProps, type_: &str) -> bool {
+    schema.type_.as_deref() == Some(type_)
+}
+
+/// The value as the field's type, within its bounds.
+fn value(schema: &JSONSchemaProps, setting: &WhatIf) -> Result<Value, String> {
+    let (name, text) = (setting.name(), setting.value.as_str());
+    if text.is_empty() {
+        return Ok(Value::Null);
+    }
+    let wrong = |what: &str| Err(format!("{name} takes {what}, not {text:?}"));
+    let number = text.parse::<i64>().ok();
+    if schema.x_kubernetes_int_or_string == Some(true) {
+        return Ok(number.map_or_else(|| text.into(), Value::from));
+    }
+    let bounded = |number: i64| {
+        let (low, high) = (schema.minimum, schema.maximum);
+        low.is_none_or(|low| number as f64 >= low) && high.is_none_or(|high| number as f64 <= high)
+    };
+    match (schema.type_.as_deref(), number) {
+        (Some("integer"), Some(number)) if bounded(number) => Ok(number.into()),
+        (Some("integer"), _) => {
+            let bound = |word: &str, bound: Option<f64>| bound.map_or_else(String::new, |b| format!(" {word} {b}"));
+            let bounds = bound("from", schema.minimum) + &bound("to", schema.maximum);
+            wrong(&format!("a whole number{bounds}"))
+        }
+        (Some("boolean"), _) => match text.parse::<bool>() {
+            Ok(value) => Ok(value.into()),
+            Err(_) => wrong("true or false"),
+        },
+        (Some("string"), _) => {
+            let one_of = schema
+                .enum_
+                .iter()
+                .flatten()
+                .filter_map(|value| value.0.as_str().map(str::to_owned));
+            let one_of: Vec<String> = one_of.collect();
+            if !one_of.is_empty() && !one_of.iter().any(|one| one == text) {
+                return wrong(&one_of.join(" or "));
+            }
+            let most = schema.max_length.unwrap_or(i64::MAX);
+            if i64::try_from(text.chars().count()).unwrap_or(i64::MAX) > most {
+                return wrong(&format!("at most {most} characters"));
+            }
+            Ok(text.into())
+        }
+        (type_, _) => serde_json::from_str(text).map_err(|error| {
+            let form = if type_ == Some("array") { "a list" } else { "an object" };
+            format!("{name} takes {form} as JSON: {error}")
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn patched(settings: &[&str]) -> Result<Value, String> {
+        let settings: Result<Vec<WhatIf>, String> = settings.iter().map(|text| text.parse()).collect();
+        patch(&settings?)
+    }
+
+    #[test]
+    fn a_setting_has_the_type_of_its_field() {
+        let table = [
+            ("rollout.maxUnavailable=3", json!({"rollout": {"maxUnavailable": 3}})),
+            (
+                "rollout.maxUnavailable=25%",
+                json!({"rollout": {"maxUnavailable": "25%"}}),
+            ),
+            ("spec.rollout.paused=true", json!({"rollout": {"paused": true}})),
+            ("rollout.soakTime=30m", json!({"rollout": {"soakTime": "30m"}})),
+            ("rollout.maxFailures=2", json!({"rollout": {"maxFailures": 2}})),
+            ("rollout.windows=[]", json!({"rollout": {"windows": []}})),
+            ("rollout.maxUnavailable=", json!({"rollout": {"maxUnavailable": null}})),
+        ];
+        for (text, expected) in table {
+            assert_eq!(patched(&[text]), Ok(expected), "{text}");
+        }
+        let both = patched(&["rollout.paused=false", "rollout.maxFailures=2"]);
+        assert_eq!(both, Ok(json!({"rollout": {"paused": false, "maxFailures": 2}})));
+    }
+
+    #[test]
+    fn what_no_pool_can_have_is_refused_in_words() {
+        let table = [
+            ("rollout", "write a field of the pool's spec and a value"),
+            ("rollout.maxUnavailabel=3", "near it: rollout.maxUnavailable"),
+            ("maxUnavailable=3", "near it: rollout.maxUnavailable"),
+            ("rollout.something=3", "there are: rollout.after, rollout.exclusions"),
+            ("rollout.windows.schedule=x", "rollout.windows is a list"),
+            ("rollout.paused=yes", "rollout.paused takes true or false, not \"yes\""),
+            (
+                "rollout.maxFailures=65",
+                "rollout.maxFailures takes a whole number from 1 to 64, not \"65\"",
+            ),
+            ("rollout.maxFailures=x", "a whole number from 1 to 64"),
+            ("rollout.windows=x", "rollout.windows takes a list as JSON"),
+            ("rivalUpdaters=x", "rivalUpdaters takes "),
+        ];
+        for (text, expected) in table {
+            let error = patched(&[text]).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_the_pool_that_is_named_changes() {
+        let pool = |name| BootcNodePool::new(name, BootcNodePoolSpec::default());
+        let snapshot = Snapshot {
+            pools: ["a", "b"].map(pool).into(),
+            ..Snapshot::default()
+        };
+        let settings = ["rollout.maxUnavailable=3".parse().unwrap()];
+        let then = what_if(&snapshot, "b", &settings).unwrap();
+        let capacities: Vec<usize> = then.pools.iter().map(|pool| pool.spec.capacity(9)).collect();
+        assert_eq!(capacities, [1, 3]);
+        let nowhere = what_if(&snapshot, "c", &settings).unwrap_err();
+        assert!(nowhere.contains("no pool \"c\""), "{nowhere}");
+        let wrong = ["rollout.maxUnavailable=many".parse().unwrap()];
+        assert!(what_if(&snapshot, "a", &wrong).unwrap_err().contains("many"));
+    }
+}

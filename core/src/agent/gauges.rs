@@ -1,0 +1,209 @@
+//! The gauges of one node: what its agent reports in the BootcNode's status, for Prometheus. Pure. They do not name the node,
+//! since who scrapes an agent knows whose it is.
+
+use berth_api::condition::{find, node as types};
+use berth_api::node::{BootcNodeSpec, BootcNodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::gauges::{Gauge, families};
+
+families! {
+    info: "berth_node_info", "1, with the node's pool, and the versions of its agent and bootc.";
+    image: "berth_node_image_info", "1 for each image of the node: booted, staged, or desired.";
+    boot_image: "berth_node_boot_image_info", "1, with the version that the machine was installed from.";
+    phase: "berth_node_phase", "1 for the phase that the node is in.";
+    since: "berth_node_phase_start_timestamp_seconds", "Start of the node's phase, by its own clock.";
+    degraded: "berth_node_degraded", "1 while a person should look at the node, for this reason.";
+    blocked: "berth_node_blocked", "1 while no berth may be offered to the node, for this reason.";
+    blockers: "berth_node_drain_blockers", "Pods that block the node's drain.";
+    failed: "berth_node_failed_digests", "Images that failed on the node and are not tried there again.";
+    queued: "berth_node_rollback_queued", "1 while the next boot would take the deployment of a rollback.";
+    retry: "berth_node_next_try_timestamp_seconds", "Time of the next try after a failure, by the node's clock.";
+    clock: "berth_node_clock_synchronized", "1 when the host says that its clock is synchronised.";
+    bytes: "berth_node_pull_bytes", "Bytes that the running pull has downloaded.";
+    size: "berth_node_pull_size_bytes", "Bytes that the running pull has to download, once that is known.";
+    last: "berth_node_last_duration_seconds", "Length of the node's last pull (staging), drain, and reboot until it was proven.";
+}
+
+/// The gauges of a node, of which some have no series. `None`: nothing was reported yet.
+pub fn gauges(told: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge> {
+    let mut families = Families::new();
+    if let Some((spec, status)) = told {
+        families.info.add(
+            [
+                ("pool", &spec.pool_name),
+                ("version", text(&status.agent_version)),
+                ("bootc", text(&status.bootc_version)),
+            ],
+            1,
+        );
+        for (slot, deployment) in [("booted", &status.booted), ("staged", &status.staged)] {
+            if let Some(deployment) = deployment {
+                let digest = deployment.digest.as_ref().map(ToString::to_string).unwrap_or_default();
+                let version = text(&deployment.version);
+                families
+                    .image
+                    .add([("slot", slot), ("digest", &digest), ("version", version)], 1);
+            }
+        }
+        if let Some(desired) = &spec.image {
+            let (digest, version) = (desired.digest.to_string(), text(&desired.version));
+            families
+                .image
+                .add([("slot", "desired"), ("digest", &digest), ("version", version)], 1);
+        }
+        if let Some(installed) = &status.boot_image {
+            families.boot_image.add([("version", text(&installed.version))], 1);
+        }
+        if let Some(now) = status.phase {
+            families.phase.add([("phase", now.as_str())], 1);
+        }
+        families
+            .since
+            .add_some([], status.phase_start_time.as_ref().map(seconds));
+        if let Some(trouble) = find(&status.conditions, types::NODE_DEGRADED).filter(|c| c.status == "True") {
+            families.degraded.add([("reason", &trouble.reason)], 1);
+        }
+        if let Some(reason) = blocked_by(status) {
+            families.blocked.add([("reason", reason)], 1);
+        }
+        families.blockers.add([], status.drain_blockers.len());
+        families.failed.add([], status.failed_digests.len());
+        families.queued.add([], i64::from(status.rollback_queued));
+        let tries = [
+            status.failure.as_ref().map(|failure| &failure.next_try_time),
+            status.last_turn.as_ref().map(|turn| &turn.next_try_time),
+        ];
+        families
+            .retry
+            .add_some([], tries.into_iter().flatten().map(seconds).max());
+        families.clock.add_some([], status.clock_synchronized.map(i64::from));
+        if let Some(progress) = status.progress {
+            families.bytes.add([], progress.bytes);
+            families
+                .size
+                .add_some([], (progress.bytes_total > 0).then_some(progress.bytes_total));
+        }
+        let measured = status.measured();
+        families.last.add_some([("phase", "staging")], measured.staging);
+        families.last.add_some([("phase", "drain")], measured.drain);
+        families.last.add_some([("phase", "reboot")], measured.reboot);
+    }
+    families.all()
+}
+
+/// Reason for which no berth may be offered, of a node that does not run what it should.
+fn blocked_by(status: &BootcNodeStatus) -> Option<&str> {
+    let prepared = find(&status.conditions, types::UPDATE_PREPARED)?;
+    let updated = find(&status.conditions, types::UPDATED)?;
+    (prepared.status == "False" && updated.status != "True").then_some(&prepared.reason)
+}
+
+fn text(text: &Option<String>) -> &str {
+    text.as_deref().unwrap_or_default()
+}
+
+fn seconds(time: &Time) -> i64 {
+    time.0.as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::node::{Deployment, DesiredImage, Phase, Progress};
+    use serde_json::json;
+
+    use super::*;
+
+    fn lines(gauges: &[Gauge]) -> Vec<String> {
+        let line = |gauge: &Gauge| {
+            let name = gauge.name.trim_start_matches("berth_node_");
+            let series = gauge.series.iter();
+            let series = series.map(|s| {
+                let labels: Vec<&str> = s.labels.iter().map(|(_, value)| value.as_str()).collect();
+                format!("{name} {} {}", labels.join(","), s.value)
+            });
+            series.collect::<Vec<_>>()
+        };
+        gauges.iter().flat_map(line).collect()
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_node_before_its_first_report() {
+        let gauges = gauges(None);
+        assert!(gauges.len() == 15 && gauges.iter().all(|g| g.series.is_empty()));
+    }
+
+    #[test]
+    fn a_node_that_pulls_in_vain_says_so() {
+        let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64));
+        let spec = BootcNodeSpec {
+            pool_name: "workers".into(),
+            image: Some(DesiredImage {
+                reference: "r/os".into(),
+                digest: digest(2).parse().unwrap(),
+                index_digest: digest(2).parse().unwrap(),
+                version: Some("2.0".into()),
+                signature: Default::default(),
+            }),
+            ..BootcNodeSpec::default()
+        };
+        let time = |second| Time::from(jiff::Timestamp::from_second(second).unwrap());
+        let condition = |type_: &str, status: &str, reason: &str| {
+            let condition = json!({
+                "type": type_, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            serde_json::from_value(condition).unwrap()
+        };
+        let mut status = BootcNodeStatus {
+            agent_version: Some("0.1.0".into()),
+            booted: Some(Deployment {
+                digest: Some(digest(1).parse().unwrap()),
+                version: Some("1.0".into()),
+                ..Deployment::default()
+            }),
+            phase: Some(Phase::Staging),
+            phase_start_time: Some(time(100)),
+            progress: Some(Progress {
+                bytes: 7,
+                bytes_total: 0,
+                bytes_per_second: 1,
+            }),
+            clock_synchronized: Some(true),
+            drain_seconds: Some(30),
+            conditions: vec![
+                condition("NodeDegraded", "True", "DiskFull"),
+                condition("UpdatePrepared", "False", "Pulling"),
+                condition("Updated", "False", "NotYet"),
+            ],
+            ..BootcNodeStatus::default()
+        };
+        let said = lines(&gauges(Some((&spec, &status))));
+        let expected = [
+            "info workers,0.1.0, 1",
+            &format!("image_info booted,{},1.0 1", digest(1)),
+            &format!("image_info desired,{},2.0 1", digest(2)),
+            "phase Staging 1",
+            "phase_start_timestamp_seconds  100",
+            "degraded DiskFull 1",
+            "blocked Pulling 1",
+            "drain_blockers  0",
+            "failed_digests  0",
+            "rollback_queued  0",
+            "clock_synchronized  1",
+            "pull_bytes  7",
+            "last_duration_seconds drain 30",
+        ];
+        assert_eq!(said, expected);
+
+        status.conditions = vec![
+            condition("UpdatePrepared", "False", "NotStaged"),
+            condition("Updated", "True", "Updated"),
+        ];
+        status.progress = None;
+        let said = lines(&gauges(Some((&spec, &status))));
+        for gone in ["blocked", "degraded", "pull"] {
+            assert!(!said.iter().any(|line| line.starts_with(gone)), "{gone}: {said:?}");
+        }
+    }
+}

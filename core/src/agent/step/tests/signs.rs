@@ -1,0 +1,86 @@
+//! Signs of a turn on the Node, from its begin to its end.
+
+use berth_api::berth::Outcome;
+
+use super::*;
+use crate::agent::lifecycle::{NOTHING, Wanted, wanted};
+
+const DRAINING: Wanted = [true, false, true];
+const DOWN: Wanted = [false, true, true];
+/// A turn without a drain, or one that a boot has ended.
+const WORK: Wanted = [false, false, true];
+
+/// A node that holds this berth and is not cordoned.
+fn uncordoned(berth: &Berth) -> Facts {
+    Facts {
+        cluster_node: ClusterNode::Is(node()),
+        ..with(berth)
+    }
+}
+
+fn change(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
+    change(&mut facts);
+    facts
+}
+
+fn without_drain(facts: &mut Facts) {
+    let mut member = member(2);
+    member.drain.enabled = Some(false);
+    facts.desired = Desired::Member(Box::new(member));
+}
+
+fn uncordoned_by_somebody(facts: &mut Facts) {
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.unschedulable = false;
+    }
+}
+
+#[test]
+fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
+    let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();
+    for (what, facts, expected) in [
+        ("idle", facts(), Some(NOTHING)),
+        ("taken, not cordoned yet", uncordoned(&taken()), Some(NOTHING)),
+        ("draining", with(&taken()), Some(DRAINING)),
+        ("drained", change(with(&taken()), |f| f.drain.done = true), Some(DOWN)),
+        ("committed", with(&committed()), Some(DOWN)),
+        ("rebooted", rebooted(&committed(), 2), Some(DOWN)),
+        ("no drain", change(with(&taken()), without_drain), Some(WORK)),
+        (
+            "no drain, committed",
+            change(with(&committed()), without_drain),
+            Some(WORK),
+        ),
+        // About to change anyway, or not known.
+        (
+            "uncordoned meanwhile",
+            change(with(&taken()), uncordoned_by_somebody),
+            None,
+        ),
+        ("releasing", with(&releasing), None),
+        ("restored", uncordoned(&releasing), Some(NOTHING)),
+        (
+            "a cordon without a berth",
+            Facts {
+                cluster_node: cordoned(),
+                ..facts()
+            },
+            None,
+        ),
+        (
+            "a boot in the drain",
+            change(with(&taken()), |f| f.host.boot_id = BootId::from("b9")),
+            Some(WORK),
+        ),
+        (
+            "the Node is not read",
+            change(with(&taken()), |f| f.cluster_node = ClusterNode::Unread),
+            None,
+        ),
+    ] {
+        assert_eq!(wanted(&facts).map(|(wanted, _)| wanted), expected, "{what}");
+    }
+    let drains = with(&taken());
+    let (_, berth) = wanted(&drains).unwrap();
+    assert_eq!(berth.map(Berth::name), Some(taken().name()));
+}

@@ -1,0 +1,68 @@
+//! The states of a pool that tools wait for, as a golden file: the scenarios run what `docs/gitops.md` gives to Argo CD and
+//! Flux on it.
+
+use std::path::Path;
+
+use berth_api::condition::{Verdict, Word, set};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::{Map, json};
+
+use crate::controller::aggregate::summary::summary;
+
+type Said = (&'static str, &'static str, &'static str);
+
+const WAITS: [Said; 2] = [
+    ("Updated", "False", "NotAllUpdated"),
+    ("Progressing", "False", "OutsideWindow"),
+];
+
+/// All conditions of a pool of which these hold.
+fn conditions(of: &[Said]) -> Vec<Condition> {
+    let mut all = vec![];
+    for (type_, status, reason) in of {
+        let verdict = match *status {
+            "True" => Verdict::yes(Word::stored(reason), "words"),
+            "False" => Verdict::no(Word::stored(reason), "words"),
+            _ => Verdict::unknown(Word::stored(reason), "words"),
+        };
+        set(&mut all, type_, verdict, None, Timestamp::UNIX_EPOCH);
+    }
+    let told: Vec<_> = summary(&all).into();
+    for (type_, verdict) in told {
+        set(&mut all, type_, verdict, None, Timestamp::UNIX_EPOCH);
+    }
+    all
+}
+
+#[test]
+fn the_golden_states_are_what_the_controller_says() {
+    let with = |more: &[Said]| conditions(&[&WAITS[..], more].concat());
+    let mut states = Map::new();
+    for (name, conditions) in [
+        ("updated", conditions(&[("Updated", "True", "AllUpdated")])),
+        ("without nodes", conditions(&[("Updated", "Unknown", "NoNodes")])),
+        ("waits for its window", with(&[])),
+        ("has degraded nodes", with(&[("Degraded", "True", "NodesDegraded")])),
+        ("paused", with(&[("Paused", "True", "PausedByAdmin")])),
+        (
+            "paused when done",
+            conditions(&[("Updated", "True", "AllUpdated"), ("Paused", "True", "PausedByAdmin")]),
+        ),
+        ("halted", with(&[("RolloutHalted", "True", "TooManyFailures")])),
+        ("image refused", with(&[("ImageResolved", "False", "NotBootable")])),
+    ] {
+        states.insert(
+            name.to_owned(),
+            json!({"observedGeneration": 1, "conditions": conditions}),
+        );
+    }
+    let text = format!("{:#}\n", json!(states));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/golden/pool-states.json");
+    if std::env::var_os("BERTH_BLESS").is_some() {
+        std::fs::write(&file, text).unwrap();
+        return;
+    }
+    let golden = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(golden, text, "BERTH_BLESS=1 writes {}", file.display());
+}

@@ -1,0 +1,474 @@
+//! Changes that might get a node its berth, and what each makes of the facts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_api::berth::{Berth, BerthState, Outcome};
+use berth_api::quantity::Quantity;
+use berth_api::{Digest, NodeName};
+use jiff::SignedDuration;
+
+use super::Case;
+use super::settle::follow;
+use crate::controller::fleet::FleetUse;
+use crate::controller::gates::FleetGate;
+use crate::controller::plan::{GateReason, How, MAX_NAMED, Member, PoolFacts, SeenBerth};
+use crate::controller::quorum::Cause;
+use crate::text::few;
+
+/// Nodes of each kind that are tried one by one.
+const NODES: usize = 8;
+
+/// One thing that is different. The smallest first: what comes by itself, then what a person does, the more of the rollout
+/// it concerns the later.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// A node that has a berth ends its turn, updated.
+    TurnEnds(NodeName),
+    /// Its own agent has staged and locked the image, and reports that it is prepared.
+    Prepared,
+    /// The wave before its own has soaked, after so much time.
+    Soaked(Duration),
+    /// All nodes of the waves before its own are proven, and these have soaked.
+    WavesProven(Vec<String>),
+    /// The pools that go first are updated, or can be.
+    EarlierPools,
+    /// The rest of the control plane is as it must be for this cause.
+    ControlPlane(Cause),
+    /// Its own agent is heard of again.
+    Heard,
+    /// The clock of its host is synchronised.
+    Clock,
+    /// The clock of the controller is synchronised.
+    ControllerClock,
+    /// An admin lets it go.
+    Unhold,
+    /// Its pool is not paused.
+    Resume,
+    /// The fleet is not paused.
+    ResumeFleet,
+    /// The BootcFleet can be read.
+    FleetReadable,
+    /// Another node is Ready and schedulable.
+    Recovers(NodeName),
+    /// Another node is excluded.
+    Excluded(NodeName),
+    /// The pool tries again what has failed.
+    Retry,
+    /// A window is open, and long enough.
+    Window,
+    /// `rollout.maxFailures` is this number.
+    MaxFailures(usize),
+    /// `rollout.maxUnavailable` is this number.
+    MaxUnavailable(usize),
+    /// `maxUnavailable` of the BootcFleet is this number.
+    FleetLimit(usize),
+}
+
+impl Change {
+    /// Every change without a number that could make a difference to the case, the smallest first.
+    pub(super) fn all(case: &Case) -> Vec<Self> {
+        let Some(own) = case.own() else { return vec![] };
+        let facts = &case.facts;
+        let mut all = vec![
+            Self::Prepared,
+            Self::Heard,
+            Self::Clock,
+            Self::ControllerClock,
+            Self::Unhold,
+        ];
+        all.extend([
+            Self::Resume,
+            Self::ResumeFleet,
+            Self::FleetReadable,
+            Self::Retry,
+            Self::Window,
+        ]);
+        all.extend([Self::EarlierPools, waves(facts, own)]);
+        let withhold = own.control_plane.and_then(|verdict| verdict.withhold);
+        all.extend(withhold.map(Self::ControlPlane));
+        let named = |how: &dyn Fn(How) -> bool, change: fn(NodeName) -> Self| -> Vec<Self> {
+            let users = users(facts)
+                .into_iter()
+                .filter(|(who, with)| *who != case.node && how(*with));
+            users.take(NODES).map(|(who, _)| change(who)).collect()
+        };
+        let is_down = |how| matches!(how, How::NotReady | How::CordonedByUs | How::CordonedByOthers);
+        all.extend(named(
+            &|how| matches!(how, How::Holds | How::IsOffered | How::Elsewhere),
+            Self::TurnEnds,
+        ));
+        all.extend(named(&is_down, Self::Recovers));
+        // To exclude a node is a word on one that does not come back, or is not updated, by itself.
+        let has_failed = |m: &Member| m.desired.as_ref().is_some_and(|digest| m.failed.contains(digest));
+        let lost = facts.members.iter().filter(|m| {
+            let is_stuck = m.wave < own.wave && (m.desired.is_none() || m.held_back || has_failed(m));
+            m.name != case.node && (!m.ready || is_stuck)
+        });
+        all.extend(lost.take(NODES).map(|m| Self::Excluded(m.name.clone())));
+        all.sort();
+        all
+    }
+
+    /// The smallest number of each setting that alone is enough.
+    pub(super) fn numbers(case: &Case) -> Vec<Self> {
+        let facts = &case.facts;
+        let most = facts.members.len() + facts.berths.len() + 1;
+        let unavailable = least(case, facts.capacity + 1, most, Self::MaxUnavailable);
+        let fleet = facts.fleet.as_ref();
+        let fleet = fleet.and_then(|f| least(case, f.limit + 1, f.limit + f.all + most, Self::FleetLimit));
+        let failures = least(case, facts.max_failures + 1, MAX_NAMED, Self::MaxFailures);
+        failures.into_iter().chain(unavailable).chain(fleet).collect()
+    }
+
+    /// The case as it is after the change; `None`: it is the same.
+    pub fn applied(&self, case: &Case) -> Option<Case> {
+        let mut after = case.clone();
+        let is_changed = self.apply(&mut after)?;
+        follow(&case.facts, &mut after.facts);
+        if let Some(fleet) = after.facts.fleet.as_mut() {
+            self.apply_elsewhere(case, fleet);
+        }
+        after.judge();
+        is_changed.then_some(after)
+    }
+
+    /// Makes the change. Answers whether anything is different; `None`: it cannot be made.
+    fn apply(&self, case: &mut Case) -> Option<bool> {
+        let name = case.node.clone();
+        let (facts, rules) = (&mut case.facts, &mut case.rules);
+        let own = facts.members.iter_mut().find(|member| member.name == name)?;
+        let mut rollout = rules.spec.rollout();
+        Some(match self {
+            Self::TurnEnds(node) => ends(facts, node) || is_elsewhere(facts, node),
+            Self::Prepared => {
+                let before = own.clone();
+                own.desired.as_ref()?;
+                (own.published, own.staged) = (own.desired.clone(), own.desired.clone());
+                (own.published_uid, own.observed, own.prepared) = (own.uid.clone(), true, true);
+                (&before.published, &before.staged) != (&own.published, &own.staged)
+                    || before.published_uid != own.published_uid
+                    || !before.observed
+                    || !before.prepared
+            }
+            Self::Soaked(_) => soak(facts, own_wave(facts, &name)?),
+            Self::WavesProven(_) => prove(facts, own_wave(facts, &name)?),
+            Self::EarlierPools => facts.order.take().is_some(),
+            Self::ControlPlane(_) => own.control_plane.take().is_some(),
+            Self::Heard => !std::mem::replace(&mut own.heard, true),
+            Self::Clock => !std::mem::replace(&mut own.clock_synchronized, true),
+            Self::ControllerClock => !std::mem::replace(&mut rules.clock_synchronized, true),
+            Self::Unhold => std::mem::replace(&mut own.held_back, false),
+            Self::Resume => {
+                let was = std::mem::replace(&mut rollout.paused, false);
+                rules.spec.rollout = Some(rollout);
+                was
+            }
+            Self::ResumeFleet => rules.fleet.take_if(|gate| *gate == FleetGate::Paused).is_some(),
+            Self::FleetReadable => rules.fleet.take_if(|gate| *gate == FleetGate::Unreadable).is_some(),
+            Self::Recovers(node) => recover(facts, node) || is_elsewhere(facts, node),
+            Self::Excluded(node) => {
+                let is_there = leave(facts, node);
+                let members = facts.members.iter().filter(|member| !member.leaving).count();
+                facts.capacity = facts.capacity.min(rules.spec.capacity(members));
+                is_there
+            }
+            Self::Retry => forget(facts),
+            Self::Window => {
+                let was = !rollout.windows.is_empty() || !rollout.exclusions.is_empty();
+                // Without a clock nobody can judge a window, however long it is.
+                let is_judged = rules.clock_synchronized;
+                (rollout.windows, rollout.exclusions) = (vec![], vec![]);
+                rules.spec.rollout = Some(rollout);
+                case.is_open = was && is_judged;
+                case.is_open
+            }
+            Self::MaxFailures(n) => std::mem::replace(&mut facts.max_failures, *n) != *n,
+            Self::MaxUnavailable(n) => {
+                rollout.max_unavailable = Some(Quantity::Nodes(u32::try_from(*n).ok()?));
+                rules.spec.rollout = Some(rollout);
+                std::mem::replace(&mut facts.capacity, *n) != *n
+            }
+            Self::FleetLimit(n) => {
+                let fleet = facts.fleet.as_mut()?;
+                fleet.may_stay += n.saturating_sub(fleet.limit);
+                std::mem::replace(&mut fleet.limit, *n) != *n
+            }
+        })
+    }
+
+    /// Takes a node of another pool off the use of the fleet's limit.
+    fn apply_elsewhere(&self, before: &Case, fleet: &mut FleetUse) {
+        let (Self::TurnEnds(node) | Self::Recovers(node)) = self else {
+            return;
+        };
+        let user = fleet.used_by.iter().find(|user| user.who == node.as_str());
+        let Some(how) = user.map(|user| user.how).filter(|_| is_elsewhere(&before.facts, node)) else {
+            return;
+        };
+        fleet.all = fleet.all.saturating_sub(1);
+        match how {
+            How::Holds | How::IsOffered | How::Elsewhere => {
+                fleet.held_or_offered = fleet.held_or_offered.saturating_sub(1);
+            }
+            _ => fleet.unavailable = fleet.unavailable.saturating_sub(1),
+        }
+    }
+
+    /// The setting of the pool's spec that makes the change, and its value.
+    pub fn setting(&self) -> Option<(&'static str, String)> {
+        match self {
+            Self::Resume => Some(("rollout.paused", "false".to_owned())),
+            Self::MaxFailures(n) => Some(("rollout.maxFailures", n.to_string())),
+            Self::MaxUnavailable(n) => Some(("rollout.maxUnavailable", n.to_string())),
+            _ => None,
+        }
+    }
+
+    /// Words for people, after `It goes as soon as`.
+    pub fn words(&self, case: &Case) -> String {
+        let pool = &case.facts.pool;
+        let from = |number: usize| format!("instead of {number}");
+        match self {
+            Self::TurnEnds(node) => format!("{node} has ended its turn"),
+            Self::Prepared => "its agent has staged and locked the image, and says that it is prepared".to_owned(),
+            Self::Soaked(left) => format!(
+                "the wave before its own has soaked ({} left)",
+                SignedDuration::try_from(*left).map_or_else(|_| "many years".to_owned(), |left| format!("{left:#}"))
+            ),
+            Self::WavesProven(waves) => format!(
+                "every node of the earlier waves is proven, and these have soaked: {}",
+                few(waves.iter().cloned())
+            ),
+            Self::EarlierPools => match case.facts.order.as_ref() {
+                Some(order) if order.reason != GateReason::EarlierPool => {
+                    "rollout.after names pools that exist, and goes in no circle".to_owned()
+                }
+                _ => "the pools that go first are updated".to_owned(),
+            },
+            Self::ControlPlane(cause) => control_plane(*cause).to_owned(),
+            Self::Heard => "its agent is heard of again".to_owned(),
+            Self::Clock => "the clock of its host is synchronised".to_owned(),
+            Self::ControllerClock => "the clock of the controller's machine is synchronised".to_owned(),
+            Self::Unhold => format!("it is not held back: kubectl berth unhold {}", case.node),
+            Self::Resume => format!("pool {pool} is not paused: kubectl berth resume {pool}"),
+            Self::ResumeFleet => "the fleet is not paused: kubectl berth resume --all".to_owned(),
+            Self::FleetReadable => "BootcFleet cluster can be read: repair or delete it".to_owned(),
+            Self::Recovers(node) => format!("{node} is Ready and schedulable"),
+            Self::Excluded(node) => format!("{node} is excluded: kubectl berth exclude {node}"),
+            Self::Retry => format!("what failed is tried again: kubectl berth retry {pool}"),
+            Self::Window => "a window is open, long enough for a drain and a reboot".to_owned(),
+            Self::MaxFailures(n) => format!("rollout.maxFailures is {n} {}", from(case.facts.max_failures)),
+            Self::MaxUnavailable(n) => format!(
+                "rollout.maxUnavailable is {n} {}; {}",
+                from(case.facts.capacity),
+                down(*n)
+            ),
+            Self::FleetLimit(n) => {
+                let limit = case.facts.fleet.as_ref().map_or(0, |fleet| fleet.limit);
+                format!(
+                    "maxUnavailable of BootcFleet cluster is {n} {}; {}",
+                    from(limit),
+                    down(*n)
+                )
+            }
+        }
+    }
+}
+
+/// Price of a larger limit.
+fn down(nodes: usize) -> String {
+    match nodes {
+        1 => "1 node may then be down".to_owned(),
+        nodes => format!("up to {nodes} nodes may then be down at once"),
+    }
+}
+
+fn control_plane(cause: Cause) -> &'static str {
+    match cause {
+        Cause::OtherAtWork => "another control plane node has ended its turn",
+        Cause::OtherUnavailable => "every other control plane node is Ready and schedulable",
+        Cause::NoMajority => "the other control plane nodes are a majority without it",
+        Cause::NoOtherServer => "another API server answers /readyz",
+        Cause::NotKnown => "the API servers have been asked for /readyz",
+        Cause::Unfenced => "the new leader has fenced the berths",
+    }
+}
+
+/// The least number from `low` to `high` with which the node is offered a berth. A larger one is taken to be enough whenever
+/// a smaller one is; where that is not so, the answer is still enough.
+fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> Option<Change> {
+    let is_enough = |number| change(number).applied(case).is_some_and(|case| case.offered().is_ok());
+    if low > high || !is_enough(high) {
+        return None;
+    }
+    let (mut low, mut high) = (low, high);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match is_enough(middle) {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    Some(change(high))
+}
+
+/// Nodes that use up the capacity of the pool or the limit of the fleet.
+fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, How)> {
+    let uses = facts.uses().into_iter();
+    let fleet = facts.fleet.iter().flat_map(|fleet| fleet.used_by.clone());
+    let fleet = fleet.filter(|user| is_elsewhere(facts, &NodeName::from(user.who.as_str())));
+    uses.chain(fleet)
+        .map(|user| (NodeName::new(user.who), user.how))
+        .collect()
+}
+
+/// Says whether the node is of another pool, and uses up the fleet's limit.
+fn is_elsewhere(facts: &PoolFacts, node: &NodeName) -> bool {
+    let is_own = facts.uses().iter().any(|user| user.who == node.as_str());
+    let fleet = facts.fleet.iter().flat_map(|fleet| &fleet.used_by);
+    !is_own && fleet.into_iter().any(|user| user.who == node.as_str())
+}
+
+fn own_wave(facts: &PoolFacts, node: &NodeName) -> Option<usize> {
+    Some(facts.members.iter().find(|member| member.name == *node)?.wave)
+}
+
+/// Work that the earlier waves must have done.
+fn waves(facts: &PoolFacts, own: &Member) -> Change {
+    let before = || facts.members.iter().filter(|m| m.wave < own.wave);
+    let is_proven = |m: &Member| m.desired.is_some() && m.booted == m.desired && m.ready && !m.our_cordon;
+    let numbers: BTreeSet<usize> = before().map(|m| m.wave).collect();
+    let waves = || numbers.iter().filter_map(|number| facts.waves.get(*number));
+    match before().all(is_proven) {
+        true => Change::Soaked(
+            waves()
+                .map(|wave| wave.soak.saturating_sub(wave.soaked))
+                .max()
+                .unwrap_or_default(),
+        ),
+        false => Change::WavesProven(waves().map(|wave| wave.name.clone()).collect()),
+    }
+}
+
+/// Ends the soak of all waves before this one.
+fn soak(facts: &mut PoolFacts, own: usize) -> bool {
+    let mut is_changed = false;
+    for wave in facts.waves.iter_mut().take(own).filter(|wave| wave.soaked < wave.soak) {
+        (wave.soaked, is_changed) = (wave.soak, true);
+    }
+    is_changed
+}
+
+/// Lets all members of earlier waves be proven that can be, and ends the soak of these waves.
+fn prove(facts: &mut PoolFacts, own: usize) -> bool {
+    let names: Vec<NodeName> = facts
+        .members
+        .iter()
+        .filter(|m| m.wave < own)
+        .map(|m| m.name.clone())
+        .collect();
+    for name in &names {
+        ends(facts, name);
+    }
+    let mut is_changed = false;
+    for member in facts.members.iter_mut().filter(|m| m.wave < own && m.desired.is_some()) {
+        let before = (member.booted.clone(), member.ready, member.our_cordon);
+        updated(member);
+        is_changed |= before != (member.booted.clone(), member.ready, member.our_cordon);
+    }
+    soak(facts, own) || is_changed
+}
+
+/// The member after a turn that went well. A cordon of somebody else stays.
+fn updated(member: &mut Member) {
+    member.booted.clone_from(&member.desired);
+    (member.published_uid, member.ready) = (member.uid.clone(), true);
+    if std::mem::replace(&mut member.our_cordon, false) {
+        member.unschedulable = false;
+    }
+}
+
+fn fresh(seen: &SeenBerth, berth: &Berth) -> SeenBerth {
+    SeenBerth {
+        berth: Ok(Berth::new(berth.pool.clone(), berth.index, berth.epoch)),
+        ..seen.clone()
+    }
+}
+
+/// Ends the turn of a node that holds a berth or is offered one, or has one of its former pool.
+fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
+    let mut target: Option<Option<Digest>> = None;
+    for seen in &mut facts.berths {
+        let Ok(berth) = seen.berth.as_ref() else { continue };
+        if berth.node().is_none_or(|(name, _)| name != node) {
+            continue;
+        }
+        let of = match &berth.state {
+            BerthState::Held(holding) => Some(holding.target.clone()),
+            BerthState::Offered(offer) => Some(offer.target.clone()),
+            BerthState::Closed(_) => None,
+        };
+        target = Some(of);
+        *seen = fresh(seen, &berth.clone());
+    }
+    let PoolFacts { members, elsewhere, .. } = facts;
+    let Some(member) = members.iter_mut().find(|member| member.name == *node) else {
+        return target.is_some();
+    };
+    let is_elsewhere = elsewhere.remove(&member.uid);
+    match &target {
+        Some(target) if *target == member.desired => updated(member),
+        Some(_) => {
+            member.ready = true;
+            if std::mem::replace(&mut member.our_cordon, false) {
+                member.unschedulable = false;
+            }
+        }
+        None => {}
+    }
+    target.is_some() || is_elsewhere
+}
+
+/// Makes a member that is down available again.
+fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
+    let member = facts.members.iter_mut().find(|m| m.name == *node && m.unavailable());
+    let Some(member) = member else { return false };
+    (member.ready, member.unschedulable, member.our_cordon) = (true, false, false);
+    true
+}
+
+/// Takes a member out of the pool, with its berth: its own agent gives that back, or the controller closes it.
+fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
+    let count = facts.members.len();
+    for seen in &mut facts.berths {
+        let berth = seen
+            .berth
+            .as_ref()
+            .ok()
+            .filter(|b| b.node().is_some_and(|(name, _)| name == node));
+        if let Some(berth) = berth.cloned() {
+            *seen = fresh(seen, &berth);
+        }
+    }
+    facts.members.retain(|member| member.name != *node);
+    facts.members.len() < count
+}
+
+/// Forgets all failures, those on closed berths as well: they are on record by the time that an admin asks.
+fn forget(facts: &mut PoolFacts) -> bool {
+    let mut is_changed = !facts.failures.is_empty();
+    facts.failures.clear();
+    for member in &mut facts.members {
+        is_changed |= !member.failed.is_empty();
+        member.failed.clear();
+    }
+    for seen in &mut facts.berths {
+        let Ok(berth) = seen.berth.as_ref() else { continue };
+        if matches!(&berth.state, BerthState::Closed(closed) if closed.outcome == Some(Outcome::Failed)) {
+            *seen = fresh(seen, &berth.clone());
+            is_changed = true;
+        }
+    }
+    is_changed
+}

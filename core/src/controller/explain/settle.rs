@@ -1,0 +1,69 @@
+//! The facts after the controller has made the writes of a plan, and nobody else has done anything.
+
+use std::time::Duration;
+
+use crate::controller::plan::{BerthWrite, How, Plan, PoolFacts, SeenBerth};
+
+/// The facts as the next plan reads them; `None`: nothing is different.
+pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
+    let published = plan.counts.total as usize;
+    if plan.writes.is_empty() && published == facts.published && plan.failures == facts.failures {
+        return None;
+    }
+    let mut next = PoolFacts {
+        published,
+        failures: plan.failures.clone(),
+        ..facts.clone()
+    };
+    let fresh = |lease: &str, berth: &berth_api::berth::Berth| SeenBerth {
+        lease: lease.to_owned(),
+        berth: Ok(berth.clone()),
+        in_doubt: false,
+        age: Duration::ZERO,
+    };
+    for write in &plan.writes {
+        match write {
+            BerthWrite::Create(berth) => next.berths.push(fresh(&berth.name(), berth)),
+            BerthWrite::Update { lease, berth, .. } => {
+                let seen = next.berths.iter_mut().find(|seen| seen.lease == *lease);
+                seen.into_iter().for_each(|seen| *seen = fresh(lease, berth));
+            }
+            BerthWrite::Delete { lease } => next.berths.retain(|seen| seen.lease != *lease),
+        }
+    }
+    follow(facts, &mut next);
+    Some(next)
+}
+
+/// Brings the use of the fleet's limit to what this pool has become; of the other pools nothing changes.
+pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
+    let (was, is) = (Own::of(before), Own::of(after));
+    let Some(fleet) = after.fleet.as_mut() else { return };
+    let change = |number: usize, was: usize, is: usize| (number + is).saturating_sub(was);
+    fleet.held_or_offered = change(fleet.held_or_offered, was.held_or_offered, is.held_or_offered);
+    fleet.unavailable = change(fleet.unavailable, was.unavailable, is.unavailable);
+    fleet.all = change(fleet.all, was.all, is.all);
+    fleet.may_stay = change(fleet.may_stay, is.held, was.held);
+}
+
+/// Part of the fleet's use that is this pool's.
+struct Own {
+    held: usize,
+    held_or_offered: usize,
+    unavailable: usize,
+    all: usize,
+}
+
+impl Own {
+    fn of(facts: &PoolFacts) -> Self {
+        let uses = facts.uses();
+        let count = |is: &dyn Fn(How) -> bool| uses.iter().filter(|user| is(user.how)).count();
+        let holds = |how| matches!(how, How::Holds | How::Elsewhere | How::Unreadable);
+        Self {
+            held: count(&holds),
+            held_or_offered: count(&|how| holds(how) || how == How::IsOffered),
+            unavailable: facts.members.iter().filter(|member| member.unavailable()).count(),
+            all: uses.len(),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+use std::time::Duration;
+
+use berth_api::pool::{Rollout, Window};
+use proptest::prelude::*;
+
+use super::*;
+use crate::controller::fleet::FleetUse;
+use crate::controller::plan::properties::{NODES, any_facts, offered_by};
+use crate::controller::plan::tests::{at, closed, digest, facts, member, seen, taken, uid, wave};
+use crate::controller::plan::{Member, REST};
+
+fn rules(rollout: Rollout) -> Rules {
+    Rules {
+        spec: BootcNodePoolSpec {
+            rollout: Some(rollout),
+            ..BootcNodePoolSpec::default()
+        },
+        fleet: None,
+        clock_synchronized: true,
+        needed: Duration::ZERO,
+    }
+}
+
+fn case(node: &str, facts: PoolFacts, rollout: Rollout) -> Case {
+    Case::new(node.into(), facts, rules(rollout), at(50))
+}
+
+fn explained(node: &str, facts: PoolFacts) -> Explanation {
+    explain(&case(node, facts, Rollout::default())).unwrap()
+}
+
+/// Three members and one closed berth, after this change of the first and the second.
+fn pool(change: impl FnOnce(&mut Member, &mut Member)) -> PoolFacts {
+    let mut facts = facts(1, ["n1", "n2", "n3"].map(member).into(), vec![seen(closed(0))]);
+    let [first, second, _] = facts.members.as_mut_slice() else {
+        unreachable!()
+    };
+    change(first, second);
+    facts
+}
+
+fn updated(member: &mut Member) {
+    member.booted = member.desired.clone();
+}
+
+/// A window on Friday from 22:00 to 06:00; the time of these tests is a Thursday.
+fn friday() -> Vec<Window> {
+    vec![Window {
+        schedule: "0 22 * * 5".into(),
+        duration: "8h".into(),
+        ..Window::default()
+    }]
+}
+
+#[test]
+fn a_node_waits_for_a_turn_or_a_larger_number() {
+    let busy = || {
+        let mut facts = pool(|_, _| ());
+        facts.berths = vec![seen(taken(0, "n1"))];
+        facts
+    };
+    let next = explained("n2", busy());
+    assert_eq!(next.wait, Some(BlockReason::Capacity));
+    assert_eq!(next.alone, [Change::TurnEnds("n1".into()), Change::MaxUnavailable(2)]);
+    assert_eq!((next.ahead, next.together), (Some(1), vec![]));
+    let last = explained("n3", busy());
+    assert_eq!(last.alone, [Change::MaxUnavailable(3)], "n2 goes before it");
+    assert_eq!(last.ahead, Some(2));
+    let holder = explained("n1", busy());
+    assert_eq!((holder.wait, holder.alone), (Some(BlockReason::HasBerth), vec![]));
+    assert_eq!(explained("n1", pool(|_, _| ())).wait, None, "it is offered one now");
+    assert_eq!(explain(&case("n9", busy(), Rollout::default())), None);
+}
+
+#[test]
+fn a_node_that_is_down_uses_up_room() {
+    let down = explained(
+        "n2",
+        pool(|n1, _| {
+            updated(n1);
+            n1.ready = false;
+        }),
+    );
+    let n1 = || "n1".into();
+    assert_eq!(
+        down.alone,
+        [
+            Change::Recovers(n1()),
+            Change::Excluded(n1()),
+            Change::MaxUnavailable(2)
+        ]
+    );
+    let cordoned = explained(
+        "n2",
+        pool(|n1, _| {
+            updated(n1);
+            n1.unschedulable = true;
+        }),
+    );
+    assert_eq!(cordoned.alone, [Change::Recovers(n1()), Change::MaxUnavailable(2)]);
+}
+
+#[test]
+fn each_thing_in_the_way_has_its_change() {
+    let alone = |change: fn(&mut Member)| explained("n1", pool(|n1, _| change(n1))).alone;
+    assert_eq!(alone(|m| m.held_back = true), [Change::Unhold]);
+    assert_eq!(alone(|m| m.staged = None), [Change::Prepared]);
+    assert_eq!(alone(|m| m.observed = false), [Change::Prepared]);
+    assert_eq!(alone(|m| m.heard = false), [Change::Heard]);
+    // One failure halts the rollout too.
+    let halted = |node: &str| {
+        let mut facts = pool(|n1, _| n1.failed = vec![digest(2)]);
+        facts.max_failures = 1;
+        explained(node, facts)
+    };
+    assert_eq!(halted("n1").alone, [Change::Retry]);
+    assert_eq!(halted("n2").wait, Some(BlockReason::Halted));
+    assert_eq!(halted("n2").alone, [Change::MaxFailures(2)], "a retry lets n1 go first");
+    let mut ordered = pool(|_, _| ());
+    ordered.order = crate::controller::plan::tests::gate(crate::controller::plan::GateReason::EarlierPool);
+    assert_eq!(explained("n1", ordered).alone, [Change::EarlierPools]);
+    let mut limited = pool(|_, _| ());
+    limited.fleet = Some(FleetUse {
+        limit: 1,
+        held_or_offered: 1,
+        all: 1,
+        ..FleetUse::default()
+    });
+    assert_eq!(explained("n1", limited).alone, [Change::FleetLimit(2)]);
+}
+
+#[test]
+fn a_later_wave_waits_for_proof_and_for_the_soak() {
+    let waves = |change: fn(&mut Member), soaked| {
+        let mut facts = pool(|n1, n2| {
+            change(n1);
+            n2.wave = 1;
+        });
+        facts.members.truncate(2);
+        facts.waves = vec![wave("canary", 60, soaked), wave(REST, 0, 0)];
+        explained("n2", facts)
+    };
+    let soaking = waves(updated, 20);
+    assert_eq!(soaking.wait, Some(BlockReason::Soaking));
+    assert_eq!(soaking.alone, [Change::Soaked(Duration::from_secs(40))]);
+    let active = waves(|_| (), 0);
+    assert_eq!(active.alone, [Change::WavesProven(vec!["canary".into()])]);
+    let held = waves(|m| m.held_back = true, 60);
+    assert_eq!(
+        held.alone,
+        [
+            Change::WavesProven(vec!["canary".into()]),
+            Change::Excluded("n1".into())
+        ]
+    );
+    assert_eq!(held.ahead, None, "it does not come by itself");
+    let lost = waves(|m| (m.desired, m.ready) = (None, false), 60);
+    assert_eq!(lost.alone, [Change::Excluded("n1".into())], "there is no image for it");
+}
+
+#[test]
+fn a_closed_window_opens_by_itself_and_a_pause_does_not() {
+    let windows = |paused| {
+        let rollout = Rollout {
+            windows: friday(),
+            paused,
+            ..Rollout::default()
+        };
+        explain(&case("n1", pool(|_, _| ()), rollout)).unwrap()
+    };
+    let closed = windows(false);
+    assert_eq!(closed.alone, [Change::Window]);
+    assert_eq!(closed.opens, Some("1970-01-02T22:00:00Z".parse().unwrap()));
+    let unsynchronized = Rollout {
+        windows: friday(),
+        ..Rollout::default()
+    };
+    let facts = pool(|n1, _| n1.clock_synchronized = false);
+    let clock = explain(&case("n1", facts, unsynchronized)).unwrap();
+    assert_eq!(
+        (clock.alone, clock.opens),
+        (vec![], None),
+        "its agent could not judge the window"
+    );
+    assert_eq!(clock.together, [Change::Clock, Change::Window]);
+    let paused = windows(true);
+    assert_eq!((paused.alone, paused.opens), (vec![], None));
+    assert_eq!(paused.together, [Change::Resume, Change::Window]);
+}
+
+#[test]
+fn what_needs_more_than_one_change_says_which() {
+    let two = explained("n1", pool(|n1, _| (n1.heard, n1.held_back) = (false, true)));
+    assert_eq!((two.alone, two.together), (vec![], vec![Change::Heard, Change::Unhold]));
+    let facts = pool(|n1, _| (n1.heard, n1.held_back, n1.staged) = (false, true, None));
+    let three = explained("n1", facts);
+    assert_eq!(three.alone, []);
+    assert_eq!(
+        three.together,
+        [Change::Unhold, Change::Prepared, Change::Heard],
+        "in the order in which they are met"
+    );
+    let none = explained("n1", pool(|n1, _| n1.desired = None));
+    assert_eq!(
+        (none.wait, none.alone, none.together),
+        (Some(BlockReason::NoImage), vec![], vec![])
+    );
+}
+
+/// The facts of a case, with a pause that the rules know of.
+fn any_case() -> impl Strategy<Value = Case> {
+    (any_facts(), 0..NODES.len(), prop::bool::weighted(0.2)).prop_map(|(facts, node, paused)| {
+        let rollout = Rollout {
+            paused,
+            ..Rollout::default()
+        };
+        case(NODES[node], facts, rollout)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Checked by plans that are carried out write by write, not by what explains.
+    #[test]
+    fn after_what_is_named_the_plan_offers_the_node_a_berth(case in any_case()) {
+        let goes = |case: &Case| offered_by(case.facts.clone(), PASSES).contains(&case.node);
+        let Some(answer) = explain(&case) else {
+            prop_assert!(case.own().is_none());
+            return Ok(());
+        };
+        prop_assert_eq!(answer.wait.is_none(), goes(&case));
+        for change in &answer.alone {
+            let after = change.applied(&case);
+            prop_assert!(after.is_some_and(|case| goes(&case)), "{:?}", change);
+        }
+        let all = answer.together.iter().try_fold(case.clone(), |case, change| change.applied(&case));
+        prop_assert!(answer.together.is_empty() || all.is_some_and(|case| goes(&case)), "{:?}", answer.together);
+        prop_assert!(answer.alone.is_empty() || answer.together.is_empty());
+    }
+
+    #[test]
+    fn a_number_is_the_smallest_that_is_enough(case in any_case()) {
+        for change in explain(&case).into_iter().flat_map(|answer| answer.alone) {
+            let (smaller, now) = match change {
+                Change::MaxUnavailable(n) => (Change::MaxUnavailable(n - 1), case.facts.capacity),
+                Change::FleetLimit(n) => (Change::FleetLimit(n - 1), case.facts.fleet.as_ref().unwrap().limit),
+                Change::MaxFailures(n) => (Change::MaxFailures(n - 1), case.facts.max_failures),
+                _ => continue,
+            };
+            let is_more = smaller > match smaller {
+                Change::MaxUnavailable(_) => Change::MaxUnavailable(now),
+                Change::FleetLimit(_) => Change::FleetLimit(now),
+                _ => Change::MaxFailures(now),
+            };
+            let is_enough = smaller.applied(&case).is_some_and(|case| case.offered().is_ok());
+            prop_assert!(!is_more || !is_enough, "{:?}", smaller);
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_turn_leaves_an_admins_cordon_alone() {
+    let mut facts = pool(|n1, _| n1.unschedulable = true);
+    facts.berths = vec![seen(taken(0, "n1"))];
+    let after = Change::TurnEnds("n1".into())
+        .applied(&case("n2", facts, Rollout::default()))
+        .unwrap();
+    let n1 = after.facts.members.first().unwrap();
+    assert_eq!((n1.uid.clone(), n1.unschedulable), (uid("n1"), true));
+    assert_eq!(n1.booted, Some(digest(2)));
+}

@@ -1,0 +1,274 @@
+//! The gauges of the pools and the fleet, for Prometheus. Pure. Their number grows with the pools and with what can be wrong,
+//! and not with the nodes: those tell of themselves. Only a node that holds a berth and does not come back is named here.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use berth_api::NodeName;
+use berth_api::condition::Reason as _;
+use berth_api::fleet::BootcFleetStatus;
+use berth_api::node::Phase;
+use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::agent::reason::Reason;
+use crate::controller::gates::Gates;
+use crate::controller::plan::{BlockReason, GateReason};
+use crate::controller::view::HostContent;
+use crate::gauges::{Gauge, Series, families};
+
+/// Versions of agents that have a series of their own: the most common ones.
+const MAX_VERSIONS: usize = 8;
+/// Label of all others, and of reasons that this version does not know: agents write them, and may write anything.
+const OTHER: &str = "Other";
+
+/// A pool, as far as it is measured.
+#[derive(Debug)]
+pub struct PoolFacts<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its status.
+    pub status: &'a BootcNodePoolStatus,
+    /// Reason for which no berth of it is opened.
+    pub gate: Option<GateReason>,
+    /// Its gates, once they were judged.
+    pub gates: Option<&'a Gates>,
+    /// Nodes that hold a berth of it and do not come back.
+    pub timed_out: Vec<&'a NodeName>,
+    /// What is published to its members, and what they report.
+    pub members: Vec<&'a HostContent>,
+    /// Reasons for which its members are not offered a berth.
+    pub waiting: Vec<BlockReason>,
+}
+
+/// Everything that is measured.
+#[derive(Debug, Default)]
+pub struct Facts<'a> {
+    /// The pools.
+    pub pools: Vec<PoolFacts<'a>>,
+    /// Status of the BootcFleet.
+    pub fleet: Option<&'a BootcFleetStatus>,
+}
+
+families! {
+    fleet_condition: "berth_fleet_condition", "1 for the status that a condition of the BootcFleet has, 0 for the others.";
+    agents: "berth_fleet_agents", "Members of all pools by the version of their agent.";
+    condition: "berth_pool_condition", "1 for the status that a condition of the pool has, 0 for the others.";
+    transition: "berth_pool_condition_transition_timestamp_seconds", "Time since when a condition of the pool has its status.";
+    nodes: "berth_pool_nodes", "Members of a pool by state; a node is counted in each that is true of it, and in total.";
+    phases: "berth_pool_phase_nodes", "Members of a pool by the phase that they are in.";
+    longest: "berth_pool_phase_longest_seconds", "Longest time that a member has been in this phase, by its own clock, as of its last sign of life.";
+    degraded: "berth_pool_degraded_nodes", "Members that a person should look at, by reason.";
+    waiting: "berth_pool_waiting_nodes", "Members that are not offered a berth, by reason.";
+    failed: "berth_pool_failed_nodes", "Nodes on which an image failed that is on record.";
+    berths: "berth_pool_berths", "Berths of a pool by state; total is its capacity.";
+    median: "berth_pool_phase_median_seconds", "Median of what members measured lately for staging, drain, and reboot until they were proven.";
+    target: "berth_pool_target_info", "1, with the image that the pool's members should run.";
+    published: "berth_pool_target_publish_timestamp_seconds", "Time when the target was first published.";
+    available: "berth_pool_available_info", "1, with the image that the pool's tag points at, while it is not the target.";
+    boot_image: "berth_pool_boot_image_info", "1, with the version that new machines are installed from.";
+    too_old: "berth_pool_boot_image_too_old_nodes", "Machines that were installed from an image which is too old for the target.";
+    window_open: "berth_pool_window_open", "1 while reboots may start, as far as windows and exclusions go.";
+    opens: "berth_pool_window_next_open_timestamp_seconds", "Time when reboots may start next, while they may not.";
+    closes: "berth_pool_window_close_timestamp_seconds", "Time until which reboots may start, while they may.";
+    halted: "berth_rollout_halted", "1 when the image failed on so many nodes that no other one is tried.";
+    gate: "berth_gate_closed", "1 while no berth of the pool is opened, for this reason.";
+    timed_out: "berth_reboot_timed_out", "Nodes that hold a berth of the pool and do not come back.";
+    node_timed_out: "berth_node_reboot_timed_out", "1 for a node that holds a berth and does not come back.";
+}
+
+/// The gauges as they are now.
+pub fn gauges(facts: &Facts<'_>) -> Vec<Gauge> {
+    let mut families = Families::new();
+    if let Some(fleet) = facts.fleet {
+        for condition in &fleet.conditions {
+            statuses(
+                &mut families.fleet_condition,
+                &[("condition", &condition.type_)],
+                condition,
+            );
+        }
+    }
+    let mut versions: BTreeMap<&str, u32> = BTreeMap::new();
+    for pool in &facts.pools {
+        of_status(&mut families, pool.name, pool.status);
+        of_gates(&mut families, pool);
+        of_members(&mut families, pool);
+        for version in pool.members.iter().filter_map(|m| m.report.agent_version.as_deref()) {
+            *versions.entry(version).or_default() += 1;
+        }
+    }
+    let mut versions: Vec<_> = versions.into_iter().collect();
+    // Stable: versions that are as common as one another stay in order.
+    versions.sort_by_key(|(_, count)| Reverse(*count));
+    let others = versions.split_off(versions.len().min(MAX_VERSIONS));
+    for (version, count) in versions {
+        families.agents.add([("version", version)], count);
+    }
+    let rest: u32 = others.iter().map(|(_, count)| count).sum();
+    families
+        .agents
+        .add_some([("version", OTHER)], (rest > 0).then_some(rest));
+    families.all()
+}
+
+fn statuses(gauge: &mut Gauge, labels: &[(&'static str, &str)], condition: &Condition) {
+    for status in ["True", "False", "Unknown"] {
+        let labels = labels.iter().copied().chain([("status", status)]);
+        gauge.series.push(Series {
+            labels: labels.map(|(name, value)| (name, value.to_owned())).collect(),
+            value: i64::from(condition.status == status),
+        });
+    }
+}
+
+fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) {
+    for condition in &status.conditions {
+        let labels = [("pool", pool), ("condition", condition.type_.as_str())];
+        statuses(&mut families.condition, &labels, condition);
+        families
+            .transition
+            .add(labels, condition.last_transition_time.0.as_second());
+    }
+    for (state, count) in node_states(&status.nodes) {
+        families.nodes.add([("pool", pool), ("state", state)], count);
+    }
+    for (state, count) in berth_states(&status.berths) {
+        families.berths.add([("pool", pool), ("state", state)], count);
+    }
+    let halted = berth_api::condition::is_true(&status.conditions, berth_api::condition::pool::ROLLOUT_HALTED);
+    families.halted.add([("pool", pool)], i64::from(halted));
+    let failed: u32 = status.failures.iter().map(|failure| failure.count).sum();
+    families.failed.add([("pool", pool)], failed);
+    let medians = status.phase_durations;
+    for (phase, seconds) in [
+        ("staging", medians.staging_seconds),
+        ("drain", medians.drain_seconds),
+        ("reboot", medians.reboot_seconds),
+    ] {
+        families.median.add_some([("pool", pool), ("phase", phase)], seconds);
+    }
+    if let Some(target) = &status.target {
+        let version = target.version.as_deref().unwrap_or_default();
+        let digest = target.digest.to_string();
+        let labels = [
+            ("pool", pool),
+            ("image", target.image.as_str()),
+            ("digest", &digest),
+            ("version", version),
+        ];
+        families.target.add(labels, 1);
+        let time = target.publish_time.as_ref().map(|time| time.0.as_second());
+        families.published.add_some([("pool", pool)], time);
+    }
+    if let Some(available) = &status.available {
+        let version = available.version.as_deref().unwrap_or_default();
+        let digest = available.digest.to_string();
+        families
+            .available
+            .add([("pool", pool), ("digest", &digest), ("version", version)], 1);
+    }
+    if let Some(image) = &status.boot_image {
+        let version = image.version.as_deref().unwrap_or_default();
+        families.boot_image.add([("pool", pool), ("version", version)], 1);
+        families.too_old.add([("pool", pool)], image.too_old);
+    }
+}
+
+fn of_gates(families: &mut Families, pool: &PoolFacts<'_>) {
+    let label = [("pool", pool.name)];
+    if let Some(gates) = pool.gates {
+        let is_open = gates.window.status == Some(true);
+        families.window_open.add(label, i64::from(is_open));
+        let change = gates.changes.map(|change| change.as_second());
+        match is_open {
+            true => families.closes.add_some(label, change),
+            false => families.opens.add_some(label, change),
+        }
+    }
+    if let Some(gate) = pool.gate {
+        families.gate.add([("pool", pool.name), ("reason", gate.as_str())], 1);
+    }
+    families.timed_out.add(label, pool.timed_out.len());
+    for node in &pool.timed_out {
+        families
+            .node_timed_out
+            .add([("pool", pool.name), ("node", node.as_str())], 1);
+    }
+}
+
+fn of_members(families: &mut Families, pool: &PoolFacts<'_>) {
+    let mut phases: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
+    let mut degraded: BTreeMap<&str, u32> = BTreeMap::new();
+    for content in &pool.members {
+        let report = &content.report;
+        if let Some((reason, _)) = &report.degraded {
+            *degraded.entry(known(reason)).or_default() += 1;
+        }
+        if let Some(phase) = report.phase {
+            let (count, longest) = phases.entry(phase.as_str()).or_default();
+            *count += 1;
+            *longest = age(content, phase).max(*longest);
+        }
+    }
+    for (phase, (count, longest)) in phases {
+        let labels = [("pool", pool.name), ("phase", phase)];
+        families.phases.add(labels, count);
+        families.longest.add(labels, longest);
+    }
+    for (reason, count) in degraded {
+        families.degraded.add([("pool", pool.name), ("reason", reason)], count);
+    }
+    let mut waiting: BTreeMap<&str, u32> = BTreeMap::new();
+    for reason in &pool.waiting {
+        *waiting.entry(reason.as_str()).or_default() += 1;
+    }
+    for (reason, count) in waiting {
+        families.waiting.add([("pool", pool.name), ("reason", reason)], count);
+    }
+}
+
+/// Seconds for which a member has been in its phase. Both times are of its own clock: no two machines' are compared.
+fn age(content: &HostContent, phase: Phase) -> u64 {
+    let is_rest = matches!(phase, Phase::Idle | Phase::Updated | Phase::Released);
+    let (Some(now), Some(since), false) = (content.heartbeat, content.report.phase_start, is_rest) else {
+        return 0;
+    };
+    u64::try_from(now.as_second().saturating_sub(since.as_second())).unwrap_or_default()
+}
+
+/// A reason that can be a label.
+fn known(reason: &str) -> &'static str {
+    let of_hosts = Reason::ALL.iter().map(|known| known.word());
+    let others = berth_api::condition::Why::ALL.iter().map(|known| known.word());
+    let outcomes = berth_api::berth::Outcome::ALL.iter().map(|known| known.as_str());
+    let mut all = of_hosts.chain(others).chain(outcomes);
+    all.find(|known| *known == reason).unwrap_or(OTHER)
+}
+
+fn node_states(counts: &NodeCounts) -> [(&'static str, u32); 10] {
+    [
+        ("total", counts.total),
+        ("updated", counts.updated),
+        ("staging", counts.staging),
+        ("staged", counts.staged),
+        ("draining", counts.draining),
+        ("rebooting", counts.rebooting),
+        ("pending", counts.pending),
+        ("excluded", counts.excluded),
+        ("degraded", counts.degraded),
+        ("unavailable", counts.unavailable),
+    ]
+}
+
+fn berth_states(counts: &BerthCounts) -> [(&'static str, u32); 4] {
+    [
+        ("total", counts.total),
+        ("held", counts.held),
+        ("offered", counts.offered),
+        ("closed", counts.closed),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

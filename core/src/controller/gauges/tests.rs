@@ -1,0 +1,231 @@
+use berth_api::condition::{Verdict, Why};
+use berth_api::node::BootcNodeSpec;
+use berth_api::pool::{DigestFailures, PhaseDurations};
+use jiff::Timestamp;
+
+use super::*;
+use crate::controller::view::Report;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn member(report: Report, heartbeat: i64) -> HostContent {
+    HostContent {
+        spec: BootcNodeSpec::default(),
+        report,
+        heartbeat: Some(at(heartbeat)),
+        told: vec![],
+    }
+}
+
+fn in_phase(phase: Phase, since: i64) -> Report {
+    Report {
+        phase: Some(phase),
+        phase_start: Some(at(since)),
+        agent_version: Some("0.1.0".into()),
+        ..Report::default()
+    }
+}
+
+fn condition(type_: &str, status: &str) -> Condition {
+    Condition {
+        type_: type_.into(),
+        status: status.into(),
+        reason: "R".into(),
+        message: String::new(),
+        last_transition_time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time::from(at(77)),
+        observed_generation: None,
+    }
+}
+
+fn lines(facts: &Facts<'_>) -> Vec<String> {
+    let line = |gauge: &Gauge| {
+        let name = gauge.name.trim_start_matches("berth_").to_owned();
+        let series = gauge.series.iter();
+        let series = series.map(move |s| {
+            let labels: Vec<&str> = s.labels.iter().map(|(_, value)| value.as_str()).collect();
+            format!("{name} {} {}", labels.join(","), s.value)
+        });
+        series.collect::<Vec<_>>()
+    };
+    gauges(facts).iter().flat_map(line).collect()
+}
+
+fn pool<'a>(status: &'a BootcNodePoolStatus, members: Vec<&'a HostContent>) -> PoolFacts<'a> {
+    PoolFacts {
+        name: "p",
+        status,
+        gate: None,
+        gates: None,
+        timed_out: vec![],
+        members,
+        waiting: vec![],
+    }
+}
+
+#[track_caller]
+fn has(said: &[String], expected: &[&str]) {
+    for line in expected {
+        assert!(said.iter().any(|said| said == line), "no {line} in {said:#?}");
+    }
+}
+
+#[test]
+fn members_are_counted_and_never_named() {
+    let degraded = |reason: &str| Report {
+        degraded: Some((reason.into(), String::new())),
+        ..in_phase(Phase::Degraded, 0)
+    };
+    let members = [
+        member(in_phase(Phase::Draining, 100), 400),
+        member(in_phase(Phase::Draining, 100), 7300),
+        member(in_phase(Phase::Updated, 100), 100_000),
+        // Its clock was set back, or its first sign of life is still to come.
+        member(in_phase(Phase::Staging, 900), 100),
+        member(degraded("DiskFull"), 5),
+        member(degraded("<script>"), 5),
+        // An agent that could not begin has no phase, and a person should look at it all the same.
+        member(
+            Report {
+                phase: None,
+                ..degraded("DiskFull")
+            },
+            5,
+        ),
+        member(Report::default(), 5),
+    ];
+    let status = BootcNodePoolStatus::default();
+    let mut pool = pool(&status, members.iter().collect());
+    pool.waiting = vec![BlockReason::Capacity, BlockReason::Wave, BlockReason::Capacity];
+    let facts = Facts {
+        pools: vec![pool],
+        fleet: None,
+    };
+    let said = lines(&facts);
+    has(
+        &said,
+        &[
+            "pool_phase_nodes p,Draining 2",
+            "pool_phase_longest_seconds p,Draining 7200",
+            "pool_phase_longest_seconds p,Updated 0",
+            "pool_phase_longest_seconds p,Staging 0",
+            "pool_degraded_nodes p,DiskFull 2",
+            "pool_degraded_nodes p,Other 1",
+            "pool_phase_nodes p,Degraded 2",
+            "pool_waiting_nodes p,Capacity 2",
+            "pool_waiting_nodes p,Wave 1",
+            "fleet_agents 0.1.0 7",
+        ],
+    );
+    assert!(!said.iter().any(|line| line.contains("script")), "{said:#?}");
+}
+
+#[test]
+fn the_most_common_versions_of_agents_have_a_series_each() {
+    let version = |n: usize| Report {
+        agent_version: Some(format!("{n}")),
+        ..in_phase(Phase::Updated, 0)
+    };
+    let members = (10..30).chain([29, 29, 28]);
+    let members: Vec<HostContent> = members.map(|n| member(version(n), 0)).collect();
+    let status = BootcNodePoolStatus::default();
+    let facts = Facts {
+        pools: vec![pool(&status, members.iter().collect())],
+        fleet: None,
+    };
+    let said = lines(&facts);
+    let agents: Vec<&String> = said.iter().filter(|l| l.starts_with("fleet_agents ")).collect();
+    assert_eq!(agents.len(), MAX_VERSIONS + 1);
+    has(
+        &said,
+        &[
+            "fleet_agents 29 3",
+            "fleet_agents 28 2",
+            "fleet_agents 15 1",
+            "fleet_agents Other 12",
+        ],
+    );
+}
+
+#[test]
+fn a_pool_tells_its_conditions_its_image_and_its_window() {
+    let digest: berth_api::Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+    let status = BootcNodePoolStatus {
+        conditions: vec![condition("RolloutHalted", "True"), condition("WindowOpen", "Unknown")],
+        target: Some(berth_api::pool::Target {
+            image: "r/os:1".into(),
+            digest: digest.clone(),
+            version: Some("1.0".into()),
+            metadata: None,
+            platforms: vec![],
+            publish_time: None,
+        }),
+        failures: vec![DigestFailures {
+            digest: digest.clone(),
+            nodes: vec!["n1".into()],
+            count: 1,
+        }],
+        phase_durations: PhaseDurations {
+            drain_seconds: Some(40),
+            ..PhaseDurations::default()
+        },
+        ..BootcNodePoolStatus::default()
+    };
+    let window = |window, changes| Gates {
+        gate: None,
+        closes: None,
+        changes: Some(at(changes)),
+        window,
+    };
+    let (open, closed) = (
+        window(Verdict::yes(Why::Open, ""), 500),
+        window(Verdict::no(GateReason::OutsideWindows, ""), 600),
+    );
+    let name = NodeName::from("n7");
+    let fleet = BootcFleetStatus {
+        conditions: vec![condition("Guarded", "False")],
+        ..BootcFleetStatus::default()
+    };
+    let of = |gates| Facts {
+        pools: vec![PoolFacts {
+            gates: Some(gates),
+            gate: Some(GateReason::RolloutHalted),
+            timed_out: vec![&name],
+            ..pool(&status, vec![])
+        }],
+        fleet: Some(&fleet),
+    };
+    let said = lines(&of(&open));
+    let target = format!("pool_target_info p,r/os:1,{digest},1.0 1");
+    has(
+        &said,
+        &[
+            "fleet_condition Guarded,True 0",
+            "fleet_condition Guarded,False 1",
+            "pool_condition p,RolloutHalted,True 1",
+            "pool_condition p,WindowOpen,Unknown 1",
+            "pool_condition p,WindowOpen,False 0",
+            "pool_condition_transition_timestamp_seconds p,RolloutHalted 77",
+            "rollout_halted p 1",
+            "gate_closed p,RolloutHalted 1",
+            "pool_failed_nodes p 1",
+            "pool_phase_median_seconds p,drain 40",
+            "pool_window_open p 1",
+            "pool_window_close_timestamp_seconds p 500",
+            "reboot_timed_out p 1",
+            "node_reboot_timed_out p,n7 1",
+            "pool_nodes p,total 0",
+            "pool_berths p,held 0",
+            &target,
+        ],
+    );
+    let said = lines(&of(&closed));
+    has(
+        &said,
+        &["pool_window_open p 0", "pool_window_next_open_timestamp_seconds p 600"],
+    );
+    assert!(!said.iter().any(|l| l.contains("close_timestamp")), "{said:#?}");
+    assert!(lines(&Facts::default()).is_empty(), "what is gone has no series");
+    assert_eq!(gauges(&Facts::default()).len(), 24);
+}

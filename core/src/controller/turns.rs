@@ -1,0 +1,361 @@
+//! Turns as the controller sees them go by: each berth is compared with what it was when it was last looked at. Pure. Time is
+//! measured by this process's clock, so that a turn of which it saw no beginning has no length.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::berth::{BerthState, ClosedReason, HoldPhase, Outcome};
+use berth_api::{Digest, NodeName, NodeUid, PoolName};
+
+use crate::Moment;
+use crate::controller::view::LeaseView;
+
+/// End of a turn that was not its holder's word: its Node is gone or excluded, or an admin closed the berth.
+pub const TAKEN_AWAY: &str = "TakenAway";
+
+/// Event of a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnNews {
+    /// Pool of the berth.
+    pub pool: PoolName,
+    /// Name of the berth.
+    pub berth: String,
+    /// The node whose turn it is.
+    pub node: NodeName,
+    /// UID of that Node.
+    pub uid: NodeUid,
+    /// The digest that the berth licenses.
+    pub target: Digest,
+    /// Event.
+    pub what: Happened,
+}
+
+/// Things that happen in a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happened {
+    /// The berth was taken.
+    Taken,
+    /// The turn was committed; this long after it was taken, if both were seen. It may be taken back and happen again.
+    Committed(Option<Duration>),
+    /// The berth is closed.
+    Ended {
+        /// End of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
+        outcome: &'static str,
+        /// Time from the commit to the proof, of a turn that ended well.
+        reboot: Option<Duration>,
+        /// The holder itself has given the berth back.
+        given_back: bool,
+    },
+}
+
+/// The turns that go on.
+#[derive(Debug, Default)]
+pub struct Turns {
+    leases: BTreeMap<String, Seen>,
+    /// Berths were looked at before, so that one which is held now and was not then has just been taken.
+    began: bool,
+}
+
+/// A berth as it was when it was last looked at.
+#[derive(Debug)]
+struct Seen {
+    version: u64,
+    turn: Option<Turn>,
+}
+
+#[derive(Debug, Clone)]
+struct Turn {
+    node: NodeName,
+    uid: NodeUid,
+    target: Digest,
+    taken: Option<Moment>,
+    committed: Option<Moment>,
+    is_committed: bool,
+    outcome: Option<Outcome>,
+}
+
+impl Turns {
+    /// Takes in the berths as they are now, and says what has happened since they were last looked at. A leader that has
+    /// just begun tells nothing of turns that it finds.
+    pub fn see(&mut self, leases: &[LeaseView], now: Moment) -> Vec<TurnNews> {
+        let mut news = vec![];
+        let mut before = std::mem::take(&mut self.leases);
+        for lease in leases {
+            let known = before.remove(lease.name());
+            let version = version(lease);
+            // What was read from the server may be newer than what the watch shows a moment later.
+            let is_new = known.as_ref().is_none_or(|known| version > known.version);
+            let (Ok(berth), true) = (&lease.berth, is_new) else {
+                self.leases.extend(known.map(|known| (lease.name().to_owned(), known)));
+                continue;
+            };
+            let mut tell = |turn: &Turn, what| {
+                news.push(TurnNews {
+                    pool: lease.pool.clone(),
+                    berth: lease.name().to_owned(),
+                    node: turn.node.clone(),
+                    uid: turn.uid.clone(),
+                    target: turn.target.clone(),
+                    what,
+                });
+            };
+            let before = known.and_then(|known| known.turn);
+            let turn = follow(before, &berth.state, self.began.then_some(now), now, &mut tell);
+            self.leases.insert(lease.name().to_owned(), Seen { version, turn });
+        }
+        self.began = true;
+        news
+    }
+}
+
+/// The turn that goes on now, after the one that did. `taken` is the time at which one that is new was taken.
+fn follow(
+    before: Option<Turn>,
+    state: &BerthState,
+    taken: Option<Moment>,
+    now: Moment,
+    tell: &mut impl FnMut(&Turn, Happened),
+) -> Option<Turn> {
+    let held = match state {
+        BerthState::Held(holding) => Some(holding),
+        _ => None,
+    };
+    let (goes_on, over) = match before {
+        Some(turn) if held.is_some_and(|holding| holding.uid == turn.uid) => (Some(turn), None),
+        over => (None, over),
+    };
+    if let Some(turn) = over {
+        let said = match state {
+            BerthState::Closed(closed) => closed.outcome,
+            _ => None,
+        };
+        let outcome = said.or(turn.outcome);
+        let proven = turn.committed.filter(|_| outcome == Some(Outcome::Updated));
+        let given_back = match state {
+            BerthState::Closed(closed) => matches!(closed.reason, ClosedReason::Released | ClosedReason::Failed),
+            // It was closed in between, unseen.
+            _ => turn.outcome.is_some(),
+        };
+        tell(
+            &turn,
+            Happened::Ended {
+                outcome: outcome.map_or(TAKEN_AWAY, Outcome::as_str),
+                reboot: proven.map(|committed| now.since(committed)),
+                given_back,
+            },
+        );
+    }
+    let holding = held?;
+    let is_found = goes_on.is_none() && taken.is_none();
+    let mut turn = goes_on.unwrap_or_else(|| {
+        let turn = Turn {
+            node: holding.node.clone(),
+            uid: holding.uid.clone(),
+            target: holding.target.clone(),
+            taken,
+            committed: None,
+            is_committed: false,
+            outcome: None,
+        };
+        if taken.is_some() {
+            tell(&turn, Happened::Taken);
+        }
+        turn
+    });
+    // It may have been licensed anew.
+    turn.target.clone_from(&holding.target);
+    match holding.phase {
+        HoldPhase::Taken => {
+            if turn.is_committed {
+                // A commit that was taken back: what follows is a drain of its own.
+                turn.taken = Some(now);
+            }
+            (turn.committed, turn.is_committed) = (None, false);
+        }
+        HoldPhase::Committed if !turn.is_committed => {
+            turn.is_committed = true;
+            if !is_found {
+                turn.committed = Some(now);
+                tell(&turn, Happened::Committed(turn.taken.map(|taken| now.since(taken))));
+            }
+        }
+        HoldPhase::Committed => {}
+        HoldPhase::Releasing(outcome) => turn.outcome = Some(outcome),
+    }
+    Some(turn)
+}
+
+/// resourceVersion as the number that it is; versions of one resource are ordered.
+fn version(lease: &LeaseView) -> u64 {
+    let version = lease.lease.metadata.resource_version.as_deref();
+    version.and_then(|v| v.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::BootId;
+    use berth_api::berth::{Berth, ClosedReason, Offer, lease};
+
+    use super::*;
+
+    /// A berth that is moved, with the version of its Lease.
+    struct Story {
+        turns: Turns,
+        berth: Berth,
+        version: u64,
+    }
+
+    impl Story {
+        fn new() -> Self {
+            let berth = Berth::new("p".into(), 0, 1);
+            let turns = Turns::default();
+            let mut story = Self {
+                turns,
+                berth,
+                version: 1,
+            };
+            assert!(story.see(0).is_empty());
+            story
+        }
+
+        fn lease(&self, version: u64) -> LeaseView {
+            let now = jiff::Timestamp::UNIX_EPOCH;
+            let mut lease = lease::create(&self.berth, "ns", Duration::from_secs(1), now);
+            lease.metadata.resource_version = Some(version.to_string());
+            LeaseView::of(lease)
+        }
+
+        fn see(&mut self, second: u64) -> Vec<(String, Happened)> {
+            let leases = [self.lease(self.version)];
+            let news = self.turns.see(&leases, Moment::after(Duration::from_secs(second)));
+            news.into_iter().map(|n| (n.node.to_string(), n.what)).collect()
+        }
+
+        fn goes(&mut self, to: Berth, second: u64) -> Vec<(String, Happened)> {
+            (self.berth, self.version) = (to, self.version + 1);
+            self.see(second)
+        }
+
+        fn taken(&self) -> Berth {
+            let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+            let offer = Offer {
+                node: "n1".into(),
+                uid: "u1".into(),
+                target,
+                open_until: None,
+            };
+            let offered = self.berth.offered(offer).unwrap();
+            offered.taken(&"n1".into(), &"u1".into(), None, boot("b1")).unwrap()
+        }
+    }
+
+    fn boot(id: &str) -> BootId {
+        BootId::from(id)
+    }
+
+    fn seconds(seconds: u64) -> Option<Duration> {
+        Some(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_turn_is_told_of_step_by_step_and_each_step_once() {
+        let mut story = Story::new();
+        let n1 = |what| vec![("n1".to_owned(), what)];
+        assert_eq!(story.goes(story.taken(), 10), n1(Happened::Taken));
+        assert!(story.see(11).is_empty());
+        let committed = story.berth.committed(boot("b1")).unwrap();
+        assert_eq!(story.goes(committed.clone(), 40), n1(Happened::Committed(seconds(30))));
+        assert!(
+            story.goes(committed.stamped(2), 41).is_empty(),
+            "a new leader fences it"
+        );
+        let releasing = committed.releasing(Outcome::Updated, boot("b2")).unwrap();
+        assert!(story.goes(releasing.clone(), 90).is_empty());
+        let (outcome, reboot) = ("Updated", seconds(60));
+        let end = Happened::Ended {
+            outcome,
+            reboot,
+            given_back: true,
+        };
+        assert_eq!(story.goes(releasing.given_back().unwrap(), 100), n1(end));
+        assert!(story.see(101).is_empty());
+    }
+
+    #[test]
+    fn news_names_the_berth_the_node_and_what_it_is_licensed_for_by_then() {
+        let mut story = Story::new();
+        story.goes(story.taken(), 0);
+        let committed = story.berth.committed(boot("b1")).unwrap();
+        let other: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+        let anew = committed.relicensed(other.clone(), boot("b2")).unwrap();
+        (story.berth, story.version) = (anew, story.version + 1);
+        let leases = [story.lease(story.version)];
+        let news = story.turns.see(&leases, Moment::default());
+        let [news] = news.as_slice() else { panic!("{news:?}") };
+        assert_eq!((news.berth.as_str(), news.uid.as_str()), ("p-0", "u1"));
+        assert_eq!(news.target, other);
+    }
+
+    #[test]
+    fn a_commit_that_is_taken_back_is_no_reboot() {
+        let mut story = Story::new();
+        story.goes(story.taken(), 0);
+        let committed = story.berth.committed(boot("b1")).unwrap();
+        story.goes(committed.clone(), 5);
+        let back = committed.uncommitted().unwrap();
+        assert!(story.goes(back.clone(), 100).is_empty());
+        // The second drain is measured from where it began.
+        let again = story.goes(back.committed(boot("b1")).unwrap(), 107);
+        assert_eq!(again, [("n1".to_owned(), Happened::Committed(seconds(7)))]);
+        assert!(story.goes(back.clone(), 108).is_empty());
+        let releasing = back.releasing(Outcome::RebootBlocked, boot("b1")).unwrap();
+        // The steps in between were missed.
+        let news = story.goes(releasing.given_back().unwrap(), 109);
+        let end = Happened::Ended {
+            outcome: "RebootBlocked",
+            reboot: None,
+            given_back: true,
+        };
+        assert_eq!(news, [("n1".to_owned(), end)]);
+    }
+
+    #[test]
+    fn what_is_older_than_what_was_seen_is_not_news() {
+        let mut story = Story::new();
+        story.goes(story.taken(), 0);
+        let old = story.lease(story.version);
+        let releasing = story.berth.releasing(Outcome::Revoked, boot("b1")).unwrap();
+        assert_eq!(story.goes(releasing.given_back().unwrap(), 1).len(), 1);
+        assert!(story.turns.see(&[old], Moment::default()).is_empty());
+        assert!(story.see(2).is_empty());
+    }
+
+    #[test]
+    fn a_new_leader_tells_nothing_of_what_it_finds_but_of_what_follows() {
+        let mut story = Story::new();
+        story.goes(story.taken(), 0);
+        story.berth = story.berth.committed(boot("b1")).unwrap();
+        story.turns = Turns::default();
+        assert!(story.see(5).is_empty());
+        let gone = story.berth.ended(ClosedReason::Gone).unwrap();
+        let failed = Happened::Ended {
+            outcome: "Failed",
+            reboot: None,
+            given_back: false,
+        };
+        assert_eq!(story.goes(gone, 9), [("n1".to_owned(), failed)]);
+    }
+
+    #[test]
+    fn a_berth_that_is_taken_away_before_the_commit_ended_so() {
+        let mut story = Story::new();
+        story.goes(story.taken(), 0);
+        let admin = story.berth.ended(ClosedReason::Admin).unwrap();
+        let taken_away = Happened::Ended {
+            outcome: TAKEN_AWAY,
+            reboot: None,
+            given_back: false,
+        };
+        assert_eq!(story.goes(admin, 1), [("n1".to_owned(), taken_away)]);
+    }
+}

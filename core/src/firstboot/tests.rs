@@ -1,0 +1,490 @@
+use berth_api::condition::MAX_MESSAGE;
+use proptest::prelude::*;
+
+use super::words::{journal, notice};
+use super::*;
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+fn config(more: &str) -> Config {
+    Config::parse(format!("image = \"r.io/os:stable\"\n{more}").as_bytes()).unwrap()
+}
+
+fn target(version: &str, minimum: Option<&str>) -> Answer {
+    Answer::Found(Target {
+        digest: digest(2),
+        version: Some(version.to_owned()),
+        limit: minimum.map(|minimum| BootImageLimit {
+            minimum_version: Some(minimum.to_owned()),
+            ..BootImageLimit::default()
+        }),
+    })
+}
+
+fn installed_from(version: Option<&str>) -> NodeBootImage {
+    NodeBootImage {
+        version: version.map(str::to_owned),
+        source: "/sysroot/.bootc-aleph.json".to_owned(),
+        ..NodeBootImage::default()
+    }
+}
+
+/// A machine on its first boot, and what it knows.
+#[derive(Debug, Clone)]
+struct Machine {
+    config: Config,
+    record: Option<Record>,
+    is_node: bool,
+    is_overridden: bool,
+    boot_image: Option<NodeBootImage>,
+    answer: Answer,
+    booted: Booted,
+    trouble: Option<Trouble>,
+    is_late: bool,
+}
+
+impl Machine {
+    fn new(more: &str, boot: Option<&str>, answer: Answer) -> Self {
+        Self {
+            config: config(more),
+            record: None,
+            is_node: false,
+            is_overridden: false,
+            boot_image: boot.map(|boot| installed_from(Some(boot))),
+            answer,
+            booted: Booted::Digest(digest(1)),
+            trouble: None,
+            is_late: false,
+        }
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            config: &self.config,
+            record: self.record.as_ref(),
+            is_node: self.is_node,
+            is_overridden: self.is_overridden,
+            boot_image: self.boot_image.as_ref(),
+            answer: &self.answer,
+            booted: &self.booted,
+            trouble: self.trouble.as_ref(),
+            is_late: self.is_late,
+        }
+    }
+
+    fn next(&self) -> Step {
+        next(&self.facts())
+    }
+
+    fn verdict(&self) -> Verdict {
+        match self.next() {
+            Step::End(verdict) => verdict,
+            step => panic!("{step:?}"),
+        }
+    }
+
+    fn remembers(mut self, pivots_to: Option<&Digest>) -> Self {
+        let verdict = match self.next() {
+            Step::End(verdict) | Step::Pivot(_, verdict) => verdict,
+            step => panic!("{step:?}"),
+        };
+        let record = record(
+            &self.facts(),
+            &verdict,
+            pivots_to,
+            Timestamp::UNIX_EPOCH,
+            Timestamp::UNIX_EPOCH,
+        );
+        self.record = Some(record);
+        self
+    }
+}
+
+#[test]
+fn each_machine_has_its_outcome() {
+    let limit = Some("9.2");
+    for (more, boot, answer, outcome, holds, words) in [
+        (
+            "",
+            Some("9.4"),
+            target("10.1", limit),
+            Outcome::Allowed,
+            false,
+            "from 9.4, which is new enough",
+        ),
+        ("", None, target("10.1", None), Outcome::Allowed, false, "sets a limit"),
+        (
+            "",
+            Some("9.0"),
+            target("10.1", limit),
+            Outcome::Refused,
+            true,
+            "older than the minimum 9.2",
+        ),
+        (
+            "",
+            Some("9.4"),
+            target("11.0", limit),
+            Outcome::Refused,
+            true,
+            "2 major versions away",
+        ),
+        (
+            "onViolation = \"warn\"",
+            Some("9.0"),
+            target("10.1", limit),
+            Outcome::Refused,
+            false,
+            "older",
+        ),
+        (
+            "",
+            None,
+            target("10.1", limit),
+            Outcome::Unknown,
+            false,
+            "does not say what it was installed from",
+        ),
+        (
+            "",
+            Some("rawhide"),
+            target("10.1", limit),
+            Outcome::Unknown,
+            false,
+            "cannot be read",
+        ),
+        (
+            "[limit]\nminimumVersion = \"9.0\"",
+            Some("9.0"),
+            target("10.1", limit),
+            Outcome::Allowed,
+            false,
+            "new enough",
+        ),
+        (
+            "[limit]\nminimumVersion = \"9.6\"",
+            Some("9.4"),
+            target("10.1", None),
+            Outcome::Refused,
+            true,
+            "minimum 9.6",
+        ),
+        (
+            "[limit]\nmaxMajorSkew = 2",
+            Some("9.4"),
+            target("11.0", limit),
+            Outcome::Allowed,
+            false,
+            "new enough",
+        ),
+        (
+            "",
+            Some("9.4"),
+            Answer::Useless("no OS image".into()),
+            Outcome::ImageUnavailable,
+            false,
+            "no OS image",
+        ),
+    ] {
+        let verdict = Machine::new(more, boot, answer.clone()).verdict();
+        let found = (verdict.outcome, verdict.holds, verdict.message().contains(words));
+        assert_eq!(found, (outcome, holds, true), "{more} {boot:?} {answer:?}: {verdict:?}");
+    }
+}
+
+#[test]
+fn a_registry_that_is_away_is_asked_until_the_deadline_and_is_no_violation() {
+    for (answer, outcome) in [
+        (Answer::NotAsked, Outcome::RegistryAway),
+        (Answer::Away("refused".into()), Outcome::RegistryAway),
+        (Answer::HostFailed("no bus".into()), Outcome::HostFailed),
+        (Answer::Withheld("manifest unknown".into()), Outcome::ImageUnavailable),
+    ] {
+        let mut machine = Machine::new("deadline = \"30s\"", Some("9.0"), answer);
+        assert_eq!(machine.next(), Step::Ask);
+        machine.is_late = true;
+        let verdict = machine.verdict();
+        assert_eq!((verdict.outcome, verdict.holds), (outcome, false));
+        // The kubelet has run by then: this machine never pivots.
+        assert!(machine.remembers(None).record.unwrap().finished);
+    }
+}
+
+#[test]
+fn an_override_lets_a_machine_go_on_and_says_so() {
+    for (boot, is_overridden) in [(Some("9.0"), Outcome::Refused), (None, Outcome::Unknown)] {
+        let mut machine = Machine::new("", boot, target("10.1", Some("9.2")));
+        assert_eq!(machine.verdict().outcome, is_overridden);
+        machine.is_overridden = true;
+        let verdict = machine.verdict();
+        assert_eq!((verdict.outcome, verdict.holds), (Outcome::Overridden, false));
+        assert!(
+            verdict.found.contains("/etc/berth/firstboot.override lets it go on"),
+            "{verdict:?}"
+        );
+        machine.config.pivot = true;
+        assert!(matches!(machine.next(), Step::Pivot(..)));
+    }
+}
+
+#[test]
+fn who_was_refused_is_not_let_go_by_a_registry_that_is_away() {
+    let mut machine = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).remembers(None);
+    assert!(!machine.record.as_ref().unwrap().finished);
+    machine.is_late = true;
+    for answer in [
+        Answer::NotAsked,
+        Answer::Away("x".into()),
+        Answer::HostFailed("x".into()),
+        Answer::Withheld("x".into()),
+        Answer::Useless("x".into()),
+    ] {
+        machine.answer = answer;
+        machine.is_overridden = false;
+        let verdict = machine.verdict();
+        assert_eq!((verdict.outcome, verdict.holds), (Outcome::Refused, true));
+        machine.is_overridden = true;
+        assert_eq!(machine.verdict().outcome, Outcome::Overridden);
+    }
+    // The registry answers, and the installer's note cannot be read this time.
+    let unread = Machine {
+        boot_image: None,
+        is_overridden: false,
+        answer: target("10.1", Some("9.2")),
+        ..machine.clone()
+    };
+    let verdict = unread.verdict();
+    assert_eq!((verdict.outcome, verdict.holds), (Outcome::Refused, true));
+    assert!(
+        !verdict.message().contains("goes on as it was installed"),
+        "{verdict:?}"
+    );
+    let unread = Machine {
+        is_overridden: true,
+        ..unread
+    };
+    assert_eq!(unread.verdict().outcome, Outcome::Overridden);
+    let failed = Verdict::invalid_config("line 1: x").unless_refused(machine.record.as_ref());
+    assert!(failed.holds && failed.found.contains("line 1: x"), "{failed:?}");
+    let let_go = failed.overridden_by("/etc/go".as_ref());
+    assert_eq!((let_go.outcome, let_go.holds), (Outcome::Overridden, false));
+    assert!(let_go.found.ends_with("line 1: x; /etc/go lets it go on"), "{let_go:?}");
+    let free = Verdict::invalid_config("x");
+    assert_eq!(free.clone().overridden_by("/etc/go".as_ref()), free);
+    assert!(!Verdict::invalid_config("x").unless_refused(None).holds);
+    // A newer tag may have another limit.
+    machine.is_overridden = false;
+    machine.answer = target("10.1", Some("9.0"));
+    let verdict = machine.verdict();
+    assert_eq!(verdict.outcome, Outcome::Allowed);
+    let record = machine.remembers(None).record.unwrap();
+    assert!(record.finished && record.status.held, "{record:?}");
+}
+
+#[test]
+fn a_pivot_is_tried_until_it_is_there_or_does_not_help() {
+    let pivots = |machine: &Machine| matches!(machine.next(), Step::Pivot(target, _) if target.digest == digest(2));
+    let first = Machine::new("pivot = true", Some("9.4"), target("10.1", Some("9.2")));
+    assert!(pivots(&first));
+    for unfit in [
+        Machine {
+            answer: target("10.1", Some("9.6")),
+            ..first.clone()
+        },
+        Machine {
+            boot_image: None,
+            ..first.clone()
+        },
+    ] {
+        assert!(
+            matches!(unfit.next(), Step::End(_)),
+            "refused or unknown: it stays as it is"
+        );
+    }
+
+    // A power cut at any point: the same again, until it arrives.
+    let mut rebooted = first.clone().remembers(Some(&digest(2)));
+    assert!(!rebooted.record.as_ref().unwrap().finished);
+    assert!(pivots(&rebooted));
+    rebooted.answer = Answer::NotAsked;
+    rebooted.booted = Booted::Digest(digest(2));
+    let arrived = rebooted.verdict();
+    assert_eq!((arrived.outcome, arrived.pivoted), (Outcome::Allowed, true));
+    let record = rebooted.remembers(None).record.unwrap();
+    assert_eq!((record.finished, record.pivots), (true, 1));
+    assert_eq!(record.status.version.as_deref(), Some("10.1"), "from the run before");
+
+    let mut in_vain = first.clone();
+    for _ in 0..MAX_PIVOTS {
+        assert!(pivots(&in_vain));
+        in_vain = in_vain.remembers(Some(&digest(2)));
+    }
+    assert_eq!(in_vain.verdict().outcome, Outcome::PivotFailed);
+    assert!(!in_vain.verdict().holds);
+
+    let trouble = |is_final| {
+        Some(Trouble {
+            message: "no space".into(),
+            is_final,
+        })
+    };
+    assert!(pivots(&Machine {
+        trouble: trouble(false),
+        ..first.clone()
+    }));
+    for (is_final, is_late) in [(true, false), (false, true)] {
+        let machine = Machine {
+            trouble: trouble(is_final),
+            is_late,
+            ..first.clone()
+        };
+        assert!(machine.verdict().found.contains("no space"));
+    }
+    let blind = Machine {
+        booted: Booted::Unknown("bootc failed".into()),
+        ..first.clone()
+    };
+    assert_eq!(blind.verdict().outcome, Outcome::PivotFailed);
+    let there = Machine {
+        booted: Booted::Digest(digest(2)),
+        ..first
+    };
+    assert!(there.verdict().found.ends_with("it runs already"));
+}
+
+#[test]
+fn a_node_is_left_alone() {
+    let mut machine = Machine::new("pivot = true", Some("9.0"), target("10.1", Some("9.2")));
+    machine.is_node = true;
+    assert_eq!(machine.verdict().outcome, Outcome::NotFirstBoot);
+    let machine = machine.remembers(None);
+    assert_eq!(machine.next(), Step::Done);
+    // Somebody has started the kubelet of a machine that was refused.
+    let mut refused = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).remembers(None);
+    refused.is_node = true;
+    assert_eq!(refused.next(), Step::Done);
+    // Its kubelet was started in the course of the pull.
+    let mut overtaken =
+        Machine::new("pivot = true", Some("9.4"), target("10.1", Some("9.2"))).remembers(Some(&digest(2)));
+    overtaken.is_node = true;
+    overtaken.trouble = Some(Trouble {
+        message: "a kubelet has started meanwhile".to_owned(),
+        is_final: true,
+    });
+    let verdict = overtaken.verdict();
+    assert_eq!((verdict.outcome, verdict.holds), (Outcome::PivotFailed, false));
+    assert!(
+        verdict.found.ends_with("a kubelet has started meanwhile"),
+        "{verdict:?}"
+    );
+    assert!(overtaken.remembers(None).record.unwrap().finished);
+}
+
+#[test]
+fn people_are_told_in_lines_that_fit_a_console() {
+    let machine = Machine::new("", Some("9.0"), target("10.1", Some("9.2")));
+    let text = notice(Some(&machine.config), &machine.verdict()).unwrap();
+    assert_eq!(
+        text,
+        "
+Berth: this machine does NOT join its cluster: its kubelet is held back (Refused).
+  Target: r.io/os:stable
+  Found: this machine was installed from 9.0, which is older than the minimum
+         9.2; the target is r.io/os:stable (10.1)
+  To do: install the machine from a newer boot image; to let it go on as it
+         is, create /etc/berth/firstboot.override and reboot
+
+"
+    );
+    let allowed = Machine::new("", Some("9.4"), target("10.1", Some("9.2"))).verdict();
+    assert_eq!(notice(None, &allowed), None);
+    let fields = journal(Some(&machine.config), &machine.verdict());
+    assert!(fields.contains(&("BERTH_OUTCOME", "Refused".to_owned())), "{fields:?}");
+    assert!(fields.iter().all(|(_, value)| !value.contains('\n')));
+}
+
+fn any_machine() -> impl Strategy<Value = Machine> {
+    let version = || prop_oneof![Just("9.0"), Just("9.4"), Just("11.0"), Just("words"), Just("stream9")];
+    let answers = prop_oneof![
+        Just(Answer::NotAsked),
+        Just(Answer::Away("away\nfrom here".to_owned())),
+        Just(Answer::HostFailed("no bus".to_owned())),
+        Just(Answer::Withheld("no".to_owned())),
+        Just(Answer::Useless("no".to_owned())),
+        (version(), proptest::option::of(version())).prop_map(|(of, least)| target(of, least)),
+    ];
+    let file = prop_oneof![
+        Just(""),
+        Just("onViolation = \"warn\""),
+        Just("[limit]\nmaxMajorSkew = 0")
+    ];
+    let booted = prop_oneof![
+        Just(Booted::Unknown("?".to_owned())),
+        Just(Booted::Digest(digest(1))),
+        Just(Booted::Digest(digest(2)))
+    ];
+    let trouble = proptest::option::of(any::<bool>().prop_map(|is_final| Trouble {
+        message: "t".into(),
+        is_final,
+    }));
+    (
+        (file, proptest::option::of(version()), answers, booted, trouble),
+        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+    )
+        .prop_map(
+            |((file, boot, answer, booted, trouble), (is_node, is_overridden, is_late, pivot))| {
+                let mut machine = Machine {
+                    booted,
+                    trouble,
+                    is_node,
+                    is_overridden,
+                    is_late,
+                    ..Machine::new(file, boot, answer)
+                };
+                machine.config.pivot = pivot;
+                machine
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn nobody_waits_past_the_deadline_and_nobody_is_held_who_was_not_refused(
+        mut machine in any_machine(),
+        earlier in proptest::option::of(any_machine()),
+    ) {
+        if let Some(earlier) = earlier
+            && let Step::End(verdict) | Step::Pivot(_, verdict) = earlier.next()
+        {
+            let to = matches!(earlier.next(), Step::Pivot(..)).then(|| digest(2));
+            machine.record = Some(record(&earlier.facts(), &verdict, to.as_ref(), Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH));
+        }
+        let step = machine.next();
+        let over = machine.is_node || machine.record.as_ref().is_some_and(|record| record.finished);
+        prop_assert!(!machine.is_late || matches!(step, Step::Done | Step::End(_)), "{step:?}");
+        prop_assert!(!over || matches!(step, Step::Done | Step::End(_)), "what may be a node never pivots: {step:?}");
+        if let Step::End(verdict) = &step {
+            prop_assert!(!verdict.holds || verdict.outcome == Outcome::Refused, "{verdict:?}");
+            prop_assert!(!verdict.holds || !machine.is_overridden, "{verdict:?}");
+            prop_assert!(verdict.message().chars().count() <= MAX_MESSAGE + 1 && !verdict.message().contains('\n'));
+            prop_assert_eq!(notice(Some(&machine.config), verdict).is_some(), verdict.outcome.is_trouble());
+        }
+        // Within means that somebody could compare, or that there is no limit.
+        let limit = match &machine.answer {
+            Answer::Found(target) => Some(machine.config.limit_for(target.limit.as_ref())),
+            _ => None,
+        };
+        if let (Some(limit), Answer::Found(target)) = (limit, &machine.answer) {
+            let boot = machine.boot_image.as_ref().and_then(|image| image.version.as_deref());
+            let compared = skew(boot, target.version.as_deref(), &[&limit]);
+            let allowed = match &step {
+                Step::End(verdict) => verdict.outcome == Outcome::Allowed && !verdict.pivoted,
+                Step::Pivot(_, verdict) => verdict.outcome == Outcome::Allowed,
+                _ => false,
+            };
+            prop_assert!(!allowed || matches!(compared, Skew::Within | Skew::NoLimit), "{compared:?} {step:?}");
+        }
+    }
+}

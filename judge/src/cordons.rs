@@ -1,0 +1,73 @@
+//! I4: a cordon that an admin made is not undone by Berth, nor an admin's uncordon by a cordon that Berth leaves behind.
+
+use std::collections::BTreeMap;
+
+use berth_api::keys;
+use serde_json::Value;
+
+use super::history::text;
+use super::{Violation, our_cordon};
+use crate::judge::Judge;
+
+impl Judge<'_> {
+    /// Every write of a Node by an agent, beside what admins did before.
+    pub(super) fn broken_cordons(&self) -> Vec<Violation> {
+        // Nodes by UID: the last write, and whether an admin's own cordon is in force, one that was made while none of ours
+        // was there.
+        let mut admins: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
+        let mut wrong = vec![];
+        for &(version, record, node) in self.writes("nodes") {
+            let Some(uid) = text(node, "/metadata/uid") else {
+                continue;
+            };
+            let unschedulable = record.unschedulable() == Some(true);
+            let (last, state) = admins
+                .entry(uid)
+                .or_insert_with(|| (version, admins_before(node, unschedulable)));
+            if self.misses(*last, version) {
+                *state = admins_before(node, unschedulable);
+            }
+            *last = version;
+            if record.program() != "berth-agent" {
+                let asked = record
+                    .request
+                    .as_ref()
+                    .and_then(|r| r.pointer("/spec/unschedulable"))
+                    .is_some();
+                if asked && !our_cordon(node) {
+                    *state = unschedulable;
+                } else if !unschedulable {
+                    *state = false;
+                }
+                continue;
+            }
+            let name = &record.name;
+            if *state && !unschedulable {
+                let text = format!(
+                    "{name} was uncordoned at {} although an admin had cordoned it",
+                    record.at
+                );
+                wrong.push(Violation::of_record("I4", name, record, text));
+                *state = false;
+            }
+            if !*state && unschedulable && !our_cordon(node) {
+                let text = format!("{name} was left cordoned at {} although no admin wants that", record.at);
+                wrong.push(Violation::of_record("I4", name, record, text));
+            }
+        }
+        wrong
+    }
+}
+
+/// Says whether an admin's own cordon was in force before the first write on record, which shows the Node like this.
+fn admins_before(node: &Value, unschedulable: bool) -> bool {
+    let annotations = node.get("metadata").and_then(|m| m.get("annotations"));
+    let record = annotations
+        .and_then(|a| a.get(keys::ANNOTATION_CORDON))
+        .and_then(Value::as_str);
+    let before = record.and_then(|r| serde_json::from_str::<Value>(r).ok());
+    match our_cordon(node) {
+        true => before.is_some_and(|b| b.get("unschedulable").and_then(Value::as_bool) == Some(true)),
+        false => unschedulable,
+    }
+}

@@ -1,0 +1,51 @@
+//! Events of hosts, as somebody saw it who is not Berth: the harness as boot loader, or an audit log.
+
+use jiff::Timestamp;
+
+/// An event of a host.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase", tag = "what")]
+pub enum HostChange {
+    /// The host started to boot this deployment.
+    #[serde(rename_all = "camelCase")]
+    Up {
+        /// The boot ID that this start has.
+        boot_id: String,
+        /// Manifest digest of the booted image, `sha256:…`.
+        digest: String,
+        /// The image's `org.opencontainers.image.version` label.
+        version: String,
+    },
+    /// The host went down.
+    Down,
+    /// The host's kubelet is about to say, for the first time under this boot, that it is Ready. Simulated hosts only.
+    #[serde(rename_all = "camelCase")]
+    Ready {
+        /// The boot ID that the kubelet names.
+        boot_id: String,
+    },
+    /// A pull of this digest started on the host.
+    PullStarted {
+        /// Manifest digest that is pulled.
+        digest: String,
+    },
+    /// A pull ended.
+    PullEnded {
+        /// Manifest digest that was pulled.
+        digest: String,
+        /// True if the image was staged.
+        ok: bool,
+    },
+}
+
+/// One entry of the record.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct HostEvent {
+    /// Time when it was seen, by the clock of the API server.
+    pub at: Timestamp,
+    /// The host's name, which is its Node's name.
+    pub host: String,
+    /// The event.
+    #[serde(flatten)]
+    pub change: HostChange,
+}

@@ -1,0 +1,138 @@
+//! The records of a [`Truth`], put in order once: writes by what they are about, events by host, and where the log has gaps.
+//! The rules ask for them again and again.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::Truth;
+use crate::audit::Record;
+use crate::history::{History, Seen, is_doubtful, text, written};
+use crate::hosts::{HostChange, HostEvent};
+
+/// A successful write whose answer is on record: place in the order, record, and the object as it was stored.
+pub(crate) type Write<'a> = (u64, &'a Record, &'a Value);
+
+/// Somebody who judges a [`Truth`].
+pub(crate) struct Judge<'a> {
+    truth: &'a Truth<'a>,
+    /// Resource and subresource, and the writes of them in order.
+    writes: BTreeMap<(&'a str, &'a str), Vec<Write<'a>>>,
+    /// Writes of which nobody knows if they were stored.
+    doubtful: Vec<&'a Record>,
+    /// Name that the Node of each UID has.
+    names: BTreeMap<&'a str, &'a str>,
+    /// First request to delete the Node of that name.
+    deleted: BTreeMap<&'a str, Timestamp>,
+    events: BTreeMap<&'a str, Vec<&'a HostEvent>>,
+    gaps: Vec<Gap>,
+}
+
+/// Two states of a berth between which writes are missing. What else was written in that time may be missing too.
+struct Gap {
+    versions: (u64, u64),
+    times: (Timestamp, Timestamp),
+}
+
+impl<'a> Deref for Judge<'a> {
+    type Target = Truth<'a>;
+
+    fn deref(&self) -> &Truth<'a> {
+        self.truth
+    }
+}
+
+impl<'a> Judge<'a> {
+    pub(crate) fn new(truth: &'a Truth<'a>, history: &History) -> Self {
+        let writes = written(truth.audit);
+        let mut names = BTreeMap::new();
+        for (_, _, node) in writes.get(&("nodes", "")).into_iter().flatten() {
+            if let (Some(uid), Some(name)) = (text(node, "/metadata/uid"), text(node, "/metadata/name")) {
+                names.entry(uid).or_insert(name);
+            }
+        }
+        let mut deleted = BTreeMap::new();
+        for record in truth.audit.iter().filter(|r| r.verb == "delete" && r.is_of("nodes")) {
+            let first = deleted.entry(record.name.as_str()).or_insert(record.received);
+            *first = record.received.min(*first);
+        }
+        let mut events: BTreeMap<&str, Vec<&HostEvent>> = BTreeMap::new();
+        for event in truth.hosts {
+            events.entry(&event.host).or_default().push(event);
+        }
+        let pairs = history.values().flat_map(|states| states.windows(2));
+        let gaps = pairs.filter_map(|pair| match pair {
+            [before, after] if after.after_gap && !truth.evidence.whole => Some(Gap {
+                versions: (before.version, after.version),
+                times: (before.at, after.at),
+            }),
+            _ => None,
+        });
+        Self {
+            doubtful: truth.audit.iter().filter(|r| is_doubtful(r)).collect(),
+            gaps: gaps.collect(),
+            truth,
+            writes,
+            names,
+            deleted,
+            events,
+        }
+    }
+
+    /// Writes of that kind of object, in order.
+    pub(crate) fn writes(&self, target: &'static str) -> &[Write<'a>] {
+        let key = target.split_once('/').unwrap_or((target, ""));
+        self.writes.get(&key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Writes of that kind of object of which nobody knows if they were stored.
+    pub(crate) fn doubtful<'s>(&'s self, target: &'s str) -> impl Iterator<Item = &'a Record> + 's {
+        self.doubtful.iter().copied().filter(move |r| r.is_of(target))
+    }
+
+    /// Events of a host, in order.
+    pub(crate) fn of_host(&self, host: &str) -> &[&'a HostEvent] {
+        self.events.get(host).map_or(&[], Vec::as_slice)
+    }
+
+    /// Says whether somebody had asked by then to delete the Node of that name.
+    pub(crate) fn was_deleted(&self, name: &str, by: Timestamp) -> bool {
+        self.deleted.get(name).is_some_and(|at| *at <= by)
+    }
+
+    /// Name of the Node of that UID.
+    pub(crate) fn name_of_uid(&self, uid: &str) -> Option<&'a str> {
+        self.names.get(uid).copied()
+    }
+
+    /// Says whether a state was in force until the next one on record. A log that is whole is taken at its word.
+    pub(crate) fn lasts(&self, seen: &Seen) -> bool {
+        self.evidence.whole || !seen.before_gap
+    }
+
+    /// Says whether writes may be missing between two places in the order.
+    pub(crate) fn misses(&self, from: u64, until: u64) -> bool {
+        let within = |gap: &Gap| gap.versions.0.max(from) < gap.versions.1.min(until);
+        self.gaps.iter().any(within)
+    }
+
+    /// Says whether writes may be missing between two times.
+    pub(crate) fn misses_time(&self, from: Timestamp, until: Timestamp) -> bool {
+        let within = |gap: &Gap| gap.times.0.max(from) <= gap.times.1.min(until);
+        self.gaps.iter().any(within)
+    }
+
+    /// The digest that the host booted last before, or first after, a time; and when.
+    pub(crate) fn booted(&self, host: &str, at: Timestamp, after: bool) -> Option<(Timestamp, &'a str)> {
+        let mut ups = self.of_host(host).iter().filter_map(|e| match &e.change {
+            HostChange::Up { digest, .. } => Some((e.at, digest.as_str())),
+            _ => None,
+        });
+        match after {
+            true => ups.find(|(when, _)| *when > at),
+            false => ups.rfind(|(when, _)| *when < at),
+        }
+    }
+}

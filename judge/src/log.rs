@@ -1,0 +1,258 @@
+//! A large audit log, line by line. Of each line no more is kept than a rule reads, and of statuses only what changes, so that
+//! memory grows with the writes of berths and Nodes, and not with the heartbeats of a cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use crate::audit::{Head, Record, head, parse};
+use crate::history::{has_pool, is_doubtful, text};
+use crate::sightings::Sightings;
+
+/// Most numbers of bad lines that are kept for people.
+const NAMED: usize = 5;
+
+/// Content of a log, as far as the judge reads it.
+#[derive(Debug, Default)]
+pub struct Log {
+    records: Vec<Record>,
+    /// Lines of requests that are kept: a rotated file may be given twice.
+    ids: BTreeSet<String>,
+    /// The last status of each pool that was kept.
+    pools: BTreeMap<String, Value>,
+    pub(crate) sightings: Sightings,
+    pub(crate) bodies: Bodies,
+    bad: Bad,
+    lines: u64,
+    leases_of_others: u64,
+}
+
+/// Kinds of writes of which at least one came with its body.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Bodies {
+    pub(crate) nodes: bool,
+    pub(crate) published: bool,
+    pub(crate) pool_statuses: bool,
+    /// Writes of Leases in Berth's namespace without a body.
+    bare: u64,
+    /// And with one.
+    leases: u64,
+}
+
+/// Lines that cannot be read.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Bad {
+    pub(crate) count: u64,
+    /// The first of them: file and number.
+    pub(crate) named: Vec<String>,
+}
+
+/// A log that cannot be judged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The audit policy keeps no bodies.
+    #[error(
+        "the log has {0} writes of Leases in the namespace {1}, and none with its body: its audit policy is at level \
+         Metadata there. Berth's writes need RequestResponse; manifests/audit-policy.yaml has the rules"
+    )]
+    Bare(u64, String),
+    /// Nothing in it is about berths.
+    #[error(
+        "none of the {0} lines is a write of a berth in the namespace {1}: name the audit log of the API servers, of a time \
+         in which a rollout went on, and --namespace where Berth is installed elsewhere"
+    )]
+    Nothing(u64, String),
+    /// Lines are no audit events.
+    #[error(
+        "none of the {0} lines is an audit event in JSON: name a log that was written with --audit-log-format=json"
+    )]
+    Foreign(u64),
+}
+
+impl Log {
+    /// Takes in one line: number `number` of what `file` names. A bad one is counted, and changes nothing.
+    pub fn take(&mut self, file: &str, number: u64, line: &[u8], namespace: &str) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        self.lines += 1;
+        let record = match head(line) {
+            Ok(head) if !is_of_interest(&head, namespace) => return,
+            Ok(_) => parse(line),
+            Err(error) => Err(error),
+        };
+        match record {
+            Ok(Some(record)) => self.keep(record),
+            Ok(None) => {}
+            Err(_) => {
+                self.bad.count += 1;
+                if self.bad.named.len() < NAMED {
+                    self.bad.named.push(format!("{file}:{number}"));
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, mut record: Record) {
+        let is_stored = record.is_write() && record.succeeded();
+        let has_body = record.response.is_some();
+        match record.target().as_str() {
+            "bootcnodes/status" => return self.sightings.of_agent(&record),
+            "nodes/status" => return self.sightings.of_kubelet(&record),
+            "leases" if is_stored && !record.verb.starts_with("delete") => match has_body {
+                true => self.bodies.leases += 1,
+                false => self.bodies.bare += 1,
+            },
+            "nodes" => self.bodies.nodes |= is_stored && has_body,
+            "bootcnodes" => self.bodies.published |= is_stored && has_body,
+            "bootcnodepools/status" => self.bodies.pool_statuses |= is_stored && has_body,
+            _ => {}
+        }
+        // The controller renews its own Lease every other second.
+        if record.is_of("leases") && is_stored && record.response.as_ref().is_some_and(|lease| !has_pool(lease)) {
+            self.leases_of_others += 1;
+            return;
+        }
+        if !(is_stored || is_doubtful(&record) || matches!(record.code, 403 | 422)) {
+            return;
+        }
+        if self.ids.contains(&record.audit_id) {
+            return;
+        }
+        prune(&mut record);
+        if record.target() == "bootcnodepools/status" && is_stored {
+            let status = record.response.as_ref().and_then(|r| r.get("status")).cloned();
+            let status = status.unwrap_or_default();
+            if self.pools.get(&record.name) == Some(&status) {
+                return;
+            }
+            self.pools.insert(record.name.clone(), status);
+        }
+        if !record.audit_id.is_empty() {
+            self.ids.insert(record.audit_id.clone());
+        }
+        self.records.push(record);
+    }
+
+    /// Records that are kept, in the order of its times; all of it when no rule can be judged otherwise.
+    ///
+    /// # Errors
+    /// When the log shows no berth.
+    pub(crate) fn records(&mut self, namespace: &str) -> Result<&[Record], Unfit> {
+        if self.lines > 0 && self.bad.count == self.lines {
+            return Err(Unfit::Foreign(self.lines));
+        }
+        if self.bodies.leases == 0 && self.bodies.bare > 0 {
+            return Err(Unfit::Bare(self.bodies.bare, namespace.to_owned()));
+        }
+        let is_berth = |r: &Record| r.resource == "leases" && r.response.as_ref().is_some_and(has_pool);
+        if !self.records.iter().any(is_berth) {
+            return Err(Unfit::Nothing(self.lines, namespace.to_owned()));
+        }
+        self.records.sort_by_key(|r| r.at);
+        Ok(&self.records)
+    }
+
+    pub(crate) fn kept(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Number of lines that could not be read, and the first of them: file and number.
+    pub fn bad_lines(&self) -> (u64, &[String]) {
+        (self.bad.count, &self.bad.named)
+    }
+
+    /// Number of IDs that are remembered.
+    #[cfg(test)]
+    pub(crate) fn ids(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(crate) fn bad(&self) -> &Bad {
+        &self.bad
+    }
+
+    /// Number of writes of Leases that are no berths, the controller's own: none of them is kept.
+    pub fn leases_of_others(&self) -> u64 {
+        self.leases_of_others
+    }
+
+    /// Writes of Leases whose bodies are missing, though others have theirs.
+    pub(crate) fn bare(&self) -> u64 {
+        self.bodies.bare
+    }
+}
+
+/// Says whether any rule reads such a line. A stage before the answer says nothing of what was stored.
+fn is_of_interest(head: &Head, namespace: &str) -> bool {
+    if matches!(head.stage.as_str(), "RequestReceived" | "ResponseStarted") {
+        return false;
+    }
+    if matches!(head.verb.as_str(), "get" | "list" | "watch") {
+        return false;
+    }
+    let of = &head.object_ref;
+    match (of.api_group.as_str(), of.resource.as_str(), of.subresource.as_str()) {
+        ("coordination.k8s.io", "leases", "") => of.namespace == namespace,
+        ("", "nodes", "" | "status") | ("", "pods", "eviction") => true,
+        ("berth.dev", "bootcnodes" | "bootcnodepools", "" | "status") => true,
+        _ => false,
+    }
+}
+
+/// Leaves of the bodies what a rule reads.
+fn prune(record: &mut Record) {
+    let target = record.target();
+    for body in [&mut record.request, &mut record.response] {
+        let Some(whole) = body.as_ref() else { continue };
+        *body = match target.as_str() {
+            "leases" => continue,
+            "nodes" => Some(node(whole)),
+            "bootcnodes" => Some(json!({ "metadata": metadata(whole), "spec": whole.get("spec") })),
+            "bootcnodepools" => {
+                let after = whole.pointer("/spec/rollout/after");
+                Some(json!({ "metadata": metadata(whole), "spec": { "rollout": { "after": after } } }))
+            }
+            "bootcnodepools/status" => {
+                let (total, failures) = (whole.pointer("/status/berths/total"), whole.pointer("/status/failures"));
+                Some(json!({
+                    "metadata": metadata(whole),
+                    "status": { "berths": { "total": total }, "failures": failures },
+                }))
+            }
+            _ => None,
+        };
+    }
+}
+
+/// Name, UID, place in the order, and whether it is being deleted.
+fn metadata(object: &Value) -> Map<String, Value> {
+    let keys = ["name", "uid", "resourceVersion", "deletionTimestamp"];
+    let found = keys.iter().filter_map(|key| {
+        let value = object.pointer(&format!("/metadata/{key}"))?;
+        Some(((*key).to_owned(), value.clone()))
+    });
+    found.collect()
+}
+
+/// A Node, or a change of one that was asked for: a field that is absent stays absent.
+fn node(object: &Value) -> Value {
+    let mut kept = metadata(object);
+    for key in ["labels", "annotations"] {
+        if let Some(value) = object.pointer(&format!("/metadata/{key}")) {
+            kept.insert(key.to_owned(), value.clone());
+        }
+    }
+    match object.pointer("/spec/unschedulable") {
+        Some(value) => json!({ "metadata": kept, "spec": { "unschedulable": value } }),
+        None => json!({ "metadata": kept }),
+    }
+}
+
+/// Name of the object that a record is about.
+pub(crate) fn name(record: &Record) -> &str {
+    match (record.name.as_str(), record.response.as_ref()) {
+        ("", Some(object)) => text(object, "/metadata/name").unwrap_or_default(),
+        (name, _) => name,
+    }
+}

@@ -1,0 +1,394 @@
+//! The judge is judged here by made-up histories: each sentence that it can say is said for a history that deserves it,
+//! and nothing is said of one that does not.
+
+use std::time::Duration;
+
+use berth_api::berth::{Berth, ClosedReason, HoldPhase, Offer, Outcome, lease};
+use berth_api::{BootId, Digest, NodeName, NodeUid, PoolName};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::{Evidence, Truth};
+use crate::audit::Record;
+use crate::hosts::{HostChange, HostEvent};
+
+mod capacity;
+mod logs;
+mod order;
+mod protocol;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000 + second).unwrap()
+}
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
+}
+
+/// A made-up history, with one event a second.
+#[derive(Default)]
+struct World {
+    audit: Vec<Record>,
+    hosts: Vec<HostEvent>,
+    now: i64,
+    berth: Option<Berth>,
+    fleet: Option<usize>,
+}
+
+const AGENT: &str = "berth-agent";
+const CONTROLLER: &str = "berth-controller";
+const ADMIN: &str = "kubectl";
+
+impl World {
+    fn write(
+        &mut self,
+        program: &str,
+        verb: &str,
+        target: &str,
+        name: &str,
+        request: Value,
+        mut response: Value,
+    ) -> &mut Self {
+        self.now += 1;
+        response["metadata"]["resourceVersion"] = json!(self.now.to_string());
+        let (resource, subresource) = target.split_once('/').unwrap_or((target, ""));
+        self.audit.push(Record {
+            received: at(self.now),
+            at: at(self.now),
+            stage: "ResponseComplete".to_owned(),
+            audit_id: String::new(),
+            user: match program {
+                AGENT => "system:node:n1".to_owned(),
+                CONTROLLER => "system:serviceaccount:berth-system:berth-controller".to_owned(),
+                other => other.to_owned(),
+            },
+            node_claim: None,
+            // As the programs do: the controller says nothing.
+            user_agent: if program == CONTROLLER {
+                String::new()
+            } else {
+                format!("{program}/1")
+            },
+            verb: verb.to_owned(),
+            group: String::new(),
+            resource: resource.to_owned(),
+            subresource: subresource.to_owned(),
+            namespace: String::new(),
+            name: name.to_owned(),
+            code: 200,
+            message: String::new(),
+            uri: String::new(),
+            request: Some(request),
+            response: Some(response),
+        });
+        self
+    }
+
+    fn berth(&mut self, program: &str, berth: Berth) -> &mut Self {
+        let object = json!(lease::create(&berth, "berth-system", Duration::from_secs(900), at(0)));
+        let mut request = object.clone();
+        let last = self
+            .audit
+            .iter()
+            .rfind(|r| r.resource == "leases" && r.name == berth.name());
+        let last = last.and_then(|r| r.response.clone()).unwrap_or_default();
+        request["metadata"]["resourceVersion"] = last["metadata"]["resourceVersion"].clone();
+        self.berth = Some(berth.clone());
+        self.write(program, "update", "leases", &berth.name(), request, object)
+    }
+
+    fn next(&mut self, program: &str, change: impl FnOnce(&Berth) -> Berth) -> &mut Self {
+        let berth = change(self.berth.as_ref().unwrap());
+        self.berth(program, berth)
+    }
+
+    fn node(&mut self, program: &str, verb: &str, name: &str, unschedulable: bool, ours: bool) -> &mut Self {
+        let record = json!({ "berth.dev/cordon": r#"{"berth":"workers-0","unschedulable":false}"# });
+        let annotations = if ours { record } else { json!({}) };
+        let object = json!({
+            "metadata": { "name": name, "uid": format!("uid-{name}"), "annotations": annotations },
+            "spec": { "unschedulable": unschedulable },
+        });
+        self.write(
+            program,
+            verb,
+            "nodes",
+            name,
+            json!({ "spec": { "unschedulable": unschedulable } }),
+            object,
+        )
+    }
+
+    fn member(&mut self, name: &str, pool: &str) -> &mut Self {
+        let object =
+            json!({ "metadata": { "name": name }, "spec": { "nodeUID": format!("uid-{name}"), "poolName": pool } });
+        self.write(CONTROLLER, "patch", "bootcnodes", name, json!({}), object)
+    }
+
+    fn capacity(&mut self, total: u64) -> &mut Self {
+        let status = json!({ "status": { "berths": { "total": total } }, "metadata": {} });
+        self.write(
+            CONTROLLER,
+            "patch",
+            "bootcnodepools/status",
+            "workers",
+            json!({}),
+            status,
+        )
+    }
+
+    /// Publishes an image for a node in a pool.
+    fn wants(&mut self, name: &str, pool: &str, n: u8) -> &mut Self {
+        let image = json!({ "digest": digest(n).to_string() });
+        let spec = json!({ "nodeUID": format!("uid-{name}"), "poolName": pool, "image": image });
+        let object = json!({ "metadata": { "name": name }, "spec": spec });
+        self.write(CONTROLLER, "patch", "bootcnodes", name, json!({}), object)
+    }
+
+    /// A pool that goes after others.
+    fn pool(&mut self, name: &str, after: &[&str]) -> &mut Self {
+        let object = json!({ "metadata": { "name": name }, "spec": { "rollout": { "after": after } } });
+        self.write(ADMIN, "patch", "bootcnodepools", name, json!({}), object)
+    }
+
+    fn pass(&mut self, seconds: i64) -> &mut Self {
+        self.now += seconds;
+        self
+    }
+
+    fn host(&mut self, change: HostChange) -> &mut Self {
+        self.of("n1", change)
+    }
+
+    /// An event of any host.
+    fn of(&mut self, host: &str, change: HostChange) -> &mut Self {
+        self.now += 1;
+        self.hosts.push(HostEvent {
+            at: at(self.now),
+            host: host.to_owned(),
+            change,
+        });
+        self
+    }
+
+    fn up(&mut self, boot: &str, n: u8) -> &mut Self {
+        let (boot_id, digest) = (boot.to_owned(), digest(n).to_string());
+        self.host(HostChange::Up {
+            boot_id,
+            digest,
+            version: n.to_string(),
+        })
+    }
+
+    fn ready(&mut self, boot: &str) -> &mut Self {
+        self.host(HostChange::Ready {
+            boot_id: boot.to_owned(),
+        })
+    }
+
+    fn judged(&self) -> Vec<String> {
+        self.judged_with(SignedDuration::ZERO)
+    }
+
+    fn judged_with(&self, lag: SignedDuration) -> Vec<String> {
+        let capacity = [("workers".to_owned(), 1), ("spare".to_owned(), 1)].into();
+        let truth = Truth {
+            hosts: &self.hosts,
+            audit: &self.audit,
+            excused: &[],
+            capacity,
+            fleet: self.fleet,
+            evidence: &Evidence::of_harness(),
+            lag,
+        };
+        truth.violations().iter().map(ToString::to_string).collect()
+    }
+
+    /// The one violation must begin with this and have that in it.
+    fn blamed(&self, invariant: &str, what: &str) {
+        let said = self.judged();
+        let fits = |v: &String| v.starts_with(invariant) && v.contains(what);
+        assert!(said.iter().any(fits), "{invariant} … {what}: {said:#?}");
+    }
+
+    /// A pool of one berth, offered to n1, which runs 1 and shall run 2.
+    fn offered() -> Self {
+        let mut world = Self::default();
+        world
+            .up("b1", 1)
+            .ready("b1")
+            .capacity(1)
+            .node(ADMIN, "create", "n1", false, false);
+        world
+            .berth(CONTROLLER, new(0))
+            .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
+        world
+    }
+
+    fn taken() -> Self {
+        let mut world = Self::offered();
+        world.next(AGENT, take);
+        world
+    }
+
+    fn committed() -> Self {
+        let mut world = Self::taken();
+        world
+            .node(AGENT, "patch", "n1", true, true)
+            .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap());
+        world
+    }
+
+    fn rebooted() -> Self {
+        let mut world = Self::committed();
+        world.host(HostChange::Down).up("b2", 2);
+        world
+    }
+
+    fn releasing() -> Self {
+        let mut world = Self::rebooted();
+        world
+            .ready("b2")
+            .next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap());
+        world
+    }
+
+    fn given_back() -> Self {
+        let mut world = Self::releasing();
+        world
+            .node(AGENT, "patch", "n1", false, false)
+            .next(AGENT, |b| b.given_back().unwrap());
+        world
+    }
+}
+
+fn new(index: u32) -> Berth {
+    Berth::new(PoolName::from("workers"), index, 7)
+}
+
+fn offer(node: &str, target: u8) -> Offer {
+    let uid = NodeUid::from(format!("uid-{node}").as_str());
+    Offer {
+        node: NodeName::from(node),
+        uid,
+        target: digest(target),
+        open_until: None,
+    }
+}
+
+fn take(berth: &Berth) -> Berth {
+    let (node, uid) = (NodeName::from("n1"), NodeUid::from("uid-n1"));
+    berth.taken(&node, &uid, Some(digest(1)), BootId::from("b1")).unwrap()
+}
+
+#[test]
+fn a_turn_by_the_book_has_no_violation() {
+    let world = World::given_back();
+    assert_eq!(world.judged(), Vec::<String>::new());
+    // A new agent's fence: the same state once more.
+    let mut world = World::committed();
+    world.next(AGENT, Berth::clone);
+    assert_eq!(world.judged(), Vec::<String>::new());
+}
+
+#[test]
+fn what_goes_down_is_cordoned_and_drained() {
+    let schedulable = |cordoned: bool| {
+        let mut world = World::committed();
+        world.node(ADMIN, "patch", "n1", cordoned, cordoned);
+        world.now += 20;
+        world.host(HostChange::Down).up("b2", 2);
+        world
+    };
+    schedulable(false).blamed("I1", "was not cordoned since");
+    assert_eq!(schedulable(true).judged(), Vec::<String>::new());
+
+    let with_pod = |moved: bool, drain: Value| {
+        let mut world = World::taken();
+        let drained = json!({ "metadata": { "name": "n1" }, "spec": { "poolName": "workers", "drain": drain } });
+        world.write(CONTROLLER, "patch", "bootcnodes", "n1", json!({}), drained);
+        let owner = json!([{ "kind": "ReplicaSet", "name": "web" }]);
+        let pod = json!({ "metadata": { "name": "web-1", "ownerReferences": owner } });
+        let binding = json!({ "target": { "kind": "Node", "name": "n1" } });
+        world
+            .write(ADMIN, "create", "pods", "", json!({}), pod)
+            .write(ADMIN, "create", "pods/binding", "web-1", binding, json!({}))
+            .node(AGENT, "patch", "n1", true, true);
+        if moved {
+            world.write(ADMIN, "delete", "pods", "web-1", json!({}), json!({}));
+        }
+        world.now += 20;
+        world.next(AGENT, |b| b.committed(BootId::from("b1")).unwrap());
+        world.host(HostChange::Down).up("b2", 2);
+        world
+    };
+    with_pod(false, json!({})).blamed("I1", "with the pod /web-1 on it");
+    assert_eq!(with_pod(true, json!({})).judged(), Vec::<String>::new());
+    assert_eq!(
+        with_pod(false, json!({ "enabled": false })).judged(),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn a_reboot_needs_a_commit_for_its_boot() {
+    let mut world = World::taken();
+    world
+        .host(HostChange::Down)
+        .up("b2", 1)
+        .blamed("I2", "without a committed berth");
+    let mut world = World::rebooted();
+    world
+        .host(HostChange::Down)
+        .up("b3", 2)
+        .blamed("I2", "without a committed berth");
+}
+
+#[test]
+fn what_the_policies_had_to_stop_is_a_violation() {
+    let refused = |program: &str, code: u16| {
+        let mut world = World::given_back();
+        world.next(program, Berth::clone);
+        let last = world.audit.last_mut().unwrap();
+        (last.code, last.message) = (code, "only the controller opens a berth".to_owned());
+        world
+    };
+    refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
+    refused(CONTROLLER, 403).blamed("Policy", "the controller wrote workers-0");
+    // Somebody was faster; and what others try is their affair.
+    assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());
+    assert_eq!(refused(ADMIN, 422).judged(), Vec::<String>::new());
+}
+
+#[test]
+fn the_admins_cordons_are_the_admins() {
+    let mut world = World::default();
+    world
+        .node(ADMIN, "patch", "n1", true, false)
+        .node(AGENT, "patch", "n1", false, false)
+        .blamed("I4", "was uncordoned");
+    // Cordoned by us, and left so.
+    let mut world = World::taken();
+    world
+        .node(AGENT, "patch", "n1", true, true)
+        .node(AGENT, "patch", "n1", true, false)
+        .blamed("I4", "was left cordoned");
+    // Uncordoned by an admin during our turn, and cordoned by us in the end.
+    let mut world = World::default();
+    world.node(ADMIN, "patch", "n1", true, false);
+    let mut world = World { berth: None, ..world };
+    world
+        .berth(CONTROLLER, new(0))
+        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
+        .next(AGENT, take);
+    world
+        .node(AGENT, "patch", "n1", true, true)
+        .node(ADMIN, "patch", "n1", false, true);
+    world
+        .node(AGENT, "patch", "n1", true, false)
+        .blamed("I4", "was left cordoned");
+    assert!(matches!(
+        world.berth.as_ref().and_then(Berth::holding).map(|h| &h.phase),
+        Some(HoldPhase::Taken)
+    ));
+}

@@ -1,0 +1,225 @@
+//! The turns that a log shows: which node worked under which berth, from what to what, and what proves that it ended well.
+
+use berth_api::berth::{BerthState, HoldPhase, Holding, Outcome};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::evidence::Evidence;
+use crate::history::{History, Seen};
+use crate::hosts::{HostChange, HostEvent};
+use crate::violation::Violation;
+
+/// One turn of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Turn {
+    /// The node.
+    pub node: String,
+    /// UID of its Node.
+    pub uid: String,
+    /// Name of the Lease.
+    pub berth: String,
+    /// Digest that the node ran when it took the berth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Digest that the berth licensed last.
+    pub to: String,
+    /// First state of the turn on record, which is the take unless the log begins later.
+    pub start: Timestamp,
+    /// The close; absent while the turn goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<Timestamp>,
+    /// Boot that the berth was committed for last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub committed_boot: Option<String>,
+    /// Boot under which it was given back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_boot: Option<String>,
+    /// Outcome that the agent wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<&'static str>,
+    /// Sight of the new boot in the log.
+    pub proof: Proof,
+    /// Judgement.
+    pub verdict: Verdict,
+    /// Lines of the turn.
+    #[serde(rename = "auditIDs")]
+    pub audit_ids: Vec<String>,
+}
+
+/// Sight in a log of the boot that a turn ended with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Proof {
+    /// No reboot belongs to it: it was given back before.
+    NoReboot,
+    /// The image ran, and the Node was Ready, under the boot with which it was given back.
+    Booted {
+        /// Digest of what ran.
+        digest: String,
+        /// First time at which the Node was Ready under this boot.
+        ready: Timestamp,
+    },
+    /// The log does not show it.
+    Missing {
+        /// Missing evidence.
+        what: &'static str,
+    },
+    /// The turn says itself that it failed, and proves nothing.
+    Failed,
+    /// The turn goes on at the end of the log.
+    Open,
+}
+
+/// Judgement of one turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Verdict {
+    /// Nothing is wrong with it.
+    Kept,
+    /// Rules that it broke.
+    Violated {
+        /// Their names.
+        rules: Vec<&'static str>,
+    },
+    /// Something that is needed is not in the log.
+    NotJudged,
+    /// The turn goes on at the end of the log.
+    Open,
+}
+
+/// States of one turn.
+struct Draft<'a> {
+    states: Vec<&'a Seen>,
+    end: Option<&'a Seen>,
+    has_gap: bool,
+}
+
+/// All turns, by their start.
+pub(crate) fn turns(history: &History, hosts: &[HostEvent], wrong: &[Violation], evidence: &Evidence) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = history
+        .values()
+        .flat_map(|states| drafts(states))
+        .filter_map(|draft| draft.turn(hosts, wrong, evidence))
+        .collect();
+    turns.sort_by(|a, b| (a.start, &a.berth).cmp(&(b.start, &b.berth)));
+    turns
+}
+
+/// Runs of states in which the same Node holds the berth.
+fn drafts(states: &[Seen]) -> Vec<Draft<'_>> {
+    let mut drafts: Vec<Draft<'_>> = vec![];
+    let mut open = false;
+    for (place, seen) in states.iter().enumerate() {
+        let holding = seen.berth.holding();
+        let goes_on = drafts.last().filter(|_| open).and_then(|draft| draft.states.last());
+        let same = goes_on.and_then(|last| last.berth.holding()).map(|h| &h.uid) == holding.map(|h| &h.uid);
+        match (holding, drafts.last_mut().filter(|_| open)) {
+            (Some(_), Some(draft)) if same => {
+                draft.has_gap |= seen.after_gap;
+                draft.states.push(seen);
+            }
+            (Some(_), _) => drafts.push(Draft {
+                states: vec![seen],
+                end: None,
+                // A log that begins here misses the take.
+                has_gap: seen.after_gap || place == 0,
+            }),
+            (None, Some(draft)) => {
+                draft.has_gap |= seen.after_gap;
+                draft.end = matches!(seen.berth.state, BerthState::Closed(_)).then_some(seen);
+            }
+            (None, None) => {}
+        }
+        open = holding.is_some();
+    }
+    drafts
+}
+
+impl Draft<'_> {
+    fn turn(&self, hosts: &[HostEvent], wrong: &[Violation], evidence: &Evidence) -> Option<Turn> {
+        let first = self.states.first()?;
+        let last = self.states.last()?.berth.holding()?;
+        let committed = self
+            .states
+            .iter()
+            .rev()
+            .filter_map(|s| s.berth.holding())
+            .find(|h| h.phase == HoldPhase::Committed);
+        let outcome = match last.phase {
+            HoldPhase::Releasing(outcome) => Some(outcome),
+            _ => None,
+        };
+        let is_open = self.end.is_none();
+        let proof = match outcome {
+            _ if self.has_gap => Proof::Missing {
+                what: "writes of this berth",
+            },
+            None if is_open => Proof::Open,
+            // Closed by others.
+            None => Proof::Failed,
+            Some(outcome) => proof(last, committed, outcome, hosts),
+        };
+        let all = self.states.iter().copied().chain(self.end);
+        let audit_ids: Vec<String> = all.map(|s| s.audit_id.clone()).filter(|id| !id.is_empty()).collect();
+        let until = self.end.map(|s| s.at);
+        let is_about = |v: &&Violation| {
+            let is_line = v.audit_ids.iter().any(|id| audit_ids.contains(id));
+            let is_within = v.at >= first.at && until.is_none_or(|until| v.at <= until);
+            is_line || (is_within && v.node.as_deref() == Some(last.node.as_str()))
+        };
+        let mut rules: Vec<_> = wrong.iter().filter(is_about).map(|v| v.rule).collect();
+        rules.sort_unstable();
+        rules.dedup();
+        let verdict = match &proof {
+            _ if !rules.is_empty() => Verdict::Violated { rules },
+            Proof::Missing { .. } => Verdict::NotJudged,
+            Proof::Open => Verdict::Open,
+            // Rules that each turn has to keep could not be asked.
+            _ if !(evidence.nodes && evidence.published && evidence.pool_statuses) => Verdict::NotJudged,
+            _ => Verdict::Kept,
+        };
+        Some(Turn {
+            node: last.node.to_string(),
+            uid: last.uid.to_string(),
+            berth: first.berth.name(),
+            from: last.from.as_ref().map(ToString::to_string),
+            to: last.target.to_string(),
+            start: first.at,
+            end: until,
+            committed_boot: committed.map(|h| h.boot_id.to_string()),
+            final_boot: outcome.map(|_| last.boot_id.to_string()),
+            outcome: outcome.map(Outcome::as_str),
+            proof,
+            verdict,
+            audit_ids,
+        })
+    }
+}
+
+fn proof(last: &Holding, committed: Option<&Holding>, outcome: Outcome, hosts: &[HostEvent]) -> Proof {
+    if committed.is_none_or(|h| h.boot_id == last.boot_id) && outcome != Outcome::Updated {
+        return Proof::NoReboot;
+    }
+    if outcome == Outcome::Failed {
+        return Proof::Failed;
+    }
+    let of_host = || hosts.iter().filter(|e| e.host == last.node.as_str());
+    let booted = of_host().find_map(|e| match &e.change {
+        HostChange::Up { boot_id, digest, .. } if *boot_id == last.boot_id.as_str() => Some(digest.clone()),
+        _ => None,
+    });
+    let ready = of_host().find_map(|e| match &e.change {
+        HostChange::Ready { boot_id } if *boot_id == last.boot_id.as_str() => Some(e.at),
+        _ => None,
+    });
+    match (booted, ready) {
+        (None, _) => Proof::Missing {
+            what: "a status of the agent under the new boot",
+        },
+        (_, None) => Proof::Missing {
+            what: "a status of the Node under the new boot",
+        },
+        (Some(digest), Some(ready)) => Proof::Booted { digest, ready },
+    }
+}

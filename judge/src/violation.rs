@@ -1,0 +1,76 @@
+//! A violation: the rule, a sentence, and the lines of the audit log that show it.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::audit::Record;
+use crate::history::Seen;
+
+/// A rule that was broken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Violation {
+    /// The invariant, `I1` to `I12`; or `Fence`, `Order`, `Policy` for the rules without a number.
+    pub rule: &'static str,
+    /// One sentence.
+    pub text: String,
+    /// Node that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Time of it, by the clock of the API server.
+    pub at: Timestamp,
+    /// Lines of the audit log that show it.
+    #[serde(rename = "auditIDs")]
+    pub audit_ids: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.text)
+    }
+}
+
+impl Violation {
+    /// A violation that a host shows, and no line.
+    pub(crate) fn of_host(rule: &'static str, host: &str, at: Timestamp, text: String) -> Self {
+        Self {
+            rule,
+            text,
+            node: Some(host.to_owned()),
+            at,
+            audit_ids: vec![],
+        }
+    }
+
+    /// A violation that a line shows.
+    pub(crate) fn of_record(rule: &'static str, node: &str, record: &Record, text: String) -> Self {
+        Self {
+            rule,
+            text,
+            node: (!node.is_empty()).then(|| node.to_owned()),
+            at: record.at,
+            audit_ids: vec![record.audit_id.clone()],
+        }
+    }
+
+    /// A violation that a write of a berth shows.
+    pub(crate) fn of_write(rule: &'static str, seen: &Seen, text: String) -> Self {
+        Self {
+            rule,
+            text,
+            node: seen.berth.node().map(|(node, _)| node.to_string()),
+            at: seen.at,
+            audit_ids: vec![seen.audit_id.clone()],
+        }
+    }
+
+    /// The same, with one more line.
+    pub(crate) fn and(mut self, audit_id: &str) -> Self {
+        if !audit_id.is_empty() && !self.audit_ids.iter().any(|id| id == audit_id) {
+            self.audit_ids.push(audit_id.to_owned());
+        }
+        self
+    }
+}

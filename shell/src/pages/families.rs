@@ -1,0 +1,88 @@
+//! The families of metrics that a program serves, and their names.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_core::gauges::Gauge;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Metric, Registry};
+
+/// All metrics of a program. The names are known also while a family has no series.
+#[derive(Debug, Default)]
+pub struct Families {
+    registry: Registry,
+    names: Vec<String>,
+}
+
+impl Families {
+    /// Adds a counter, or a family of them. Its series are named `NAME_total`.
+    pub fn counter(&mut self, name: &'static str, help: &str, metric: impl Metric) {
+        self.names.push(format!("{name}_total"));
+        self.registry.register(name, help, metric);
+    }
+
+    /// Adds a histogram, or a family of them.
+    pub fn histogram(&mut self, name: &'static str, help: &str, metric: impl Metric) {
+        self.names
+            .extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
+        self.registry.register(name, help, metric);
+    }
+
+    /// Adds all gauges of a board.
+    pub fn board(&mut self, board: &Board) {
+        self.names.extend(board.names());
+        self.registry.register_collector(Box::new(board.clone()));
+    }
+
+    /// Names of all series, as queries use them.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Registry of all of them, to be encoded.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+}
+
+/// Gauges that are replaced as a whole. Cheap to clone; the clones are the same board.
+#[derive(Debug, Clone)]
+pub struct Board(Arc<Mutex<Vec<Gauge>>>);
+
+impl Board {
+    /// A board with these gauges.
+    pub fn new(gauges: Vec<Gauge>) -> Self {
+        Self(Arc::new(Mutex::new(gauges)))
+    }
+
+    /// Shows these gauges from now on. A reader sees all of the old ones or all of the new ones.
+    pub fn show(&self, gauges: Vec<Gauge>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = gauges;
+    }
+
+    fn names(&self) -> Vec<String> {
+        let gauges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gauges.iter().map(|gauge| gauge.name.to_owned()).collect()
+    }
+}
+
+impl Collector for Board {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let gauges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for gauge in gauges.iter().filter(|gauge| !gauge.series.is_empty()) {
+            let mut family = encoder.encode_descriptor(gauge.name, gauge.help, None, MetricType::Gauge)?;
+            match gauge.series.as_slice() {
+                // A family without labels would end in {}.
+                [only] if only.labels.is_empty() => ConstGauge::new(only.value).encode(family)?,
+                all => {
+                    for series in all {
+                        ConstGauge::new(series.value).encode(family.encode_family(&series.labels)?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,316 @@
+//! rpm-ostree on a simulated host: the daemon of [`crate::rpmostreed`] over the deployments that bootc has as well.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::BoxFuture;
+use nix::sys::stat::Mode;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::sleep;
+
+use super::bootc::{self, Deployments, STATEROOT};
+use super::login::Login;
+use super::process::Os;
+use super::record::PullRecord;
+use super::settings::SharedSettings;
+use super::units::Units;
+use crate::rpmostreed::{
+    self, Beneath, Config, Deployment, Reference, SharedFaults, SysrootLock, Tell, Teller, Undeploy, Wanted,
+};
+
+/// A daemon that has no name by then has failed.
+const NAMED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The service of one host, which runs now and then. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct RpmOstree(Arc<Service>);
+
+#[derive(Debug)]
+struct Service {
+    config: Config,
+    settings: SharedSettings,
+    units: Units,
+    /// Directory of the files by which the bus activates services.
+    services: PathBuf,
+    /// Pipe into which the bus has a word written when somebody needs the daemon.
+    wanted: PathBuf,
+    life: AsyncMutex<Option<JoinHandle<()>>>,
+}
+
+impl RpmOstree {
+    /// The service of the host with this bus and these files; `dir` is that of the bus.
+    pub(super) fn new(bus: String, dir: &std::path::Path, os: Arc<Os>, login: Login, units: Units) -> Result<Self> {
+        let settings = os.settings.clone();
+        let wanted = dir.join("rpm-ostreed");
+        nix::unistd::mkfifo(&wanted, Mode::S_IRWXU).context("cannot make the pipe that activates rpm-ostreed")?;
+        let config = Config {
+            bus,
+            run: os.on_host("/run"),
+            osname: STATEROOT.to_owned(),
+            beneath: Arc::new(Software { os, login }),
+            faults: SharedFaults::default(),
+        };
+        Ok(Self(Arc::new(Service {
+            config,
+            settings,
+            units,
+            services: super::bus::services(dir),
+            wanted,
+            life: AsyncMutex::default(),
+        })))
+    }
+
+    pub(super) fn faults(&self) -> &SharedFaults {
+        &self.0.config.faults
+    }
+
+    /// Makes the host one with rpm-ostree or without, as its settings say.
+    pub(super) fn apply(&self) {
+        let activation = self.0.services.join(format!("{}.service", rpmostreed::NAME));
+        if !self.0.settings.with(|s| s.rpm_ostree) {
+            self.0.units.fix(rpmostreed::UNIT, None);
+            // An error means that there is none.
+            let _ = std::fs::remove_file(activation);
+            return;
+        }
+        if self.0.units.loaded(rpmostreed::UNIT).is_err() {
+            self.0.units.fix(rpmostreed::UNIT, Some(("inactive", "dead")));
+        }
+        if !activation.exists() {
+            let (name, pipe) = (rpmostreed::NAME, self.0.wanted.display());
+            let text = format!("[D-BUS Service]\nName={name}\nExec=/bin/sh -c \"echo > {pipe}\"\n");
+            if let Err(error) = std::fs::write(&activation, text) {
+                tracing::error!(%error, "rpm-ostreed cannot be activated");
+            }
+        }
+    }
+
+    /// Starts the daemon whenever the bus wants it.
+    pub(super) fn listen(&self) -> Result<AbortHandle> {
+        let mut pipe = pipe::OpenOptions::new()
+            .read_write(true)
+            .open_receiver(&self.0.wanted)
+            .context("cannot read the pipe that activates rpm-ostreed")?;
+        let service = self.clone();
+        let listening = async move {
+            let mut words = [0; 16];
+            while pipe.read(&mut words).await.is_ok() {
+                service.start().await;
+            }
+        };
+        Ok(tokio::spawn(listening).abort_handle())
+    }
+
+    /// Starts the daemon, unless it runs. Answers whether it runs.
+    pub(super) async fn start(&self) -> bool {
+        let mut life = self.0.life.lock().await;
+        if life.as_ref().is_some_and(|l| !l.is_finished()) {
+            return true;
+        }
+        if self.0.config.faults.with(|f| f.fails_to_start) {
+            self.0.units.fix(rpmostreed::UNIT, Some(("failed", "failed")));
+            return false;
+        }
+        let (ready, named) = oneshot::channel();
+        let service = self.0.clone();
+        let unit = move |states| service.units.fix(rpmostreed::UNIT, Some(states));
+        let config = self.0.config.clone();
+        unit(("active", "running"));
+        *life = Some(tokio::spawn(async move {
+            let end = rpmostreed::run(config, ready).await;
+            tracing::debug!(?end, "rpm-ostreed has ended");
+            unit(match end {
+                Ok(rpmostreed::End::Idle) => ("inactive", "dead"),
+                _ => ("failed", "failed"),
+            });
+        }));
+        tokio::time::timeout(NAMED_WITHIN, named).await.is_ok_and(|n| n.is_ok())
+    }
+
+    /// Kills the daemon, with all that it does.
+    pub(super) async fn stop(&self) {
+        if let Some(life) = self.0.life.lock().await.take() {
+            life.abort();
+            // An error means that it was killed.
+            let _ = life.await;
+            self.0.units.fix(rpmostreed::UNIT, Some(("failed", "failed")));
+        }
+    }
+
+    /// The same without waiting, for use while dropping.
+    pub(super) fn abandon(&self) {
+        if let Ok(mut life) = self.0.life.try_lock()
+            && let Some(life) = life.take()
+        {
+            life.abort();
+        }
+    }
+}
+
+/// What lies beneath the daemon.
+#[derive(Debug)]
+struct Software {
+    os: Arc<Os>,
+    login: Login,
+}
+
+impl Software {
+    /// Fetches and stages with the lock on the sysroot held, which is the caller's to do.
+    async fn put(&self, wanted: Wanted, teller: Teller) -> Result<(), String> {
+        let settings = self.os.settings.get();
+        let image = &wanted.reference.image;
+        let Some(digest) = wanted.reference.digest.as_deref() else {
+            return Err(format!(
+                "Importing: the registries of simulated hosts have no tags: {image}"
+            ));
+        };
+        let say = |tell| {
+            // An error means that nobody listens.
+            let _ = teller.send(tell);
+        };
+        // Other packages on the image that runs are no pull of an image.
+        let fetches = self.os.deployments(|d| d.booted().is_none_or(|b| b.digest != digest));
+        let mut record = fetches.then(|| PullRecord::begin(&self.os, digest));
+        let cached = self.os.deployments(|d| d.is_cached(digest));
+        let found = self.os.find(image, digest, cached, &settings);
+        let found = found.map_err(|words| format!("Importing: {words}"))?;
+        say(Tell::Message(format!("Pulling manifest: {}", wanted.reference.refspec)));
+        if wanted.newer_only && self.is_older(&found.timestamp) {
+            return Err(format!(
+                "Upgrade target revision '{digest}' is chronologically older than current revision; use --allow-downgrade to permit"
+            ));
+        }
+        if !cached {
+            if settings.disk_full {
+                return Err("Importing: Unencapsulating base: min-free-space-percent '3%' would be exceeded, at least 300.0 MB requested: No space left on device".to_owned());
+            }
+            let fails = self.os.settings.strikes(|s| &mut s.pull_failures);
+            say(Tell::TaskBegin("[0/1] Fetching layer".to_owned()));
+            for quarter in 0..if fails { 2 } else { 4 } {
+                say(Tell::Percent("Fetching layer".to_owned(), quarter * 25));
+                sleep(settings.pull_time / 4).await;
+            }
+            if fails {
+                return Err(settings.pull_failure_text);
+            }
+            say(Tell::Percent("Fetching layer".to_owned(), 100));
+            say(Tell::ProgressEnd);
+            say(Tell::TaskEnd("done".to_owned()));
+        }
+        sleep(settings.command_time).await;
+        say(Tell::Message("Staging deployment".to_owned()));
+        let deployment = bootc::Deployment {
+            image: image.clone(),
+            digest: digest.to_owned(),
+            version: found.version,
+            timestamp: found.timestamp,
+            architecture: found.architecture,
+            signed: wanted.reference.signed,
+            packages: wanted.packages,
+            serial: 0,
+        };
+        self.os
+            .deployments(|d| d.stage_beside_lock_file(deployment, wanted.lock));
+        sleep(settings.after_staging).await;
+        if self.os.settings.strikes(|s| &mut s.staged_then_fails) {
+            return Err("Cleaning up: unexpected end of file".to_owned());
+        }
+        if let Some(record) = &mut record {
+            record.ok = true;
+        }
+        Ok(())
+    }
+
+    fn is_older(&self, timestamp: &str) -> bool {
+        let booted = self.os.deployments(|d| d.booted().map(|b| seconds(&b.timestamp)));
+        booted.is_some_and(|booted| seconds(timestamp) < booted)
+    }
+}
+
+impl Beneath for Software {
+    fn deployments(&self) -> BoxFuture<'_, Result<Vec<Deployment>, String>> {
+        Box::pin(async { Ok(self.os.deployments(|d| listed(d))) })
+    }
+
+    fn try_lock(&self) -> Option<SysrootLock> {
+        self.os.sysroot.clone().try_lock_owned().ok().map(SysrootLock::new)
+    }
+
+    fn stage(&self, wanted: Wanted, teller: Teller) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.put(wanted, teller))
+    }
+
+    fn undeploy(&self, which: Undeploy) -> BoxFuture<'_, Result<bool, String>> {
+        let position = move |d: &Deployments| match which {
+            Undeploy::Pending => (d.staged().is_some() || d.rollback_queued()).then_some(0),
+            Undeploy::Rollback if d.rollback_queued() => None,
+            Undeploy::Rollback => d.rollback().map(|_| 1 + usize::from(d.staged().is_some())),
+        };
+        Box::pin(async move {
+            self.os.deployments(|d| match position(d) {
+                Some(index) => d.undeploy(index).map(|_| true),
+                None => Ok(false),
+            })
+        })
+    }
+
+    fn roll_back(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async { self.os.deployments(|d| d.toggle_rollback().map(drop)) })
+    }
+
+    fn unlock(&self) -> Result<bool, String> {
+        Ok(self.os.deployments(Deployments::remove_lock_file))
+    }
+
+    fn is_inhibited(&self) -> BoxFuture<'_, bool> {
+        let inhibitors = self.os.settings.with(|s| s.inhibitors.clone());
+        Box::pin(async move { inhibitors.iter().any(|i| i.blocks_shutdown()) })
+    }
+
+    fn reboot(&self) -> BoxFuture<'_, Result<(), String>> {
+        let asked = self.login.request(0).map_err(|error| error.to_string());
+        Box::pin(async move { asked })
+    }
+}
+
+/// All deployments as rpm-ostree sees them, in boot order.
+fn listed(deployments: &Deployments) -> Vec<Deployment> {
+    let staged = deployments.staged().map(|s| Deployment {
+        staged: true,
+        lock_file: s.lock_file,
+        ..shown(&s.deployment)
+    });
+    let finalized = deployments
+        .finalized()
+        .map(|(d, booted)| Deployment { booted, ..shown(d) });
+    staged.into_iter().chain(finalized).collect()
+}
+
+fn shown(deployment: &bootc::Deployment) -> Deployment {
+    Deployment {
+        osname: STATEROOT.to_owned(),
+        checksum: deployment.checksum(),
+        serial: deployment.serial,
+        booted: false,
+        staged: false,
+        pinned: false,
+        lock_file: false,
+        version: Some(deployment.version.clone()),
+        timestamp: seconds(&deployment.timestamp),
+        refspec: Reference::of_image(&deployment.image, deployment.signed),
+        digest: deployment.digest.clone(),
+        base: (!deployment.packages.is_empty()).then(|| deployment.base()),
+        packages: deployment.packages.clone(),
+    }
+}
+
+/// Seconds since 1970; nonsense counts as 0.
+fn seconds(timestamp: &str) -> u64 {
+    let parsed = timestamp.parse::<jiff::Timestamp>().map(|t| t.as_second());
+    parsed.ok().and_then(|s| u64::try_from(s).ok()).unwrap_or_default()
+}

@@ -1,0 +1,58 @@
+//! Errors with the names that a host's services give them.
+
+use zbus::message::{Header, Message};
+use zbus::names::ErrorName;
+
+/// A D-Bus error with any name.
+#[derive(Debug, Clone)]
+pub(crate) struct NamedError {
+    name: ErrorName<'static>,
+    message: String,
+}
+
+impl NamedError {
+    /// An error with this full name; a name that D-Bus does not allow becomes `…Error.Failed`.
+    pub(crate) fn new(name: &str, message: impl Into<String>) -> Self {
+        let failed = ErrorName::from_static_str_unchecked("org.freedesktop.DBus.Error.Failed");
+        Self {
+            name: ErrorName::try_from(name.to_owned()).unwrap_or(failed),
+            message: message.into(),
+        }
+    }
+
+    /// An error of systemd, by the last part of its name.
+    pub(crate) fn systemd(name: &str, message: impl Into<String>) -> Self {
+        Self::new(&format!("org.freedesktop.systemd1.{name}"), message)
+    }
+
+    /// The error for a call that makes no sense.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new("org.freedesktop.DBus.Error.InvalidArgs", message)
+    }
+}
+
+impl std::fmt::Display for NamedError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.name, self.message)
+    }
+}
+
+impl zbus::DBusError for NamedError {
+    fn create_reply(&self, call: &Header<'_>) -> zbus::Result<Message> {
+        Message::error(call, self.name.clone()).build(&(self.message.as_str(),))
+    }
+
+    fn name(&self) -> ErrorName<'_> {
+        self.name.clone()
+    }
+
+    fn description(&self) -> Option<&str> {
+        Some(&self.message)
+    }
+}
+
+impl From<zbus::Error> for NamedError {
+    fn from(error: zbus::Error) -> Self {
+        Self::new("org.freedesktop.DBus.Error.Failed", error.to_string())
+    }
+}

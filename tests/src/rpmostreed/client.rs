@@ -1,0 +1,174 @@
+//! A client of the daemon that does what the command `rpm-ostree` does, for tests in which somebody uses it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use futures::StreamExt;
+use zbus::{Connection, MessageStream, OwnedObjectPath, OwnedVariant, Variant, proxy};
+
+use super::SOCKET;
+
+#[allow(missing_docs)]
+mod proxies {
+    use super::*;
+
+    #[proxy(
+        interface = "org.projectatomic.rpmostree1.Sysroot",
+        default_service = "org.projectatomic.rpmostree1",
+        default_path = "/org/projectatomic/rpmostree1/Sysroot"
+    )]
+    pub trait Sysroot {
+        fn register_client(&self, options: HashMap<&str, Variant<'_>>) -> zbus::Result<()>;
+        fn reload(&self) -> zbus::Result<()>;
+        #[zbus(name = "GetOS")]
+        fn get_os(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+        #[zbus(property(emits_changed_signal = "false"))]
+        fn deployments(&self) -> zbus::Result<Vec<HashMap<String, OwnedVariant>>>;
+        #[zbus(property(emits_changed_signal = "false"))]
+        fn active_transaction(&self) -> zbus::Result<(String, String, String)>;
+        #[zbus(property(emits_changed_signal = "false"))]
+        fn active_transaction_path(&self) -> zbus::Result<String>;
+    }
+
+    #[proxy(
+        interface = "org.projectatomic.rpmostree1.OS",
+        default_service = "org.projectatomic.rpmostree1"
+    )]
+    pub trait Os {
+        fn rebase(&self, options: HashMap<&str, Variant<'_>>, refspec: &str, packages: &[&str])
+        -> zbus::Result<String>;
+        fn deploy(&self, revision: &str, options: HashMap<&str, Variant<'_>>) -> zbus::Result<String>;
+        fn pkg_change(
+            &self,
+            options: HashMap<&str, Variant<'_>>,
+            added: &[&str],
+            removed: &[&str],
+        ) -> zbus::Result<String>;
+        fn finalize_deployment(&self, options: HashMap<&str, Variant<'_>>) -> zbus::Result<String>;
+        fn cleanup(&self, elements: &[&str]) -> zbus::Result<String>;
+        fn rollback(&self, options: HashMap<&str, Variant<'_>>) -> zbus::Result<String>;
+    }
+
+    #[proxy(
+        interface = "org.projectatomic.rpmostree1.Transaction",
+        default_service = "org.projectatomic.rpmostree1",
+        default_path = "/"
+    )]
+    pub trait Transaction {
+        fn start(&self) -> zbus::Result<bool>;
+        fn cancel(&self) -> zbus::Result<()>;
+        #[zbus(property(emits_changed_signal = "false"))]
+        fn title(&self) -> zbus::Result<String>;
+    }
+}
+
+pub use proxies::{OsProxy, SysrootProxy, TransactionProxy};
+
+/// A connection to the bus of a host with rpm-ostree.
+#[derive(Debug)]
+pub struct Client {
+    conn: Connection,
+    run: PathBuf,
+}
+
+/// The end of a transaction, with all that was said before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// It went well.
+    pub ok: bool,
+    /// The error, else nothing.
+    pub words: String,
+    /// The signals before the end, by name.
+    pub heard: Vec<String>,
+}
+
+impl Client {
+    /// Connects to the bus at this address of a host whose `/run` is here.
+    ///
+    /// # Errors
+    /// There is no such bus.
+    pub async fn connect(bus: &str, run: &Path) -> Result<Self> {
+        let conn = zbus::connection::Builder::address(bus).build().await;
+        Ok(Self {
+            conn: conn.context("cannot connect to the bus of the host")?,
+            run: run.to_owned(),
+        })
+    }
+
+    /// The object with the deployments.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub async fn sysroot(&self) -> Result<SysrootProxy<'_>> {
+        SysrootProxy::new(&self.conn).await.context("no proxy of the sysroot")
+    }
+
+    /// The operating system that runs.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub async fn os(&self) -> Result<OsProxy<'_>> {
+        let path = self.sysroot().await?.get_os("").await.context("GetOS")?;
+        OsProxy::builder(&self.conn)
+            .path(path)
+            .build()
+            .await
+            .context("no proxy of the operating system")
+    }
+
+    /// Joins a transaction: its socket is in this `/run`, whatever the address says.
+    ///
+    /// # Errors
+    /// The address is not that of a transaction, or nobody listens there.
+    pub async fn join(&self, address: &str) -> Result<Connection> {
+        ensure!(
+            address.starts_with(&format!("unix:path=/run/{SOCKET},guid=")),
+            "{address} is no address of a transaction"
+        );
+        let here = format!("unix:path={}", self.run.join(SOCKET).display());
+        let builder = zbus::connection::Builder::address(here.as_str()).p2p();
+        builder.build().await.context("cannot join the transaction")
+    }
+
+    /// Starts the transaction at this address, or joins it, and hears it to its end.
+    ///
+    /// # Errors
+    /// The daemon dies before the end.
+    pub async fn follow(&self, address: &str) -> Result<Ended> {
+        let peer = self.join(address).await?;
+        let mut stream = MessageStream::from(&peer);
+        let transaction = TransactionProxy::new(&peer).await?;
+        transaction.start().await.context("Start")?;
+        let mut heard = vec![];
+        while let Some(message) = stream.next().await {
+            let message = message.context("the daemon died")?;
+            let header = message.header();
+            let Some(member) = header
+                .member()
+                .filter(|_| header.message_type() == zbus::message::Type::Signal)
+            else {
+                continue;
+            };
+            if member.as_str() == "Finished" {
+                let (ok, words) = message.body().deserialize()?;
+                return Ok(Ended { ok, words, heard });
+            }
+            heard.push(member.to_string());
+        }
+        bail!("the daemon died")
+    }
+
+    /// `rpm-ostree install`.
+    ///
+    /// # Errors
+    /// The call fails, or the transaction does.
+    pub async fn install(&self, packages: &[&str]) -> Result<()> {
+        let line = format!("install {}", packages.join(" "));
+        let options = HashMap::from([("initiating-command-line", Variant::from(line.as_str()))]);
+        let address = self.os().await?.pkg_change(options, packages, &[]).await?;
+        let ended = self.follow(&address).await?;
+        ensure!(ended.ok, "install failed: {}", ended.words);
+        Ok(())
+    }
+}

@@ -1,0 +1,360 @@
+//! The interfaces of the daemon.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use zbus::message::Header;
+use zbus::object_server::SignalEmitter;
+use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
+
+use super::beneath::{Deployment, SysrootLock};
+use super::daemon::{Core, gio};
+use super::dictionary::{self, Dictionary};
+use super::options::Options;
+use super::order::{Order, Stage};
+use super::os_path;
+use super::transaction::{Names, Transaction};
+use crate::named_error::NamedError;
+
+type Given = HashMap<String, OwnedVariant>;
+
+/// The caller's unique name.
+fn caller(header: &Header<'_>) -> Result<String, NamedError> {
+    let sender = header.sender().map(ToString::to_string);
+    sender.ok_or_else(|| NamedError::invalid("the call has no sender"))
+}
+
+/// `…rpmostree1.Sysroot`.
+pub(super) struct SysrootFace {
+    pub(super) core: Arc<Core>,
+}
+
+impl SysrootFace {
+    fn os(&self) -> OwnedObjectPath {
+        ObjectPath::from_string_unchecked(os_path(&self.core.config.osname)).into()
+    }
+}
+
+#[interface(name = "org.projectatomic.rpmostree1.Sysroot")]
+impl SysrootFace {
+    async fn register_client(&self, options: Given, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
+        self.core.enter().await;
+        let id = Options::new(options)?.text("id").unwrap_or_default();
+        self.core.register(&caller(&header)?, &id);
+        Ok(())
+    }
+
+    async fn unregister_client(&self, options: Given, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
+        self.core.enter().await;
+        Options::new(options)?;
+        self.core.unregister(&caller(&header)?);
+        Ok(())
+    }
+
+    async fn reload(&self) -> Result<(), NamedError> {
+        self.core.enter().await;
+        self.core.read().await.map_err(|words| gio(0, &words))
+    }
+
+    async fn reload_config(&self) {
+        self.core.enter().await;
+    }
+
+    #[zbus(name = "GetOS")]
+    async fn get_os(&self, name: String) -> Result<OwnedObjectPath, NamedError> {
+        self.core.enter().await;
+        if name.is_empty() || name == self.core.config.osname {
+            return Ok(self.os());
+        }
+        Err(gio(1, &format!("OS name \"{name}\" not found")))
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn booted(&self) -> OwnedObjectPath {
+        self.core.enter().await;
+        self.os()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn path(&self) -> String {
+        self.core.enter().await;
+        "/".to_owned()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn active_transaction(&self) -> (String, String, String) {
+        self.core.enter().await;
+        let active = self.core.active();
+        active
+            .map(|t| (t.names.method.clone(), t.names.sender.clone(), t.names.path.clone()))
+            .unwrap_or_default()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn active_transaction_path(&self) -> String {
+        self.core.enter().await;
+        self.core.active().map(|t| t.address.clone()).unwrap_or_default()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn automatic_update_policy(&self) -> String {
+        self.core.enter().await;
+        self.core.config.faults.with(|f| f.policy.clone())
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn deployments(&self) -> Vec<Dictionary> {
+        self.core.enter().await;
+        let shown = |d: &Deployment| shown(&self.core, d);
+        self.core.deployments().iter().map(shown).collect()
+    }
+}
+
+fn shown(core: &Core, deployment: &Deployment) -> Dictionary {
+    let broken = core.config.faults.with(|f| f.broken.clone());
+    dictionary::of(deployment, &broken)
+}
+
+/// `…rpmostree1.OS`.
+pub(super) struct OsFace {
+    pub(super) core: Arc<Core>,
+}
+
+impl OsFace {
+    /// The first deployment that is meant, or an empty dictionary.
+    fn find(&self, meant: impl Fn(usize, &Deployment) -> bool) -> Dictionary {
+        let all = self.core.deployments();
+        let found = all.iter().enumerate().find(|(at, d)| meant(*at, d));
+        found.map(|(_, d)| shown(&self.core, d)).unwrap_or_default()
+    }
+
+    fn begin(
+        &self,
+        method: &str,
+        arguments: &str,
+        options: &Options,
+        header: &Header<'_>,
+        order: Order,
+    ) -> Result<String, NamedError> {
+        let names = Names {
+            method: method.to_owned(),
+            fingerprint: format!("{method} {arguments} {}", options.fingerprint()),
+            title: options
+                .text("initiating-command-line")
+                .unwrap_or_else(|| method.to_lowercase()),
+            sender: caller(header)?,
+            path: os_path(&self.core.config.osname),
+            output_to_self: options.flag("output-to-self", false),
+        };
+        let begun = self.core.begin(names, order);
+        let is_lost = self.core.config.faults.with(|f| {
+            let next = f.loses_reply_of.front().is_some_and(|lost| lost == method);
+            next && f.loses_reply_of.pop_front().is_some()
+        });
+        match is_lost {
+            // As the bus says it when the service leaves between a call and its reply.
+            true => Err(NamedError::new(
+                "org.freedesktop.DBus.Error.NoReply",
+                "the reply is lost",
+            )),
+            false => begun,
+        }
+    }
+}
+
+/// Options of a call that stages; which image may be older depends on the method.
+fn stage(options: &Options, allow_downgrade: bool) -> Stage {
+    Stage {
+        lock: options.flag("lock-finalization", false),
+        reboot: options.flag("reboot", false),
+        newer_only: !options.flag("allow-downgrade", allow_downgrade),
+    }
+}
+
+#[interface(name = "org.projectatomic.rpmostree1.OS")]
+impl OsFace {
+    async fn rebase(
+        &self,
+        options: Given,
+        refspec: String,
+        packages: Vec<String>,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, NamedError> {
+        self.core.enter().await;
+        let options = Options::new(options)?;
+        let order = Order::Rebase {
+            refspec: refspec.clone(),
+            revision: options.text("revision"),
+            stage: stage(&options, true),
+        };
+        let arguments = format!("{refspec} {packages:?}");
+        self.begin("Rebase", &arguments, &options, &header, order)
+    }
+
+    async fn deploy(
+        &self,
+        revision: String,
+        options: Given,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, NamedError> {
+        self.core.enter().await;
+        let options = Options::new(options)?;
+        let order = Order::Deploy {
+            revision: revision.clone(),
+            stage: stage(&options, true),
+        };
+        self.begin("Deploy", &revision, &options, &header, order)
+    }
+
+    async fn upgrade(&self, options: Given, #[zbus(header)] header: Header<'_>) -> Result<String, NamedError> {
+        self.core.enter().await;
+        let options = Options::new(options)?;
+        self.begin("Upgrade", "", &options, &header, Order::Upgrade)
+    }
+
+    async fn pkg_change(
+        &self,
+        options: Given,
+        packages_added: Vec<String>,
+        packages_removed: Vec<String>,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, NamedError> {
+        self.core.enter().await;
+        let options = Options::new(options)?;
+        let arguments = format!("{packages_added:?} {packages_removed:?}");
+        let order = Order::Packages {
+            added: packages_added,
+            removed: packages_removed,
+            idempotent: options.flag("idempotent-layering", false),
+            stage: stage(&options, true),
+        };
+        self.begin("PkgChange", &arguments, &options, &header, order)
+    }
+
+    async fn finalize_deployment(
+        &self,
+        options: Given,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, NamedError> {
+        self.core.enter().await;
+        let options = Options::new(options)?;
+        let order = Order::Finalize {
+            checksum: options.text("checksum"),
+            allow_missing: options.flag("allow-missing-checksum", false),
+            allow_unlocked: options.flag("allow-unlocked", false),
+        };
+        self.begin("FinalizeDeployment", "", &options, &header, order)
+    }
+
+    async fn cleanup(&self, elements: Vec<String>, #[zbus(header)] header: Header<'_>) -> Result<String, NamedError> {
+        self.core.enter().await;
+        let options = Options::new(Given::new())?;
+        let arguments = format!("{elements:?}");
+        self.begin("Cleanup", &arguments, &options, &header, Order::Cleanup(elements))
+    }
+
+    async fn rollback(&self, options: Given, #[zbus(header)] header: Header<'_>) -> Result<String, NamedError> {
+        self.core.enter().await;
+        let options = Options::new(options)?;
+        let order = Order::Rollback {
+            reboot: options.flag("reboot", false),
+        };
+        self.begin("Rollback", "", &options, &header, order)
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn name(&self) -> String {
+        self.core.enter().await;
+        self.core.config.osname.clone()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn booted_deployment(&self) -> Dictionary {
+        self.core.enter().await;
+        self.find(|_, d| d.booted)
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn default_deployment(&self) -> Dictionary {
+        self.core.enter().await;
+        self.find(|at, _| at == 0)
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn rollback_deployment(&self) -> Dictionary {
+        self.core.enter().await;
+        self.find(|_, d| !d.booted && !d.staged)
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn cached_update(&self) -> Dictionary {
+        self.core.enter().await;
+        Dictionary::new()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn has_cached_update_rpm_diff(&self) -> bool {
+        self.core.enter().await;
+        false
+    }
+}
+
+/// `…rpmostree1.Transaction`, on the socket of the transaction.
+pub(super) struct TransactionFace {
+    pub(super) core: Weak<Core>,
+    pub(super) transaction: Arc<Transaction>,
+    pub(super) work: Arc<Mutex<Option<(Order, SysrootLock)>>>,
+}
+
+#[interface(name = "org.projectatomic.rpmostree1.Transaction")]
+impl TransactionFace {
+    async fn start(&self, #[zbus(connection)] peer: &Connection) -> bool {
+        let work = || self.work.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if self.transaction.start() {
+            if let (Some((order, lock)), Some(core)) = (work(), self.core.upgrade()) {
+                core.launch(&self.transaction, order, lock);
+            }
+            return true;
+        }
+        if let Some(result) = self.transaction.finished() {
+            Transaction::tell_end(peer, &result).await;
+        }
+        false
+    }
+
+    async fn cancel(&self) {
+        let leaves = |core: Arc<Core>| core.config.faults.strikes(|f| &mut f.leaves_on_cancel);
+        match self.core.upgrade().is_some_and(leaves) {
+            true => self.transaction.leave(),
+            false => self.transaction.cancel(),
+        }
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn title(&self) -> String {
+        self.transaction.names.title.clone()
+    }
+
+    #[zbus(property(emits_changed_signal = "false"))]
+    async fn initiating_client_description(&self) -> String {
+        format!("client(id:? dbus:{} uid:0)", self.transaction.names.sender)
+    }
+
+    #[zbus(signal)]
+    async fn message(emitter: &SignalEmitter<'_>, text: String) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn task_begin(emitter: &SignalEmitter<'_>, text: String) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn task_end(emitter: &SignalEmitter<'_>, text: String) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn percent_progress(emitter: &SignalEmitter<'_>, text: String, percentage: u32) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn progress_end(emitter: &SignalEmitter<'_>) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn finished(emitter: &SignalEmitter<'_>, success: bool, error_message: String) -> zbus::Result<()>;
+}

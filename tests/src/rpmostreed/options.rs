@@ -1,0 +1,70 @@
+//! The options of a call.
+
+use std::collections::HashMap;
+
+use zbus::{OwnedVariant, Variant};
+
+use crate::named_error::NamedError;
+
+/// Options that Berth or its tests may use, with their types. The real daemon has more, and says nothing about
+/// others or about wrong types; here both are errors, so that a slip of the pen is seen.
+const KNOWN: &[(&str, &str)] = &[
+    ("allow-downgrade", "b"),
+    ("allow-inactive", "b"),
+    ("allow-missing-checksum", "b"),
+    ("allow-unlocked", "b"),
+    ("checksum", "s"),
+    ("custom-origin", "(ss)"),
+    ("id", "s"),
+    ("idempotent-layering", "b"),
+    ("initiating-command-line", "s"),
+    ("lock-finalization", "b"),
+    ("output-to-self", "b"),
+    ("reboot", "b"),
+    ("register-driver", "s"),
+    ("revision", "s"),
+    ("skip-branch-check", "b"),
+    ("skip-purge", "b"),
+];
+
+/// The options, checked.
+#[derive(Debug)]
+pub(super) struct Options(HashMap<String, OwnedVariant>);
+
+impl Options {
+    pub(super) fn new(options: HashMap<String, OwnedVariant>) -> Result<Self, NamedError> {
+        for (key, value) in &options {
+            let has = value.value_signature().to_string();
+            match KNOWN.iter().find(|(known, _)| known == key) {
+                None => return Err(NamedError::invalid(format!("the stand-in knows no option {key}"))),
+                Some((_, signature)) if *signature != has => {
+                    let text = format!("option {key} has the type {has}, but must be {signature}");
+                    return Err(NamedError::invalid(text));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(Self(options))
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<String> {
+        match &**self.0.get(key)? {
+            Variant::Str(text) => Some(text.to_string()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str, otherwise: bool) -> bool {
+        match self.0.get(key).map(|value| &**value) {
+            Some(Variant::Bool(flag)) => *flag,
+            _ => otherwise,
+        }
+    }
+
+    /// All of them in one line, the same for the same options.
+    pub(super) fn fingerprint(&self) -> String {
+        let mut all: Vec<_> = self.0.iter().map(|(k, v)| format!("{k}={v:?}")).collect();
+        all.sort();
+        all.join(" ")
+    }
+}

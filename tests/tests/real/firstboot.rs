@@ -1,0 +1,299 @@
+//! The first boot of real hosts: the shipped `systemd/berth-firstboot.service` in front of a kubelet, here a unit that leaves
+//! a file behind.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_core::firstboot::words::MESSAGE_ID;
+use berth_tests::hosts::HostLog;
+use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
+use berth_tests::programs;
+use berth_tests::registry::Registry;
+use serde_json::Value;
+
+const UNIT: &str = "berth-firstboot.service";
+/// Path of the program in the shipped unit, and of the test's copy: `/usr` is the image's.
+const SHIPPED: &str = "/usr/bin/berth-agent";
+const PROGRAM: &str = "/var/opt/berth/berth-agent";
+const RAN: &str = "/var/opt/kubelet-ran";
+const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
+const ALEPH: &str = "/sysroot/.bootc-aleph.json";
+const OVERRIDE: &str = "/etc/berth/firstboot.override";
+const KUBELET: &str = "[Service]\nType=oneshot\nExecStart=/usr/bin/touch /var/opt/kubelet-ran\n\
+    [Install]\nWantedBy=multi-user.target\n";
+
+struct Rig {
+    host: RealHost,
+    registry: Registry,
+    target: OsImage,
+    _hosts: RealHosts,
+}
+
+impl Rig {
+    /// A host with 1.0.0, and a registry whose tag `next` is 2.0.0, for machines that were installed from 1.5 at least.
+    async fn new() -> Result<Self> {
+        let (images, v1, v2) = tokio::task::spawn_blocking(|| -> Result<_> {
+            let images = OsImages::ensure(None)?;
+            let v1 = images.version(&OsVersion::new("1.0.0"))?;
+            let v2 = images.version(&OsVersion {
+                payload: vec![1 << 20; 6],
+                labels: vec![("berth.dev/min-boot-image".to_owned(), "1.5.0".to_owned())],
+                ..OsVersion::new("2.0.0")
+            })?;
+            Ok((images, v1, v2))
+        })
+        .await??;
+        let hosts = RealHosts::new(images, HostLog::default()).await?;
+        let registry = Registry::start(hosts.gateway().into()).await?;
+        v1.push(&registry.host(), "os", "1.0.0")?;
+        v2.push(&registry.host(), "os", "next")?;
+        let shipped = std::fs::read_to_string(programs::workspace_root().join("systemd").join(UNIT))?;
+        ensure!(shipped.contains(&format!("ExecStart={SHIPPED} ")), "{shipped}");
+        let program = tokio::task::spawn_blocking(programs::static_agent).await??;
+        let unit = shipped.replace(SHIPPED, PROGRAM);
+        let mut options = HostOptions::new("host1", &v1, &registry.host());
+        options.files = vec![
+            (format!("etc/systemd/system/{UNIT}"), 0o644, unit.into_bytes()),
+            ("etc/systemd/system/kubelet.service".to_owned(), 0o644, KUBELET.into()),
+            (PROGRAM.to_owned(), 0o755, std::fs::read(&program)?),
+        ];
+        let host = hosts.add(options).await?;
+        host.start().await?;
+        host.exec(&["mkdir", "-p", "/etc/berth"]).await?;
+        host.exec(&["systemctl", "enable", UNIT, "kubelet.service"]).await?;
+        Ok(Self {
+            host,
+            registry,
+            target: v2,
+            _hosts: hosts,
+        })
+    }
+
+    /// Makes the host one on its first boot again, installed from this version, with a configuration.
+    async fn prepare(&self, installed_from: Option<&str>, more: &str) -> Result<()> {
+        let host = &self.host;
+        host.exec(&["rm", "-rf", "/var/lib/berth", RAN, OVERRIDE, ALEPH])
+            .await?;
+        let _ = host.output(&["systemctl", "stop", UNIT, "kubelet.service"]).await?;
+        let _ = host.output(&["systemctl", "reset-failed"]).await?;
+        if let Some(version) = installed_from {
+            host.write(ALEPH, &format!("{{\"version\": \"{version}\"}}")).await?;
+        }
+        let config = format!(
+            "image = \"{}/os:next\"\ndeadline = \"60s\"\n{more}",
+            self.registry.host()
+        );
+        host.write("/etc/berth/firstboot.toml", &config).await
+    }
+
+    /// Starts the kubelet as the boot does, and says whether it ran.
+    async fn kubelet_runs(&self) -> Result<bool> {
+        let _ = self.host.output(&["systemctl", "start", "kubelet.service"]).await?;
+        self.has(RAN).await
+    }
+
+    async fn has(&self, path: &str) -> Result<bool> {
+        Ok(self.host.output(&["test", "-e", path]).await?.status.success())
+    }
+
+    /// What getty shows, in one line.
+    async fn notice(&self) -> Result<String> {
+        let text = self.host.read(ISSUE).await?;
+        Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    async fn record(&self) -> Result<Value> {
+        let text = self.host.read("/var/lib/berth/firstboot.json").await?;
+        serde_json::from_str(&text).context(text)
+    }
+
+    async fn expect(&self, outcome: &str, finished: bool) -> Result<Value> {
+        let record = self.record().await?;
+        let is = record["status"]["outcome"] == outcome && record["finished"] == finished;
+        ensure!(is, "not {outcome}, {finished}: {record:#}");
+        Ok(record)
+    }
+
+    async fn until(&self, what: &str, mut done: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+        let begin = Instant::now();
+        while !done().await.unwrap_or(false) {
+            if begin.elapsed() > Duration::from_secs(90) {
+                let journal = self.host.journal(UNIT).await.unwrap_or_default();
+                bail!("{what} does not come; the unit's journal:\n{journal}");
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+}
+
+async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
+    rig.prepare(Some("1.0.0"), "").await?;
+    let ran = rig.kubelet_runs().await?;
+    let journal = rig.host.journal(UNIT).await?;
+    ensure!(!ran, "the kubelet ran; {journal}");
+    let record = rig.expect("Refused", false).await.context(journal)?;
+    ensure!(
+        record["status"]["held"] == true && record["status"]["digest"] == *rig.target.digest,
+        "{record:#}"
+    );
+    let status = rig
+        .host
+        .exec(&["systemctl", "show", "--property=ExecMainStatus", UNIT])
+        .await?;
+    ensure!(status.trim() == "ExecMainStatus=3", "{status}");
+    let issue = rig.notice().await?;
+    ensure!(
+        issue.contains("older than the minimum") && issue.contains("held back"),
+        "{issue}"
+    );
+    let login = rig.host.read("/run/motd.d/80-berth-firstboot").await?;
+    ensure!(login == rig.host.read(ISSUE).await?, "the same at the login: {login}");
+    let told = || async {
+        let query = format!("MESSAGE_ID={MESSAGE_ID}");
+        let text = rig.host.exec(&["journalctl", "--output=json", &query]).await?;
+        let last: Value = serde_json::from_str(text.lines().last().unwrap_or_default())?;
+        Ok(last["BERTH_OUTCOME"] == "Refused" && last["BERTH_KUBELET_HELD"] == "true")
+    };
+    rig.until("the journal's record", told).await?;
+
+    // The next boot asks again, and somebody may let it go on.
+    ensure!(!rig.kubelet_runs().await?, "it is refused again");
+    rig.host.write(OVERRIDE, "").await?;
+    let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
+    ensure!(dry.starts_with("Overridden: "), "{dry}");
+    rig.expect("Refused", false)
+        .await
+        .context("a dry run changes nothing")?;
+    ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
+    let record = rig.expect("Overridden", true).await?;
+    ensure!(
+        record["status"]["held"] == true,
+        "that it was held is not forgotten: {record:#}"
+    );
+    ensure!(!rig.has(ISSUE).await?, "nobody has to look any more");
+    Ok(())
+}
+
+async fn who_cannot_be_compared_goes_on_and_says_so(rig: &Rig) -> Result<()> {
+    rig.prepare(None, "pivot = true\n").await?;
+    ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
+    let record = rig.expect("Unknown", true).await?;
+    ensure!(record["status"].get("pivoted").is_none(), "{record:#}");
+    let issue = rig.notice().await?;
+    ensure!(issue.contains("does not say what it was installed from"), "{issue}");
+    rig.prepare(Some("1.6.0"), "nonsense = 1\n").await?;
+    ensure!(rig.kubelet_runs().await?, "a mistake in a file costs no machine");
+    rig.expect("InvalidConfig", true).await.map(drop)
+}
+
+/// An OS image may lack the program, or bring one that does not run there.
+async fn a_program_that_is_not_there_or_does_not_start_holds_nobody(rig: &Rig) -> Result<()> {
+    rig.prepare(Some("1.0.0"), "").await?;
+    let aside = format!("{PROGRAM}.aside");
+    rig.host.exec(&["mv", PROGRAM, &aside]).await?;
+    ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
+    rig.prepare(Some("1.0.0"), "").await?;
+    rig.host.write(PROGRAM, "no program\n").await?;
+    rig.host.exec(&["chmod", "755", PROGRAM]).await?;
+    ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
+    let status = rig
+        .host
+        .exec(&["systemctl", "show", "--property=ExecMainStatus", UNIT])
+        .await?;
+    ensure!(status.trim() == "ExecMainStatus=203", "{status}");
+    rig.host.exec(&["mv", &aside, PROGRAM]).await.map(drop)
+}
+
+async fn a_registry_that_comes_back_is_waited_for(rig: &Rig) -> Result<()> {
+    rig.prepare(Some("1.6.0"), "").await?;
+    rig.registry.stop()?;
+    rig.host
+        .exec(&["systemctl", "start", "--no-block", "kubelet.service"])
+        .await?;
+    let waits = || async {
+        Ok(rig
+            .host
+            .journal(UNIT)
+            .await?
+            .contains("the registry does not give the target"))
+    };
+    rig.until("the wait", waits).await?;
+    ensure!(!rig.has(RAN).await?, "the kubelet waits too");
+    rig.registry.restart().await?;
+    rig.until("the kubelet", || rig.has(RAN)).await?;
+    rig.expect("Allowed", true).await?;
+    let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
+    ensure!(dry.contains("is over (Allowed)"), "{dry}");
+    rig.prepare(Some("1.6.0"), "").await?;
+    let begin = Instant::now();
+    let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
+    ensure!(dry.starts_with("Allowed: "), "{dry}");
+    println!(
+        "{:<56} {:>5.3} s",
+        "from the start to the decision",
+        begin.elapsed().as_secs_f64()
+    );
+    rig.registry.stop()?;
+    let config = rig.host.read("/etc/berth/firstboot.toml").await?;
+    rig.host
+        .write("/etc/berth/firstboot.toml", &config.replace("60s", "2s"))
+        .await?;
+    ensure!(rig.kubelet_runs().await?, "no violation");
+    rig.expect("RegistryAway", true).await?;
+    rig.registry.restart().await
+}
+
+async fn a_power_cut_does_not_keep_a_machine_from_its_target(rig: &Rig) -> Result<()> {
+    let host = &rig.host;
+    rig.prepare(Some("1.6.0"), "pivot = true\n").await?;
+    host.limit_pulls(Some(2 << 20)).await?;
+    let first = host.boot().context("down")?.boot_id;
+    host.exec(&["systemctl", "start", "--no-block", "kubelet.service"])
+        .await?;
+    let pulls = || async {
+        let units = host
+            .exec(&["systemctl", "list-units", "--no-legend", "berth-pull-*"])
+            .await?;
+        Ok(units.contains("berth-pull-"))
+    };
+    rig.until("the pull", pulls).await?;
+    host.power_cut();
+    host.wait_boot(Some(&first), Duration::from_secs(60)).await?;
+    let arrived = || async { Ok(host.boot().is_some_and(|boot| boot.digest == rig.target.digest)) };
+    rig.until("the boot into the target", arrived).await?;
+    rig.until("the kubelet", || rig.has(RAN)).await?;
+    let record = rig.expect("Allowed", true).await?;
+    ensure!(
+        record["status"]["pivoted"] == true && record["pivots"] == 1,
+        "{record:#}"
+    );
+    ensure!(record["status"]["version"] == "2.0.0", "{record:#}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_compared_before_it_is_a_node() -> Result<()> {
+    if let Some(reason) = berth_tests::hosts::real::unavailable() {
+        println!("{reason}");
+        return Ok(());
+    }
+    let mut begin = Instant::now();
+    let mut done = |name: &str| {
+        println!("{name:<56} {:>5.1} s", begin.elapsed().as_secs_f64());
+        begin = Instant::now();
+    };
+    let rig = Rig::new().await?;
+    done("the rig is ready");
+    a_refused_machine_does_not_start_its_kubelet(&rig).await?;
+    done("a_refused_machine_does_not_start_its_kubelet");
+    who_cannot_be_compared_goes_on_and_says_so(&rig).await?;
+    done("who_cannot_be_compared_goes_on_and_says_so");
+    a_program_that_is_not_there_or_does_not_start_holds_nobody(&rig).await?;
+    done("a_program_that_is_not_there_or_does_not_start_holds_nobody");
+    a_registry_that_comes_back_is_waited_for(&rig).await?;
+    done("a_registry_that_comes_back_is_waited_for");
+    a_power_cut_does_not_keep_a_machine_from_its_target(&rig).await?;
+    done("a_power_cut_does_not_keep_a_machine_from_its_target");
+    Ok(())
+}

@@ -1,0 +1,450 @@
+//! Rollouts over three real hosts: systemd, logind, ostree, containerd and a kubelet each, the agent as the shipped
+//! DaemonSet with its own tokens, roles and policies in force. One rig is booted, and the scenarios follow one another
+//! on it. The judge is the ground truth: what the hosts booted, and what the audit log saw.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::{Published, RealCluster};
+use berth_tests::hosts::HostChange;
+use berth_tests::hosts::real::RealHost;
+use berth_tests::registry::Registry;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Time limit for the work of one node.
+const SOON: Duration = Duration::from_secs(60);
+/// Time limit for the work of all nodes.
+const LONG: Duration = Duration::from_secs(180);
+/// Asks for every scenario, where otherwise only those run that fit into `make test`.
+const ALL: &str = "BERTH_TEST_REAL";
+
+/// The names of the scenarios left out of `make test`, and why.
+const LEFT_OUT: [(&str, &str); 1] = [(
+    "the_api_server_is_away",
+    "it waits for 30 s; rollout_sim has it too (`make test-real` runs it)",
+)];
+
+/// The rig, and what its hosts run.
+struct Rig {
+    cluster: RealCluster,
+    begin: Instant,
+    /// Image that all hosts run between two scenarios.
+    now: Published,
+}
+
+impl Rig {
+    /// Runs a scenario unless it is left out, lets the judge speak, and prints how long it took.
+    async fn scenario(&mut self, name: &str, body: impl AsyncFnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let all = std::env::var(ALL).is_ok_and(|v| v == "all");
+        if let Some((_, why)) = LEFT_OUT.iter().find(|(left_out, _)| *left_out == name && !all) {
+            println!("{name:<44} LEFT OUT: {why}");
+            return Ok(());
+        }
+        let start = Instant::now();
+        if let Err(error) = body(self).await {
+            let violations = self.cluster.violations()?;
+            eprintln!(
+                "{name} failed; violations: {violations:#?}\n{}",
+                self.cluster.describe().await
+            );
+            return Err(error.context(name.to_owned()));
+        }
+        let violations = self.cluster.violations()?;
+        ensure!(
+            violations.is_empty(),
+            "{name}: the ground truth has violations: {violations:#?}"
+        );
+        let total = self.begin.elapsed().as_secs_f64();
+        println!(
+            "{name:<44} {:>5.1} s, total {total:>5.1} s",
+            start.elapsed().as_secs_f64()
+        );
+        Ok(())
+    }
+
+    /// Publishes a version, and makes it the pool's.
+    async fn roll_to(&self, version: &str, most: usize) -> Result<Published> {
+        let image = self.cluster.publish(version).await?;
+        self.desire(&image, most).await?;
+        Ok(image)
+    }
+
+    async fn desire(&self, image: &Published, most: usize) -> Result<()> {
+        self.cluster
+            .pool(
+                "workers",
+                &image.reference,
+                json!({ "maxUnavailable": most, "maxStaging": "100%" }),
+            )
+            .await
+    }
+
+    /// Waits until all hosts run an image, each with so many boots more than before, and lets the judge speak.
+    async fn until_all_run(&mut self, image: &Published, before: &BTreeMap<String, usize>) -> Result<()> {
+        self.cluster.until_all_run(image, LONG).await?;
+        let boots = self.cluster.boots();
+        let once = boots
+            .iter()
+            .all(|(host, n)| before.get(host).is_some_and(|b| b + 1 == *n));
+        ensure!(once, "each host boots once: {before:?}, then {boots:?}");
+        self.now = image.clone();
+        self.cluster.judge()
+    }
+
+    async fn until_phase(&self, host: &RealHost, phase: &str) -> Result<()> {
+        let what = format!("{} is {phase}", host.name());
+        self.cluster
+            .until(&what, SOON, || async {
+                Ok(self.cluster.phase(host.name()).await? == phase)
+            })
+            .await
+    }
+
+    /// Waits until some node is in a phase, and says which.
+    async fn some_in(&self, phase: &str) -> Result<&RealHost> {
+        let found = Cell::new(None);
+        let ask = || async {
+            for host in &self.cluster.hosts {
+                if self.cluster.phase(host.name()).await? == phase {
+                    found.set(Some(host));
+                }
+            }
+            Ok(found.get().is_some())
+        };
+        self.cluster.until(&format!("some node is {phase}"), SOON, ask).await?;
+        found.get().context("no host")
+    }
+
+    /// A pod on each node, and a budget that lets none of them go.
+    async fn block_drains(&self) -> Result<()> {
+        self.cluster.deploy("web", self.cluster.hosts.len()).await?;
+        self.cluster.budget("web", self.cluster.hosts.len()).await
+    }
+
+    /// Number of times that hosts went down.
+    fn downs(&self) -> usize {
+        self.cluster
+            .log
+            .events()
+            .iter()
+            .filter(|e| e.change == HostChange::Down)
+            .count()
+    }
+}
+
+/// Asks bootc which deployment is staged on a host.
+async fn staged(host: &RealHost) -> Result<Value> {
+    let text = host
+        .exec(&["bootc", "status", "--format=json", "--format-version=1"])
+        .await?;
+    let status: Value = serde_json::from_str(&text).context("bootc status")?;
+    Ok(status["status"]["staged"].clone())
+}
+
+async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
+    let v1 = rig.cluster.move_tag("stable", "1.0.0").await?;
+    rig.desire(&v1, 1).await?;
+    rig.cluster.until_all_run(&v1, LONG).await?;
+    // The tag is moved, and nobody touches the pool's spec.
+    let before = rig.cluster.boots();
+    let v2 = rig.cluster.move_tag("stable", "2.0.0").await?;
+    rig.cluster.request_poll("workers").await?;
+    rig.until_all_run(&v2, &before).await?;
+    // The controller asks with the credentials of its Secret: nobody else is answered.
+    let asked = std::fs::read_to_string(rig.cluster.origin.log())?;
+    ensure!(asked.contains("/v2/os/manifests/stable"), "nobody asked the origin");
+    is_closed_to_strangers(&rig.cluster.origin).await?;
+    // All else with the credentials of the hosts' Secret, from a mirror of an origin that is away.
+    for host in &rig.cluster.hosts {
+        let file = ["stat", "--format=%a %U", "/run/ostree/auth.json"];
+        let found = host.exec(&file).await?;
+        ensure!(found.trim() == "600 root", "{}: {found}", host.name());
+    }
+    let log = std::fs::read_to_string(rig.cluster.mirror.log())?;
+    ensure!(log.contains("GET /v2/os/blobs/"), "nothing came from the mirror");
+    Ok(())
+}
+
+/// Who has no password gets nothing from a registry.
+async fn is_closed_to_strangers(registry: &Registry) -> Result<()> {
+    let host = registry.host();
+    let mut connection = TcpStream::connect(&host).await?;
+    let request = format!("GET /v2/os/manifests/stable HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    ensure!(answer.starts_with("HTTP/1.1 401 "), "a stranger is answered: {answer}");
+    Ok(())
+}
+
+async fn two_at_once(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let v3 = rig.roll_to("3.0.0", 2).await?;
+    rig.until_all_run(&v3, &before).await
+}
+
+async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
+    let v4 = rig.cluster.publish("4.0.0").await?;
+    rig.cluster
+        .pool(
+            "workers",
+            &v4.reference,
+            json!({ "paused": true, "maxStaging": "100%" }),
+        )
+        .await?;
+    for host in &rig.cluster.hosts {
+        rig.until_phase(host, "Waiting").await?;
+        let staged = staged(host).await?;
+        ensure!(staged["downloadOnly"] == true, "staged means locked: {staged}");
+        ensure!(staged["image"]["imageDigest"] == v4.digest.to_string(), "{staged}");
+    }
+    let host = rig.cluster.host(1);
+    rig.cluster.unrelated_reboot(host).await?;
+    let booted = host.boot().context("up")?;
+    ensure!(
+        booted.digest == rig.now.digest.to_string(),
+        "the reboot applied {}",
+        booted.version
+    );
+    // It is staged again, from what was pulled before.
+    let again = || async { Ok(staged(host).await?["downloadOnly"] == true) };
+    rig.cluster.until("it is staged and locked again", SOON, again).await?;
+    rig.until_phase(host, "Waiting").await
+}
+
+async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let v4 = rig.roll_to("4.0.0", 1).await?;
+    let one = || async { Ok(rig.cluster.running(&v4) == 1) };
+    rig.cluster.until("one host runs 4.0.0", LONG, one).await?;
+    rig.desire(&rig.now, 1).await?;
+    rig.cluster.until_all_run(&rig.now, LONG).await?;
+    for host in &rig.cluster.hosts {
+        let staged = staged(host).await?;
+        ensure!(
+            staged.is_null(),
+            "{}: what is no longer wanted is not staged: {staged}",
+            host.name()
+        );
+    }
+    let boots = rig.cluster.boots();
+    let went: usize = boots.iter().map(|(host, n)| n - before.get(host).unwrap_or(&0)).sum();
+    // One whose reboot is on its way when the target is withdrawn goes there and back as well.
+    ensure!(
+        went == 2 || went == 4,
+        "one or two go there and back: {before:?}, then {boots:?}"
+    );
+    rig.cluster.judge()
+}
+
+async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
+    rig.block_drains().await?;
+    let before = rig.cluster.boots();
+    let v4 = rig.roll_to("4.0.0", 1).await?;
+    let host = rig.some_in("Draining").await?;
+    let named = || async {
+        let status = rig
+            .cluster
+            .bootc_nodes()
+            .get(host.name())
+            .await?
+            .status
+            .unwrap_or_default();
+        let is_named =
+            |b: &berth_api::node::DrainBlocker| b.pod.starts_with("default/web-") && b.reason.contains("web");
+        Ok(status.drain_blockers.iter().any(is_named))
+    };
+    rig.cluster
+        .until("the status names the pod and the budget", SOON, named)
+        .await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(rig.cluster.boots() == before, "a blocked drain reboots nothing");
+    rig.cluster.remove_budget("web").await?;
+    rig.until_all_run(&v4, &before).await
+}
+
+/// Waits until another process than this one is the agent of a host.
+async fn until_another_agent(rig: &Rig, host: &RealHost, old: &str) -> Result<()> {
+    let another = || async {
+        let now = rig.cluster.agent_process(host).await?;
+        Ok(!now.is_empty() && !now.contains(old))
+    };
+    rig.cluster
+        .until(&format!("{} has another agent", host.name()), SOON, another)
+        .await
+}
+
+/// The invocation of the pull of an image that runs on a host, empty when none does.
+async fn pull(host: &RealHost, image: &Published) -> Result<String> {
+    let digest = image.digest.to_string();
+    let hex = digest
+        .trim_start_matches("sha256:")
+        .get(..16)
+        .unwrap_or_default()
+        .to_owned();
+    let unit = format!("berth-pull-{hex}.service");
+    let show = [
+        "systemctl",
+        "show",
+        "--property=ActiveState,InvocationID",
+        unit.as_str(),
+    ];
+    let text = host.exec(&show).await?;
+    let line = |name: &str| {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    Ok(if line("ActiveState=") == "activating" {
+        line("InvocationID=")
+    } else {
+        String::new()
+    })
+}
+
+async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
+    rig.block_drains().await?;
+    for host in &rig.cluster.hosts {
+        host.limit_pulls(Some(200 << 10)).await?;
+    }
+    let v5 = rig.roll_to("5.0.0", 1).await?;
+    for host in rig.cluster.hosts.iter().take(2) {
+        rig.until_phase(host, "Staging").await?;
+        let running = || async { Ok(!pull(host, &v5).await?.is_empty()) };
+        rig.cluster.until("the pull runs", SOON, running).await?;
+        let (invocation, agent) = (pull(host, &v5).await?, rig.cluster.agent_process(host).await?);
+        rig.cluster.kill_agent(host).await?;
+        until_another_agent(rig, host, &agent).await?;
+        let now = pull(host, &v5).await?;
+        ensure!(
+            now == invocation,
+            "{}: the running pull is adopted, not repeated: {invocation}, {now:?}",
+            host.name()
+        );
+    }
+    for host in &rig.cluster.hosts {
+        let staged = || async { Ok(staged(host).await?["image"]["imageDigest"] == v5.digest.to_string()) };
+        rig.cluster.until("the pull ends", SOON, staged).await?;
+        host.limit_pulls(None).await?;
+    }
+    Ok(())
+}
+
+async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()> {
+    rig.block_drains().await?;
+    let before = rig.cluster.boots();
+    let v5 = rig.roll_to("5.0.0", 1).await?;
+    let host = rig.some_in("Draining").await?;
+    let agent = rig.cluster.agent_process(host).await?;
+    rig.cluster.kill_agent(host).await?;
+    until_another_agent(rig, host, &agent).await?;
+    // logind waits a few seconds for this one, between the request and the shutdown.
+    let slow = [
+        "systemd-inhibit",
+        "--what=shutdown",
+        "--mode=delay",
+        "--who=test",
+        "--why=slow",
+        "sleep",
+        "1000",
+    ];
+    host.exec(&[&["systemd-run", "--unit=slow-shutdown", "--collect"], slow.as_slice()].concat())
+        .await?;
+    rig.cluster.remove_budget("web").await?;
+    let going = [
+        "busctl",
+        "get-property",
+        "org.freedesktop.login1",
+        "/org/freedesktop/login1",
+    ];
+    let going = [
+        going.as_slice(),
+        &["org.freedesktop.login1.Manager", "PreparingForShutdown"],
+    ]
+    .concat();
+    let prepares = || async { Ok(host.exec(&going).await?.trim() == "b true") };
+    rig.cluster.until("the reboot was asked for", SOON, prepares).await?;
+    let agent = rig.cluster.agent_process(host).await?;
+    rig.cluster.kill_agent(host).await?;
+    until_another_agent(rig, host, &agent).await?;
+    ensure!(prepares().await?, "the next agent finds the host going down");
+    rig.until_all_run(&v5, &before).await
+}
+
+/// bootc stages first and pulls bound images afterwards: a host never boots what came without them.
+async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let bound = format!("{}/missing:1", rig.cluster.registry.host());
+    let v7 = rig.cluster.publish_bound("7.0.0", &bound).await?;
+    rig.desire(&v7, 3).await?;
+    for host in &rig.cluster.hosts {
+        let named = || async {
+            let object = rig.cluster.bootc_nodes().get(host.name()).await?;
+            let failure = object.status.unwrap_or_default().failure;
+            Ok(failure.is_some_and(|f| f.reason == "ImageNotFound" && f.message.contains(&bound) && f.attempts > 1))
+        };
+        rig.cluster
+            .until("the status names the bound image", SOON, named)
+            .await?;
+        let removed = || async { Ok(staged(host).await?.is_null()) };
+        rig.cluster.until("nothing stays staged", SOON, removed).await?;
+    }
+    ensure!(rig.cluster.boots() == before, "nothing boots it");
+    rig.desire(&rig.now, 1).await?;
+    rig.cluster.until_all_run(&rig.now, LONG).await
+}
+
+async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {
+    let (before, downs) = (rig.cluster.boots(), rig.downs());
+    let v6 = rig.roll_to("6.0.0", 1).await?;
+    rig.some_in("Rebooting").await?;
+    rig.cluster.control_plane.stop_apiserver().await?;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let down = rig.downs() - downs;
+    ensure!(
+        down == 1,
+        "who has committed goes, and nobody takes a new turn: {down} hosts went down"
+    );
+    rig.cluster.control_plane.start_apiserver().await?;
+    rig.until_all_run(&v6, &before).await
+}
+
+async fn scenarios(rig: &mut Rig) -> Result<()> {
+    rig.scenario("one_at_a_time", one_at_a_time).await?;
+    rig.scenario("two_at_once", two_at_once).await?;
+    rig.scenario(
+        "an_unrelated_reboot_applies_nothing",
+        an_unrelated_reboot_applies_nothing,
+    )
+    .await?;
+    rig.scenario("a_revert_while_one_is_done", a_revert_while_one_is_done)
+        .await?;
+    rig.scenario("a_budget_blocks_then_yields", a_budget_blocks_then_yields)
+        .await?;
+    rig.scenario("an_image_without_its_bound_image", an_image_without_its_bound_image)
+        .await?;
+    rig.scenario("an_agent_killed_mid_pull_adopts_it", an_agent_killed_mid_pull_adopts_it)
+        .await?;
+    let name = "an_agent_killed_mid_drain_and_at_the_reboot";
+    rig.scenario(name, an_agent_killed_mid_drain_and_at_the_reboot).await?;
+    rig.scenario("the_api_server_is_away", the_api_server_is_away).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_real_hosts() -> Result<()> {
+    if let Some(reason) = berth_tests::hosts::real::unavailable() {
+        println!("{reason}");
+        return Ok(());
+    }
+    let begin = Instant::now();
+    let cluster = RealCluster::start(3).await?;
+    println!("{:<44} {:>5.1} s", "the rig is ready", begin.elapsed().as_secs_f64());
+    cluster.deploy("web", 3).await?;
+    let now = cluster.publish("1.0.0").await?;
+    scenarios(&mut Rig { cluster, begin, now }).await
+}

@@ -1,0 +1,481 @@
+//! The admin's word, through the shipped `kubectl berth`: a node that is lost is excluded, one that cannot be proven is
+//! released, what has failed is tried again. Hosts are simulated, everything else is real.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_api::node::BootcNode;
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, SOON};
+use berth_tests::controlplane::Bound;
+use berth_tests::hosts::sim::SimHost;
+use berth_tests::programs;
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::process::Command;
+
+/// The policy of the BootcNodes' status.
+const OWN_STATUS: &str = "berth-agent-own-status";
+
+/// Output of the program, and its exit status.
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    /// Exit status 0, and each of these texts on standard output.
+    fn well(self, texts: &[&str]) -> Result<Self> {
+        ensure!(self.code == Some(0), "it ends well: {self:?}");
+        for text in texts {
+            ensure!(self.out.contains(text), "it says {text:?}:\n{}", self.out);
+        }
+        Ok(self)
+    }
+}
+
+/// Runs `kubectl berth` as the admin tom, where nobody can be asked.
+async fn berth(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
+    let program = tokio::task::spawn_blocking(programs::kubectl).await??;
+    let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .arg("--kubeconfig")
+        .arg(&config.path)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(SOON, command.output())
+        .await
+        .context("kubectl berth does not end")??;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Said {
+        code: output.status.code(),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    })
+}
+
+async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
+    // Built beforehand: no scenario waits for a compiler.
+    tokio::task::spawn_blocking(programs::kubectl).await??;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    Ok((cluster, Instant::now()))
+}
+
+/// The judge's word. A host whose admin has put another image on it by hand breaks I3, and nothing else may.
+fn ended(name: &str, cluster: &Cluster, start: Instant, by_hand: Option<&str>) -> Result<()> {
+    match by_hand {
+        None => cluster.judge()?,
+        Some(host) => {
+            let violations = cluster.violations()?;
+            let known = format!("I3: {host} was rebooted by the test");
+            let [one] = violations.as_slice() else {
+                bail!("only what was done by hand is wrong: {violations:#?}")
+            };
+            ensure!(one.starts_with(&known), "only what was done by hand is wrong: {one}");
+        }
+    }
+    println!("{name:<44} scenario {:>5.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+async fn roll_to(cluster: &Cluster, version: &str, max_failures: u32) -> Result<Published> {
+    let image = cluster.publish(version).await?;
+    let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "maxFailures": max_failures });
+    cluster.pool("workers", &image.reference, rollout).await?;
+    Ok(image)
+}
+
+/// Waits until somebody holds a berth in this phase of the node, and says who.
+async fn holder_in<'a>(cluster: &'a Cluster, phase: &str) -> Result<&'a SimHost> {
+    let found = std::cell::RefCell::new(String::new());
+    cluster
+        .until(&format!("a holder is {phase}"), SOON, || async {
+            for name in cluster.held().await? {
+                if cluster.phase(&name).await? == phase {
+                    *found.borrow_mut() = name;
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+        .await?;
+    cluster.fleet.host(&found.borrow()).context("an unknown host holds")
+}
+
+fn others<'a>(cluster: &'a Cluster, than: &SimHost) -> Vec<&'a SimHost> {
+    cluster.fleet.hosts.iter().filter(|h| h.name() != than.name()).collect()
+}
+
+/// Marks a Node as a cloud or the node lifecycle controller does when its kubelet is gone.
+async fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
+    let ready = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" });
+    let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
+    cluster
+        .nodes()
+        .patch_status(node, &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
+}
+
+/// Waits until a host's Node is Ready under the boot that runs.
+async fn until_ready(cluster: &Cluster, host: &SimHost) -> Result<()> {
+    cluster
+        .until(&format!("{} is Ready", host.name()), SOON, || async {
+            let status = cluster.nodes().get(host.name()).await?.status.unwrap_or_default();
+            let ready = status
+                .conditions
+                .iter()
+                .flatten()
+                .any(|c| c.type_ == "Ready" && c.status == "True");
+            Ok(ready && status.node_info.map(|info| info.boot_id) == host.facts().boot_id)
+        })
+        .await
+}
+
+async fn is_excluded(cluster: &Cluster, node: &str) -> Result<bool> {
+    let labels = cluster.nodes().get(node).await?.metadata.labels.unwrap_or_default();
+    Ok(labels.contains_key("berth.dev/exclude"))
+}
+
+async fn is_cordoned(cluster: &Cluster, node: &str) -> Result<bool> {
+    Ok(cluster
+        .nodes()
+        .get(node)
+        .await?
+        .spec
+        .and_then(|s| s.unschedulable)
+        .unwrap_or(false))
+}
+
+/// The `holderIdentity` of the pool's only berth.
+async fn identity(cluster: &Cluster) -> Result<String> {
+    let lease = cluster.berths().get("workers-0").await?;
+    Ok(lease.spec.and_then(|s| s.holder_identity).unwrap_or_default())
+}
+
+/// Says whether the pool's status has it that the image failed on the node.
+async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result<bool> {
+    let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+    Ok(status
+        .failures
+        .iter()
+        .any(|f| f.digest == image.digest && f.nodes.iter().any(|n| n == node)))
+}
+
+#[tokio::test]
+async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
+    let (cluster, start) = start(3).await?;
+    for host in &cluster.fleet.hosts {
+        host.settings(|s| s.shutdown_time = Duration::from_secs(2));
+    }
+    let v2 = roll_to(&cluster, "2.0.0", 2).await?;
+    let lost = holder_in(&cluster, "Rebooting").await?;
+    let name = lost.name();
+    cluster.excuse(name);
+    lost.power_loss().await;
+    say_not_ready(&cluster, name).await?;
+    // Without a word and without a yes nothing happens.
+    let refused = berth(&cluster, &["exclude", name]).await?;
+    ensure!(refused.code == Some(2) && refused.err.contains("--yes"), "{refused:?}");
+    let counts = format!("counts as failed on {name}");
+    let texts = [
+        "It holds berth workers-0",
+        "The Node is NotReady: the controller closes the berth",
+        &counts,
+    ];
+    berth(&cluster, &["exclude", name, "--dry-run"]).await?.well(&texts)?;
+    ensure!(!is_excluded(&cluster, name).await?, "a dry run changes nothing");
+    ensure!(identity(&cluster).await? == name, "a lost node keeps its berth");
+    // With it, the others go on.
+    berth(&cluster, &["exclude", name, "--yes"])
+        .await?
+        .well(&texts)?
+        .well(&[&format!("Node {name} is excluded.")])?;
+    ensure!(is_excluded(&cluster, name).await?, "the label is there");
+    let rest = others(&cluster, lost);
+    cluster
+        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
+        .await?;
+    cluster.until_run(&v2, &rest, LONG).await?;
+    berth(&cluster, &["status"])
+        .await?
+        .well(&[&format!("excluded: {name}"), "100% (2/2)"])?;
+    berth(&cluster, &["exclude", name, "--yes"])
+        .await?
+        .well(&["excluded already; nothing to do"])?;
+    // It comes back, with the image that it ran before, and is a member again: once more only by an admin's word.
+    lost.power_on().await?;
+    until_ready(&cluster, lost).await?;
+    cluster
+        .until("it is uncordoned", SOON, || async {
+            Ok(!is_cordoned(&cluster, name).await?)
+        })
+        .await?;
+    let again = berth(&cluster, &["include", name, "--yes"]).await?;
+    again.well(&[
+        "3 nodes instead of 2",
+        "is not tried again before kubectl berth retry workers",
+    ])?;
+    berth(&cluster, &["retry", "workers", "--yes"])
+        .await?
+        .well(&[&format!("is tried again on {name}")])?;
+    cluster.until_all_run(&v2, LONG).await?;
+    ended("a_lost_node_is_excluded_and_comes_back", &cluster, start, None)
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
+    let (cluster, start) = start(2).await?;
+    let v2 = cluster.publish("2.0.0").await?;
+    let v9 = cluster.publish("9.0.0").await?;
+    for host in &cluster.fleet.hosts {
+        host.settings(|s| s.never_ready = [v2.digest.to_string()].into());
+    }
+    roll_to(&cluster, "2.0.0", 2).await?;
+    let stuck = holder_in(&cluster, "Proving").await?;
+    let name = stuck.name();
+    for host in &cluster.fleet.hosts {
+        host.settings(|s| s.never_ready.clear());
+    }
+    // Its admin mends the host by hand, with an image that Berth did not ask for.
+    cluster.excuse(name);
+    stuck.stop_agent().await;
+    stuck.stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
+    stuck.reboot_now().await?;
+    ensure!(
+        stuck.facts().version == "9.0.0",
+        "it runs the third image: {:?}",
+        stuck.facts()
+    );
+    stuck.start_agent();
+    cluster
+        .until("its agent reports the third image", SOON, || async {
+            let status = cluster.bootc_nodes().get(name).await?.status.unwrap_or_default();
+            Ok(status.booted.and_then(|b| b.digest).as_ref() == Some(&v9.digest))
+        })
+        .await?;
+    until_ready(&cluster, stuck).await?;
+    ensure!(
+        identity(&cluster).await? == name,
+        "nobody can prove it: it keeps its berth"
+    );
+    let counts = format!("counts as failed on {name}");
+    let texts = [
+        "closes berth workers-0 as closed:admin",
+        "it runs 9.0.0",
+        "never proven",
+        &counts,
+    ];
+    let planned = berth(&cluster, &["release", name, "--dry-run"]).await?.well(&texts)?;
+    ensure!(
+        !planned.out.contains('!'),
+        "nothing speaks against it:\n{}",
+        planned.out
+    );
+    ensure!(identity(&cluster).await? == name, "a dry run changes nothing");
+    let released = berth(&cluster, &["release", name, "--yes"])
+        .await?
+        .well(&["Berth workers-0 is closed."])?;
+    ensure!(!released.out.contains("No event"), "{}", released.out);
+    berth(&cluster, &["release", name, "--yes"])
+        .await?
+        .well(&["holds no berth; nothing to release"])?;
+    told(&cluster, name).await?;
+    cluster
+        .until("it is uncordoned", SOON, || async {
+            Ok(!is_cordoned(&cluster, name).await?)
+        })
+        .await?;
+    cluster
+        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
+        .await?;
+    cluster.until_run(&v2, &others(&cluster, stuck), LONG).await?;
+    ensure!(
+        stuck.facts().version == "9.0.0",
+        "the image that failed there is not tried again: {:?}",
+        stuck.facts()
+    );
+    // The next image takes it along.
+    let v3 = roll_to(&cluster, "3.0.0", 2).await?;
+    cluster.until_all_run(&v3, LONG).await?;
+    ended("a_node_that_cannot_be_proven_is_released", &cluster, start, Some(name))
+}
+
+/// An event on the Node says what was done, and by whom.
+async fn told(cluster: &Cluster, node: &str) -> Result<()> {
+    let uid = cluster.nodes().get(node).await?.metadata.uid;
+    let events = Api::<Event>::namespaced(cluster.client(), "default");
+    let all = events.list(&ListParams::default()).await?.items;
+    let released: Vec<_> = all
+        .iter()
+        .filter(|e| e.reason.as_deref() == Some("BerthReleased"))
+        .collect();
+    let [event] = released.as_slice() else {
+        bail!("one event for one release: {released:?}")
+    };
+    let regarding = event.regarding.clone().context("it regards nothing")?;
+    ensure!(
+        regarding.kind.as_deref() == Some("Node") && regarding.name.as_deref() == Some(node),
+        "{regarding:?}"
+    );
+    ensure!(regarding.uid == uid, "of this very Node: {regarding:?}");
+    let note = event.note.clone().unwrap_or_default();
+    ensure!(note.contains("workers-0") && note.ends_with("by tom"), "{note}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failed_image_is_retried() -> Result<()> {
+    let (cluster, start) = start(2).await?;
+    let v1 = cluster.publish("1.0.0").await?;
+    let v2 = cluster.publish("2.0.0").await?;
+    for host in &cluster.fleet.hosts {
+        host.settings(|s| s.never_ready = [v2.digest.to_string()].into());
+    }
+    berth(&cluster, &["retry", "workers", "--yes"]).await.and_then(|said| {
+        ensure!(
+            said.code == Some(1) && said.err.contains("there is no pool"),
+            "{said:?}"
+        );
+        Ok(())
+    })?;
+    roll_to(&cluster, "2.0.0", 1).await?;
+    let bad = holder_in(&cluster, "Proving").await?;
+    let name = bad.name();
+    // Its admin rolls it back by hand.
+    cluster.excuse(name);
+    bad.stop_agent().await;
+    bad.stage_behind_the_agent(&v1.pinned, &v1.digest.to_string());
+    bad.reboot_now().await?;
+    bad.start_agent();
+    cluster
+        .until("the image has failed", LONG, || async {
+            Ok(identity(&cluster).await? == "closed:failed")
+        })
+        .await?;
+    cluster
+        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
+        .await?;
+    cluster
+        .until("the rollout is halted", SOON, || async {
+            let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+            Ok(berth_api::condition::is_true(&status.conditions, "RolloutHalted"))
+        })
+        .await?;
+    let failed = format!("failed on {name} (1; the rollout halts at 1)");
+    let halted = "The rollout of pool workers is halted";
+    berth(&cluster, &["status"]).await?.well(&[&failed, halted])?;
+    ensure!(
+        cluster.fleet.running(&v2.digest.to_string()) == 0,
+        "nobody else tries it"
+    );
+    // What was wrong outside of the image is mended.
+    for host in &cluster.fleet.hosts {
+        host.settings(|s| s.never_ready.clear());
+    }
+    let texts = [
+        format!("is tried again on {name}."),
+        "The rollout is halted, and goes on.".to_owned(),
+    ];
+    berth(&cluster, &["retry", "workers", "--yes"])
+        .await?
+        .well(&[&texts[0], &texts[1], "Pool workers retries."])?;
+    cluster.until_all_run(&v2, LONG).await?;
+    cluster
+        .until("nothing is recorded as failed", SOON, || async {
+            Ok(!is_recorded(&cluster, &v2, name).await?)
+        })
+        .await?;
+    berth(&cluster, &["retry", "workers", "--yes"])
+        .await?
+        .well(&["nothing to retry"])?;
+    ended("a_failed_image_is_retried", &cluster, start, Some(name))
+}
+
+/// Asks as the agent of node1, by a dry run, whether the write that this policy is there to refuse would be done.
+async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
+    let bound = Bound::Node("node1");
+    let config = cluster
+        .control_plane
+        .service_account_kubeconfig("berth-system", "berth-agent", bound)
+        .await?;
+    let client = config.client().await?;
+    if policy == OWN_STATUS {
+        let nodes = Api::<BootcNode>::all(client);
+        let (dry, nothing) = (PatchParams::default().dry_run(), Patch::Merge(json!({ "status": {} })));
+        return Ok(nodes.patch_status("node2", &dry, &nothing).await.is_ok());
+    }
+    let berths = Api::<Lease>::namespaced(client, "berth-system");
+    let mut lease = berths.get("workers-0").await?;
+    lease.spec.get_or_insert_default().holder_identity = Some("node1".to_owned());
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    Ok(berths.replace("workers-0", &dry, &lease).await.is_ok())
+}
+
+/// A binding that somebody deleted stops the rollout at its next turn, and the admin is told what to do.
+#[tokio::test]
+async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()> {
+    let (cluster, start) = start(2).await?;
+    let v1 = roll_to(&cluster, "1.0.0", 1).await?;
+    cluster.until_all_run(&v1, LONG).await?;
+    let policies = programs::workspace_root().join("manifests/admission-policies.yaml");
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(cluster.client());
+    for (policy, version) in [("berth-agent-own-berth", "2.0.0"), (OWN_STATUS, "3.0.0")] {
+        bindings.delete(policy, &DeleteParams::default()).await?;
+        cluster
+            .until("nothing is refused any more", SOON, || is_allowed(&cluster, policy))
+            .await?;
+        // An agent tries it when it begins, and then about every hour.
+        for host in &cluster.fleet.hosts {
+            host.kill_agent();
+        }
+        let image = roll_to(&cluster, version, 2).await?;
+        for host in &cluster.fleet.hosts {
+            let said = format!("{} says that it is unguarded", host.name());
+            let is_told = || is_told_unguarded(&cluster, host.name());
+            cluster.until(&said, SOON, is_told).await?;
+            let is_staged = async || Ok(host.facts().staged.as_ref() == Some(&image.digest.to_string()));
+            cluster.until("it stages all the same", SOON, is_staged).await?;
+        }
+        berth(&cluster, &["status"])
+            .await?
+            .well(&["Unguarded: the API server does not keep"])?;
+        let running = cluster.fleet.running(&image.digest.to_string());
+        ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
+        cluster.control_plane.apply_manifests(&policies).await?;
+        if policy == OWN_STATUS {
+            // By itself it tries again as well, later each time: the first round shows that.
+            for host in &cluster.fleet.hosts {
+                host.kill_agent();
+            }
+        }
+        cluster.until_all_run(&image, LONG).await?;
+    }
+    let name = "without_its_admission_policies_a_cluster_is_not_updated";
+    ended(name, &cluster, start, None)
+}
+
+async fn is_told_unguarded(cluster: &Cluster, node: &str) -> Result<bool> {
+    let status = cluster.bootc_nodes().get(node).await?.status.unwrap_or_default();
+    let told = |type_: &str, value: &str| {
+        let condition = berth_api::condition::find(&status.conditions, type_);
+        let has = |words| condition.is_some_and(|c| c.message.contains(words));
+        condition.is_some_and(|c| c.status == value && c.reason == "Unguarded") && has("admission-policies.yaml")
+    };
+    Ok(told("NodeDegraded", "True") && told("UpdatePrepared", "False"))
+}

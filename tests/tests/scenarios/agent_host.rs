@@ -1,0 +1,507 @@
+//! The agent's host side against a simulated host: its bus, its bootc, its faults. The agent's loop is not here.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_agent::host::clock::Clock;
+use berth_agent::host::{BootcStatus, BootcVersion, Host, HostError, HostStatus, PullState};
+use berth_core::agent::reason::Reason;
+use berth_core::agent::storage::{StagingLock, Storage};
+use berth_tests::hosts::sim::{Inhibitor, RebootFault};
+use berth_tests::hosts::{both_locks, ostrees_lock};
+
+use super::one_host::{World, image};
+
+async fn status(host: &Host) -> Result<HostStatus> {
+    match host.status().await? {
+        BootcStatus::Host(status) => Ok(*status),
+        other => bail!("not a bootc host: {other:?}"),
+    }
+}
+
+/// Waits, woken by the host's own news, until the pull runs no longer.
+async fn pull_ends(host: &Host) -> Result<Option<PullState>> {
+    let mut changes = host.changes();
+    for _ in 0..200 {
+        match host.find_pull(None).await?.map(|pull| pull.state) {
+            Some(PullState::Running) => {}
+            ended => return Ok(ended),
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(500), changes.changed()).await;
+    }
+    bail!("the pull does not end")
+}
+
+#[tokio::test]
+async fn pulls_locks_unlocks_and_removes() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    let host = world.agent().await?;
+    let version = BootcVersion::Version {
+        version: "1.16.9".to_owned(),
+        download_only: false,
+    };
+    assert_eq!(host.bootc_version().await?, version);
+    let before = status(&host).await?;
+    assert_eq!(before.booted.digest.as_ref(), Some(&world.v1));
+    assert!(before.staged.is_none() && host.find_pull(None).await?.is_none());
+    assert_eq!(host.boot_id()?.as_str(), world.sim.facts().boot_id.context("down")?);
+
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    host.forget_pull(&world.v2).await?;
+    assert!(host.find_pull(Some(&world.v2)).await?.is_none());
+    let staged = status(&host).await?.staged.context("nothing staged")?;
+    assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&world.v2), true));
+
+    host.unlock().await?;
+    assert!(!world.sim.facts().locked);
+    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
+        .await?;
+    assert!(world.sim.facts().locked);
+    // Somebody else stages another image between the look and the removal.
+    world
+        .sim
+        .stage_behind_the_agent("registry.test/other:1", &world.v3.to_string());
+    let error = host.unstage(&staged).await.err().context("removed something else")?;
+    assert!(error.to_string().contains("in place of"), "{error}");
+    let other = status(&host).await?.staged.context("nothing staged")?;
+    host.unstage(&other).await?;
+    assert!(status(&host).await?.staged.is_none());
+    host.unstage(&other).await?;
+    assert_eq!(
+        status(&host).await?.booted.digest.as_ref(),
+        Some(&world.v1),
+        "what is gone is not removed again"
+    );
+    let error = host.unlock().await.err().context("unlocked nothing")?;
+    assert!(error.to_string().contains("No staged deployment"), "{error}");
+    Ok(())
+}
+
+/// The image must be locked while bootc still pulls what is bound to it: any reboot meanwhile would apply it.
+#[tokio::test]
+async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
+    for version in ["1.16.9", "1.17.0"] {
+        let world = World::start(|_| ()).await?;
+        world.sim.settings(|s| {
+            s.bootc_version = version.to_owned();
+            s.after_staging = Duration::from_secs(2);
+        });
+        let host = world.agent().await?;
+        let BootcVersion::Version { download_only, .. } = host.bootc_version().await? else {
+            bail!("{version} is a supported one")
+        };
+        let lock = StagingLock::of(Storage::Ostree, download_only).context("ostree locks")?;
+        host.start_pull(&image(&world.v2), lock).await?;
+        let began = Instant::now();
+        while !world.sim.facts().locked {
+            ensure!(began.elapsed() < Duration::from_secs(10), "nothing is locked");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let armed = world.sim.armed_times();
+        let state = host.find_pull(None).await?.map(|pull| pull.state);
+        assert_eq!(state, Some(PullState::Running), "{version}");
+        println!("bootc {version}: staged and not locked for {armed:?}, of a pull that goes on for 2 s after staging");
+        match version {
+            "1.17.0" => ensure!(armed.is_empty(), "{armed:?}"),
+            _ => ensure!(armed.iter().all(|t| *t < Duration::from_millis(500)), "{armed:?}"),
+        }
+        assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+        host.forget_pull(&world.v2).await?;
+        ensure!(status(&host).await?.staged.is_some_and(|s| s.locked), "{version}");
+        host.unlock().await?;
+        ensure!(
+            !world.sim.facts().locked,
+            "{version}: nothing of the early lock is left"
+        );
+    }
+    Ok(())
+}
+
+/// The agent that was told of the staging may be gone before it has locked: the next one is told nothing.
+#[tokio::test]
+async fn what_an_adopted_pull_has_staged_is_locked_before_the_pull_ends() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.after_staging = Duration::from_secs(8));
+    let host = world.agent().await?;
+    host.bootc_version().await?;
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    drop(host);
+    let until = async |what: &str, holds: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !holds() {
+            ensure!(began.elapsed() < Duration::from_secs(4), "{what} takes too long");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    };
+    until("the staging", &|| world.sim.facts().staged.is_some()).await?;
+    ensure!(!world.sim.facts().locked, "nobody has locked it yet");
+    let host = world.agent().await?;
+    host.find_pull(None).await?;
+    until("the lock", &|| world.sim.facts().locked).await?;
+    let state = host.find_pull(None).await?.map(|pull| pull.state);
+    assert_eq!(state, Some(PullState::Running));
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    host.forget_pull(&world.v2).await?;
+    host.unlock().await?;
+    ensure!(!world.sim.facts().locked, "nobody locks it any more");
+    Ok(())
+}
+
+/// The question only serves the lock, which there are other ways to.
+#[tokio::test]
+async fn a_bootc_whose_help_fails_is_taken_for_one_that_does_not_lock() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world
+        .sim
+        .settings(|s| (s.bootc_version, s.no_help) = ("1.17.0".to_owned(), true));
+    let host = world.agent().await?;
+    let expected = BootcVersion::Version {
+        version: "1.17.0".to_owned(),
+        download_only: false,
+    };
+    assert_eq!(host.bootc_version().await?, expected);
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    host.forget_pull(&world.v2).await?;
+    ensure!(
+        status(&host).await?.staged.is_some_and(|s| s.locked),
+        "it is locked all the same"
+    );
+    Ok(())
+}
+
+/// A switch to what is staged already changes no lock, with `--download-only` as without.
+#[tokio::test]
+async fn what_somebody_staged_unlocked_meanwhile_is_locked() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.bootc_version = "1.17.0".to_owned());
+    let host = world.agent().await?;
+    host.bootc_version().await?;
+    let image = image(&world.v2);
+    world
+        .sim
+        .stage_behind_the_agent(&image.reference, &world.v2.to_string());
+    let both = both_locks()?;
+    host.start_pull(&image, both).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert!(world.sim.facts().locked);
+    Ok(())
+}
+
+#[tokio::test]
+async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    let host = world.agent().await?;
+    for (said, known) in [(Some(true), Some(true)), (Some(false), Some(false)), (None, None)] {
+        world.sim.settings(|s| s.clock_synchronized = said);
+        assert_eq!(Clock::new(false).is_synchronized(&host, true).await, known);
+    }
+    assert_eq!(
+        Clock::new(true).is_synchronized(&host, true).await,
+        Some(true),
+        "by the admin's word"
+    );
+    let mut clock = Clock::new(false);
+    assert_eq!(clock.is_synchronized(&host, true).await, None);
+    world.sim.settings(|s| s.clock_synchronized = Some(true));
+    assert_eq!(
+        (clock.is_synchronized(&host, true).await, clock.known()),
+        (None, None),
+        "not asked at every turn"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(2));
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    assert!(matches!(host.status().await, Err(HostError::Busy(_))));
+    assert!(matches!(host.unlock().await, Err(HostError::Busy(_))));
+    assert!(matches!(
+        host.start_pull(&image(&world.v3), ostrees_lock()?).await,
+        Err(HostError::Busy(_))
+    ));
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    let mut changes = host.changes();
+    let mut seen = None;
+    for _ in 0..50 {
+        seen = host.pull_progress().or(seen);
+        if seen.is_some_and(|p| p.bytes > 0) {
+            break;
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(100), changes.changed()).await;
+    }
+    let seen = seen.context("no progress")?;
+    assert!(seen.bytes_total > seen.bytes && seen.bytes > 0, "{seen:?}");
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!((host.pull_progress(), world.pulls()), (None, 1));
+    Ok(())
+}
+
+/// bootc waits when the pipe of its progress is full, with the sysroot locked: somebody must read it, also when the agent is
+/// gone for good.
+#[tokio::test]
+async fn a_pull_ends_also_when_the_agent_is_gone_for_good() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| {
+        s.pull_time = Duration::from_secs(1);
+        // Four lines of it are more than the pipe takes.
+        s.progress_padding = 512 << 10;
+    });
+    let agent = world.agent().await?;
+    agent.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    drop(agent);
+    let started = Instant::now();
+    while !world.sim.facts().locked {
+        ensure!(started.elapsed() < Duration::from_secs(15), "bootc waits for ever");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let next = world.agent().await?;
+    assert_eq!(pull_ends(&next).await?, Some(PullState::Succeeded));
+    next.forget_pull(&world.v2).await?;
+    let left: Vec<_> = world
+        .sim
+        .units()
+        .into_iter()
+        .filter(|u| u.starts_with("berth-"))
+        .collect();
+    assert_eq!(left, [""; 0], "nothing is left behind");
+    Ok(())
+}
+
+/// Whoever reads in place of an agent makes way for the next one.
+#[tokio::test]
+async fn the_next_agent_reads_the_progress_on() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(4));
+    let first = world.agent().await?;
+    first.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    drop(first);
+    // Long enough for the other reader to begin.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let second = world.agent().await?;
+    let mut seen = None;
+    for _ in 0..50 {
+        second.find_pull(None).await?;
+        seen = second.pull_progress().or(seen);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(seen.is_some_and(|p| p.bytes > 0), "{seen:?}");
+    assert_eq!(pull_ends(&second).await?, Some(PullState::Succeeded));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_next_agent_adopts_the_pull() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(1));
+    let first = world.agent().await?;
+    first.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    drop(first);
+
+    let second = world.agent().await?;
+    let pull = second.find_pull(None).await?.context("not found")?;
+    assert_eq!((pull.digest, pull.state), (world.v2.clone(), PullState::Running));
+    second.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    assert_eq!(pull_ends(&second).await?, Some(PullState::Succeeded));
+    drop(second);
+
+    let third = world.agent().await?;
+    assert_eq!(
+        pull_ends(&third).await?,
+        Some(PullState::Succeeded),
+        "nobody has forgotten it"
+    );
+    assert_eq!(world.pulls(), 1);
+    // Also without its note the running pull of the desired image is found.
+    third.forget_pull(&world.v2).await?;
+    third.start_pull(&image(&world.v3), ostrees_lock()?).await?;
+    std::fs::remove_file(world.sim.root().join("run/berth/pull.json"))?;
+    let found = third.find_pull(Some(&world.v3)).await?.map(|pull| pull.state);
+    assert_eq!(found, Some(PullState::Running));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.registry_down = true);
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    for host in [&host, &world.agent().await?] {
+        let Some(PullState::Failed { message }) = pull_ends(host).await? else {
+            bail!("did not fail")
+        };
+        ensure!(message.contains("connection refused"), "{message}");
+        assert_eq!(
+            berth_agent::host::failure::classify(&message).reason.as_str(),
+            "RegistryUnavailable"
+        );
+    }
+    assert!(
+        status(&host).await?.staged.is_none(),
+        "a failed pull keeps nothing else from working"
+    );
+    world.sim.settings(|s| s.registry_down = false);
+    // Forgotten or not, the unit that failed is in nobody's way.
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+
+    world.sim.settings(|s| s.lock_failures = 1);
+    host.forget_pull(&world.v2).await?;
+    host.start_pull(&image(&world.v3), ostrees_lock()?).await?;
+    let Some(PullState::Failed { message }) = pull_ends(&host).await? else {
+        bail!("did not fail")
+    };
+    assert_eq!(
+        berth_agent::host::failure::classify(&message).reason.as_str(),
+        "LockFailed"
+    );
+    let staged = status(&host).await?.staged.context("nothing staged")?;
+    assert!(!staged.locked, "armed, as far as bootc says: the agent must see that");
+    Ok(())
+}
+
+/// Progress may be lost, a pull may not.
+#[tokio::test]
+async fn a_bootc_without_the_hidden_flag_pulls_without_progress() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.no_progress_fd = true);
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    let Some(PullState::Failed { message }) = pull_ends(&host).await? else {
+        bail!("did not fail")
+    };
+    ensure!(message.contains("--progress-fd"), "{message}");
+    host.forget_pull(&world.v2).await?;
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pull_can_be_cancelled() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(60));
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    host.cancel_pull(&world.v2).await?;
+    assert!(host.find_pull(Some(&world.v2)).await?.is_none());
+    assert!(status(&host).await?.staged.is_none());
+    host.cancel_pull(&world.v2).await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_millis(10));
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_broker_that_restarts_is_found_again() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(2));
+    let host = world.agent().await?;
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    let mut changes = host.changes();
+    world.sim.restart_bus().await?;
+    tokio::time::timeout(Duration::from_secs(5), changes.changed())
+        .await
+        .context("not told")??;
+    assert_eq!(
+        host.find_pull(None).await?.map(|pull| pull.state),
+        Some(PullState::Running)
+    );
+    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert!(status(&host).await?.staged.is_some());
+    assert_eq!(world.pulls(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn hosts_that_cannot_be_updated_say_why() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    world.sim.settings(|s| s.bootc_missing = true);
+    let host = world.agent().await?;
+    assert_eq!(host.bootc_version().await?, BootcVersion::Missing);
+    assert_eq!(
+        host.status().await.err().map(|e| e.reason()),
+        Some(Reason::BootcMissing)
+    );
+    world.sim.settings(|s| {
+        s.bootc_missing = false;
+        s.bootc_version = "1.11.0".to_owned();
+    });
+    world.sim.layer(&["htop"]);
+    let host = world.agent().await?;
+    assert_eq!(host.bootc_version().await?, BootcVersion::TooOld("1.11.0".to_owned()));
+    assert_eq!(host.status().await?, BootcStatus::Layered);
+    world.sim.settings(|s| {
+        s.not_bootc = true;
+        s.rivals.insert("zincati.service".to_owned());
+    });
+    assert_eq!(host.status().await?, BootcStatus::NotBootc);
+    assert_eq!(host.rivals().await?, ["zincati.service"]);
+    assert!(!host.finalization_failed().await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn reboots_through_logind_and_names_who_blocks() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    let host = world.agent().await?;
+    assert!(host.inhibitors().await?.is_empty() && !host.shutting_down().await?);
+    world
+        .sim
+        .settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "it runs")]);
+    assert_eq!(
+        host.inhibitors().await?[0].to_string(),
+        "backup (process 4711): it runs"
+    );
+    assert!(matches!(host.reboot().await, Err(HostError::RebootRefused(_))));
+    world.sim.settings(|s| {
+        s.inhibitors.clear();
+        s.reboot = RebootFault::Works;
+        s.finalization_failures = 1;
+    });
+    host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
+    pull_ends(&host).await?;
+    host.unlock().await?;
+    let before = host.boot_id()?;
+    host.reboot().await?;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if host.boot_id().is_ok_and(|now| now != before) && host.rivals().await.is_ok() {
+            break;
+        }
+    }
+    assert_ne!(host.boot_id()?, before);
+    assert!(host.finalization_failed().await?);
+    assert!(
+        host.find_pull(None).await?.is_none(),
+        "the pull of an earlier boot is none of this one"
+    );
+    assert_eq!(status(&host).await?.booted.digest.as_ref(), Some(&world.v1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_agents_never_act_at_once() -> Result<()> {
+    let world = World::start(|_| ()).await?;
+    let (first, second) = (world.agent().await?, world.agent().await?);
+    first.claim().await?;
+    let mut waiting = Box::pin(second.claim());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), &mut waiting)
+            .await
+            .is_err()
+    );
+    drop(first);
+    tokio::time::timeout(Duration::from_secs(5), waiting)
+        .await
+        .context("still waiting")??;
+    Ok(())
+}

@@ -1,0 +1,592 @@
+//! Answers of a real API server to wrong pools and nodes. Each is refused and, where the rule is ours, by a sentence
+//! that says what to write instead. Right ones are accepted.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of a test fail like the test"
+)]
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use berth_tests::controlplane::{ControlPlane, Options};
+use berth_tests::programs::workspace_root;
+use kube::Client;
+use serde_json::Value;
+
+const POOLS: &str = "/apis/berth.dev/v1alpha1/bootcnodepools";
+const FLEETS: &str = "/apis/berth.dev/v1alpha1/bootcfleets";
+const NODES: &str = "/apis/berth.dev/v1alpha1/bootcnodes";
+
+const HEX: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+const NO_REFERENCE: &str =
+    "image.ref is not an image reference; write one without spaces or options, such as quay.io/example/os:stable";
+const NO_REGISTRY: &str = "image.ref names no registry; write the whole reference, such as quay.io/example/os:stable";
+const NO_TAG: &str = "image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…";
+const NO_DIGEST: &str =
+    "the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits";
+const NO_REPOSITORY: &str = "image.ref has a repository or tag that no registry accepts; repositories are lower case, tags are letters, digits, '.', '_' and '-'";
+const UNAVAILABLE: &str =
+    "maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
+const STAGING: &str =
+    "maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
+const REBOOT: &str = "rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h";
+const DRAIN: &str = "drain.timeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h";
+const VALUES: &str = "write values with the operators In and NotIn, and none with Exists and DoesNotExist";
+const INTERVAL: &str = "progressInterval must be a duration: 0, or a whole number and a unit, such as 5s or 1m";
+
+const CRON: &str = "windows[].schedule must be five cron fields (minute hour day month weekday), such as '0 22 * * 5'";
+const LASTS: &str = "windows[].duration must be from 1m to 168h, such as 90m or 8h";
+const ZONE: &str = "windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC";
+const SPLAY: &str = "windows[].splay must be a duration: 0, or a whole number and a unit, such as 10m";
+const SOAK: &str = "soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h";
+const RESERVED: &str = "a wave cannot be named rest or control-plane: these are the names of what comes after all waves; choose another name";
+const WAVE_NAME: &str = "the name of a wave must be lower-case letters, digits and '-', such as canary";
+const WAVE_SELECTOR: &str = "waves[].nodeSelector is missing; write the labels of the wave's nodes";
+const BACKWARDS: &str = "exclusions[].from must be before exclusions[].to";
+const POLL: &str = "pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h";
+const SECRET: &str = "pullSecret must be the name of a Secret in the controller's namespace";
+const PREFIXES: &str =
+    "allowedRegistries must be prefixes of references, such as quay.io/example or registry.example.com:5000";
+const ONE_FLEET: &str = "there is one BootcFleet, and its name is cluster; write metadata.name: cluster";
+
+/// Wrong values of `rollout`, and what the refusal must contain.
+const WRONG_ROLLOUTS: &[(&str, &str)] = &[
+    // Windows.
+    ("{windows: [{schedule: '0 0 22 * * 5', duration: 8h}]}", CRON),
+    ("{windows: [{schedule: '22 * * 5', duration: 8h}]}", CRON),
+    ("{windows: [{schedule: '@daily', duration: 8h}]}", CRON),
+    ("{windows: [{schedule: ' 0 22 * * 5', duration: 8h}]}", CRON),
+    (
+        "{windows: [{duration: 8h}]}",
+        "windows[].schedule is missing; write five cron fields, such as '0 22 * * 5'",
+    ),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 169h}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 10081m}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 59s}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 8h30m}]}", LASTS),
+    ("{windows: [{schedule: '0 22 * * 5', duration: 1d}]}", LASTS),
+    (
+        "{windows: [{schedule: '0 22 * * 5'}]}",
+        "windows[].duration is missing; write how long the window lasts, such as 90m or 8h",
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '+01:00'}]}",
+        ZONE,
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: ''}]}",
+        ZONE,
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: '../etc/localtime'}]}",
+        ZONE,
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, splay: soon}]}",
+        SPLAY,
+    ),
+    (
+        "{windows: [{schedule: '0 22 * * 5', duration: 8h, start: x}]}",
+        "unknown field \"spec.rollout.windows[0].start\"",
+    ),
+    // Exclusions.
+    (
+        "{exclusions: [{from: '2026-12-27T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}",
+        BACKWARDS,
+    ),
+    (
+        "{exclusions: [{from: '2026-12-20T00:00:00Z', to: '2026-12-20T00:00:00Z'}]}",
+        BACKWARDS,
+    ),
+    (
+        "{exclusions: [{from: '2026-12-20T00:00:00Z'}]}",
+        "spec.rollout.exclusions[0].to: Required value",
+    ),
+    (
+        "{exclusions: [{from: '2026-12-20', to: '2026-12-27'}]}",
+        "spec.rollout.exclusions[0].from",
+    ),
+    // Waves.
+    ("{waves: [{name: canary}]}", WAVE_SELECTOR),
+    (
+        "{waves: [{nodeSelector: {}}]}",
+        "spec.rollout.waves[0].name: Required value",
+    ),
+    ("{waves: [{name: rest, nodeSelector: {}}]}", RESERVED),
+    ("{waves: [{name: control-plane, nodeSelector: {}}]}", RESERVED),
+    ("{waves: [{name: Canary, nodeSelector: {}}]}", WAVE_NAME),
+    ("{waves: [{name: '', nodeSelector: {}}]}", WAVE_NAME),
+    (
+        "{waves: [{name: a, nodeSelector: {}}, {name: a, nodeSelector: {}}]}",
+        "Duplicate value",
+    ),
+    ("{waves: [{name: a, nodeSelector: {}, soakTime: 1.5h}]}", SOAK),
+    (
+        "{waves: [{name: a, nodeSelector: {matchExpressions: [{key: a, operator: In}]}}]}",
+        VALUES,
+    ),
+    ("{soakTime: '30'}", SOAK),
+    // The rest.
+    ("{maxFailures: 0}", "should be greater than or equal to 1"),
+    ("{maxFailures: 65}", "should be less than or equal to 64"),
+    ("{retryToken: LONGTAG}", "may not be more than 64"),
+];
+
+/// Right values of `rollout`.
+const RIGHT_ROLLOUTS: &[&str] = &[
+    "{windows: [{schedule: '0 22 * * 5', duration: 8h, timeZone: Europe/Berlin, splay: 10m}]}",
+    "{windows: [{schedule: '*/5 0-6,22 1,15 JAN-MAR sun', duration: 168h, timeZone: Etc/GMT+5, splay: '0'}]}",
+    "{windows: [{schedule: '* * * * *', duration: 1m}, {schedule: '* * * * *', duration: 60s}]}",
+    "{exclusions: [{from: '2026-12-20T00:00:00Z', to: '2027-01-02T08:00:00+01:00'}]}",
+    "{soakTime: '0', waves: []}",
+    "{soakTime: 30m, waves: [{name: canary, nodeSelector: {matchLabels: {a: b}}, soakTime: 12h}, \
+      {name: late-1, nodeSelector: {}, includeControlPlane: true}]}",
+    "{maxFailures: 1, retryToken: again, zoneKey: example.com/rack}",
+    "{maxFailures: 64, retryToken: ''}",
+];
+
+/// Wrong specs of a pool, and what the refusal must contain. `HEX` stands for 64 digits.
+const WRONG_POOLS: &[(&str, &str)] = &[
+    // What is missing.
+    (
+        "{image: {ref: 'quay.io/e/os:v1'}}",
+        "nodeSelector is missing; write the labels of the nodes, or nodeSelector: {} to select all nodes",
+    ),
+    (
+        "{nodeSelector: {}}",
+        "image is missing; write image.ref, such as quay.io/example/os:stable",
+    ),
+    (
+        "{nodeSelector: {}, image: {}}",
+        "image.ref is missing; write the whole reference, such as quay.io/example/os:stable",
+    ),
+    ("{}", "nodeSelector is missing"),
+    // References.
+    ("{nodeSelector: {}, image: {ref: ''}}", NO_REFERENCE),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1 --apply'}}",
+        NO_REFERENCE,
+    ),
+    ("{nodeSelector: {}, image: {ref: '--option'}}", NO_REFERENCE),
+    ("{nodeSelector: {}, image: {ref: '-v.io/e/os:v1'}}", NO_REFERENCE),
+    ("{nodeSelector: {}, image: {ref: \"quay.io/e/os:v1\\n\"}}", NO_REFERENCE),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1;reboot'}}",
+        NO_REFERENCE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'docker://quay.io/e/os:v1'}}",
+        NO_REPOSITORY,
+    ),
+    ("{nodeSelector: {}, image: {ref: 'os:v1'}}", NO_REGISTRY),
+    ("{nodeSelector: {}, image: {ref: 'library/os:v1'}}", NO_REGISTRY),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os'}}", NO_TAG),
+    ("{nodeSelector: {}, image: {ref: 'localhost:5000/os'}}", NO_TAG),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:abc'}}", NO_DIGEST),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os@md5:HEX'}}", NO_DIGEST),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:HEX0'}}",
+        NO_DIGEST,
+    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1@'}}", NO_DIGEST),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/Example/os:v1'}}",
+        NO_REPOSITORY,
+    ),
+    ("{nodeSelector: {}, image: {ref: 'quay.io//os:v1'}}", NO_REPOSITORY),
+    ("{nodeSelector: {}, image: {ref: 'quay.io/e/os:.v1'}}", NO_REPOSITORY),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:LONGTAG'}}",
+        NO_REPOSITORY,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}",
+        "may not be more than 512",
+    ),
+    // How closely, and as whom.
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 59s}}",
+        POLL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 5}}",
+        "spec.image.pollInterval",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: daily}}",
+        POLL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', minimumAge: -1h}}",
+        "minimumAge must be a duration: 0, or a whole number and a unit, such as 30m or 12h",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pullSecret: 'a/b'}}",
+        SECRET,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, host: {signature: Always}}",
+        "spec.host.signature",
+    ),
+    // Beside whom.
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, toleratedUpdaters: [zincati]}",
+        "toleratedUpdaters knows bootc-fetch-apply-updates.timer, ",
+    ),
+    // How many.
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: -1}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '0%'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '150%'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 'two'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '2'}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: ''}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 99999999999}}",
+        UNAVAILABLE,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 1.5}}",
+        "spec.rollout.maxUnavailable",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: true}}",
+        "spec.rollout.maxUnavailable",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: 0}}",
+        STAGING,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: '101%'}}",
+        STAGING,
+    ),
+    // How long.
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '12'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '-5m'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '0s'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '1h30m'}}",
+        REBOOT,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 'soon'}}",
+        DRAIN,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: '1.5h'}}",
+        DRAIN,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '5'}}",
+        INTERVAL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {progressInterval: '-1s'}}",
+        INTERVAL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 900}}",
+        "spec.drain.timeout",
+    ),
+    // Wrong types and unknown fields: the server's own words.
+    (
+        "{nodeSelector: workers, image: {ref: 'quay.io/e/os:v1'}}",
+        "spec.nodeSelector",
+    ),
+    ("{nodeSelector: {}, image: 'quay.io/e/os:v1'}", "spec.image"),
+    ("{nodeSelector: {}, image: {ref: 42}}", "spec.image.ref"),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: 'yes'}}",
+        "spec.rollout.paused",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', digest: 'sha256:HEX'}}",
+        "unknown field \"spec.image.digest\"",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailble: 1}}",
+        "unknown field \"spec.rollout.maxUnavailble\"",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: [infra, workers]}}",
+        "rollout.after names the pool itself, which would wait for ever",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: ['']}}",
+        "spec.rollout.after[0]",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: [infra, infra]}}",
+        "spec.rollout.after[1]: Duplicate value",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, maxUnavailable: 1}",
+        "unknown field \"spec.maxUnavailable\"",
+    ),
+    // Selectors.
+    (
+        "{nodeSelector: {matchExpressions: [{key: a, operator: Equals, values: [b]}]}, image: {ref: 'quay.io/e/os:v1'}}",
+        "supported values: \"In\"",
+    ),
+    (
+        "{nodeSelector: {matchExpressions: [{key: a, operator: In}]}, image: {ref: 'quay.io/e/os:v1'}}",
+        VALUES,
+    ),
+    (
+        "{nodeSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}, image: {ref: 'quay.io/e/os:v1'}}",
+        VALUES,
+    ),
+    (
+        "{nodeSelector: {matchExpressions: [{operator: Exists}]}, image: {ref: 'quay.io/e/os:v1'}}",
+        "spec.nodeSelector.matchExpressions",
+    ),
+];
+
+const RIGHT_POOLS: &[&str] = &[
+    "{nodeSelector: {}, image: {ref: 'quay.io/example/os:stable'}}",
+    "{nodeSelector: {matchLabels: {a: b, 'node-role.kubernetes.io/worker': ''}}, image: {ref: 'quay.io/example/os:stable'}}",
+    "{nodeSelector: {matchExpressions: [{key: a, operator: In, values: [b]}, {key: c, operator: Exists}]}, image: {ref: 'quay.io/e/os:v1'}}",
+    "{nodeSelector: {matchExpressions: [{key: a, operator: NotIn, values: [b, c]}, {key: c, operator: DoesNotExist}]}, image: {ref: 'quay.io/e/os:v1'}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os@sha256:HEX'}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1@sha256:HEX'}}",
+    "{nodeSelector: {}, image: {ref: 'localhost:5000/os:v1'}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: '0', minimumAge: '0', pullSecret: quay}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 0s, minimumAge: 90m}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 1m}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 999999h}, host: {signature: Required}}",
+    "{nodeSelector: {}, image: {ref: 'localhost/os:v1'}}",
+    "{nodeSelector: {}, image: {ref: '10.0.0.1:5000/deep/er/a_b.c-d:_V1.0-x'}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {}, drain: {}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: true, maxUnavailable: 1, maxStaging: 5}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '1%', maxStaging: '100%', after: [infra]}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: 90s, progressInterval: '0'}, drain: {timeout: 1h}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: 15m, progressInterval: 0s}}",
+];
+
+/// Wrong specs of a BootcNode. The controller writes these; a person may try to.
+const WRONG_NODES: &[(&str, &str)] = &[
+    (
+        "{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:abc', indexDigest: 'sha256:HEX'}}",
+        "spec.image.digest",
+    ),
+    (
+        "{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX'}}",
+        "spec.image.indexDigest",
+    ),
+    ("{staging: Maybe}", "spec.staging"),
+    ("{poolName: LONGTAG}", "spec.poolName"),
+    ("{pool: workers}", "unknown field \"spec.pool\""),
+    ("{hold: {reason: Paused}}", "unknown field \"spec.hold\""),
+];
+
+const RIGHT_NODES: &[&str] = &[
+    "{}",
+    "{poolName: workers, nodeUID: some-uid, staging: Allowed, drain: {timeout: 900s}, rebootTimeout: 900s, progressInterval: 5s, \
+      image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:HEX', indexDigest: 'sha256:HEX', version: v1}}",
+];
+
+struct Server {
+    client: Client,
+}
+
+impl Server {
+    /// Offers a new object under strict validation. The answer is the server's refusal, or none when it accepts.
+    async fn offer(&self, collection: &str, object: &Value) -> Result<Option<String>> {
+        let uri = format!("{collection}?fieldValidation=Strict&dryRun=All");
+        let request = http::Request::post(uri)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(object)?)?;
+        match self.client.request::<Value>(request).await {
+            Ok(_) => Ok(None),
+            Err(kube::Error::Api(status)) => Ok(Some(status.message.clone())),
+            Err(error) => Err(error).context("no answer"),
+        }
+    }
+
+    async fn refuses(&self, collection: &str, object: &Value, words: &str) -> Result<(), String> {
+        match self.offer(collection, object).await {
+            Ok(Some(said)) if said.contains(words) => Ok(()),
+            Ok(Some(said)) => Err(format!("{object}\n    is refused, but not with {words:?}: {said}")),
+            Ok(None) => Err(format!("{object}\n    is accepted")),
+            Err(error) => Err(format!("{object}\n    {error:#}")),
+        }
+    }
+
+    async fn accepts(&self, collection: &str, object: &Value) -> Result<(), String> {
+        match self.offer(collection, object).await {
+            Ok(None) => Ok(()),
+            Ok(Some(said)) => Err(format!("{object}\n    is refused: {said}")),
+            Err(error) => Err(format!("{object}\n    {error:#}")),
+        }
+    }
+}
+
+fn object(kind: &str, name: &str, spec: &str) -> Value {
+    let spec = spec
+        .replace("HEX", HEX)
+        .replace("LONGTAG", &"a".repeat(129))
+        .replace("LONGPATH", &"a".repeat(520));
+    let spec: Value = serde_saphyr::from_str(&spec).expect("the test's own YAML");
+    serde_json::json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+    })
+}
+
+fn pool(spec: &str) -> Value {
+    object("BootcNodePool", "workers", spec)
+}
+
+fn manifests(path: &str) -> PathBuf {
+    workspace_root().join("manifests").join(path)
+}
+
+/// The samples that we hand out must be right.
+fn samples() -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    for file in std::fs::read_dir(manifests("samples"))? {
+        all.push(serde_saphyr::from_str(&std::fs::read_to_string(file?.path())?)?);
+    }
+    Ok(all)
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_wrong_objects_with_advice() {
+    let options = Options {
+        controller_manager: false,
+        ..Options::default()
+    };
+    let control_plane = ControlPlane::start(options).await.unwrap();
+    control_plane.apply_manifests(&manifests("crds.yaml")).await.unwrap();
+    let server = Server {
+        client: control_plane.admin_client(),
+    };
+
+    let mut results = Vec::new();
+    for (spec, words) in WRONG_POOLS {
+        results.push(server.refuses(POOLS, &pool(spec), words).await);
+    }
+    let with = |rollout: &str| {
+        pool(&format!(
+            "{{nodeSelector: {{}}, image: {{ref: 'quay.io/e/os:v1'}}, rollout: {rollout}}}"
+        ))
+    };
+    for (rollout, words) in WRONG_ROLLOUTS {
+        results.push(server.refuses(POOLS, &with(rollout), words).await);
+    }
+    for rollout in RIGHT_ROLLOUTS {
+        results.push(server.accepts(POOLS, &with(rollout)).await);
+    }
+    for (name, spec) in [("default", "{}"), ("cluster2", "{paused: true}")] {
+        results.push(
+            server
+                .refuses(FLEETS, &object("BootcFleet", name, spec), ONE_FLEET)
+                .await,
+        );
+    }
+    let wrong_fleets = [
+        ("{paused: sometimes}", "spec.paused"),
+        ("{image: {pollInterval: 30s}}", POLL),
+        ("{image: {pullSecret: Quay}}", SECRET),
+        ("{allowedRegistries: ['https://quay.io/example']}", PREFIXES),
+        ("{allowedRegistries: ['*.example.com']}", PREFIXES),
+        ("{allowedRegistries: [quay.io, 'quay.io/example/os:v1']}", PREFIXES),
+        ("{allowedRegistries: [example]}", PREFIXES),
+        ("{allowedRegistries: ['']}", "spec.allowedRegistries[0]"),
+        (
+            "{allowedRegistries: [quay.io, quay.io]}",
+            "spec.allowedRegistries[1]: Duplicate value",
+        ),
+        ("{maxUnavailable: 0}", UNAVAILABLE),
+        ("{maxUnavailable: 101%}", UNAVAILABLE),
+    ];
+    for (spec, words) in wrong_fleets {
+        results.push(
+            server
+                .refuses(FLEETS, &object("BootcFleet", "cluster", spec), words)
+                .await,
+        );
+    }
+    for spec in [
+        "{}",
+        "{paused: true}",
+        "{maxUnavailable: 2}",
+        "{maxUnavailable: 10%}",
+        "{image: {pollInterval: '0', pullSecret: quay.io}}",
+        "{allowedRegistries: [quay.io, quay.io/example/, 'localhost:5000', localhost/os, '10.0.0.1:5000/a/b-c_d']}",
+    ] {
+        results.push(server.accepts(FLEETS, &object("BootcFleet", "cluster", spec)).await);
+    }
+    for (spec, words) in WRONG_NODES {
+        results.push(server.refuses(NODES, &object("BootcNode", "n1", spec), words).await);
+    }
+    let right = "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}}";
+    let long = object("BootcNodePool", &"p".repeat(64), right);
+    results.push(
+        server
+            .refuses(
+                POOLS,
+                &long,
+                "the name of a BootcNodePool must have at most 63 characters",
+            )
+            .await,
+    );
+    let longest = object("BootcNodePool", &"p".repeat(63), right);
+    results.push(server.accepts(POOLS, &longest).await);
+    let mut bare = pool(right);
+    bare.as_object_mut().unwrap().remove("spec");
+    results.push(server.refuses(POOLS, &bare, "spec").await);
+    for spec in RIGHT_POOLS {
+        results.push(server.accepts(POOLS, &pool(spec)).await);
+    }
+    for spec in RIGHT_NODES {
+        results.push(server.accepts(NODES, &object("BootcNode", "n1", spec)).await);
+    }
+    for sample in samples().unwrap() {
+        let plural = if sample["kind"] == "BootcFleet" { FLEETS } else { POOLS };
+        results.push(server.accepts(plural, &sample).await);
+    }
+
+    results.push(super::gitops::flux_reads_every_state(&server.client).await);
+
+    let failures: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+    assert!(
+        failures.is_empty(),
+        "{} wrong:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}

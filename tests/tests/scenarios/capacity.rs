@@ -1,0 +1,396 @@
+//! The capacity of a pool: how large it is, who uses it up, and what becomes of a berth whose node is gone or does not
+//! come back. The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share
+//! one cluster, each on hosts of its own.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
+
+#[tokio::test]
+async fn capacity() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 23,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
+    let percent = part("percent", 1..=6).await?;
+    let stuck = part("stuck", 7..=9).await?;
+    let resize = part("resize", 10..=13).await?;
+    let unavailable = part("unavailable", 14..=16).await?;
+    let gone = part("gone", 17..=20).await?;
+    let lost = part("lost", 21..=23).await?;
+    together(
+        &cluster,
+        vec![
+            (
+                "a_percentage_follows_the_members",
+                Box::pin(a_percentage_follows_the_members(&percent)),
+            ),
+            (
+                "who_cannot_be_drained_starves_nobody",
+                Box::pin(who_cannot_be_drained_starves_nobody(&stuck)),
+            ),
+            (
+                "it_grows_and_shrinks_under_way",
+                Box::pin(it_grows_and_shrinks_under_way(&resize)),
+            ),
+            (
+                "who_is_unavailable_counts_once",
+                Box::pin(who_is_unavailable_counts_once(&unavailable)),
+            ),
+            (
+                "a_deleted_node_frees_its_berth",
+                Box::pin(a_deleted_node_frees_its_berth(&gone)),
+            ),
+            (
+                "a_holder_that_does_not_come_back",
+                Box::pin(a_holder_that_does_not_come_back(&lost)),
+            ),
+        ],
+    )
+    .await
+}
+
+/// Waits until the pool publishes a capacity, and there are as many berths.
+async fn until_total(part: &Part<'_>, total: u32) -> Result<()> {
+    part.until(&format!("{total} berths"), SOON, || async {
+        let berths = part.berths().await?;
+        Ok(part.status().await?.berths.total == total && berths.len() == total as usize)
+    })
+    .await
+}
+
+/// Waits until events about an object have been told for this reason, one for each of these words and no more.
+async fn until_told(part: &Part<'_>, reason: &str, about: &str, words: &[&str]) -> Result<()> {
+    let all: Api<Event> = Api::namespaced(part.cluster.client(), "default");
+    let of = |e: &Event| e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(about));
+    let told = async || {
+        let events = all.list(&ListParams::default()).await?.items.into_iter();
+        anyhow::Ok(
+            events
+                .filter(|e| e.reason.as_deref() == Some(reason) && of(e))
+                .collect::<Vec<_>>(),
+        )
+    };
+    part.until(&format!("{} events {reason}", words.len()), SOON, || async {
+        Ok(told()
+            .await?
+            .iter()
+            .map(|e| e.series.as_ref().map_or(1, |s| s.count))
+            .sum::<i32>()
+            >= words.len() as i32)
+    })
+    .await?;
+    let events = told().await?;
+    let mut notes: Vec<_> = events.iter().map(|e| e.note.clone().unwrap_or_default()).collect();
+    for words in words {
+        let found = notes.iter().position(|note| note.contains(words));
+        notes.remove(found.with_context(|| format!("no event {reason} says {words:?}: {events:#?}"))?);
+    }
+    ensure!(
+        notes.is_empty() && events.iter().all(|e| e.series.is_none()),
+        "each is told once: {events:#?}"
+    );
+    Ok(())
+}
+
+async fn a_percentage_follows_the_members(part: &Part<'_>) -> Result<()> {
+    for n in [5, 6] {
+        part.leave(part.host(n)).await?;
+    }
+    part.cluster.allow(&part.name, 3);
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": "50%", "paused": true }))
+        .await?;
+    until_total(part, 2).await?;
+    part.join(part.host(5)).await?;
+    part.join(part.host(6)).await?;
+    until_total(part, 3).await?;
+    for n in [4, 5, 6] {
+        part.label(part.node(n), "berth.dev/exclude", Some("")).await?;
+    }
+    until_total(part, 1).await?;
+    let counts = part.status().await?.nodes;
+    ensure!(
+        (counts.total, counts.excluded) == (3, 3),
+        "excluded nodes are no members: {counts:?}"
+    );
+    for n in [4, 5, 6] {
+        part.label(part.node(n), "berth.dev/exclude", None).await?;
+    }
+    until_total(part, 3).await?;
+    // A number that nobody could use up costs no more Leases than there are members.
+    let most = async |most: serde_json::Value| {
+        part.cluster
+            .patch_pool(&part.name, json!({ "rollout": { "maxUnavailable": most } }))
+            .await
+    };
+    most(json!(100_000)).await?;
+    part.until("a berth for each of six members", SOON, || async {
+        Ok(part.status().await?.berths.total == 100_000 && part.berths().await?.len() == 6)
+    })
+    .await?;
+    most(json!("50%")).await?;
+    until_total(part, 3).await?;
+    part.leave(part.host(6)).await?;
+    until_total(part, 2).await?;
+    part.rollout(json!({ "paused": false })).await?;
+    part.until_run(&v2, &[1, 2, 3, 4, 5], LONG).await?;
+    ensure!(part.host(6).facts().version == "1.0.0", "who left is left alone");
+    Ok(())
+}
+
+async fn it_grows_and_shrinks_under_way(part: &Part<'_>) -> Result<()> {
+    for host in &part.hosts {
+        part.block(host.name()).await?;
+    }
+    let (n1, n2, n3) = (part.node(1), part.node(2), part.node(3));
+    let v2 = part.publish("2.0.0").await?;
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 1 })).await?;
+    part.until_hold(&[n1], SOON).await?;
+    until_total(part, 1).await?;
+    part.rollout(json!({ "maxUnavailable": 3 })).await?;
+    part.until_hold(&[n1, n2, n3], SOON).await?;
+    // The smaller capacity is told at once, and nobody has to give back what he holds.
+    part.rollout(json!({ "maxUnavailable": 1 })).await?;
+    part.until("one berth is published while three are held", SOON, || async {
+        let berths = part.status().await?.berths;
+        Ok((berths.total, berths.held) == (1, 3))
+    })
+    .await?;
+    part.until_phase(n1, "Draining", SOON).await?;
+    ensure!(part.holders().await? == [n1, n2, n3], "all three hold what they hold");
+    part.unblock(n2).await?;
+    part.until_run(&v2, &[2], SOON).await?;
+    part.until("the berth of the second is gone", SOON, || async {
+        Ok(part.berths().await?.len() == 2)
+    })
+    .await?;
+    part.unblock(n1).await?;
+    part.until_run(&v2, &[1], SOON).await?;
+    // A free berth below the capacity, and still nobody may have it: another node holds one above.
+    part.until_hold(&[n3], SOON).await?;
+    part.unblock(n3).await?;
+    part.until_run(&v2, &[3], SOON).await?;
+    part.until_hold(&[part.node(4)], SOON).await?;
+    until_total(part, 1).await?;
+    part.unblock(part.node(4)).await?;
+    part.until_all_run(&v2, SOON).await?;
+    for index in [1, 2] {
+        let last = part.ever(index)?.pop();
+        ensure!(
+            last.as_deref() == Some("closed:shrunk"),
+            "berth {index} was closed as shrunk, not {last:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
+    let (n2, n3) = (part.node(2), part.node(3));
+    // Outdated and cordoned by its admin: it is brought up to date first, and stays cordoned.
+    part.cordon(n2, true).await?;
+    let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
+    part.until_run(&v2, &[2], LONG).await?;
+    let message = format!("1 of 1 used: {n2}, cordoned by someone else");
+    part.until_says("Progressing", "False", "Waiting", &message, SOON)
+        .await?;
+    ensure!(part.is_cordoned(n2).await?, "who was cordoned before is cordoned after");
+    ensure!(part.order(&v2) == [n2], "nobody else went: {:?}", part.order(&v2));
+    // Not Ready as well: one node, counted once.
+    part.not_ready(n2).await?;
+    part.until_says(
+        "Progressing",
+        "False",
+        "Waiting",
+        &format!("1 of 1 used: {n2}, not Ready"),
+        SOON,
+    )
+    .await?;
+    part.rollout(json!({ "maxUnavailable": 2 })).await?;
+    part.until_run(&v2, &[1, 3], LONG).await?;
+    let unavailable = part.status().await?.nodes.unavailable;
+    ensure!(unavailable == 1, "one node is unavailable, not {unavailable}");
+    part.host(2).start_kubelet().await;
+    part.cordon(n2, false).await?;
+    part.until("all are available", SOON, || async {
+        Ok(part.status().await?.nodes.unavailable == 0)
+    })
+    .await?;
+    // Outdated and not Ready: it goes first, so that a fix reaches it.
+    part.not_ready(n3).await?;
+    part.rollout(json!({ "maxUnavailable": 1 })).await?;
+    let v3 = part.roll_to("3.0.0", json!({ "maxUnavailable": 1 })).await?;
+    part.until_all_run(&v3, LONG).await?;
+    let order = part.order(&v3);
+    ensure!(
+        order.first().map(String::as_str) == Some(n3),
+        "the node that was not Ready goes first: {order:?}"
+    );
+    Ok(())
+}
+
+async fn who_cannot_be_drained_starves_nobody(part: &Part<'_>) -> Result<()> {
+    let n1 = part.node(1);
+    part.block(n1).await?;
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": 1, "paused": true }))
+        .await?;
+    part.cluster
+        .patch_pool(&part.name, json!({ "drain": { "timeout": "2s" } }))
+        .await?;
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 1 })).await?;
+    part.until_run(&v2, &[2, 3], LONG).await?;
+    part.is_untouched(1, 1).await?;
+    let turn = part
+        .bootc_node(n1)
+        .await?
+        .status
+        .and_then(|s| s.last_turn)
+        .context("it had a turn")?;
+    let pod = format!("default/block-{n1}");
+    ensure!(
+        turn.outcome == "DrainTimeout" && turn.message.contains(&pod),
+        "it says who was in the way: {turn:?}"
+    );
+    part.until_node_says(n1, ("NodeDegraded", "True", "DrainTimeout", &pod), SOON)
+        .await?;
+    part.until_says("Degraded", "True", "NodesDegraded", &pod, SOON).await?;
+    part.unblock(n1).await?;
+    // It would try again by itself after a minute.
+    part.rollout(json!({ "retryToken": "now" })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("Degraded", "False", "AsExpected", "", SOON).await
+}
+
+/// A node ends for good, as when its machine is taken away: nothing on it runs, and its Node is deleted.
+async fn take_away(part: &Part<'_>, n: usize) -> Result<()> {
+    let host = part.host(n);
+    host.stop_agent().await;
+    host.stop_kubelet();
+    part.cluster
+        .nodes()
+        .delete(host.name(), &DeleteParams::default())
+        .await?;
+    Ok(())
+}
+
+async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
+    let (n1, n2, n3, n4) = (part.node(1), part.node(2), part.node(3), part.node(4));
+    part.block(n1).await?;
+    let v2 = part.publish("2.0.0").await?;
+    part.host(2)
+        .settings(|s| s.never_ready = [v2.digest.to_string()].into());
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 1 })).await?;
+    // Before the commit: the next node goes on, and nothing has failed.
+    part.until_hold(&[n1], SOON).await?;
+    take_away(part, 1).await?;
+    part.until_hold(&[n2], SOON).await?;
+    ensure!(
+        part.ever(0)?.contains(&"closed:gone".to_owned()),
+        "its berth was closed: {:?}",
+        part.ever(0)?
+    );
+    ensure!(
+        part.status().await?.failures.is_empty(),
+        "who had not committed has not failed"
+    );
+    // After it: nobody knows whether the image was the reason. The rollout halts.
+    part.until_phase(n2, "Proving", SOON).await?;
+    take_away(part, 2).await?;
+    part.until_says("RolloutHalted", "True", "TooManyFailures", n2, SOON)
+        .await?;
+    let failures = part.status().await?.failures;
+    let [failed] = failures.as_slice() else {
+        anyhow::bail!("one digest has failed: {failures:?}")
+    };
+    ensure!(
+        failed.digest == v2.digest && failed.nodes == [format!("{n2} (deleted)")],
+        "on the node that is gone: {failed:?}"
+    );
+    part.until_says("Progressing", "False", "RolloutHalted", n2, SOON)
+        .await?;
+    part.is_said_of_none(&[n3, n4]).await?;
+    ensure!(
+        part.holders().await?.is_empty() && part.order(&v2) == [n2],
+        "nobody else goes"
+    );
+    let told = async || {
+        until_told(
+            part,
+            "BerthGone",
+            &part.name,
+            &[&format!("of node {n1}"), &format!("of node {n2}")],
+        )
+        .await?;
+        until_told(part, "RolloutHalted", &part.name, &[n2]).await
+    };
+    told().await?;
+    part.rollout(json!({ "retryToken": "again" })).await?;
+    part.until_run(&v2, &[3, 4], LONG).await?;
+    part.until_says("RolloutHalted", "False", "AsExpected", "", SOON)
+        .await?;
+    let status = part.status().await?;
+    ensure!(
+        status.failures.is_empty() && status.retry_token.as_deref() == Some("again"),
+        "it is forgotten: {status:?}"
+    );
+    told().await.context("after many more passes")
+}
+
+async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
+    let n1 = part.node(1);
+    part.host(1).settings(|s| s.reboot_time = Duration::from_secs(3600));
+    let rollout = json!({ "maxUnavailable": 1, "maxFailures": 2, "rebootTimeout": "3s" });
+    let v2 = part.publish("2.0.0").await?;
+    part.roll_once_staged(&v2, rollout).await?;
+    part.until("the first host is down", SOON, || async {
+        Ok(part.host(1).facts().boot_id.is_none())
+    })
+    .await?;
+    part.not_ready(n1).await?;
+    let said = ("RebootTimedOut", "True", "RebootTimedOut", "it keeps berth lost-0");
+    part.until_node_says(n1, said, SOON).await?;
+    part.until_says("Degraded", "True", "RebootTimedOut", n1, SOON).await?;
+    ensure!(part.holders().await? == [n1], "it keeps its berth");
+    let others = [part.host(2), part.host(3)];
+    ensure!(
+        others.iter().all(|h| h.facts().version == "1.0.0"),
+        "and nobody else goes"
+    );
+    // The admin gives it up: out of the pool and of the count, and one failure on record.
+    part.label(n1, "berth.dev/exclude", Some("broken")).await?;
+    part.until_run(&v2, &[2, 3], LONG).await?;
+    ensure!(
+        part.ever(0)?.contains(&"closed:excluded".to_owned()),
+        "its berth was closed: {:?}",
+        part.ever(0)?
+    );
+    part.until_node_says(n1, ("RebootTimedOut", "False", "NoBerth", n1), SOON)
+        .await?;
+    part.until_says("RolloutHalted", "False", "AsExpected", "", SOON)
+        .await?;
+    let status = part.status().await?;
+    ensure!(
+        (status.nodes.total, status.nodes.excluded) == (2, 1),
+        "it is no member: {:?}",
+        status.nodes
+    );
+    let failed: Vec<_> = status.failures.iter().flat_map(|f| &f.nodes).collect();
+    ensure!(failed == [n1], "its failure is on record: {:?}", status.failures);
+    until_told(part, "RebootTimedOut", n1, &["it keeps berth lost-0"]).await?;
+    until_told(
+        part,
+        "BerthExcluded",
+        &part.name,
+        &[&format!("berth lost-0 of node {n1}")],
+    )
+    .await?;
+    until_told(part, "RolloutHalted", &part.name, &[]).await
+}

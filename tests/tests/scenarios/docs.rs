@@ -1,0 +1,376 @@
+//! Things that the documentation names must exist: keys, make targets, flags, variables, files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use berth_api::berth::Outcome;
+use berth_api::condition::{self, Reason};
+use berth_api::node::Phase;
+use berth_tests::programs::workspace_root;
+use clap::CommandFactory;
+
+/// Flags of other people's programs that the documentation names.
+const FOREIGN: [&str; 26] = [
+    "--all",
+    "--allow-missing-checksum",
+    "--bound-object-kind",
+    "--bound-object-name",
+    "--bound-object-uid",
+    "--docker-password",
+    "--docker-server",
+    "--docker-username",
+    "--duration",
+    "--enforce-container-sigpolicy",
+    "--field-selector",
+    "--for",
+    "--from-file",
+    "--list",
+    "--now",
+    "--pending",
+    "--preserve-digests",
+    "--progress-fd",
+    "--release",
+    "--server-side",
+    "--strict",
+    "--subresource",
+    "--target",
+    "--test",
+    "--type",
+    "--unlock",
+];
+
+/// The pages, with their text.
+fn pages() -> Result<Vec<(PathBuf, String)>> {
+    let root = workspace_root();
+    let mut files = vec![root.join("README.md")];
+    for directory in ["docs", "docs/runbooks"] {
+        files.extend(fs::read_dir(root.join(directory))?.flatten().map(|entry| entry.path()));
+    }
+    files.retain(|file| file.extension().is_some_and(|e| e == "md"));
+    files.sort();
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        Ok((file, text))
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// The code of a page: lines of fenced blocks, and what stands between backticks.
+fn code(page: &str) -> Vec<String> {
+    let mut code = Vec::new();
+    let mut fenced = false;
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            // A comment at the end of a line is prose.
+            code.push(line.split(" # ").next().unwrap_or(line).trim().to_owned());
+        } else {
+            code.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    code
+}
+
+/// Words of a text that begin so and go on with these characters.
+fn words<'a>(text: &'a str, prefix: &'a str, part: fn(char) -> bool) -> impl Iterator<Item = &'a str> {
+    text.match_indices(prefix).filter_map(move |(at, _)| {
+        let before = text[..at].chars().next_back();
+        let rest = &text[at + prefix.len()..];
+        let end = rest.find(|c| !part(c)).unwrap_or(rest.len());
+        let is_start = before.is_none_or(|c| !(part(c) || c == '-')) && rest.starts_with(char::is_alphabetic);
+        is_start.then(|| &text[at..at + prefix.len() + end])
+    })
+}
+
+fn is_flag(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'
+}
+
+fn is_variable(c: char) -> bool {
+    c.is_ascii_uppercase() || c == '_'
+}
+
+/// The whole help of a program, with that of its subcommands.
+fn help(mut command: clap::Command) -> String {
+    command.build();
+    let mut text = command.clone().render_long_help().to_string();
+    for sub in command.get_subcommands_mut() {
+        text += &sub.render_long_help().to_string();
+    }
+    text
+}
+
+fn helps() -> [(&'static str, String); 3] {
+    [
+        ("berth-agent", help(berth_agent::cli::Args::command())),
+        ("berth-controller", help(berth_controller::cli::Cli::command())),
+        ("kubectl berth", help(kubectl_berth::arguments::Arguments::command())),
+    ]
+}
+
+#[test]
+fn the_table_of_keys_is_the_keys() -> Result<()> {
+    let root = workspace_root();
+    let source = fs::read_to_string(root.join("api/src/keys.rs"))?;
+    let constants = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1));
+    let keys: BTreeSet<&str> = constants.filter(|value| value.starts_with("berth.dev/")).collect();
+    let page = fs::read_to_string(root.join("docs/architecture.md"))?;
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `berth.dev/")?.split('`').next());
+    let rows: Vec<String> = rows.map(|rest| format!("berth.dev/{rest}")).collect();
+    let listed: BTreeSet<&str> = rows.iter().map(String::as_str).collect();
+    ensure!(rows.len() == listed.len(), "the table lists a key twice: {rows:?}");
+    ensure!(
+        !keys.is_empty() && keys == listed,
+        "keys.rs has {keys:#?}, docs/architecture.md lists {listed:#?}"
+    );
+    Ok(())
+}
+
+/// The first column of each table below these headings.
+fn listed(page: &str, heading: &str) -> Vec<String> {
+    let sections = page.split("\n## ").filter(|section| section.starts_with(heading));
+    let rows = sections.flat_map(|section| section.lines().filter_map(|line| line.strip_prefix("| `")));
+    rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect()
+}
+
+fn words_of<R: Reason>() -> impl Iterator<Item = &'static str> {
+    R::ALL.iter().map(|reason| reason.word())
+}
+
+/// A verdict takes its reason from a type that can be listed, so that these are all.
+#[test]
+fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
+    let page = fs::read_to_string(workspace_root().join("docs/conditions.md"))?;
+    let reasons = words_of::<condition::Why>()
+        .chain(words_of::<Outcome>())
+        .chain(words_of::<Phase>())
+        .chain(words_of::<berth_core::agent::reason::Reason>())
+        .chain(words_of::<berth_core::controller::plan::GateReason>())
+        .chain(words_of::<berth_core::controller::quorum::Cause>())
+        .chain(words_of::<berth_core::insight::Unavailable>())
+        .chain(words_of::<berth_controller::resolve::ResolveReason>());
+    let known: BTreeSet<String> = reasons.map(str::to_owned).collect();
+    let rows = listed(&page, "Reasons of");
+    let documented: BTreeSet<String> = rows.iter().cloned().collect();
+    ensure!(rows.len() == documented.len(), "a reason stands there twice: {rows:?}");
+    let missing: Vec<_> = known.difference(&documented).collect();
+    let unknown: Vec<_> = documented.difference(&known).collect();
+    ensure!(
+        missing.is_empty() && unknown.is_empty(),
+        "docs/conditions.md does not have {missing:?}, and no program knows {unknown:?}"
+    );
+    for (heading, types) in [
+        ("Types of a BootcNode\n", condition::node::ALL),
+        ("Types of a BootcNodePool\n", condition::pool::ALL),
+        ("Types of the BootcFleet\n", condition::fleet::ALL),
+        ("Types of an insight\n", berth_api::insight::conditions::ALL),
+    ] {
+        let listed = listed(&page, heading);
+        ensure!(
+            listed == types,
+            "{heading}: the page has {listed:?}, the code {types:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Berth's keys on Nodes are all that uninstalling leaves in the cluster.
+#[test]
+fn the_page_on_uninstalling_names_all_that_stays_on_nodes() -> Result<()> {
+    let root = workspace_root();
+    let keys = fs::read_to_string(root.join("docs/architecture.md"))?;
+    let page = fs::read_to_string(root.join("docs/install.md"))?;
+    let (_, section) = page.split_once("## Taking it away").context("no such section")?;
+    let mut named = 0;
+    for row in keys.lines().filter(|line| line.starts_with("| `berth.dev/")) {
+        let mut columns = row.split('|').map(str::trim).skip(1);
+        let (key, on) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default());
+        if on == "Node" || on.starts_with("Node ") {
+            let key = key.trim_matches('`');
+            ensure!(section.contains(&format!("{key}-")), "nothing takes {key} off a Node");
+            named += 1;
+        }
+    }
+    ensure!(named >= 3, "{named} keys on Nodes");
+    Ok(())
+}
+
+#[test]
+fn every_make_target_exists() -> Result<()> {
+    let makefile = fs::read_to_string(workspace_root().join("Makefile"))?;
+    let targets: BTreeSet<&str> = makefile
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name)
+        .filter(|name| !name.is_empty() && name.chars().all(is_flag))
+        .collect();
+    let mut named = 0;
+    for (file, page) in pages()? {
+        for line in code(&page).iter().filter_map(|line| line.strip_prefix("make ")) {
+            let target = line.split_whitespace().next().unwrap_or_default();
+            ensure!(
+                targets.contains(target),
+                "{}: there is no make {target}",
+                file.display()
+            );
+            named += 1;
+        }
+    }
+    ensure!(named > 0, "the documentation names no target at all");
+    Ok(())
+}
+
+#[test]
+fn every_flag_exists() -> Result<()> {
+    let helps = helps();
+    let has = |help: &str, flag: &str| words(help, "--", is_flag).any(|known| known == flag);
+    let mut named = 0;
+    for (file, page) in pages()? {
+        for line in code(&page) {
+            let program = helps.iter().find(|(name, _)| line.starts_with(name));
+            for flag in words(&line, "--", is_flag) {
+                let known = match program {
+                    Some((_, help)) => has(help, flag),
+                    None => FOREIGN.contains(&flag) || helps.iter().any(|(_, help)| has(help, flag)),
+                };
+                ensure!(known, "{}: no program has {flag}, in: {line}", file.display());
+                named += 1;
+            }
+        }
+    }
+    ensure!(named > 0, "the documentation names no flag at all");
+    Ok(())
+}
+
+/// Manifests and units must use flags that exist as well.
+#[test]
+fn every_flag_of_manifests_and_units_exists() -> Result<()> {
+    let [(_, agent), (_, controller), _] = helps();
+    let root = workspace_root();
+    for (file, help) in [
+        ("manifests/agent-daemonset.yaml", &agent),
+        ("manifests/controller-deployment.yaml", &controller),
+        ("systemd/berth-agent.service", &agent),
+        ("systemd/berth-firstboot.service", &agent),
+    ] {
+        let text = fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"))?;
+        for flag in words(&text, "--", is_flag) {
+            ensure!(
+                words(help, "--", is_flag).any(|known| known == flag),
+                "{file}: no flag {flag}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_help_is_a_manual_page() -> Result<()> {
+    for (name, help) in helps() {
+        for part in [
+            "Usage:",
+            "EXIT STATUS",
+            "EXAMPLES",
+            "FILES",
+            "--help",
+            "--version",
+            "HTTPS_PROXY",
+            "NO_PROXY",
+        ] {
+            ensure!(help.contains(part), "the help of {name} has no {part}");
+        }
+        let wide = help.lines().find(|line| line.chars().count() > 120);
+        ensure!(
+            wide.is_none(),
+            "the help of {name} has a line that is too wide: {wide:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Source files below a directory of the repository.
+fn sources(directory: &Path, into: &mut String) -> Result<()> {
+    for entry in fs::read_dir(directory)?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, into)?;
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "sh") {
+            into.push_str(&fs::read_to_string(&path)?);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn variables_of_the_tests_are_documented_and_exist() -> Result<()> {
+    let root = workspace_root();
+    let mut source = String::new();
+    for directory in ["agent/src", "controller/src", "cli", "tests/src", "scripts"] {
+        sources(&root.join(directory), &mut source)?;
+    }
+    let page = fs::read_to_string(root.join("docs/testing.md"))?;
+    let documented: BTreeSet<&str> = words(&page, "BERTH_", is_variable).collect();
+    let used: BTreeSet<&str> = words(&source, "BERTH_", is_variable).collect();
+    for name in &documented {
+        ensure!(used.contains(name), "docs/testing.md has {name}, which nothing reads");
+    }
+    for name in used.iter().filter(|name| name.starts_with("BERTH_TEST_")) {
+        ensure!(documented.contains(name), "{name} is not in docs/testing.md");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_link_leads_to_a_file() -> Result<()> {
+    for (file, page) in pages()? {
+        let directory = file.parent().context("a page without a directory")?;
+        for rest in page.split("](").skip(1) {
+            let target = rest.split(')').next().unwrap_or_default();
+            let target = target.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            ensure!(
+                directory.join(target).exists(),
+                "{}: {target} does not exist",
+                file.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn files_that_the_pages_name_exist() -> Result<()> {
+    let root = workspace_root();
+    let tops = [
+        "api/",
+        "core/",
+        "agent/",
+        "controller/",
+        "cli/",
+        "model/",
+        "tests/",
+        "docs/",
+        "manifests/",
+        "systemd/",
+        "scripts/",
+    ];
+    for (file, page) in pages()? {
+        for span in code(&page) {
+            let is_path = tops.iter().any(|top| span.starts_with(top));
+            let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+            if is_path && span.chars().all(plain) {
+                ensure!(root.join(&span).exists(), "{}: {span} does not exist", file.display());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,370 @@
+//! Settings of drains, from the pool's spec to the agents and back into the status, and the ends of a drain that takes
+//! too long. The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share
+//! one cluster, each on hosts of its own.
+
+use anyhow::{Context, Result, ensure};
+use berth_api::node::DrainBlocker;
+use berth_tests::audit::AuditLog;
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, SOON, together};
+use berth_tests::hosts::HostChange;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn drain_settings() -> Result<()> {
+    // One of them has a name that is no value of a label.
+    let names = vec![format!("node1.{}.{}.example.com", "a".repeat(60), "b".repeat(60))];
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 6,
+        names,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
+    let settings = part("settings", 1..=1).await?;
+    let hold = part("hold", 2..=3).await?;
+    let force = part("force", 4..=4).await?;
+    let disabled = part("disabled", 5..=5).await?;
+    let selected = part("selected", 6..=6).await?;
+    together(
+        &cluster,
+        vec![
+            (
+                "the_settings_come_from_the_pool",
+                Box::pin(the_settings_come_from_the_pool(&settings)),
+            ),
+            (
+                "hold_waits_for_somebody_to_help",
+                Box::pin(hold_waits_for_somebody_to_help(&hold)),
+            ),
+            (
+                "force_deletes_what_is_left",
+                Box::pin(force_deletes_what_is_left(&force)),
+            ),
+            (
+                "without_a_drain_the_pods_stay",
+                Box::pin(without_a_drain_the_pods_stay(&disabled)),
+            ),
+            (
+                "who_is_selected_is_deleted",
+                Box::pin(who_is_selected_is_deleted(&selected)),
+            ),
+        ],
+    )
+    .await
+}
+
+fn pods(part: &Part<'_>) -> Api<Pod> {
+    Api::namespaced(part.cluster.client(), "default")
+}
+
+/// A pod that nobody would create again, with data that would be lost with it.
+async fn bare_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
+    let pod = json!({"metadata": {"name": name}, "spec": {
+        "nodeName": node, "containers": [{"name": "main", "image": "registry.test/app"}],
+        "volumes": [{"name": "tmp", "emptyDir": {}}], "terminationGracePeriodSeconds": 1,
+    }});
+    pods(part)
+        .create(&PostParams::default(), &serde_json::from_value(pod)?)
+        .await?;
+    Ok(())
+}
+
+/// A pod that a drain would move, and waits until it runs.
+async fn managed_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
+    // What owns it, without a controller that really creates it again.
+    let maps: Api<ConfigMap> = Api::namespaced(part.cluster.client(), "default");
+    let map = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+    let uid = maps.create(&PostParams::default(), &map).await?.uid();
+    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "controller": true}]);
+    let pod = json!({
+        "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": owner},
+        "spec": {
+            "nodeName": node, "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "main", "image": "registry.test/app"}],
+        },
+    });
+    pods(part)
+        .create(&PostParams::default(), &serde_json::from_value(pod)?)
+        .await?;
+    part.until(&format!("{name} runs"), SOON, || async {
+        let status = pods(part).get(name).await?.status;
+        Ok(status.and_then(|s| s.phase).as_deref() == Some("Running"))
+    })
+    .await
+}
+
+fn budgets(part: &Part<'_>) -> Api<PodDisruptionBudget> {
+    Api::namespaced(part.cluster.client(), "default")
+}
+
+/// A budget over the pod of the same name that never allows it to be evicted.
+async fn protect(part: &Part<'_>, name: &str) -> Result<()> {
+    let budget = json!({
+        "metadata": {"name": name},
+        "spec": {"minAvailable": 10, "selector": {"matchLabels": {"app": name}}},
+    });
+    budgets(part)
+        .create(&PostParams::default(), &serde_json::from_value(budget)?)
+        .await?;
+    part.until(&format!("budget {name} is observed"), SOON, || async {
+        let status = budgets(part).get(name).await?.status;
+        Ok(status.is_some_and(|s| s.observed_generation == Some(1) && s.current_healthy > 0))
+    })
+    .await
+}
+
+/// Waits until a pod holds up the drain of a node for this reason, as its status says.
+async fn until_in_the_way(part: &Part<'_>, node: &str, pod: &str, reason: &str) -> Result<DrainBlocker> {
+    let found = std::cell::RefCell::new(None);
+    part.until(&format!("{pod} holds up {node}: {reason:?}"), SOON, || async {
+        let status = part.bootc_node(node).await?.status.unwrap_or_default();
+        let blocker = status
+            .drain_blockers
+            .into_iter()
+            .find(|b| b.pod == pod && b.reason.contains(reason));
+        let is_there = blocker.is_some();
+        found.replace(blocker);
+        Ok(is_there)
+    })
+    .await?;
+    found.into_inner().context("it was there")
+}
+
+async fn the_settings_come_from_the_pool(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    bare_pod(part, "bare", node).await?;
+    let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
+    let first = until_in_the_way(part, node, "default/bare", "Unmanaged, with EmptyDir").await?;
+    ensure!(first.since.0 <= Timestamp::now(), "since when: {first:?}");
+    part.cluster
+        .patch_pool(&part.name, json!({ "drain": { "force": true } }))
+        .await?;
+    until_in_the_way(part, node, "default/bare", "drain.deleteEmptyDirData").await?;
+    ensure!(part.boots(1) == 1, "a blocked drain reboots nothing");
+    part.cluster
+        .patch_pool(&part.name, json!({ "drain": { "deleteEmptyDirData": true } }))
+        .await?;
+    part.until_all_run(&v2, LONG).await?;
+    ensure!(pods(part).get_opt("bare").await?.is_none(), "it was evicted");
+    Ok(())
+}
+
+/// Rolls the next image out, and drains like that.
+async fn roll_with(part: &Part<'_>, drain: Value) -> Result<Published> {
+    let v2 = part.publish("2.0.0").await?;
+    part.pool(&v2, json!({ "maxUnavailable": 1, "paused": true })).await?;
+    part.cluster.patch_pool(&part.name, json!({ "drain": drain })).await?;
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 1 })).await?;
+    Ok(v2)
+}
+
+/// Time when a host went down last.
+fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
+    let events = part.cluster.log.events();
+    let down = events
+        .iter()
+        .rev()
+        .find(|e| e.host == part.node(n) && matches!(e.change, HostChange::Down));
+    Ok(down.context("it never went down")?.at)
+}
+
+/// Requests of the agents to take a pod off its node: when, how, and with which success. The kubelet's own requests,
+/// once a pod has ended, are not among them.
+fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, bool)>> {
+    let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
+    let of_pod = audit.records().iter().filter(|r| r.resource == "pods" && r.name == pod);
+    let moves = of_pod.filter(|r| r.program() == "berth-agent" && r.stage == "ResponseComplete" && r.is_write());
+    let how = |verb: &str| if verb == "delete" { "delete" } else { "evict" };
+    Ok(moves.map(|r| (r.received, how(&r.verb), r.succeeded())).collect())
+}
+
+async fn hold_waits_for_somebody_to_help(part: &Part<'_>) -> Result<()> {
+    let [n1, n2] = [part.node(1), part.node(2)];
+    managed_pod(part, "moves", n1).await?;
+    managed_pod(part, "kept", n1).await?;
+    protect(part, "kept").await?;
+    let v2 = roll_with(part, json!({ "timeout": "2s", "onTimeout": "Hold" })).await?;
+    until_in_the_way(part, n1, "default/kept", "disruption budget kept").await?;
+    part.until("what may go is gone", SOON, || async {
+        Ok(pods(part).get_opt("moves").await?.is_none())
+    })
+    .await?;
+    let held = "default/kept: ";
+    part.until_node_says(n1, ("Drained", "False", "DrainTimeout", held), SOON)
+        .await?;
+    part.until_node_says(
+        n1,
+        ("NodeDegraded", "True", "DrainTimeout", "held by drain.onTimeout: Hold"),
+        SOON,
+    )
+    .await?;
+    part.until_says(
+        "Degraded",
+        "True",
+        "NodesDegraded",
+        "held by drain.onTimeout: Hold",
+        SOON,
+    )
+    .await?;
+    // Twice its time, after which even Force gives up.
+    let since = part
+        .bootc_node(n1)
+        .await?
+        .status
+        .map(|s| s.conditions)
+        .unwrap_or_default();
+    let since = berth_api::condition::find(&since, "NodeDegraded")
+        .context("it said so")?
+        .last_transition_time
+        .0;
+    part.until("four seconds have passed", SOON, || async {
+        Ok(Timestamp::now().duration_since(since) > SignedDuration::from_secs(4))
+    })
+    .await?;
+    ensure!(
+        part.holders().await? == [n1],
+        "it keeps its berth, and {n2} waits: {:?}",
+        part.holders().await?
+    );
+    ensure!(
+        part.cluster.phase(n1).await? == "Draining" && part.is_cordoned(n1).await?,
+        "it goes on draining"
+    );
+    ensure!(part.boots(1) == 1 && part.boots(2) == 1, "nobody reboots");
+    ensure!(
+        pods(part).get("kept").await?.metadata.deletion_timestamp.is_none(),
+        "what a budget protects stays"
+    );
+    let turn = part.bootc_node(n1).await?.status.and_then(|s| s.last_turn);
+    ensure!(turn.is_none(), "its turn has not ended: {turn:?}");
+    // Somebody helps, and nothing else is needed.
+    budgets(part).delete("kept", &DeleteParams::default()).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("Degraded", "False", "AsExpected", "", SOON).await?;
+    let asked = asked(part, "kept")?;
+    ensure!(
+        asked.iter().all(|(_, how, _)| *how == "evict"),
+        "nothing was forced: {asked:?}"
+    );
+    let evicted = asked
+        .iter()
+        .find(|(_, _, well)| *well)
+        .context("it was evicted in the end")?
+        .0;
+    ensure!(evicted < down(part, 1)?, "and before the reboot: {evicted}");
+    ensure!(part.order(&v2) == [n1, n2], "one turn each: {:?}", part.order(&v2));
+    ensure!(
+        part.boots(1) == 2 && !part.is_cordoned(n1).await?,
+        "one reboot, and schedulable again"
+    );
+    Ok(())
+}
+
+async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    managed_pod(part, "guarded", node).await?;
+    protect(part, "guarded").await?;
+    // As much time again is left for what is deleted to go.
+    let v2 = roll_with(part, json!({ "timeout": "8s", "onTimeout": "Force" })).await?;
+    until_in_the_way(part, node, "default/guarded", "disruption budget guarded").await?;
+    ensure!(part.boots(1) == 1, "nothing reboots over a drain");
+    part.until_all_run(&v2, LONG).await?;
+    ensure!(pods(part).get_opt("guarded").await?.is_none(), "it was deleted");
+    let asked = asked(part, "guarded")?;
+    let evictions = asked.iter().filter(|(_, how, _)| *how == "evict");
+    ensure!(
+        evictions.clone().count() > 0 && evictions.clone().all(|(_, _, well)| !well),
+        "first in vain: {asked:?}"
+    );
+    let first = evictions.map(|(at, _, _)| *at).min().context("an eviction was tried")?;
+    let deleted = asked
+        .iter()
+        .find(|(_, how, well)| *how == "delete" && *well)
+        .context("it was deleted")?
+        .0;
+    // The drain has begun before the first try.
+    let waited = deleted.duration_since(first);
+    ensure!(
+        waited >= SignedDuration::from_millis(7500),
+        "not before its time was over: {waited:?}"
+    );
+    ensure!(deleted < down(part, 1)?, "and before the reboot");
+    let status = part.bootc_node(node).await?.status.unwrap_or_default();
+    let turn = status.last_turn;
+    ensure!(turn.is_none() && part.boots(1) == 2, "one turn was enough: {turn:?}");
+    Ok(())
+}
+
+/// The UID of a pod that nobody has asked to leave.
+async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
+    let found = pods(part)
+        .get_opt(pod)
+        .await?
+        .filter(|p| p.metadata.deletion_timestamp.is_none());
+    Ok(found.and_then(|p| p.metadata.uid))
+}
+
+/// A cluster of a single node: its pods have nowhere to go.
+async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
+    let (node, pods) = (part.node(1), ["plain", "shy"]);
+    bare_pod(part, pods[0], node).await?;
+    managed_pod(part, pods[1], node).await?;
+    protect(part, pods[1]).await?;
+    let before = [uid_of(part, pods[0]).await?, uid_of(part, pods[1]).await?];
+    let v2 = roll_with(part, json!({ "enabled": false })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    for pod in pods {
+        ensure!(
+            asked(part, pod)?.is_empty(),
+            "nobody was asked to leave: {pod}: {:?}",
+            asked(part, pod)?
+        );
+    }
+    let after = [uid_of(part, pods[0]).await?, uid_of(part, pods[1]).await?];
+    ensure!(
+        before == after && before.iter().all(Option::is_some),
+        "they are still there: {before:?}, {after:?}"
+    );
+    let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
+    let cordons = audit
+        .writes()
+        .filter(|r| r.name == node && r.unschedulable() == Some(true));
+    let cordoned = cordons
+        .map(|r| r.received)
+        .min()
+        .context("it was cordoned all the same")?;
+    ensure!(
+        cordoned < down(part, 1)? && !part.is_cordoned(node).await?,
+        "before the reboot, and not after"
+    );
+    Ok(())
+}
+
+/// Pods that are not selected stay, whatever they are; those that are selected are deleted without asking their budget.
+async fn who_is_selected_is_deleted(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    bare_pod(part, "left", node).await?;
+    managed_pod(part, "chosen", node).await?;
+    protect(part, "chosen").await?;
+    let before = uid_of(part, "left").await?;
+    let selector = json!({ "matchLabels": { "app": "chosen" } });
+    let v2 = roll_with(part, json!({ "podSelector": selector, "disableEviction": true })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    ensure!(pods(part).get_opt("chosen").await?.is_none(), "it was deleted");
+    let asked = [asked(part, "chosen")?, asked(part, "left")?];
+    ensure!(
+        asked[0].iter().all(|(_, how, well)| *how == "delete" && *well),
+        "at once, not evicted: {asked:?}"
+    );
+    ensure!(
+        !asked[0].is_empty() && asked[1].is_empty(),
+        "and the other one was not asked: {asked:?}"
+    );
+    ensure!(before.is_some() && uid_of(part, "left").await? == before, "it stays");
+    Ok(())
+}

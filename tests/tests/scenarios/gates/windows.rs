@@ -1,0 +1,350 @@
+//! Windows: when they open, when they shut, what is said of those that cannot be judged or are too short.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use berth_api::berth::Outcome;
+use berth_api::windows::{Opening, Schedule, WindowSpec};
+use berth_tests::audit::AuditLog;
+use berth_tests::cluster::{LONG, Part, SOON};
+use berth_tests::hosts::HostChange;
+use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
+use serde_json::json;
+
+use super::until_taken_back;
+
+pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    let now = Timestamp::now().to_zoned(TimeZone::UTC);
+    let far = format!("{} {} * * *", now.minute(), (now.hour() + 12) % 24);
+    let v2 = part.publish("2.0.0").await?;
+    part.block(node).await?;
+    part.pool(&v2, json!({ "windows": [{ "schedule": far, "duration": "1h" }] }))
+        .await?;
+    part.until_phase(node, "Waiting", SOON).await?;
+    part.until_says("Progressing", "False", "OutsideWindows", "reboots may start at", SOON)
+        .await?;
+    part.until_says("WindowOpen", "False", "OutsideWindows", "reboots may start at", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "OutsideWindows", "", SOON)
+        .await?;
+    ensure!(
+        part.holders().await?.is_empty() && part.boots(1) == 1,
+        "nobody goes outside the window"
+    );
+    let now = Timestamp::now().to_zoned(TimeZone::UTC);
+    let open = format!("{} {} * * *", now.minute(), now.hour());
+    part.rollout(json!({ "windows": [{ "schedule": open, "duration": "1h" }] }))
+        .await?;
+    part.until_hold(&[node], SOON).await?;
+    let holding = part.holdings().await?.pop().context("it holds a berth")?;
+    let left = holding
+        .open_until
+        .context("until when it may reboot")?
+        .duration_since(Timestamp::now());
+    let hour = SignedDuration::from_mins(58)..=SignedDuration::from_mins(60);
+    ensure!(hour.contains(&left), "the window is open for an hour, not {left:?}");
+    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
+        .await?;
+    part.unblock(node).await?;
+    part.until_all_run(&v2, LONG).await
+}
+
+pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    part.block(node).await?;
+    let v2 = part.roll_to("2.0.0", json!({ "paused": true })).await?;
+    part.until_says("Progressing", "False", "Paused", "", SOON).await?;
+    part.until_phase(node, "Waiting", SOON).await?;
+    // Time enough to be seen draining on a machine that is busy.
+    let (from, to) = (Timestamp::now() + 25.seconds(), Timestamp::now() + 35.seconds());
+    part.rollout(json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] }))
+        .await?;
+    part.until_phase(node, "Draining", SOON).await?;
+    let until = part.holdings().await?.pop().and_then(|h| h.open_until);
+    ensure!(
+        until.is_some_and(|t| t <= from),
+        "it may reboot before the exclusion only: {until:?}"
+    );
+    until_taken_back(part, 1, Outcome::Revoked).await?;
+    ensure!(Timestamp::now() >= from, "not before the exclusion begins");
+    part.until_says("Progressing", "False", "Excluded", "an exclusion is in force", SOON)
+        .await?;
+    part.until_says("WindowOpen", "False", "Excluded", "an exclusion is in force", SOON)
+        .await?;
+    // Nothing holds up the drain any more, and still the host waits for the end of the exclusion.
+    part.unblock(node).await?;
+    part.until_all_run(&v2, LONG).await?;
+    let events = part.cluster.log.events();
+    let mut downs = events
+        .iter()
+        .filter(|e| e.host == node && matches!(e.change, HostChange::Down));
+    let down = downs.next().context("it rebooted")?.at;
+    ensure!(
+        down >= to && downs.next().is_none(),
+        "it went down once, at {down}, and not before {to}"
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_window_that_means_nothing(part: &Part<'_>) -> Result<()> {
+    let node = part.node(1);
+    let window = |schedule: &str, zone: &str| json!([{ "schedule": schedule, "duration": "8h", "timeZone": zone }]);
+    let v2 = part
+        .roll_to("2.0.0", json!({ "windows": window("* * * * *", "Mars/Olympus") }))
+        .await?;
+    part.until_says("WindowOpen", "False", "InvalidWindow", "Mars/Olympus", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "InvalidWindow", "Mars/Olympus", SOON)
+        .await?;
+    part.until_phase(node, "Waiting", SOON).await?;
+    part.until_says("Progressing", "False", "InvalidWindow", "windows[0]", SOON)
+        .await?;
+    part.rollout(json!({ "windows": window("0 0 31 2 *", "UTC") })).await?;
+    part.until_says("WindowOpen", "False", "InvalidWindow", "0 0 31 2 *", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "InvalidWindow", "0 0 31 2 *", SOON)
+        .await?;
+    ensure!(part.boots(1) == 1, "nobody goes meanwhile");
+    part.rollout(json!({ "windows": window("* * * * *", "Europe/Berlin") }))
+        .await?;
+    part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
+    part.until_all_run(&v2, LONG).await
+}
+
+pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
+    let (bad, mute) = (part.node(1), part.node(2));
+    part.host(1).settings(|s| s.clock_synchronized = Some(false));
+    part.host(2).settings(|s| s.clock_synchronized = None);
+    // What they said before may be believed for a while.
+    part.host(1).kill_agent();
+    part.host(2).kill_agent();
+    let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": 3, "windows": always }))
+        .await?;
+    part.until_run(&v2, &[3], LONG).await?;
+    part.until_waiting(&[bad, mute], "ClockNotSynchronized", "clock", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "Waiting", "clock is not synchronised", SOON)
+        .await?;
+    let said = part.bootc_node(bad).await?.status.and_then(|s| s.clock_synchronized);
+    ensure!(said == Some(false), "the agent says so: {said:?}");
+    ensure!([1, 2].iter().all(|n| part.boots(*n) == 1), "and nobody of them goes");
+    for n in [1, 2] {
+        part.host(n).settings(|s| s.clock_synchronized = Some(true));
+    }
+    part.until_all_run(&v2, LONG).await
+}
+
+/// Says whether the kernel knows that somebody keeps this machine's clock, as the controller does.
+fn clock_is_kept() -> Result<bool> {
+    let mut answer = rtime_clock::adjtime::Timex::new();
+    rtime_clock::adjtime::adjtimex(&mut answer).context("the kernel does not say how exact the clock is")?;
+    Ok(answer.0.maxerror < 16_000_000)
+}
+
+pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
+    let (node, kept) = (part.node(1), clock_is_kept()?);
+    println!(
+        "the clock of this machine is {}",
+        if kept {
+            "kept: windows are judged"
+        } else {
+            "kept by nobody"
+        }
+    );
+    let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
+    let v2 = part.roll_to("2.0.0", json!({ "windows": always })).await?;
+    if kept {
+        part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
+            .await?;
+        return part.until_all_run(&v2, LONG).await;
+    }
+    part.until_phase(node, "Waiting", SOON).await?;
+    part.until_says(
+        "WindowOpen",
+        "False",
+        "ClockNotSynchronized",
+        "the controller's clock",
+        SOON,
+    )
+    .await?;
+    part.until_says("Progressing", "False", "ClockNotSynchronized", "--trust-clock", SOON)
+        .await?;
+    part.until_says(
+        "Progressing",
+        "False",
+        "ClockNotSynchronized",
+        "the controller's clock",
+        SOON,
+    )
+    .await?;
+    // An exclusion cannot be judged either.
+    let far = Timestamp::now() + 1000.hours();
+    let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
+    part.rollout(json!({ "windows": null, "exclusions": exclusion }))
+        .await?;
+    part.until("the spec is looked at", SOON, || async {
+        let pool = part.cluster.pools().get(&part.name).await?;
+        Ok(pool.status.unwrap_or_default().observed_generation == pool.metadata.generation)
+    })
+    .await?;
+    part.until_says(
+        "WindowOpen",
+        "False",
+        "ClockNotSynchronized",
+        "the controller's clock",
+        SOON,
+    )
+    .await?;
+    ensure!(
+        part.ever(0)? == ["closed:new"],
+        "nobody was offered a berth: {:?}",
+        part.ever(0)?
+    );
+    ensure!(part.boots(1) == 1, "and nobody goes");
+    // Without either nothing depends on a clock.
+    part.rollout(json!({ "exclusions": null })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("WindowOpen", "True", "AlwaysOpen", "", SOON).await
+}
+
+fn whole_minute(t: Timestamp) -> Timestamp {
+    t - SignedDuration::from_secs(t.as_second() % 60) - SignedDuration::from_nanos(t.subsec_nanosecond().into())
+}
+
+/// Time when a window that began in the last minutes takes effect for a pool, delayed by its share of a splay.
+fn delayed(pool: &str, schedule: &str, splay: u64, now: Timestamp) -> Result<Option<Timestamp>> {
+    let window = WindowSpec {
+        schedule,
+        duration: Duration::from_secs(168 * 3600),
+        time_zone: "UTC",
+        splay: Duration::from_secs(splay),
+    };
+    Ok(match Schedule::parse(&[window], &[])?.at(now, pool) {
+        Opening::Open { .. } => None,
+        Opening::Closed { next, .. } => next,
+    })
+}
+
+pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
+    const WHOLE: u64 = 600_000;
+    let (node, v2) = (part.node(1), part.publish("2.0.0").await?);
+    part.pool(&v2, json!({ "paused": true })).await?;
+    part.until_phase(node, "Waiting", SOON).await?;
+    part.until_says("Progressing", "False", "Paused", "", SOON).await?;
+    // A start whose share is neither very small nor the whole, and a splay of which that share ends in twenty seconds.
+    let now = Timestamp::now();
+    let of_start = |minutes: i64| {
+        let start = whole_minute(now - minutes.minutes()).to_zoned(TimeZone::UTC);
+        let schedule = format!(
+            "{} {} {} {} *",
+            start.minute(),
+            start.hour(),
+            start.day(),
+            start.month()
+        );
+        let opens = delayed(&part.name, &schedule, WHOLE, now).ok().flatten()?;
+        let share = opens.duration_since(start.timestamp()).as_secs_f64() / WHOLE as f64;
+        let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 20.0;
+        (0.1..0.9)
+            .contains(&share)
+            .then(|| (start.timestamp(), schedule, (wanted / share) as u64))
+    };
+    let (start, schedule, splay) = (1..60).find_map(of_start).context("no start has such a share")?;
+    let opens = delayed(&part.name, &schedule, splay, now)?.context("it is delayed")?;
+    let ahead = opens.duration_since(now);
+    ensure!(
+        (18..22).contains(&ahead.as_secs()),
+        "it opens in twenty seconds, not in {ahead:?}"
+    );
+    ensure!(
+        delayed(&part.name, &schedule, 0, now)?.is_none(),
+        "without a splay it would be open since {start}"
+    );
+    let window = json!({ "schedule": schedule, "duration": "168h", "splay": format!("{splay}s") });
+    part.rollout(json!({ "paused": false, "windows": [window] })).await?;
+    let words = format!("reboots may start at {opens}");
+    part.until_says("WindowOpen", "False", "OutsideWindows", &words, SOON)
+        .await?;
+    part.until_says("Progressing", "False", "OutsideWindows", &words, SOON)
+        .await?;
+    part.until_all_run(&v2, LONG).await?;
+    let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
+    let berth = format!("{}-0", part.name);
+    let of_berth = audit.writes().filter(|r| r.target() == "leases" && r.name == berth);
+    let offered = of_berth.filter(|r| r.holder().is_some_and(|h| !h.starts_with("closed:")));
+    let first = offered.map(|r| r.received).min().context("it was offered")?;
+    ensure!(first >= opens, "nobody was offered a berth before {opens}: {first}");
+    Ok(())
+}
+
+pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
+    let nodes = [1, 2, 3].map(|n| part.node(n));
+    let rebooting_takes = |seconds| {
+        for n in 1..=3 {
+            part.host(n).settings(|s| s.reboot_time = Duration::from_secs(seconds));
+        }
+    };
+    // How long a turn takes here is measured: three measurements tell.
+    rebooting_takes(20);
+    let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 3 })).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until("the reboot is measured", SOON, || async {
+        Ok(part
+            .status()
+            .await?
+            .phase_durations
+            .reboot_seconds
+            .is_some_and(|s| s >= 20))
+    })
+    .await?;
+    rebooting_takes(1);
+    let v3 = part.roll_to("3.0.0", json!({ "paused": true })).await?;
+    part.until("the next image is staged", SOON, || async {
+        Ok(part.status().await?.nodes.staged == 3)
+    })
+    .await?;
+    // Open for twenty more seconds today, and for three in a year.
+    let now = Timestamp::now().to_zoned(TimeZone::UTC);
+    let schedule = format!("{} {} {} {} *", now.minute(), now.hour(), now.day(), now.month());
+    let next = whole_minute((&now + 1.year()).timestamp());
+    let closes = now.timestamp() + 20.seconds();
+    let rollout = json!({
+        "paused": false,
+        "windows": [{ "schedule": schedule, "duration": "1h" }],
+        "exclusions": [
+            { "from": closes, "to": closes + 1.hour() },
+            { "from": next + 3.seconds(), "to": next + 1.hour() },
+        ],
+    });
+    part.rollout(rollout).await?;
+    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
+        .await?;
+    part.until_waiting(&nodes, "WindowTooShort", "would outlast this one", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON)
+        .await?;
+    let words = "the longest window lasts 3s, and a drain and a reboot take";
+    part.until_says("WindowOpen", "False", "WindowTooShort", words, SOON)
+        .await?;
+    part.until_says("Progressing", "False", "WindowTooShort", "write a longer one", SOON)
+        .await?;
+    part.until_says("Progressing", "False", "WindowTooShort", words, SOON)
+        .await?;
+    ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "nobody goes");
+    let mut ever = vec![];
+    for berth in 0..3 {
+        ever.extend(part.ever(berth)?);
+    }
+    let offers = ever.iter().filter(|holder| holder.starts_with("offered:")).count();
+    ensure!(
+        offers == 3,
+        "nobody was offered a berth but for the first image: {ever:?}"
+    );
+    part.rollout(json!({ "windows": [{ "schedule": schedule, "duration": "2h" }], "exclusions": null }))
+        .await?;
+    part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
+    part.until_all_run(&v3, LONG).await
+}

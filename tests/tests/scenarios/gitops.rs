@@ -1,0 +1,218 @@
+//! What `docs/gitops.md` gives to tools that wait for a pool, run on the golden states of a pool: the script for Argo CD by Lua
+//! itself, the expressions for Flux by the API server.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_api::pool::BootcNodePool;
+use berth_tests::programs::workspace_root;
+use berth_tests::tools::find_program;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// Longest time until an admission policy is in force.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Each golden state: what Argo CD calls it, and whether Flux takes it for current or failed.
+const STATES: [(&str, &str, Flux); 8] = [
+    ("updated", "Healthy", Flux::Current),
+    ("without nodes", "Healthy", Flux::Current),
+    ("waits for its window", "Progressing", Flux::Waits),
+    ("has degraded nodes", "Progressing", Flux::Waits),
+    ("paused", "Suspended", Flux::Current),
+    ("paused when done", "Healthy", Flux::Current),
+    ("halted", "Degraded", Flux::Failed),
+    ("image refused", "Degraded", Flux::Failed),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flux {
+    Current,
+    Failed,
+    Waits,
+}
+
+fn golden() -> Result<BTreeMap<String, Value>> {
+    let text = fs::read_to_string(workspace_root().join("tests/tests/golden/pool-states.json"))?;
+    let states: BTreeMap<String, Value> = serde_json::from_str(&text)?;
+    let known: Vec<&str> = STATES.iter().map(|(name, ..)| *name).collect();
+    let all = states.len() == known.len() && known.iter().all(|name| states.contains_key(*name));
+    ensure!(all, "the golden states are {:?}, and not {known:?}", states.keys());
+    Ok(states)
+}
+
+fn page() -> Result<String> {
+    fs::read_to_string(workspace_root().join("docs/gitops.md")).context("docs/gitops.md")
+}
+
+/// The script of the page, without its indentation.
+fn script() -> Result<String> {
+    let page = page()?;
+    let (_, rest) = page
+        .split_once("health.berth.dev_BootcNodePool: |\n")
+        .context("docs/gitops.md has no script")?;
+    let (script, _) = rest.split_once("```").context("the script does not end")?;
+    Ok(script.lines().map(|line| line.trim_start().to_owned() + "\n").collect())
+}
+
+/// A value as Lua writes it.
+fn lua(value: &Value) -> String {
+    match value {
+        Value::Null => "nil".to_owned(),
+        Value::Array(all) => format!("{{{}}}", all.iter().map(lua).collect::<Vec<_>>().join(", ")),
+        Value::Object(all) => {
+            let fields = all.iter().map(|(key, value)| format!("[{key:?}] = {}", lua(value)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+        plain => plain.to_string(),
+    }
+}
+
+/// Health of an object, as the script tells it.
+fn health(script: &str, object: &Value) -> Result<String> {
+    let program = find_program("lua5.1").context("lua5.1 is not on PATH; install Debian's package lua5.1")?;
+    let mut child = Command::new(program)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run lua5.1")?;
+    let whole = format!(
+        "obj = {}\nlocal function health()\n{script}\nend\nlocal told = health()\nassert(told.message)\nprint(told.status)\n",
+        lua(object)
+    );
+    child.stdin.take().context("no stdin")?.write_all(whole.as_bytes())?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "lua5.1: {output:?} for\n{whole}");
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+#[test]
+fn argo_cd_reads_every_state() -> Result<()> {
+    let (script, states) = (script()?, golden()?);
+    let object = |generation: u64, status: &Value| json!({"metadata": {"generation": generation}, "status": status});
+    for (name, expected, _) in STATES {
+        let status = &states[name];
+        let told = health(&script, &object(1, status))?;
+        ensure!(told == expected, "{name}: Argo CD would say {told}, and not {expected}");
+        let told = health(&script, &object(2, status))?;
+        ensure!(
+            told == "Progressing",
+            "{name}, of an older spec: Argo CD would say {told}"
+        );
+    }
+    for status in [Value::Null, json!({}), json!({"observedGeneration": 1})] {
+        let told = health(&script, &object(1, &status))?;
+        ensure!(told == "Progressing", "{status}: Argo CD would say {told}");
+    }
+    Ok(())
+}
+
+/// One of the page's expressions, with the object where an admission policy has it.
+fn expression(page: &str, field: &str) -> Result<String> {
+    let line = page
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(&format!("{field}: \"")));
+    let text = line.and_then(|line| line.strip_suffix('"'));
+    let text = text.with_context(|| format!("docs/gitops.md has no {field}"))?;
+    let mut out = String::new();
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        let begins = !(before.is_alphanumeric() || matches!(before, '.' | '_'));
+        if begins && ["status.", "metadata."].iter().any(|root| text[at..].starts_with(root)) {
+            out += "object.";
+        }
+        out.push(c);
+        before = c;
+    }
+    Ok(out)
+}
+
+/// Fails unless Flux's expressions tell the golden states apart, by what the API server's CEL makes of them: a policy refuses
+/// each status, and says what they are.
+pub async fn flux_reads_every_state(client: &Client) -> std::result::Result<(), String> {
+    flux(client).await.map_err(|error| format!("Flux: {error:#}"))
+}
+
+async fn flux(client: &Client) -> Result<()> {
+    let page = page()?;
+    let [in_progress, failed, current] = ["inProgress", "failed", "current"].map(|field| expression(&page, field));
+    let (in_progress, failed, current) = (in_progress?, failed?, current?);
+    // As Flux does: the first that holds counts.
+    let said =
+        format!("'FLUX ' + (({in_progress}) ? 'waits' : ({failed}) ? 'failed' : ({current}) ? 'current' : 'waits')");
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": {"name": "gitops"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["berth.dev"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["bootcnodepools/status"],
+            }]},
+            "validations": [{"expression": "false", "messageExpression": said}],
+        },
+    }))?;
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": {"name": "gitops"}, "spec": {"policyName": "gitops", "validationActions": ["Deny"]},
+    }))?;
+    let post = PostParams::default();
+    let pools: Api<BootcNodePool> = Api::all(client.clone());
+    let pool: BootcNodePool = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": {"name": "gitops"},
+        "spec": {"nodeSelector": {}, "image": {"ref": "quay.io/e/os:v1"}},
+    }))?;
+    pools.create(&post, &pool).await.context("cannot create the pool")?;
+    Api::all(client.clone())
+        .create(&post, &policy)
+        .await
+        .context("the policy")?;
+    Api::all(client.clone())
+        .create(&post, &binding)
+        .await
+        .context("the binding")?;
+    let states = golden()?;
+    for (name, _, expected) in STATES {
+        let status = &states[name];
+        let told = told(&pools, status).await.context(name)?;
+        ensure!(told == expected, "{name}: {told:?}, and not {expected:?}");
+        let mut old = status.clone();
+        old["observedGeneration"] = json!(7);
+        let told = self::told(&pools, &old).await.context(name)?;
+        ensure!(told == Flux::Waits, "{name}, of another spec: {told:?}");
+    }
+    let told = told(&pools, &json!({"observedGeneration": 1})).await?;
+    ensure!(told == Flux::Waits, "without conditions: {told:?}");
+    Ok(())
+}
+
+/// Word of the policy on a status, which is never stored.
+async fn told(pools: &Api<BootcNodePool>, status: &Value) -> Result<Flux> {
+    let begin = Instant::now();
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let patch = json!({"status": status});
+    let patch = Patch::Merge(&patch);
+    loop {
+        match pools.patch_status("gitops", &params, &patch).await {
+            Err(kube::Error::Api(refused)) if refused.message.contains("FLUX ") => {
+                return match refused.message.split("FLUX ").nth(1).map(str::trim) {
+                    Some("current") => Ok(Flux::Current),
+                    Some("failed") => Ok(Flux::Failed),
+                    Some("waits") => Ok(Flux::Waits),
+                    _ => bail!("{}", refused.message),
+                };
+            }
+            Err(error) => return Err(error).context("cannot ask the API server"),
+            // The policy is not in force yet.
+            Ok(_) => ensure!(begin.elapsed() < SOON, "the policy is not in force"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

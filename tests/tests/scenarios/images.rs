@@ -1,0 +1,319 @@
+//! Tags that move, references that are pinned, and a registry that goes away, through the shipped programs. The control plane
+//! and the registry are real, the hosts are simulated.
+
+use std::fs;
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, SOON, together};
+use berth_tests::programs;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+use tokio::process::Command;
+
+#[tokio::test]
+async fn images() -> Result<()> {
+    tokio::task::spawn_blocking(programs::kubectl).await??;
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 6,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let follows = Part::new(&cluster, "follows", 1..=2).await?;
+    let pinned = Part::new(&cluster, "pinned", 3..=3).await?;
+    let still = Part::new(&cluster, "still", 4..=4).await?;
+    let aged = Part::new(&cluster, "aged", 5..=5).await?;
+    let aged_machine = Part::new(&cluster, "aged-machine", 6..=6).await?;
+    together(
+        &cluster,
+        vec![
+            (
+                "an_image_for_newer_boot_images_is_refused",
+                Box::pin(a_boot_image_that_is_too_old(&aged_machine)),
+            ),
+            ("a_tag_that_moves_is_followed", Box::pin(a_tag_that_moves(&follows))),
+            ("a_pinned_pool_waits_for_approval", Box::pin(a_pinned_pool(&pinned))),
+            (
+                "a_pool_that_is_not_polled_is_not_asked_for",
+                Box::pin(not_polled(&still)),
+            ),
+            (
+                "a_push_that_is_pulled_back_is_not_adopted",
+                Box::pin(pulled_back(&aged)),
+            ),
+        ],
+    )
+    .await?;
+    // Alone: everybody would miss the registry.
+    together(
+        &cluster,
+        vec![(
+            "a_registry_that_is_away_changes_nothing",
+            Box::pin(a_registry_that_is_away(&pinned)),
+        )],
+    )
+    .await
+}
+
+/// Runs `kubectl berth` as an admin, where nobody can be asked. Answers whether it succeeded, and what it said.
+async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
+    let program = tokio::task::spawn_blocking(programs::kubectl).await??;
+    let config = part.cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .arg(&part.name)
+        .arg("--kubeconfig")
+        .arg(&config.path);
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(LONG, command.output())
+        .await
+        .context("kubectl berth does not end")??;
+    let text = [output.stdout, output.stderr].concat();
+    Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// Makes the pool with its own tag, and waits until its nodes run what that points at.
+async fn begin(part: &Part<'_>) -> Result<Published> {
+    let image = part
+        .cluster
+        .move_tag(&part.name, &format!("1.0.0-{}", part.name))
+        .await?;
+    part.pool(&image, json!({ "maxUnavailable": 1 })).await?;
+    part.until_all_run(&image, LONG).await?;
+    Ok(image)
+}
+
+/// Moves the pool's tag.
+async fn moved(part: &Part<'_>, version: &str) -> Result<Published> {
+    part.cluster
+        .move_tag(&part.name, &format!("{version}-{}", part.name))
+        .await
+}
+
+async fn image(part: &Part<'_>, image: serde_json::Value) -> Result<()> {
+    part.cluster.patch_pool(&part.name, json!({ "image": image })).await
+}
+
+async fn until_event(part: &Part<'_>, reason: &str, words: &str) -> Result<()> {
+    let events = Api::<Event>::namespaced(part.cluster.client(), "default");
+    let selector = format!("regarding.name={}", part.name);
+    part.until(&format!("there is an event {reason}: {words}"), SOON, || async {
+        let list = events.list(&ListParams::default().fields(&selector)).await?;
+        Ok(list.items.iter().any(|event| {
+            event.reason.as_deref() == Some(reason) && event.note.as_ref().is_some_and(|note| note.contains(words))
+        }))
+    })
+    .await
+}
+
+async fn a_tag_that_moves(part: &Part<'_>) -> Result<()> {
+    begin(part).await?;
+    let spec = part.cluster.pools().get(&part.name).await?.metadata.generation;
+    let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(
+        well && said.contains("1.0.0-follows") && said.contains("is in force"),
+        "{said}"
+    );
+    let v2 = moved(part, "2.0.0").await?;
+    let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(
+        well && said.contains("2.0.0-follows") && said.contains("is in force"),
+        "{said}"
+    );
+    part.until_all_run(&v2, LONG).await?;
+    until_event(part, "ImageAdopted", "2.0.0-follows").await?;
+    let (well, said) = berth(part, &["approve", "--yes"]).await?;
+    ensure!(well && said.contains("Nothing to approve"), "{said}");
+    let now = part.cluster.pools().get(&part.name).await?.metadata.generation;
+    ensure!(now == spec, "nobody touched the pool's spec");
+    Ok(())
+}
+
+/// An old note of the installer, an image that wants a newer one, and what an admin can do about it.
+async fn a_boot_image_that_is_too_old(part: &Part<'_>) -> Result<()> {
+    let sysroot = part.cluster.host(6).root().join("sysroot");
+    fs::create_dir_all(&sysroot)?;
+    fs::write(
+        sysroot.join(".bootc-aleph.json"),
+        json!({"image": "quay.io/example/boot", "version": "9.0.1", "kernel": "6.1", "selinux": "disabled"})
+            .to_string(),
+    )?;
+    let v1 = begin(part).await?;
+    let noted = || async {
+        let status = part
+            .bootc_node(part.cluster.host(6).name())
+            .await?
+            .status
+            .unwrap_or_default();
+        Ok(status.boot_image.is_some_and(|image| {
+            image.version.as_deref() == Some("9.0.1") && image.provisioned_time.is_some() && image.error.is_none()
+        }))
+    };
+    part.until("the agent reports the boot image", SOON, noted).await?;
+    part.until_says("BootImageSkew", "False", "NoLimit", "", SOON).await?;
+    let labels = [("berth.dev/min-boot-image", "9.2")];
+    let v2 = part
+        .cluster
+        .move_tag_to_labelled(&part.name, "10.1.0-aged-machine", &labels)
+        .await?;
+    let (_, said) = berth(part, &["poll"]).await?;
+    let why = "was installed from 9.0.1, which is older than the minimum 9.2";
+    ensure!(said.contains(why), "{said}");
+    part.until_says("BootImageSkew", "True", "NextImageRefused", why, SOON)
+        .await?;
+    part.until_says("ImageResolved", "True", "BootImageSkew", "is not adopted", SOON)
+        .await?;
+    let (_, said) = berth(part, &["status", "--preview"]).await?;
+    let closed = "closed to the next image (BootImageSkew)";
+    ensure!(said.contains(closed) && said.contains(why), "{said}");
+    let target = part.status().await?.target.context("there is no target")?;
+    ensure!(
+        target.digest == v1.digest,
+        "the refused image was published: {target:?}"
+    );
+    // From now on machines are installed from a newer one.
+    let record = json!({ "source": "Manual", "manual": { "version": "9.4" } });
+    part.cluster
+        .patch_pool(&part.name, json!({ "bootImage": record }))
+        .await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("BootImageSkew", "False", "WithinLimit", "", SOON)
+        .await?;
+    let boot_image = part.status().await?.boot_image.context("there is no boot image")?;
+    ensure!(
+        boot_image.version.as_deref() == Some("9.4")
+            && boot_image.recorded_time.is_some()
+            && boot_image.too_old_nodes.len() == 1,
+        "{boot_image:?}"
+    );
+    Ok(())
+}
+
+async fn a_pinned_pool(part: &Part<'_>) -> Result<()> {
+    let v1 = begin(part).await?;
+    image(part, json!({ "ref": format!("{}@{}", v1.reference, v1.digest) })).await?;
+    part.until_says("ImageResolved", "True", "Resolved", "is in force", SOON)
+        .await?;
+    let boots = part.boots(1);
+    let v2 = moved(part, "2.0.0").await?;
+    let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(
+        well && said.contains("2.0.0-pinned") && said.contains("not in force"),
+        "{said}"
+    );
+    let available = part.status().await?.available.context("nothing is available")?;
+    ensure!(available.digest == v2.digest && available.version.as_deref() == Some("2.0.0-pinned"));
+    until_event(part, "ImageAvailable", "2.0.0-pinned").await?;
+    let (well, said) = berth(part, &["approve", "--print"]).await?;
+    ensure!(
+        well && said.contains(&format!("ref: {}@{}\n", v1.reference, v2.digest)),
+        "{said}"
+    );
+    ensure!(part.status().await?.target.is_some_and(|t| t.digest == v1.digest));
+    part.is_untouched(1, boots).await?;
+    let (well, said) = berth(part, &["approve", "--yes"]).await?;
+    ensure!(well && said.contains("goes to"), "{said}");
+    part.until_all_run(&v2, LONG).await?;
+    part.until("nothing is available any more", SOON, || async {
+        Ok(part.status().await?.available.is_none())
+    })
+    .await
+}
+
+/// Requests for a tag's manifest that the registry has answered.
+fn asked(part: &Part<'_>) -> Result<usize> {
+    let log = fs::read_to_string(part.cluster.registry.log())?;
+    let tag = format!("/manifests/{} ", part.name);
+    let questions = |line: &&str| line.contains(&tag) && line.contains("berth-controller");
+    Ok(log.lines().filter(questions).count())
+}
+
+async fn not_polled(part: &Part<'_>) -> Result<()> {
+    let v1 = begin(part).await?;
+    image(part, json!({ "pollInterval": "0" })).await?;
+    let before = asked(part)?;
+    ensure!(before > 0, "the registry's log has the first question");
+    moved(part, "2.0.0").await?;
+    // Another pool's request for the same tag is none of this one.
+    let other = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "still-beside" },
+        "spec": { "nodeSelector": { "matchLabels": { "part": "nobody" } }, "image": { "ref": v1.reference } },
+    });
+    let pools = part.cluster.pools();
+    let apply = PatchParams::apply("admin");
+    pools.patch("still-beside", &apply, &Patch::Apply(&other)).await?;
+    part.until("the other pool has the new image", SOON, || async {
+        let status = pools.get("still-beside").await?.status.unwrap_or_default();
+        Ok(status.target.is_some_and(|target| target.digest != v1.digest))
+    })
+    .await?;
+    let status = part.status().await?;
+    ensure!(status.available.is_none() && status.target.is_some_and(|target| target.digest == v1.digest));
+    part.cluster.controllers.kill(1);
+    part.cluster.controllers.start(1)?;
+    let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(well && said.contains("2.0.0-still"), "{said}");
+    ensure!(
+        asked(part)? <= before + 5,
+        "a question for the other pool, and one for each request"
+    );
+    Ok(())
+}
+
+async fn pulled_back(part: &Part<'_>) -> Result<()> {
+    let v1 = begin(part).await?;
+    image(part, json!({ "minimumAge": "10s" })).await?;
+    let bad = moved(part, "2.0.0").await?;
+    let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(well && said.contains("is adopted in"), "{said}");
+    let (_, said) = berth(part, &["approve", "--yes"]).await?;
+    ensure!(
+        said.contains("Nothing to approve") && said.contains("by itself"),
+        "{said}"
+    );
+    moved(part, "1.0.0").await?;
+    part.until(
+        "the tag was asked once more, and nothing is available",
+        SOON,
+        || async { Ok(part.status().await?.available.is_none()) },
+    )
+    .await?;
+    ensure!(part.status().await?.target.is_some_and(|t| t.digest == v1.digest));
+    ensure!(part.order(&bad).is_empty(), "nobody ran what was pulled back");
+    let good = moved(part, "3.0.0").await?;
+    berth(part, &["poll"]).await?;
+    part.until_all_run(&good, LONG).await
+}
+
+async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
+    let before = part.status().await?.target.context("no target")?;
+    part.cluster.registry.stop()?;
+    let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(!well && said.contains("RegistryUnavailable"), "{said}");
+    part.until_says("ImageResolved", "True", "RegistryUnavailable", "next try at", SOON)
+        .await?;
+    part.cluster.controllers.kill(1);
+    part.cluster.controllers.start(1)?;
+    let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(
+        !well && said.contains("since") && said.contains("stays in force"),
+        "{said}"
+    );
+    ensure!(
+        part.status().await?.target.as_ref() == Some(&before),
+        "the digest in force stays"
+    );
+    part.cluster.registry.restart().await?;
+    part.until_says("ImageResolved", "True", "Resolved", "is in force", LONG)
+        .await?;
+    ensure!(part.status().await?.target.as_ref() == Some(&before));
+    let v3 = moved(part, "3.0.0").await?;
+    for words in [&["poll"][..], &["approve", "--yes"]] {
+        let (well, said) = berth(part, words).await?;
+        ensure!(well, "{said}");
+    }
+    part.until_all_run(&v3, LONG).await
+}

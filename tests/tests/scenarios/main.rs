@@ -1,0 +1,33 @@
+//! Every scenario that needs no root, one module per subject. One program, so that a long one does not keep the others waiting.
+
+mod admin;
+mod agent_backend;
+mod agent_host;
+mod api_validation;
+mod capacity;
+mod controller_reports;
+mod controlplane;
+mod docs;
+mod drain;
+mod drain_settings;
+mod fleet;
+mod gates;
+mod gitops;
+mod images;
+mod monitoring;
+mod one_host;
+mod policies;
+mod preview;
+mod provisioning;
+mod quorum;
+mod readyz;
+mod registry_access;
+mod roll_forward;
+mod rollout_sim;
+mod samples;
+mod scripts;
+mod sim_host;
+mod sim_kubelet;
+mod sim_rpm_ostree;
+mod soak;
+mod units;

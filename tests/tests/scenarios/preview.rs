@@ -1,0 +1,137 @@
+//! `kubectl berth status --preview` names the order in which nodes go: before the rollout begins it is asked, and after that
+//! it is compared with what the hosts did. The control plane, the controller and the agents are real, the hosts simulated.
+
+use anyhow::{Context, Result, ensure};
+use berth_api::berth::{BerthState, ClosedReason, Offer, Outcome, lease};
+use berth_api::{Digest, condition};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::PostParams;
+use kubectl_berth::{PoolPreview, Scope, Snapshot, previews};
+use serde_json::json;
+
+#[tokio::test]
+async fn preview() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 6,
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let part = Part::new(&cluster, "preview", 1..=2).await?;
+    together(
+        &cluster,
+        vec![(
+            "nodes_go_as_the_preview_says",
+            Box::pin(nodes_go_as_the_preview_says(&part)),
+        )],
+    )
+    .await
+}
+
+/// Of two places, one is used up all along by a node that runs the target and is cordoned: the others go one by one.
+async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
+    let cluster = part.cluster;
+    let [done, bad, lapsed, beside, away, server] = [1, 2, 3, 4, 5, 6].map(|n| cluster.host(n).name());
+    for (node, rack) in [
+        (done, "a"),
+        (bad, "a"),
+        (lapsed, "b"),
+        (beside, "a"),
+        (away, "b"),
+        (server, "b"),
+    ] {
+        part.label(node, "rack", Some(rack)).await?;
+    }
+    part.label(server, "node-role.kubernetes.io/control-plane", Some(""))
+        .await?;
+    cluster.host(2).settings(|s| s.finalization_failures = 1);
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": 2, "zoneKey": "rack" }))
+        .await?;
+    part.until("a turn ends badly", SOON, || async {
+        let status = part.bootc_node(bad).await?.status.unwrap_or_default();
+        Ok(status
+            .last_turn
+            .is_some_and(|turn| turn.outcome == Outcome::NotApplied.as_str()))
+    })
+    .await?;
+    part.rollout(json!({ "paused": true })).await?;
+    part.until_run(&v2, &[1], SOON).await?;
+    part.until_hold(&[], SOON).await?;
+    part.cordon(done, true).await?;
+    lets_an_offer_lapse(part, lapsed, &v2.digest).await?;
+    for n in 3..=6 {
+        part.join(cluster.host(n)).await?;
+    }
+    let going = [bad, lapsed, beside, away, server];
+    part.until("all others are prepared", LONG, || async {
+        for node in going {
+            let conditions = part.bootc_node(node).await?.status.unwrap_or_default().conditions;
+            if !condition::is_true(&conditions, condition::node::UPDATE_PREPARED) {
+                return Ok(false);
+            }
+        }
+        Ok(part.status().await?.nodes.total == 6)
+    })
+    .await?;
+
+    let preview = preview_of(part).await?;
+    let named: Vec<&str> = preview.nodes.iter().map(|row| row.name.as_str()).collect();
+    ensure!(
+        named == [away, beside, bad, lapsed, server],
+        "the zone that has nobody down, then by name, then who ended badly, then who let an offer lapse, then the control \
+         plane: {preview:#?}"
+    );
+    let turns: Vec<_> = preview.nodes.iter().filter_map(|row| row.turn).collect();
+    ensure!(turns == [1, 2, 3, 4, 5], "all of them have a turn: {preview:#?}");
+    ensure!(
+        (preview.capacity, preview.free, preview.up_to_date) == (2, 1, 1),
+        "one place is used up: {preview:#?}"
+    );
+    let paused = preview.blocks.iter().any(|block| block.starts_with("paused"));
+    ensure!(paused, "nobody goes before the pause ends: {preview:#?}");
+
+    part.rollout(json!({ "paused": false })).await?;
+    let everybody = going.map(str::to_owned);
+    part.until("all run it", LONG, || async {
+        let order = part.order(&v2);
+        Ok(everybody.iter().all(|node| order.contains(node)))
+    })
+    .await?;
+    let went = part.order(&v2).split_off(1);
+    ensure!(went == named, "named {named:?}, went {went:?}");
+    part.until_hold(&[], SOON).await?;
+    let preview = preview_of(part).await?;
+    ensure!(preview.nodes.is_empty(), "nobody is left to go: {preview:#?}");
+    Ok(())
+}
+
+/// Leaves behind what a former leader does that saw a node let an offer lapse: on the berth that nobody else will use.
+async fn lets_an_offer_lapse(part: &Part<'_>, node: &str, target: &Digest) -> Result<()> {
+    let berths = part.cluster.berths();
+    let mut object = berths.get(&format!("{}-1", part.name)).await?;
+    let berth = lease::read(&object)?;
+    ensure!(matches!(berth.state, BerthState::Closed(_)), "{berth:?}");
+    let uid = part.cluster.nodes().get(node).await?.uid().context("it has a UID")?;
+    let offer = Offer {
+        node: node.into(),
+        uid: uid.as_str().into(),
+        target: target.clone(),
+        open_until: None,
+    };
+    let lapsed = berth.offered(offer)?.closed(ClosedReason::Lapsed)?;
+    lease::write(&lapsed, &mut object, Timestamp::now());
+    berths
+        .replace(&object.name_any(), &PostParams::default(), &object)
+        .await?;
+    Ok(())
+}
+
+async fn preview_of(part: &Part<'_>) -> Result<PoolPreview> {
+    let client = part.cluster.client();
+    let mut snapshot = Snapshot::read(&client, "berth-system", Scope::Preview).await?;
+    ensure!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
+    snapshot.only = Some(part.name.clone());
+    previews(&snapshot, Timestamp::now()).pop().context("the pool is there")
+}

@@ -1,0 +1,83 @@
+//! I11 on a cluster of three control plane nodes in two pools: one at a time across pools, a change of leader in the middle
+//! of a drain takes nothing back, and one that is not Ready goes first. The control plane, the controllers and the agents
+//! are real, the hosts are simulated.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_api::berth::Berth;
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use serde_json::json;
+
+const LABEL: &str = "node-role.kubernetes.io/control-plane";
+
+#[tokio::test]
+async fn quorum() -> Result<()> {
+    let cluster = Cluster::start(ClusterOptions {
+        hosts: 3,
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let first = Part::new(&cluster, "cp-a", 1..=2).await?;
+    let second = Part::new(&cluster, "cp-b", 3..=3).await?;
+    together(
+        &cluster,
+        vec![(
+            "one_control_plane_node_at_a_time",
+            Box::pin(one_at_a_time(&first, &second)),
+        )],
+    )
+    .await
+}
+
+async fn one_at_a_time(first: &Part<'_>, second: &Part<'_>) -> Result<()> {
+    let (c1, c2, c3) = (first.node(1), first.node(2), second.node(1));
+    for (part, node) in [(first, c1), (first, c2), (second, c3)] {
+        part.label(node, LABEL, Some("")).await?;
+    }
+    // Whichever of the two stages first goes first, and stays in its drain.
+    first.block(c1).await?;
+    first.block(c2).await?;
+    let v2 = first.roll_to("2.0.0", json!({ "maxUnavailable": 2 })).await?;
+    first
+        .until("one of the two holds a berth", SOON, || async {
+            Ok(first.holdings().await?.len() == 1)
+        })
+        .await?;
+    let holder = first.holdings().await?.remove(0).node;
+    let other = if holder.as_str() == c1 { c2 } else { c1 };
+    second.pool(&v2, json!({ "maxUnavailable": 1 })).await?;
+    first.until_waiting(&[other], "OtherControlPlaneNode", "", SOON).await?;
+    second.until_waiting(&[c3], "OtherControlPlaneNode", "", SOON).await?;
+
+    let epoch = async || {
+        let berths: Vec<Berth> = first.berths().await?;
+        berths.iter().map(|b| b.epoch).min().context("there are berths")
+    };
+    let before = epoch().await?;
+    first.cluster.controllers.start(1)?;
+    first.cluster.controllers.kill(0);
+    first
+        .until("a new leader has stamped the berths", SOON, || async {
+            Ok(epoch().await? > before)
+        })
+        .await?;
+    let stamped = Instant::now();
+    while stamped.elapsed() < Duration::from_secs(2) {
+        let holdings = first.holdings().await?;
+        let [holding] = holdings.as_slice() else {
+            anyhow::bail!("{holdings:?}")
+        };
+        ensure!(holding.node == holder && holding.revoke.is_none(), "{holding:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    // Certain: another one is not Ready. It is the one to be repaired, and goes first.
+    second.not_ready(c3).await?;
+    second.until_run(&v2, &[1], LONG).await?;
+    ensure!(first.boots(1) == 1 && first.boots(2) == 1, "the others wait meanwhile");
+    first.unblock(c1).await?;
+    first.unblock(c2).await?;
+    first.until_all_run(&v2, LONG).await
+}

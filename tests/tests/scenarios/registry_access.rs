@@ -1,0 +1,259 @@
+//! Ways to a registry: the real controller, with its own rights, at a real registry with TLS, a name and a password,
+//! through a proxy, and at a mirror while the origin is away.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use berth_api::condition::find;
+use berth_api::fleet::BootcFleet;
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
+use berth_tests::controlplane::{Bound, ControlPlane, Options};
+use berth_tests::images::{Image, ImageSpec};
+use berth_tests::process::Process;
+use berth_tests::programs::programs;
+use berth_tests::registry::{Guard, Registry};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Two attempts are at most some seconds apart here.
+const SOON: Duration = Duration::from_secs(45);
+/// `berth` and `hush`.
+const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuulzd.YqjLDl8lvpSmVj3De/fioSBHnUa\n";
+
+struct Site {
+    plane: ControlPlane,
+    controller: Process,
+}
+
+impl Site {
+    async fn apply(&self, object: Value) -> Result<()> {
+        self.plane.apply_yaml(&object.to_string()).await
+    }
+
+    /// Makes a pool, or gives it another image.
+    async fn pool(&self, name: &str, reference: &str, secret: &str) -> Result<()> {
+        self.apply(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": {"name": name},
+            "spec": {
+                "nodeSelector": {"matchLabels": {"pool": name}},
+                "image": {"ref": reference, "pullSecret": secret},
+            },
+        }))
+        .await
+    }
+
+    async fn secret(&self, name: &str, registry: &str, password: &str) -> Result<()> {
+        let entry = json!({"auth": STANDARD.encode(format!("berth:{password}"))});
+        let file = json!({"auths": {registry: entry}}).to_string();
+        let secrets: Api<Secret> = Api::namespaced(self.plane.admin_client(), "berth-system");
+        let object = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+            "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": file},
+        });
+        let params = PatchParams::apply("admin").force();
+        secrets.patch(name, &params, &Patch::Apply(&object)).await?;
+        Ok(())
+    }
+
+    async fn allow(&self, prefixes: &[&str]) -> Result<()> {
+        let fleets: Api<BootcFleet> = Api::all(self.plane.admin_client());
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": {"name": "cluster"},
+            "spec": {"allowedRegistries": prefixes},
+        });
+        let params = PatchParams::apply("admin").force();
+        fleets.patch("cluster", &params, &Patch::Apply(&object)).await?;
+        Ok(())
+    }
+
+    /// Waits until the pool's `ImageResolved` has this reason and these words; answers its status.
+    async fn says(&mut self, pool: &str, reason: &str, words: &str) -> Result<BootcNodePoolStatus> {
+        let pools: Api<BootcNodePool> = Api::all(self.plane.admin_client());
+        let started = Instant::now();
+        loop {
+            let object = pools.get(pool).await?;
+            let status = object.status.clone().unwrap_or_default();
+            let condition = find(&status.conditions, "ImageResolved");
+            let is_of_this = status.observed_generation == object.metadata.generation;
+            if is_of_this && condition.is_some_and(|c| c.reason == reason && c.message.contains(words)) {
+                let said = condition.map(|c| c.message.clone()).unwrap_or_default();
+                ensure!(!said.contains("hush"), "a password is shown: {said}");
+                return Ok(status);
+            }
+            self.controller.check()?;
+            if started.elapsed() > SOON {
+                let said = condition.map(|c| format!("{}: {}", c.reason, c.message));
+                bail!(
+                    "{pool} does not say {reason} ({words}), but {said:?}\n{}",
+                    self.controller.log_tail()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// A proxy for HTTPS, and the number of connections through it.
+async fn proxy() -> Result<(String, Arc<AtomicUsize>)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = format!("http://{}", listener.local_addr()?);
+    let count = Arc::<AtomicUsize>::default();
+    let counted = count.clone();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(tunnel(client, counted.clone()));
+        }
+    });
+    Ok((address, count))
+}
+
+async fn tunnel(client: TcpStream, count: Arc<AtomicUsize>) -> Result<()> {
+    let mut client = BufReader::new(client);
+    let mut first = String::new();
+    client.read_line(&mut first).await?;
+    let mut line = String::new();
+    while client.read_line(&mut line).await? > 2 {
+        line.clear();
+    }
+    let target = first.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next());
+    let mut server = TcpStream::connect(target.context("no CONNECT")?).await?;
+    count.fetch_add(1, Ordering::Relaxed);
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
+    tokio::io::copy_bidirectional(&mut client, &mut server).await?;
+    Ok(())
+}
+
+fn controller(plane: &ControlPlane, kubeconfig: &std::path::Path, env: &[(&str, &str)]) -> Result<Process> {
+    let directory = plane.directory();
+    let mut command = Command::new(programs()?.controller);
+    command
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg("--registry-ca")
+        .arg(directory.join("registry-ca.crt"))
+        .arg("--registries-conf")
+        .arg(directory.join("registries.conf"))
+        .arg("--log-format=human")
+        .env_remove("NO_PROXY")
+        .env_remove("no_proxy")
+        .envs(env.iter().copied());
+    Process::start("berth-controller", &command, &directory.join("access.log"))
+}
+
+#[tokio::test]
+async fn images_are_resolved_with_credentials_tls_a_proxy_and_mirrors() -> Result<()> {
+    let options = Options {
+        controller_manager: false,
+        ..Options::default()
+    };
+    let (plane, registry) = tokio::try_join!(ControlPlane::start(options), Registry::start_local())?;
+    plane.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml"]).await?;
+    let own = plane
+        .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
+        .await?;
+    let client = registry.client();
+    let digest = client
+        .push_image("a/os", Some("stable"), &Image::tiny_os("1", b"one")?)
+        .await?;
+    client
+        .push_image("a/os", Some("next"), &Image::tiny_os("2", b"two")?)
+        .await?;
+    let plain = ImageSpec::plain(vec![]).build()?;
+    client.push_image("a/os", Some("plain"), &plain).await?;
+    let pair = plane
+        .authority()
+        .server(&["localhost"], &BTreeSet::from([Ipv4Addr::LOCALHOST.into()]))?;
+    let guard = Guard {
+        tls: Some(&pair),
+        htpasswd: Some(HTPASSWD),
+    };
+    let door = registry.door(&guard).await?;
+    let host = door.host();
+    let stable = format!("{host}/a/os:stable");
+    let (proxy, proxied) = proxy().await?;
+    let process = controller(&plane, &own.path, &[("HTTPS_PROXY", &proxy)])?;
+    let mut site = Site {
+        plane,
+        controller: process,
+    };
+
+    // What is missing is named, and found once it is there: nothing is started again.
+    site.pool("one", &stable, "pull").await?;
+    site.says("one", "PullSecretNotFound", "berth-system/pull").await?;
+    site.secret("pull", &format!("{host}/a"), "hush").await?;
+    site.says("one", "RegistryUnavailable", "certificate").await?;
+    fs::write(
+        site.plane.directory().join("registry-ca.crt"),
+        site.plane.authority().certificate(),
+    )?;
+    let status = site.says("one", "Resolved", "").await?;
+    let target = status.target.context("no target")?;
+    ensure!(
+        target.digest == digest && target.version.as_deref() == Some("1"),
+        "{target:?}"
+    );
+    ensure!(proxied.load(Ordering::Relaxed) > 0, "HTTPS_PROXY is not used");
+
+    // What is refused says why, with the credentials that were used.
+    site.secret("wrong", &host, "hush2").await?;
+    site.secret("other", "quay.io", "hush").await?;
+    site.pool("two", &stable, "wrong").await?;
+    site.says("two", "Unauthorized", "of Secret berth-system/wrong").await?;
+    site.pool("two", &stable, "other").await?;
+    site.says("two", "Unauthorized", "Secret berth-system/other has no entry for")
+        .await?;
+    site.pool("two", &format!("{host}/a/os:plain"), "pull").await?;
+    let status = site.says("two", "NotBootable", "containers.bootc").await?;
+    ensure!(status.target.is_none(), "{:?}", status.target);
+
+    // A registry that is taken off the list withdraws the target and leaves it where it is.
+    site.allow(&["quay.io/example", &format!("{host}/b")]).await?;
+    let status = site.says("one", "RegistryNotAllowed", "quay.io/example").await?;
+    ensure!(status.target.is_some_and(|t| t.digest == digest), "the target is gone");
+    site.allow(&[&format!("{host}/a")]).await?;
+    site.says("one", "Resolved", "").await?;
+
+    // Spared from the proxy, and with the next leader.
+    let before = proxied.load(Ordering::Relaxed);
+    site.controller.stop(Duration::from_secs(5));
+    let env = [("HTTPS_PROXY", proxy.as_str()), ("NO_PROXY", "127.0.0.0/8")];
+    site.controller = controller(&site.plane, &own.path, &env)?;
+    site.pool("one", &format!("{host}/a/os:next"), "pull").await?;
+    let status = site.says("one", "Resolved", "").await?;
+    ensure!(
+        status.target.is_some_and(|t| t.version.as_deref() == Some("2")),
+        "not the new image"
+    );
+    ensure!(proxied.load(Ordering::Relaxed) == before, "NO_PROXY is not heeded");
+
+    // A mirror serves a pinned digest while the origin is away.
+    door.stop()?;
+    let pinned = format!("{host}/a/os@{digest}");
+    site.pool("one", &pinned, "pull").await?;
+    site.says("one", "RegistryUnavailable", "").await?;
+    let conf = format!(
+        "[[registry]]\nprefix = \"{host}\"\n[[registry.mirror]]\nlocation = \"{}\"\ninsecure = true\n\
+         pull-from-mirror = \"digest-only\"\n",
+        registry.host()
+    );
+    fs::write(site.plane.directory().join("registries.conf"), conf)?;
+    let status = site.says("one", "Resolved", "").await?;
+    let target = status.target.context("no target")?;
+    ensure!(target.image == pinned && target.digest == digest, "{target:?}");
+    fs::write(site.plane.directory().join("registries.conf"), "[[registry")?;
+    site.pool("one", &pinned.replace('@', ":old@"), "pull").await?;
+    site.says("one", "Resolved", ":old@").await?;
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Events of a whole rollout: which, about what, and each once.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+
+use super::*;
+
+/// Reasons of the events that the controller has written, by kind and name of what they are about, in their order.
+async fn told(cluster: &Cluster) -> Result<BTreeMap<String, Vec<String>>> {
+    let all: Api<Event> = Api::namespaced(cluster.client(), "default");
+    let mut events = all.list(&ListParams::default()).await?.items;
+    events.retain(|e| e.reporting_controller.as_deref() == Some("berth.dev/controller"));
+    events.sort_by_key(|e| e.event_time.as_ref().map(|time| time.0));
+    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for event in events {
+        let about = event.regarding.clone().unwrap_or_default();
+        let about = [about.kind, about.name].map(Option::unwrap_or_default).join(" ");
+        let again = event.series.map(|series| format!(" x{}", series.count));
+        let said = event.reason.unwrap_or_default() + &again.unwrap_or_default();
+        told.entry(about).or_default().push(said);
+    }
+    Ok(told)
+}
+
+/// Waits until a rollout over all hosts, the first of the pool, has been told of, and fails if anything else was.
+pub async fn until_told_of_the_first_rollout(cluster: &Cluster) -> Result<()> {
+    let list = |reasons: &[&str]| reasons.iter().map(|r| (*r).to_owned()).collect::<Vec<_>>();
+    let turn = |host: &SimHost| {
+        let reasons = list(&["TurnBegan", "Rebooting", "TurnCompleted"]);
+        (format!("Node {}", host.name()), reasons)
+    };
+    let mut expected: BTreeMap<_, _> = cluster.fleet.hosts.iter().map(turn).collect();
+    expected.insert("BootcNodePool workers".to_owned(), list(&["RolloutComplete"]));
+    let count = |events: &BTreeMap<String, Vec<String>>| events.values().map(Vec::len).sum::<usize>();
+    let enough = async || Ok(count(&told(cluster).await?) >= count(&expected));
+    cluster.until("the rollout is told of", SOON, enough).await?;
+    let told = told(cluster).await?;
+    ensure!(told == expected, "told {told:#?}, and not {expected:#?}");
+    Ok(())
+}

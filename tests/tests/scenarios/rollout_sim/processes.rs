@@ -1,0 +1,353 @@
+//! Agents, controllers and the API server die, hang and come back, and two agents meet on one host.
+
+use std::path::PathBuf;
+
+use super::*;
+
+/// CPU time of a process so far, in the kernel's ticks of 10 ms.
+fn cpu_ticks(pid: u32) -> Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field is the program's name in parentheses; user and system time are the 14th and 15th.
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
+}
+
+#[tokio::test]
+async fn the_agent_is_killed_in_every_phase() -> Result<()> {
+    let options = hosts_with(2, |s| s.pull_time = Duration::from_secs(2));
+    scenario("the_agent_is_killed_in_every_phase", options, |cluster| {
+        Box::pin(async move {
+            cluster.deploy("web", 2).await?;
+            cluster.budget("web", 2).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            // Each as soon as it pulls: one of them may be published seconds before the other.
+            let kill = async |host: &SimHost| {
+                until_phase(cluster, host.name(), "Staging").await?;
+                host.kill_agent();
+                anyhow::Ok(())
+            };
+            futures::try_join!(kill(cluster.host(1)), kill(cluster.host(2)))?;
+            let n = some_in(cluster, "Draining").await?;
+            for host in &cluster.fleet.hosts {
+                ensure!(
+                    pulls(cluster, host.name()) == 1,
+                    "{}: the running pull is adopted, not repeated",
+                    host.name()
+                );
+            }
+            let host = cluster.host(n);
+            host.kill_agent();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            // The reboot takes long enough to kill the agent between request and shutdown.
+            host.settings(|s| s.shutdown_time = Duration::from_secs(2));
+            cluster.remove_budget("web").await?;
+            until_phase(cluster, host.name(), "Rebooting").await?;
+            host.kill_agent();
+            cluster.until_all_run(&v2, LONG).await?;
+            let boots = cluster.boots();
+            ensure!(boots.values().all(|&n| n == 2), "one reboot for each host: {boots:?}");
+            for host in &cluster.fleet.hosts {
+                records::until_proven_turn(cluster, host.name(), &v2).await?;
+            }
+            Ok(())
+        })
+    })
+    .await
+}
+
+/// A host is committed, its agent goes away, the admin uncordons the node, pods come. Answers the host, its agent still
+/// away.
+async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
+    let reboots = |fault: &RebootFault| {
+        for host in &cluster.fleet.hosts {
+            host.settings(|s| s.reboot = fault.clone());
+        }
+    };
+    reboots(&RebootFault::Lost);
+    roll_to(cluster, "2.0.0", 1).await?;
+    let host = cluster.host(some_in(cluster, "Rebooting").await?);
+    host.stop_agent().await;
+    reboots(&Settings::default().reboot);
+    cordon(cluster, host.name(), false).await?;
+    cluster.deploy("web", cluster.fleet.hosts.len()).await?;
+    // As long as the judge believes that a reboot which was licensed before, without the pods, is still on its way.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    Ok(host)
+}
+
+/// An agent that comes back to an old commit looks again, and the node goes its way from the start.
+#[tokio::test]
+async fn a_commit_whose_agent_was_away() -> Result<()> {
+    scenario("a_commit_whose_agent_was_away", hosts(2), |cluster| {
+        Box::pin(async move {
+            committed_and_away(cluster).await?.start_agent();
+            let updated = || async { Ok(cluster.fleet.hosts.iter().all(|h| h.facts().version == "2.0.0")) };
+            cluster.until("all hosts run 2.0.0", LONG, updated).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<()> {
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..hosts(1)
+    };
+    scenario("an_idle_agent_shows_that_it_lives", options, |cluster| {
+        Box::pin(async move {
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            let start = Timestamp::now();
+            // Somebody stages another image, unlocked, while nobody looks.
+            let v9 = cluster.publish("9.0.0").await?;
+            cluster
+                .host(1)
+                .stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
+            signs_of_life(cluster, "node1", 1).await?;
+            let removed = async || Ok(cluster.host(1).facts().staged.is_none());
+            cluster.until("the agent has removed it", SOON, removed).await?;
+            let busy = cpu_ticks(cluster.host(1).agent_pids()[0])?;
+            signs_of_life(cluster, "node1", 1).await?;
+            let busy = cpu_ticks(cluster.host(1).agent_pids()[0])? - busy;
+            ensure!(
+                busy < 50,
+                "an idle agent does next to nothing, not {busy} hundredths of a second of work in 10 s"
+            );
+            let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
+            let ours = |r: &&Record| r.program() == "berth-agent" && r.verb != "watch" && r.received > start;
+            let requests: Vec<_> = audit
+                .records()
+                .iter()
+                .filter(ours)
+                .map(|r| (r.verb.as_str(), r.target()))
+                .collect();
+            // Two or three heartbeats of ten seconds: a list and a status each, and what the image gave to do.
+            ensure!(requests.len() <= 10, "an idle agent asks little: {requests:?}");
+            Ok(())
+        })
+    })
+    .await
+}
+
+/// `kubectl berth status --watch` of an admin, whose lines go to a file.
+struct Watched {
+    child: tokio::process::Child,
+    lines: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Watched {
+    async fn start(cluster: &Cluster) -> Result<Self> {
+        let program = tokio::task::spawn_blocking(programs::kubectl).await??;
+        let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
+        let directory = tempfile::tempdir()?;
+        let lines = directory.path().join("lines");
+        let child = tokio::process::Command::new(program)
+            .args(["status", "workers", "--watch", "--kubeconfig"])
+            .arg(&config.path)
+            .stdout(std::fs::File::create(&lines)?)
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Self {
+            child,
+            lines,
+            _directory: directory,
+        })
+    }
+
+    /// Waits until a line has this text.
+    async fn says(&self, cluster: &Cluster, text: &str) -> Result<()> {
+        let said = async || anyhow::Ok(std::fs::read_to_string(&self.lines)?.contains(text));
+        let until = cluster.until(&format!("the watch says {text:?}"), LONG, said).await;
+        until.with_context(|| std::fs::read_to_string(&self.lines).unwrap_or_default())
+    }
+
+    /// Ends it as Ctrl-C does.
+    async fn end(mut self) -> Result<()> {
+        let pid = self.child.id().context("the watch has ended by itself")?;
+        let pid = nix::unistd::Pid::from_raw(pid.try_into()?);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT)?;
+        let status = tokio::time::timeout(SOON, self.child.wait()).await??;
+        ensure!(status.success(), "Ctrl-C ends it well: {status}");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_api_server_is_away_for_a_while() -> Result<()> {
+    // Built beforehand: no scenario waits for a compiler.
+    tokio::task::spawn_blocking(programs::kubectl).await??;
+    scenario("the_api_server_is_away_for_a_while", hosts(3), |cluster| {
+        Box::pin(async move {
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            let watched = Watched::start(cluster).await?;
+            some_in(cluster, "Rebooting").await?;
+            cluster.control_plane.stop_apiserver().await?;
+            watched.says(cluster, "what is shown is old, for ").await?;
+            let booted = async || Ok(cluster.boots().values().any(|&boots| boots == 2));
+            cluster.until("the host that reboots is back", SOON, booted).await?;
+            // Its berth is free some 40 ms after its proof, where the API server answers.
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            let down = cluster
+                .log
+                .events()
+                .iter()
+                .filter(|e| e.change == HostChange::Down)
+                .count();
+            ensure!(
+                down <= 1,
+                "without the API server nobody takes a new turn: {down} hosts went down"
+            );
+            cluster.control_plane.start_apiserver().await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            watched.says(cluster, "what is shown is up to date again").await?;
+            watched.says(cluster, ": Progressing, Rebooting, ").await?;
+            watched.says(cluster, "pool workers: Completed, 100% (3/3)").await?;
+            watched.end().await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn controllers_come_and_go() -> Result<()> {
+    scenario("controllers_come_and_go", hosts(4), |cluster| {
+        Box::pin(async move {
+            cluster.controllers.start(1)?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            let started = Instant::now();
+            // The leader is killed again and again, or frozen past its lease and woken up.
+            let mut turn = 0;
+            while cluster.fleet.running(&v2.digest.to_string()) < 4 {
+                ensure!(
+                    started.elapsed() < LONG * 2,
+                    "the rollout ends all the same\n{}",
+                    cluster.describe().await
+                );
+                let victim = turn % 2;
+                match turn % 4 {
+                    0 | 1 => cluster.controllers.kill(victim),
+                    _ => cluster.controllers.freeze(victim, true),
+                }
+                tokio::time::sleep(Duration::from_millis(4500)).await;
+                cluster.controllers.freeze(victim, false);
+                cluster.controllers.start(victim)?;
+                cluster.controllers.start(1 - victim)?;
+                turn += 1;
+            }
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn two_agents_on_one_node() -> Result<()> {
+    scenario("two_agents_on_one_node", hosts(2), |cluster| {
+        Box::pin(async move {
+            for host in &cluster.fleet.hosts {
+                host.second_agent();
+            }
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            some_in(cluster, "Staging").await.ok();
+            cluster.host(1).kill_agent();
+            cluster.until_all_run(&v2, LONG).await?;
+            for host in &cluster.fleet.hosts {
+                ensure!(pulls(cluster, host.name()) == 1, "one pull, whoever watches it");
+            }
+            ensure!(cluster.boots().values().all(|&n| n == 2), "one reboot each");
+            Ok(())
+        })
+    })
+    .await
+}
+
+/// A cluster whose agents have a deliberate bug.
+async fn rogues(bug: &str, count: usize) -> Result<Cluster> {
+    let options = ClusterOptions {
+        agent: Some(berth_tests::programs::seeded_agent()?),
+        agent_env: vec![("BERTH_SEEDED_BUG".to_owned(), bug.to_owned())],
+        ..hosts(count)
+    };
+    Cluster::start(options).await
+}
+
+/// The judge must name a violation.
+fn blames(cluster: &Cluster, invariant: &str, what: &str) -> Result<()> {
+    let violations = cluster.violations()?;
+    let named = violations.iter().any(|v| v.starts_with(invariant) && v.contains(what));
+    ensure!(named, "the judge must name {invariant}, {what}: {violations:?}");
+    Ok(())
+}
+
+/// The judge is worth something only if it finds a break: an agent that does not ask for a berth must be caught.
+#[tokio::test]
+async fn the_judge_finds_an_agent_without_a_berth() -> Result<()> {
+    let cluster = rogues("skip-berth", 2).await?;
+    let v2 = roll_to(&cluster, "2.0.0", 1).await?;
+    let gone = || async { Ok(cluster.fleet.running(&v2.digest.to_string()) == 2) };
+    cluster.until("the rogue agents have rebooted", LONG, gone).await?;
+    blames(&cluster, "I2", "without a committed berth")
+}
+
+/// Likewise one that uses an old commit although the node is neither cordoned nor drained any more.
+#[tokio::test]
+async fn the_judge_finds_an_old_commit() -> Result<()> {
+    let cluster = rogues("old-commit-used", 1).await?;
+    let host = committed_and_away(&cluster).await?;
+    host.start_agent();
+    let gone = || async { Ok(host.facts().version == "2.0.0") };
+    cluster.until("the rogue agent has rebooted", LONG, gone).await?;
+    blames(&cluster, "I1", "was not cordoned since")?;
+    blames(&cluster, "I1", "on it")
+}
+
+/// Asks the shipped program as the kubelet does.
+fn says_ready(file: &std::path::Path, within: u64) -> Result<()> {
+    let mut probe = std::process::Command::new(programs::programs()?.agent);
+    let output = probe
+        .arg("ready")
+        .arg(file)
+        .arg(format!("--within={within}"))
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    Ok(())
+}
+
+/// A bad agent must stop the rollout of its DaemonSet: ready is one whose loop turns and whom the API server answers.
+#[tokio::test]
+async fn an_agent_is_ready_while_the_api_server_answers() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("turned");
+    let mut options = hosts(1);
+    options.agent_args = vec!["--heartbeat=10".to_owned(), format!("--ready-file={}", file.display())];
+    scenario(
+        "an_agent_is_ready_while_the_api_server_answers",
+        options,
+        move |cluster| {
+            Box::pin(async move {
+                let ready = |within| says_ready(&file, within);
+                // In no pool yet, and with nothing to do.
+                cluster
+                    .until("the agent is ready", SOON, async || Ok(ready(120).is_ok()))
+                    .await?;
+                cluster.control_plane.stop_apiserver().await?;
+                let told = async || Ok(ready(15).is_err_and(|why| why.to_string().contains("API server")));
+                cluster.until("the agent is not ready", LONG, told).await?;
+                cluster.control_plane.start_apiserver().await?;
+                cluster
+                    .until("the agent is ready again", LONG, async || Ok(ready(15).is_ok()))
+                    .await?;
+                cluster.host(1).stop_agent().await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                ensure!(ready(1).is_err(), "an agent that is gone is not ready");
+                cluster.host(1).start_agent();
+                let v2 = roll_to(cluster, "2.0.0", 1).await?;
+                cluster.until_all_run(&v2, LONG).await
+            })
+        },
+    )
+    .await
+}

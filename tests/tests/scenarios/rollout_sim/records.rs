@@ -1,0 +1,86 @@
+//! Records that agents keep of their turns, beside what the hosts really did.
+
+use berth_api::node::BootcNodeStatus;
+use berth_api::node::timeline::{ChapterName, TurnOutcome, TurnRecord};
+
+use super::*;
+
+async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
+    Ok(cluster.bootc_nodes().get(node).await?.status.unwrap_or_default())
+}
+
+/// Boot ID and digest of each boot of a host.
+fn boots(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
+    let of_host = |e: &berth_tests::hosts::HostEvent| match &e.change {
+        HostChange::Up { boot_id, digest, .. } if e.host == node => Some((boot_id.clone(), digest.clone())),
+        _ => None,
+    };
+    cluster.log.events().iter().filter_map(of_host).collect()
+}
+
+/// Record of a turn on its two boots, when it was proven, or at least decided on what was seen.
+fn sides(turn: &TurnRecord) -> Option<[(String, String); 2]> {
+    let proof = turn.proof.as_ref()?;
+    let before = (turn.boot_id_before.clone(), turn.from.as_ref()?.to_string());
+    Some([before, (proof.boot_id.clone(), proof.booted.as_ref()?.to_string())])
+}
+
+/// Waits until the node has exactly one proven turn to the image on record, and compares it with the host's own boots: the
+/// two boots of the turn came one after the other.
+pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Published) -> Result<()> {
+    let proven = |turns: &[TurnRecord]| -> Vec<TurnRecord> {
+        let is_it =
+            |t: &&TurnRecord| t.outcome == Some(TurnOutcome::Proven) && t.to.to_string() == image.digest.to_string();
+        turns.iter().filter(is_it).cloned().collect()
+    };
+    cluster
+        .until(&format!("{node} has its proven turn on record"), SOON, || async {
+            Ok(!proven(&status(cluster, node).await?.turns).is_empty())
+        })
+        .await?;
+    let told = status(cluster, node).await?;
+    let [turn] = &proven(&told.turns)[..] else {
+        anyhow::bail!("{node} has been proven more than once: {:?}", told.turns);
+    };
+    let is_whole = turn.drain_seconds.is_some() && turn.proof.as_ref().is_some_and(|proof| proof.node_ready);
+    ensure!(is_whole, "{node}: {turn:?}");
+    ensure_followed(cluster, node, turn)?;
+    let update = told.timeline.updates.first().context("no update")?;
+    let chapters: Vec<_> = update.chapters.iter().map(|c| c.name).collect();
+    ensure!(
+        chapters.ends_with(&[
+            ChapterName::Waited,
+            ChapterName::Drained,
+            ChapterName::Rebooted,
+            ChapterName::Proven,
+            ChapterName::Completed,
+        ]),
+        "{node}: {update:?}"
+    );
+    ensure!(
+        update.chapters.iter().all(|c| c.end_time.is_some()),
+        "{node}: {update:?}"
+    );
+    Ok(())
+}
+
+/// Waits until the newest turns of the node, the newest first, have these outcomes, and answers them.
+pub(super) async fn until_outcomes(cluster: &Cluster, node: &str, outcomes: &[TurnOutcome]) -> Result<Vec<TurnRecord>> {
+    cluster
+        .until(&format!("the turns of {node} end with {outcomes:?}"), SOON, || async {
+            let turns = status(cluster, node).await?.turns;
+            let told: Vec<_> = turns.iter().filter_map(|t| t.outcome).collect();
+            Ok(told == outcomes)
+        })
+        .await?;
+    Ok(status(cluster, node).await?.turns)
+}
+
+/// The two boots of a turn came one after the other on the host.
+pub(super) fn ensure_followed(cluster: &Cluster, node: &str, turn: &TurnRecord) -> Result<()> {
+    let boots = boots(cluster, node);
+    let sides = sides(turn).with_context(|| format!("nothing was seen: {turn:?}"))?;
+    let followed = boots.windows(2).any(|pair| *pair == sides);
+    ensure!(followed, "{node}: {turn:?} is not what the host did: {boots:?}");
+    Ok(())
+}

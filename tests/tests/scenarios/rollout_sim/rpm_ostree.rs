@@ -1,0 +1,141 @@
+//! Hosts that rpm-ostree updates, beside hosts that bootc does.
+
+use berth_api::backend::Backend;
+use berth_api::node::BootcNodeStatus;
+use berth_tests::hosts::sim::Updaters;
+
+use super::*;
+
+async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
+    let object = cluster.bootc_nodes().get_opt(node).await?;
+    Ok(object.and_then(|o| o.status).unwrap_or_default())
+}
+
+fn updated_by(updaters: &[Updaters], change: impl FnOnce(&mut Settings)) -> ClusterOptions {
+    ClusterOptions {
+        updaters: updaters.to_vec(),
+        ..hosts_with(updaters.len(), change)
+    }
+}
+
+/// One host of each kind, one after another. Meanwhile a daemon dies in the middle of a pull, an agent is killed in another one,
+/// and somebody has installed a package on a third host that still waits for its reboot.
+#[tokio::test]
+async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> {
+    let kinds = [Updaters::Bootc, Updaters::RpmOstree, Updaters::Both, Updaters::Layered];
+    let options = updated_by(&kinds, |s| s.pull_time = Duration::from_secs(1));
+    scenario("hosts_of_all_kinds_are_updated", options, |cluster| {
+        Box::pin(async move {
+            cluster.host(2).rpm_ostree(|f| f.dies_in_transaction = 1);
+            let somebody = cluster.host(3).rpm_ostree_client().await?;
+            somebody.install(&["vim"]).await?;
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            let pulls_on_4 = async || Ok(pulls(cluster, "node4") > 0);
+            cluster.until("node4 pulls", SOON, pulls_on_4).await?;
+            cluster.host(4).kill_agent();
+            cluster.until_all_run(&v2, LONG).await?;
+            for (n, packages) in [(1, vec![]), (2, vec![]), (3, vec!["vim"]), (4, vec!["htop"])] {
+                let facts = cluster.host(n).facts();
+                ensure!(facts.packages == packages, "node{n}: {facts:?}");
+            }
+            let pulled = ["node1", "node2", "node3", "node4"].map(|node| pulls(cluster, node));
+            ensure!(
+                pulled == [1, 2, 1, 1],
+                "one pull, another one where the daemon died: {pulled:?}"
+            );
+            let boots = cluster.boots();
+            ensure!(boots.values().all(|&n| n == 2), "each host boots once more: {boots:?}");
+            let tools = [
+                Backend::Bootc,
+                Backend::RpmOstree,
+                Backend::RpmOstree,
+                Backend::RpmOstree,
+            ];
+            for (n, tool) in tools.into_iter().enumerate() {
+                let backend = status(cluster, cluster.host(n + 1).name()).await?.backend;
+                ensure!(
+                    backend.as_ref().is_some_and(|b| b.name == tool),
+                    "node{}: {backend:?}",
+                    n + 1
+                );
+            }
+            let layered = status(cluster, "node4").await?.backend.unwrap_or_default();
+            ensure!(layered.layered_packages == ["htop"], "{layered:?}");
+            for n in 2..=4 {
+                let commands = cluster.host(n).commands();
+                let switch = commands
+                    .iter()
+                    .find(|c| c.starts_with("/usr/bin/bootc switch ") && c.contains("@sha256:"));
+                ensure!(switch.is_none(), "never both in one update: {switch:?} on node{n}");
+            }
+            Ok(())
+        })
+    })
+    .await
+}
+
+/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in one go, under the same licence. An image that does not
+/// come up is left again in the same way.
+#[tokio::test]
+async fn where_ostree_cannot_unlock_rpm_ostree_finalizes() -> Result<()> {
+    let options = updated_by(&[Updaters::RpmOstree, Updaters::Layered], |s| s.old_ostree = true);
+    scenario("where_ostree_cannot_unlock_rpm_ostree_finalizes", options, |cluster| {
+        Box::pin(async move {
+            let v2 = roll_to(cluster, "2.0.0", 1).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            cluster.judge()?;
+            let v3 = cluster.publish("3.0.0").await?;
+            for host in &cluster.fleet.hosts {
+                host.settings(|s| s.never_ready = [v3.digest.to_string()].into());
+            }
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
+            cluster.pool("workers", &v3.reference, rollout.clone()).await?;
+            let one = async || Ok(cluster.fleet.running(&v3.digest.to_string()) == 1);
+            cluster.until("one host runs the bad image", LONG, one).await?;
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            cluster.until_all_run(&v2, LONG).await?;
+            ensure!(cluster.host(2).facts().packages == ["htop"]);
+            let boots: usize = cluster.boots().values().sum();
+            ensure!(
+                boots == 2 + 2 + 2,
+                "one host went to the bad image and back, not {boots} boots"
+            );
+            Ok(())
+        })
+    })
+    .await
+}
+
+/// A reboot outside of a turn applies nothing. What somebody layers on the image that waits goes along in the turn.
+#[tokio::test]
+async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
+    let options = updated_by(&[Updaters::RpmOstree, Updaters::Both], |_| {});
+    scenario(
+        "an_unrelated_reboot_applies_nothing_of_rpm_ostree",
+        options,
+        |cluster| {
+            Box::pin(async move {
+                let v2 = cluster.publish("2.0.0").await?;
+                let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": "100%" });
+                cluster.pool("workers", &v2.reference, rollout).await?;
+                for node in ["node1", "node2"] {
+                    until_phase(cluster, node, "Waiting").await?;
+                }
+                cluster.unrelated_reboot(cluster.host(1)).await?;
+                ensure!(cluster.host(1).facts().version == "1.0.0", "it was locked");
+                let v2_digest = v2.digest.to_string();
+                let again = async || Ok(cluster.host(1).facts().staged.as_ref() == Some(&v2_digest));
+                cluster.until("it is staged again", SOON, again).await?;
+                // Somebody puts a package on top of what waits: the turn applies it with the image.
+                cluster.host(1).rpm_ostree_client().await?.install(&["vim"]).await?;
+                cluster
+                    .patch_pool("workers", json!({ "rollout": { "paused": false } }))
+                    .await?;
+                cluster.until_all_run(&v2, LONG).await?;
+                ensure!(cluster.host(1).facts().packages == ["vim"]);
+                Ok(())
+            })
+        },
+    )
+    .await
+}

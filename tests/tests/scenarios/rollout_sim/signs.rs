@@ -1,0 +1,98 @@
+//! Signs on the Node for tools that know nothing of Berth: lifecycle conditions, and the cluster autoscaler's annotation.
+
+use std::collections::BTreeSet;
+
+use berth_api::condition::lifecycle::{ALL, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS, REASON};
+use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_SCALE_DOWN, ANNOTATION_SCALE_DOWN_DISABLED};
+use k8s_openapi::api::core::v1::Node;
+
+use super::*;
+
+/// What a Node showed after one write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shown {
+    /// Lifecycle conditions that are True and ours.
+    ours: BTreeSet<String>,
+    scale_down_disabled: Option<String>,
+    scale_down_is_ours: bool,
+    cordoned_by_us: bool,
+}
+
+/// All that a Node has shown, in the order of the writes, each once.
+fn shown(cluster: &Cluster, node: &str) -> Result<Vec<Shown>> {
+    let log = AuditLog::read(&cluster.control_plane.audit_log())?;
+    let of_node = |r: &&Record| r.resource == "nodes" && r.name == node;
+    let mut writes = vec![];
+    for record in log.writes().filter(of_node) {
+        let body = record.response.clone().context("a Node without its body")?;
+        let object: Node = serde_json::from_value(body).context("a Node in the audit log")?;
+        let version = object.metadata.resource_version.as_deref().unwrap_or_default();
+        writes.push((version.parse::<u64>().context("a resourceVersion")?, of(&object)));
+    }
+    writes.sort_by_key(|(version, _)| *version);
+    let mut all: Vec<Shown> = writes.into_iter().map(|(_, shown)| shown).collect();
+    all.dedup();
+    Ok(all)
+}
+
+fn of(node: &Node) -> Shown {
+    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    let ours = conditions
+        .filter(|c| c.status == "True" && c.reason.as_deref() == Some(REASON) && ALL.contains(&c.type_.as_str()));
+    let annotation = |key: &str| node.metadata.annotations.as_ref()?.get(key).cloned();
+    Shown {
+        ours: ours.map(|c| c.type_.clone()).collect(),
+        scale_down_disabled: annotation(ANNOTATION_SCALE_DOWN_DISABLED),
+        scale_down_is_ours: annotation(ANNOTATION_SCALE_DOWN).is_some(),
+        cordoned_by_us: annotation(ANNOTATION_CORDON).is_some(),
+    }
+}
+
+/// Puts the autoscaler's annotation on a Node, as its admin does.
+pub async fn annotate(cluster: &Cluster, node: &str, value: &str) -> Result<()> {
+    let patch = json!({"metadata": {"annotations": {ANNOTATION_SCALE_DOWN_DISABLED: value}}});
+    let patch = Patch::Merge(patch);
+    cluster.nodes().patch(node, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// Fails unless the Node has shown its turns: the drain, the maintenance, and soon nothing of it afterwards. `taken_back`: its
+/// first turn ended in the drain. `admins`: value of the annotation that its admin has put there, which stays.
+pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admins: Option<&str>) -> Result<()> {
+    // They are taken off after the berth is given back, and the audit log is written a little later still.
+    let is_clear = || async { Ok(shown(cluster, node)?.last().is_some_and(|last| last.ours.is_empty())) };
+    let what = format!("{node} shows nothing of its turn");
+    cluster.until(&what, SOON, is_clear).await?;
+    let all = shown(cluster, node)?;
+    let set = |types: &[&str]| types.iter().map(|t| (*t).to_owned()).collect::<BTreeSet<_>>();
+    let nothing = set(&[]);
+    let draining = set(&[DRAIN_IN_PROGRESS, MAINTENANCE_IN_PROGRESS]);
+    let down = set(&[DRAINED, MAINTENANCE_IN_PROGRESS]);
+    let mut walk: Vec<_> = all.iter().map(|shown| &shown.ours).collect();
+    walk.dedup();
+    // A drain that has nothing to wait for is over before it shows.
+    let turns: &[&[_]] = match taken_back {
+        true => &[
+            &[&nothing, &draining, &nothing, &draining, &down, &nothing],
+            &[&nothing, &draining, &nothing, &down, &nothing],
+        ],
+        false => &[&[&nothing, &draining, &down, &nothing], &[&nothing, &down, &nothing]],
+    };
+    ensure!(turns.contains(&walk.as_slice()), "{node} has shown {all:#?}");
+    for shown in &all {
+        let value = shown.scale_down_disabled.as_deref();
+        let ours = shown.cordoned_by_us.then_some("true");
+        ensure!(
+            shown.scale_down_is_ours == (admins.is_none() && shown.cordoned_by_us),
+            "{node} has shown {shown:?} in {all:#?}"
+        );
+        // The admin's is put there after the Node has come.
+        let is_right = match admins {
+            Some(_) if value.is_none() => !shown.cordoned_by_us,
+            Some(admins) => value == Some(admins),
+            None => value == ours,
+        };
+        ensure!(is_right, "{node} has shown {shown:?} in {all:#?}");
+    }
+    Ok(())
+}

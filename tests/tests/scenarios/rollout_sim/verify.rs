@@ -1,0 +1,153 @@
+//! `kubectl berth verify` over the audit log of a real rollout, as it is and with lines that somebody changed.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use berth_tests::scratch::Scratch;
+use serde_json::Value;
+
+use super::*;
+
+/// Exit status and output of `kubectl berth verify` over a log.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    fn ensure(&self, code: i32, words: &[&str]) -> Result<()> {
+        let text = format!("{}{}", self.out, self.err);
+        let missing: Vec<_> = words.iter().filter(|w| !text.contains(**w)).collect();
+        ensure!(
+            self.code == Some(code) && missing.is_empty(),
+            "exit status {:?} in place of {code}, and {missing:?} is not said in:\n{text}",
+            self.code
+        );
+        Ok(())
+    }
+}
+
+fn verify(program: &Path, log: &Path, more: &[&str]) -> Result<Said> {
+    let mut command = Command::new(program);
+    command.arg("verify").arg("--audit-log").arg(log).args(more);
+    let output = command.stdin(Stdio::null()).output()?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Ok(Said {
+        code: output.status.code(),
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+    })
+}
+
+/// Changes a line of a log; `None` takes it out.
+type Forger = fn(Value) -> Option<Value>;
+
+fn is_commit(event: &Value) -> bool {
+    let annotations = event.pointer("/responseObject/metadata/annotations");
+    let phase = annotations
+        .and_then(|a| a.get("berth.dev/phase"))
+        .and_then(Value::as_str);
+    event["objectRef"]["resource"] == "leases" && phase == Some("Committed")
+}
+
+/// The commits were for another boot.
+fn other_boot(mut event: Value) -> Option<Value> {
+    if is_commit(&event) {
+        event["responseObject"]["metadata"]["annotations"]["berth.dev/boot-id"] = json!("another");
+    }
+    Some(event)
+}
+
+/// The agents gave back and left their Nodes as they were.
+fn not_restored(event: Value) -> Option<Value> {
+    let agent = event["userAgent"]
+        .as_str()
+        .is_some_and(|a| a.starts_with("berth-agent"));
+    let restores = agent && event["objectRef"]["resource"] == "nodes" && event["verb"] == "patch";
+    let unschedulable = event.pointer("/responseObject/spec/unschedulable") == Some(&json!(true));
+    (!restores || unschedulable).then_some(event)
+}
+
+/// No Node but the first was ever Ready.
+fn never_ready(mut event: Value) -> Option<Value> {
+    let of = &event["objectRef"];
+    let is_status = of["resource"] == "nodes" && of["subresource"] == "status";
+    let is_first = of["name"] == "node1";
+    if is_status && !is_first {
+        let conditions = event.pointer_mut("/responseObject/status/conditions");
+        for condition in conditions.and_then(Value::as_array_mut).into_iter().flatten() {
+            if condition["type"] == "Ready" {
+                condition["status"] = json!("False");
+            }
+        }
+    }
+    Some(event)
+}
+
+/// The log misses every commit.
+fn no_commits(event: Value) -> Option<Value> {
+    (!is_commit(&event)).then_some(event)
+}
+
+/// The audit policy keeps no bodies.
+fn bare(mut event: Value) -> Option<Value> {
+    if let Some(event) = event.as_object_mut() {
+        event.remove("requestObject");
+        event.remove("responseObject");
+    }
+    Some(event)
+}
+
+/// The log of a rollout by the book passes, and each forged one is found out by name.
+pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> Result<()> {
+    let log = cluster.control_plane.audit_log();
+    let text = fs::read_to_string(&log)?;
+    let scratch = Scratch::new("berth-verify-")?;
+    let forged = scratch.path().join("forged.log");
+    tokio::task::spawn_blocking(move || {
+        let program = programs::kubectl()?;
+        let said = verify(&program, &log, &[])?;
+        said.ensure(0, &["No violation.", "Updated: Ready with it under boot "])?;
+        let json: Value = serde_json::from_str(&verify(&program, &log, &["-o", "json"])?.out)?;
+        let of_kind = |field: &str, kind: &str| {
+            let all = json["turns"].as_array().into_iter().flatten();
+            all.filter(|turn| turn[field]["kind"] == kind).count()
+        };
+        ensure!(
+            of_kind("verdict", "kept") == turns && of_kind("proof", "booted") == turns,
+            "{turns} turns in {json:#}"
+        );
+        let not_judged = json["notJudged"].as_array().map_or(0, Vec::len);
+        ensure!(not_judged == 2, "the fleet's limit and the pods: {json:#}");
+
+        let forgeries: [(Forger, i32, &[&str]); 5] = [
+            (other_boot, 4, &["I2: ", "without a committed berth", "audit ID "]),
+            (not_restored, 4, &["I4: ", "it gave back with", "violated I4"]),
+            (
+                never_ready,
+                4,
+                &["I5: ", "the Node was not Ready under this boot", "violated I5"],
+            ),
+            (
+                no_commits,
+                0,
+                &["not judged", "workers-0: writes of it are missing before"],
+            ),
+            (bare, 1, &["level Metadata", "manifests/audit-policy.yaml"]),
+        ];
+        for (forger, code, words) in forgeries {
+            let mut lines = String::new();
+            for line in text.lines() {
+                if let Some(event) = forger(serde_json::from_str(line)?) {
+                    lines += &format!("{event}\n");
+                }
+            }
+            fs::write(&forged, lines)?;
+            verify(&program, &forged, &[])?.ensure(code, words)?;
+        }
+        Ok(())
+    })
+    .await?
+}

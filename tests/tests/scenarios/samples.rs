@@ -1,0 +1,289 @@
+//! The samples and the manifests of each distribution: they must fit what its installer really sets up.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use berth_agent::cli::Args;
+use berth_api::fleet::BootcFleet;
+use berth_api::membership::{PoolSelector, Rule, membership, selector};
+use berth_api::pool::BootcNodePool;
+use berth_tests::programs::workspace_root;
+use berth_tests::tools::{Tool, Tools};
+use clap::Parser;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use serde_json::Value;
+
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+const ETCD: &str = "node-role.kubernetes.io/etcd";
+
+/// A kind of node: its labels beside those of the kubelet, and the sample pool that it belongs to.
+type Kind = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    Option<&'static str>,
+);
+
+/// Labels that installers put on nodes, read in the sources of kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine
+/// Config Operator.
+const NODES: [Kind; 10] = [
+    ("kubeadm's worker", &[], Some("workers")),
+    (
+        "kubeadm's control plane node",
+        &[
+            (CONTROL_PLANE, ""),
+            ("node.kubernetes.io/exclude-from-external-load-balancers", ""),
+        ],
+        Some("control-plane"),
+    ),
+    ("k3s's agent", &[], Some("workers")),
+    (
+        "k3s's server with embedded etcd",
+        &[(CONTROL_PLANE, "true"), (ETCD, "true")],
+        Some("control-plane"),
+    ),
+    (
+        "k3s's server with another database",
+        &[(CONTROL_PLANE, "true")],
+        Some("control-plane"),
+    ),
+    ("a server of k3s or RKE2 with nothing but etcd", &[(ETCD, "true")], None),
+    (
+        "RKE2's server",
+        &[(CONTROL_PLANE, "true"), (ETCD, "true")],
+        Some("control-plane"),
+    ),
+    (
+        "a node of EKS",
+        &[("eks.amazonaws.com/nodegroup", "blue")],
+        Some("workers"),
+    ),
+    (
+        "OKD's worker",
+        &[
+            ("node-role.kubernetes.io/worker", ""),
+            ("node.openshift.io/os_id", "scos"),
+        ],
+        Some("workers"),
+    ),
+    (
+        "OKD's master",
+        &[(CONTROL_PLANE, ""), ("node-role.kubernetes.io/master", "")],
+        Some("control-plane"),
+    ),
+];
+
+fn sample(name: &str) -> Result<String> {
+    let path = workspace_root().join("manifests/samples").join(name);
+    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn pool(text: &str) -> Result<(String, Option<LabelSelector>)> {
+    let pool: BootcNodePool = serde_saphyr::from_str(text)?;
+    Ok((
+        pool.metadata.name.context("a pool without a name")?,
+        pool.spec.node_selector,
+    ))
+}
+
+#[test]
+fn the_sample_pools_have_the_nodes_of_every_distribution() -> Result<()> {
+    let pools = ["pool.yaml", "pinned-pool.yaml"].map(|name| {
+        let (name, nodes) = pool(&sample(name)?)?;
+        let rule = selector(nodes.as_ref()).map_err(anyhow::Error::msg)?;
+        Ok(PoolSelector {
+            name: name.as_str().into(),
+            rule: Rule::Select(rule),
+        })
+    });
+    let pools = pools.into_iter().collect::<Result<Vec<_>>>()?;
+    for (what, labels, expected) in NODES {
+        let of_the_kubelet = [("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")];
+        let labels: BTreeMap<String, String> = labels
+            .iter()
+            .chain(&of_the_kubelet)
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        let node = "n1".into();
+        let result = membership(&pools, [(&node, &labels, None)]);
+        ensure!(result.conflicts.is_empty(), "{what} is in two pools");
+        let found = result.pool_of(&node).map(|pool| pool.as_str());
+        ensure!(found == expected, "{what} is in {found:?}, not in {expected:?}");
+    }
+    Ok(())
+}
+
+/// People copy the pool from the page: it must select as the sample does.
+#[test]
+fn the_pool_in_the_documentation_selects_as_the_sample_does() -> Result<()> {
+    let page = fs::read_to_string(workspace_root().join("docs/install.md"))?;
+    let mut found = 0;
+    for block in page.split("```").filter(|block| block.contains("kind: BootcNodePool")) {
+        let text = block.split_once('\n').context("a block of one line")?.1;
+        ensure!(pool(text)? == pool(&sample("pool.yaml")?)?, "{text}");
+        found += 1;
+    }
+    ensure!(found > 0, "docs/install.md has no pool");
+    Ok(())
+}
+
+#[test]
+fn the_sample_fleet_is_the_one_that_counts_and_is_paused() -> Result<()> {
+    let fleet: BootcFleet = serde_saphyr::from_str(&sample("fleet-paused.yaml")?)?;
+    ensure!(fleet.metadata.name.as_deref() == Some(berth_api::fleet::NAME) && fleet.spec.paused);
+    Ok(())
+}
+
+#[test]
+fn the_sample_pools_go_one_after_the_other_under_one_limit() -> Result<()> {
+    let fleet: BootcFleet = serde_saphyr::from_str(&sample("fleet-limit.yaml")?)?;
+    ensure!(!fleet.spec.paused && fleet.spec.limit(50) == Some(5));
+    let (first, _) = pool(&sample("pool.yaml")?)?;
+    let second: BootcNodePool = serde_saphyr::from_str(&sample("pinned-pool.yaml")?)?;
+    ensure!(second.spec.after() == [first], "the control plane comes last");
+    Ok(())
+}
+
+/// The DaemonSet that `kubectl kustomize` makes of the manifests with one of the components.
+fn agent_with(component: &str) -> Result<DaemonSet> {
+    let directory = tempfile::tempdir()?;
+    // A kustomization names others by relative paths only.
+    let up = "../".repeat(directory.path().components().count() - 1);
+    let manifests = format!("{up}{}", workspace_root().join("manifests").display()).replace("//", "/");
+    fs::write(
+        directory.path().join("kustomization.yaml"),
+        format!("resources: [{manifests}]\ncomponents: [{manifests}/components/{component}]\n"),
+    )?;
+    let tools = Tools::ensure(&[Tool::Kubectl])?;
+    let output = Command::new(tools.path(Tool::Kubectl)?)
+        .arg("kustomize")
+        .arg(directory.path())
+        .output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&String::from_utf8(output.stdout)?)?;
+    let agent = documents
+        .into_iter()
+        .find(|document| document["kind"] == "DaemonSet")
+        .context("no DaemonSet")?;
+    Ok(serde_json::from_value(agent)?)
+}
+
+/// The agent sees the kubelet's kubeconfig and the files that k3s names in it, and no other secret of the host.
+#[test]
+fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
+    for name in ["k3s", "rke2"] {
+        let directory = format!("/var/lib/rancher/{name}/agent");
+        let agent = agent_with(name)?;
+        let pod = agent.spec.and_then(|spec| spec.template.spec).context("no pod")?;
+        let container = pod.containers.first().context("no container")?;
+        let args = container.args.iter().flatten();
+        let flags: Vec<&str> = args
+            .filter_map(|arg| arg.strip_prefix("--kubelet-kubeconfig="))
+            .collect();
+        ensure!(flags == [format!("/host{directory}/kubelet.kubeconfig")], "{flags:?}");
+
+        // The probe finds its file, whatever a component makes of the arguments.
+        let value = container
+            .env
+            .iter()
+            .flatten()
+            .find(|env| env.name == "BERTH_READY_FILE");
+        let file = value.and_then(|env| env.value.as_deref()).context("no ready file")?;
+        let mounts = container.volume_mounts.iter().flatten();
+        let mount = mounts
+            .clone()
+            .find(|mount| file.starts_with(&format!("{}/", mount.mount_path)));
+        let volume = mount.context("the ready file lies in no volume")?.name.as_str();
+        let is_empty_dir = |v: &Volume| v.name == volume && v.empty_dir.is_some();
+        ensure!(
+            pod.volumes.iter().flatten().any(is_empty_dir),
+            "{volume} goes with the pod"
+        );
+        let probe = container.readiness_probe.as_ref().and_then(|probe| probe.exec.as_ref());
+        let probe = probe
+            .and_then(|exec| exec.command.clone())
+            .context("no readiness probe")?;
+        Args::try_parse_from(probe.iter().map(String::as_str).chain([file])).with_context(|| format!("{probe:?}"))?;
+
+        let paths: BTreeMap<&str, &str> = pod
+            .volumes
+            .iter()
+            .flatten()
+            .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
+            .collect();
+        let mut seen = Vec::new();
+        // Beside the host's paths: what the pod itself keeps, and the one Secret.
+        let is_secret = |name: &str| {
+            let named = |v: &&Volume| v.name == name;
+            let volume = pod.volumes.iter().flatten().find(named);
+            volume.is_some_and(|v| v.secret.is_some())
+        };
+        for mount in mounts.filter(|mount| mount.name != volume && !is_secret(&mount.name)) {
+            let path = paths.get(mount.name.as_str()).context("a mount without a volume")?;
+            ensure!(
+                mount.mount_path == format!("/host{path}"),
+                "{} at {}",
+                path,
+                mount.mount_path
+            );
+            seen.push(*path);
+        }
+        ensure!(seen.len() == paths.len(), "a volume is not mounted: {paths:?}");
+        // Those of the host itself; what is left is the kubelet's.
+        let here = [
+            "/run",
+            "/proc/",
+            "/usr",
+            "/etc/berth",
+            "/etc/containers",
+            "/etc/ostree",
+            "/var/lib/berth",
+        ];
+        seen.retain(|path| !here.iter().any(|prefix| path.starts_with(prefix)));
+        seen.sort_unstable();
+        let files = [
+            "client-kubelet.crt",
+            "client-kubelet.key",
+            "kubelet.kubeconfig",
+            "server-ca.crt",
+        ];
+        let expected = files.map(|file| Path::new(&directory).join(file).to_string_lossy().into_owned());
+        ensure!(seen == expected, "{name}: {seen:?}");
+    }
+    Ok(())
+}
+
+/// The agent serves on the port that the PodMonitor asks, and is else what it is without monitoring.
+#[test]
+fn monitoring_asks_the_agent_where_it_serves() -> Result<()> {
+    let agent = agent_with("monitoring")?;
+    let pod = agent.spec.and_then(|spec| spec.template.spec).context("no pod")?;
+    let container = pod.containers.first().context("no container")?;
+    let mut ports = container.ports.iter().flatten();
+    let port = ports.find(|port| port.name.as_deref() == Some("metrics"));
+    let port = port.context("no port named metrics")?.container_port;
+    let mut env = container.env.iter().flatten();
+    let address = env.find(|env| env.name == "BERTH_METRICS_ADDRESS");
+    let address = address.and_then(|env| env.value.as_deref()).context("no address")?;
+    ensure!(address == format!(":{port}"), "{address}, {port}");
+    let args = container.args.iter().flatten().map(String::as_str);
+    Args::try_parse_from(["berth-agent"].into_iter().chain(args)).context("the agent's arguments")?;
+    ensure!(pod.host_network == Some(true), "the port is one of the node");
+    let names = ["NODE_NAME", "BERTH_READY_FILE", "BERTH_AUTH_FILE"];
+    let has = |name: &&str| container.env.iter().flatten().any(|env| env.name == *name);
+    ensure!(names.iter().all(has), "the rest of the environment stays");
+    let monitors = fs::read_to_string(workspace_root().join("manifests/components/monitoring/pod-monitors.yaml"))?;
+    let monitors: Vec<Value> = serde_saphyr::from_multiple(&monitors)?;
+    for monitor in &monitors {
+        ensure!(
+            monitor["spec"]["podMetricsEndpoints"][0]["port"] == "metrics",
+            "{monitor}"
+        );
+    }
+    ensure!(monitors.len() == 2, "{monitors:?}");
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! A machine that lacks something: `make` finds it, installs it or asks for it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::programs::workspace_root;
+use berth_tests::tools::find_program;
+use tempfile::TempDir;
+
+/// Programs that every Debian has, and that the scripts may take for granted.
+const ESSENTIAL: [&str; 8] = ["bash", "cat", "chmod", "dirname", "mktemp", "rm", "rmdir", "sed"];
+
+/// A machine on which nothing else is installed, for somebody who is not root.
+struct Machine(TempDir);
+
+impl Machine {
+    fn new() -> Result<Self> {
+        let machine = Self(tempfile::tempdir()?);
+        fs::create_dir(machine.path("bin"))?;
+        for name in ESSENTIAL {
+            let found = find_program(name).with_context(|| format!("{name} is not on PATH"))?;
+            symlink(found, machine.path("bin").join(name))?;
+        }
+        machine.program("bin/id", "echo 1000")?;
+        Ok(machine)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Puts a program there.
+    fn program(&self, name: &str, script: &str) -> Result<()> {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().context("a path without a directory")?)?;
+        fs::write(&path, format!("#!/bin/bash\n{script}\n"))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(())
+    }
+
+    /// Runs a line of bash with the functions of `scripts/need.sh`.
+    fn run(&self, line: &str) -> Result<Output> {
+        let root = workspace_root();
+        let output = Command::new(self.path("bin/bash"))
+            .args(["-c", &format!(". {}/scripts/need.sh; {line}", root.display())])
+            .env_clear()
+            .env("PATH", self.path("bin"))
+            .env("HOME", self.0.path())
+            .env("TMPDIR", self.0.path())
+            .env("KUBEBUILDER_ASSETS", self.path("assets"))
+            .output()?;
+        Ok(output)
+    }
+}
+
+fn is_executable(path: &Path) -> Result<bool> {
+    Ok(fs::metadata(path)?.permissions().mode() & 0o111 != 0)
+}
+
+#[test]
+fn all_that_is_missing_is_named_at_once() -> Result<()> {
+    let machine = Machine::new()?;
+    let output = machine.run("need cc=gcc libc=libc6-dev git=git dbus-daemon=dbus")?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(!output.status.success(), "nothing was missing");
+    ensure!(
+        said.contains("apt-get install --no-install-recommends gcc libc6-dev git dbus\n"),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// Debian's package gcc alone compiles, but links nothing.
+#[test]
+fn a_compiler_that_cannot_link_lacks_the_c_library() -> Result<()> {
+    let machine = Machine::new()?;
+    machine.program("bin/cc", "exit 1")?;
+    let output = machine.run("need cc=gcc libc=libc6-dev")?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(said.contains("--no-install-recommends libc6-dev\n"), "{said}");
+    machine.program("bin/cc", "exit 0")?;
+    ensure!(machine.run("need cc=gcc libc=libc6-dev")?.status.success());
+    Ok(())
+}
+
+#[test]
+fn servers_are_built_that_nobody_provides() -> Result<()> {
+    let machine = Machine::new()?;
+    let unbuilt = || -> Result<String> {
+        let output = machine.run("unbuilt etcd registry kube-apiserver")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+    };
+    ensure!(unbuilt()? == "etcd registry kube-apiserver", "{}", unbuilt()?);
+    // Not used, because the other Kubernetes programs are not there.
+    machine.program("assets/etcd", "")?;
+    ensure!(unbuilt()? == "etcd registry kube-apiserver", "{}", unbuilt()?);
+    machine.program("assets/kube-apiserver", "")?;
+    ensure!(unbuilt()? == "registry", "{}", unbuilt()?);
+    machine.program("bin/registry", "")?;
+    ensure!(unbuilt()?.is_empty(), "{}", unbuilt()?);
+    Ok(())
+}
+
+/// Debian 12 has Go 1.19, which does not even understand the go.mod of the servers.
+#[test]
+fn an_old_go_fetches_the_one_that_is_needed() -> Result<()> {
+    let machine = Machine::new()?;
+    let module = machine.path("module");
+    machine.program("module/bin/go", "exit 0")?;
+    machine.program("module/pkg/tool/linux_amd64/compile", "exit 0")?;
+    let new = module.join("bin/go");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o444))?;
+    let old = format!(
+        "case $1 in env) echo amd64 ;; mod) echo \"$4\" >{0}/asked; printf '{{\\n\\t\"Dir\": \"{0}\",\\n}}\\n' ;; *) exit 1 ;; esac",
+        module.display()
+    );
+    machine.program("bin/go", &old)?;
+    let output = machine.run("need_go && command -v go")?;
+    let (out, error) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+    ensure!(out.trim_end() == new.to_string_lossy(), "{out}{error}");
+    ensure!(is_executable(&new)?, "the fetched go cannot be run");
+    let asked = fs::read_to_string(module.join("asked"))?;
+    ensure!(asked == "golang.org/toolchain@v0.0.1-go1.26.0.linux-amd64\n", "{asked}");
+    Ok(())
+}
+
+#[test]
+fn a_go_that_cannot_be_made_fit_is_said() -> Result<()> {
+    let machine = Machine::new()?;
+    machine.program("bin/go", "echo go is too old >&2; exit 1")?;
+    let output = machine.run("need_go")?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(!output.status.success() && said.contains("https://go.dev/dl"), "{said}");
+    Ok(())
+}
+
+/// A file that no `main.rs` names would never run, and nothing would say so.
+#[test]
+fn no_file_of_scenarios_is_forgotten() -> Result<()> {
+    for program in ["scenarios", "real"] {
+        let directory = workspace_root().join("tests/tests").join(program);
+        let main = fs::read_to_string(directory.join("main.rs"))?;
+        for file in fs::read_dir(&directory)? {
+            let path = file?.path();
+            let Some(module) = path.file_stem().and_then(|stem| stem.to_str()) else {
+                continue;
+            };
+            if path.is_file() && module != "main" {
+                let line = format!("mod {module};");
+                ensure!(main.lines().any(|l| l == line), "{program}/main.rs lacks: {line}");
+            }
+        }
+    }
+    let loose = fs::read_dir(workspace_root().join("tests/tests"))?.flatten();
+    let loose: Vec<_> = loose.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    ensure!(
+        loose.is_empty(),
+        "{loose:?} are programs of their own, which scripts/run.sh does not run"
+    );
+    Ok(())
+}
+
+#[test]
+fn validators_that_cannot_be_had_are_said() -> Result<()> {
+    let machine = Machine::new()?;
+    machine.program("bin/mkdir", "")?;
+    // It is built with Go, which may be where its installer puts it.
+    machine.program("bin/butane", "")?;
+    for name in ["ksvalidator", "check-jsonschema"] {
+        let output = machine.run("need_validators")?;
+        let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+        ensure!(!output.status.success() && said.contains("python3"), "{name}: {said}");
+        machine.program(&format!("bin/{name}"), "")?;
+    }
+    let output = machine.run("need_validators")?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(
+        !output.status.success() && said.contains("schema of cloud-init"),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// Debian's package would start a server if it were installed. From Debian 13 on it is another one.
+#[test]
+fn promtool_is_taken_out_of_its_package_or_asked_for() -> Result<()> {
+    for (package, found) in [("prometheus", ""), ("promtool", "promtool - tooling")] {
+        promtool_is_taken_out_of(package, found).context(package)?;
+    }
+    Ok(())
+}
+
+/// `found`: the answer of `apt-cache` to a search for a package of that name.
+fn promtool_is_taken_out_of(package: &str, found: &str) -> Result<()> {
+    let machine = Machine::new()?;
+    let output = machine.run("need_promtool")?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(
+        !output.status.success() && said.contains("https://prometheus.io/download"),
+        "{said}"
+    );
+    machine.program(
+        "bin/apt-get",
+        &format!("[ \"$*\" = 'download -q {package}' ] && echo package >{package}_2_amd64.deb"),
+    )?;
+    let search = format!("case $* in *promtool*) echo '{found}' ;; *) echo prometheus ;; esac");
+    machine.program("bin/apt-cache", &search)?;
+    machine.program(
+        "bin/mkdir",
+        &format!("{} \"$@\"", find_program("mkdir").context("no mkdir")?.display()),
+    )?;
+    machine.program(
+        "bin/mv",
+        &format!("{} \"$@\"", find_program("mv").context("no mv")?.display()),
+    )?;
+    let unpack = "[ \"$(cat \"$2\")\" = package ] || exit 1; mkdir -p usr/bin; echo '#!/bin/bash' >usr/bin/promtool; chmod 755 usr/bin/promtool";
+    machine.program("bin/dpkg-deb", unpack)?;
+    let output = machine.run("need_promtool && command -v promtool && promtool")?;
+    let said = String::from_utf8(output.stdout)?;
+    let errors = String::from_utf8(output.stderr)?;
+    ensure!(
+        said.contains(".cache/berth/tools/bin/promtool"),
+        "it is not on PATH: {said}{errors}"
+    );
+    ensure!(output.status.success(), "{said}{errors}");
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! The stand-in for rpm-ostree on a simulated host: what a client sees of the real daemon.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use berth_tests::hosts::HostLog;
+use berth_tests::hosts::sim::{Catalog, SimHost, SimHostConfig, Updaters};
+use berth_tests::rpmostreed::Broken;
+use berth_tests::rpmostreed::client::{Client, TransactionProxy};
+use tokio::time::{Instant, sleep, timeout};
+use zbus::{OwnedVariant, Variant};
+
+const REPOSITORY: &str = "registry.test/os";
+const SOON: Duration = Duration::from_secs(5);
+const PULL: Duration = Duration::from_millis(200);
+
+struct World {
+    host: SimHost,
+    old: String,
+    new: String,
+}
+
+impl World {
+    async fn start(updaters: Updaters) -> Result<Self> {
+        let catalog = Catalog::default();
+        let (old, new) = (catalog.publish("1.0.0"), catalog.publish("2.0.0"));
+        let mut config = SimHostConfig::new("node-1", REPOSITORY, &old, &catalog, &HostLog::default());
+        config.settings.reboot_time = Duration::from_millis(100);
+        config.settings.pull_time = PULL;
+        updaters.install(&mut config.settings);
+        config.packages = updaters.packages();
+        let host = SimHost::start(config).await?;
+        Ok(Self { host, old, new })
+    }
+
+    fn refspec(&self) -> String {
+        format!("ostree-unverified-registry:{REPOSITORY}@{}", self.new)
+    }
+
+    /// Asks for the new image, locked.
+    async fn rebase(&self, client: &Client) -> zbus::Result<String> {
+        let os = client.os().await.map_err(|e| zbus::Error::Failure(format!("{e:#}")))?;
+        let options = HashMap::from([("lock-finalization", Variant::from(true))]);
+        os.rebase(options, &self.refspec(), &[]).await
+    }
+
+    async fn until(&self, what: &str, so: impl AsyncFn() -> Result<bool>) -> Result<()> {
+        let deadline = Instant::now() + SOON;
+        while !so().await? {
+            ensure!(Instant::now() < deadline, "never: {what}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    fn runs(&self) -> bool {
+        self.host.rpm_ostree_runs()
+    }
+}
+
+async fn deployments(client: &Client) -> Result<Vec<HashMap<String, OwnedVariant>>> {
+    let sysroot = client.sysroot().await?;
+    sysroot.reload().await.context("Reload")?;
+    sysroot.deployments().await.context("Deployments")
+}
+
+fn text(deployment: &HashMap<String, OwnedVariant>, key: &str) -> Option<String> {
+    match &**deployment.get(key)? {
+        Variant::Str(text) => Some(text.to_string()),
+        _ => None,
+    }
+}
+
+/// The name of the error of a call.
+fn name_of<T>(result: zbus::Result<T>) -> (String, String) {
+    match result {
+        Err(zbus::Error::MethodError(name, words, _)) => (name.to_string(), words.unwrap_or_default()),
+        Err(other) => (other.to_string(), String::new()),
+        Ok(_) => Default::default(),
+    }
+}
+
+#[tokio::test]
+async fn an_image_is_staged_locked_told_to_all_who_ask_and_finalized() -> Result<()> {
+    let world = World::start(Updaters::Layered).await?;
+    let client = world.host.rpm_ostree_client().await?;
+    let booted = deployments(&client).await?.remove(0);
+    ensure!(text(&booted, "container-image-reference-digest").as_ref() == Some(&world.old));
+    ensure!(booted.contains_key("base-checksum"), "a package is layered");
+    let address = world.rebase(&client).await?;
+    ensure!(world.rebase(&client).await? == address, "an identical call joins");
+    let other = name_of(client.os().await?.cleanup(&["pending-deploy"]).await);
+    ensure!(
+        other.0 == "org.gtk.GDBus.UnmappedGError.Quark._g_2dio_2derror_2dquark.Code26"
+            && other.1.starts_with("Transaction in progress: rebase"),
+        "{other:?}"
+    );
+    let active = client.sysroot().await?.active_transaction_path().await?;
+    ensure!(active == address, "{active} is {address}");
+    let ended = client.follow(&address).await?;
+    ensure!(ended.ok, "{ended:?}");
+    for signal in ["Message", "TaskBegin", "PercentProgress", "ProgressEnd", "TaskEnd"] {
+        ensure!(ended.heard.iter().any(|h| h == signal), "{signal} in {ended:?}");
+    }
+    // Who comes late is told the end.
+    let late = timeout(SOON, client.follow(&address)).await??;
+    ensure!(late.ok && late.heard.is_empty(), "{late:?}");
+    let facts = world.host.facts();
+    ensure!(facts.staged.as_ref() == Some(&world.new) && facts.locked, "{facts:?}");
+    let staged = deployments(&client).await?.remove(0);
+    ensure!(staged.contains_key("finalization-locked") && staged.contains_key("base-checksum"));
+    ensure!(world.host.root().join("run/ostree/staged-deployment-locked").exists());
+    // The same once more is an error inside of the transaction.
+    let again = client.follow(&world.rebase(&client).await?).await?;
+    ensure!(
+        again.words == format!("Old and new refs are equal: {}", world.refspec()),
+        "{again:?}"
+    );
+    let os = client.os().await?;
+    let wrong = HashMap::from([("checksum", Variant::from(world.old.as_str()))]);
+    let refused = client.follow(&os.finalize_deployment(wrong).await?).await?;
+    ensure!(
+        refused.words.starts_with("Expected staged base checksum"),
+        "{refused:?}"
+    );
+    let right = HashMap::from([("checksum", Variant::from(world.new.as_str()))]);
+    client.follow(&os.finalize_deployment(right).await?).await?;
+    world
+        .until("the new image runs with its packages", async || {
+            let facts = world.host.facts();
+            let up = facts.boot_id.is_some() && facts.booted == world.new;
+            ensure!(!up || facts.packages == ["htop"], "{facts:?}");
+            Ok(up)
+        })
+        .await
+}
+
+#[tokio::test]
+async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
+    let world = World::start(Updaters::Both).await?;
+    let client = world.host.rpm_ostree_client().await?;
+    // A transaction that nobody starts goes with its client.
+    let hasty = world.host.rpm_ostree_client().await?;
+    world.rebase(&hasty).await?;
+    drop(hasty);
+    world
+        .until("the transaction is gone", async || {
+            let path = client.sysroot().await?.active_transaction_path().await?;
+            Ok(path.is_empty())
+        })
+        .await?;
+    // Cancelled.
+    let address = world.rebase(&client).await?;
+    let peer = client.join(&address).await?;
+    let transaction = TransactionProxy::new(&peer).await?;
+    ensure!(transaction.start().await?, "the first one starts it");
+    transaction.cancel().await?;
+    let ended = client.follow(&address).await?;
+    ensure!(ended.words == "Operation was cancelled", "{ended:?}");
+    // Fails in its own words.
+    world
+        .host
+        .rpm_ostree(|f| f.fails_with.push_back("Importing: unexpected end of file".to_owned()));
+    let ended = client.follow(&world.rebase(&client).await?).await?;
+    ensure!(ended.words == "Importing: unexpected end of file", "{ended:?}");
+    // Dies in the middle: the next call starts another life.
+    world.host.rpm_ostree(|f| f.dies_in_transaction = 1);
+    let address = world.rebase(&client).await?;
+    let died = timeout(SOON, client.follow(&address)).await?;
+    ensure!(died.is_err(), "{died:?}");
+    ensure!(world.host.facts().staged.is_none());
+    world.until("it is dead", async || Ok(!world.runs())).await?;
+    ensure!(deployments(&client).await?.len() == 1, "the bus starts it again");
+    // An exit between a call and its answer.
+    world.host.rpm_ostree(|f| f.no_reply = 1);
+    let lost = name_of(client.sysroot().await?.reload().await);
+    ensure!(lost.0.starts_with("org.freedesktop.DBus.Error.NoReply"), "{lost:?}");
+    world.until("it has exited", async || Ok(!world.runs())).await?;
+    // Idle.
+    world.host.rpm_ostree(|f| f.idle_exit = Duration::from_millis(50));
+    deployments(&client).await?;
+    world.until("it exits", async || Ok(!world.runs())).await?;
+    world.host.rpm_ostree(|f| f.idle_exit = SOON);
+    // Keys that are missing or nonsense.
+    world.host.rpm_ostree(|f| {
+        f.broken = BTreeMap::from([
+            ("version".to_owned(), Broken::Missing),
+            ("container-image-reference-digest".to_owned(), Broken::Malformed),
+        ]);
+    });
+    let booted = deployments(&client).await?.remove(0);
+    ensure!(!booted.contains_key("version") && text(&booted, "container-image-reference-digest").is_none());
+    // Silence.
+    world.host.rpm_ostree(|f| f.silent = true);
+    let sysroot = client.sysroot().await?;
+    ensure!(timeout(Duration::from_millis(200), sysroot.reload()).await.is_err());
+    Ok(())
+}
+
+#[tokio::test]
+async fn somebody_installs_a_package_and_bootc_sees_it() -> Result<()> {
+    let world = World::start(Updaters::Both).await?;
+    let client = world.host.rpm_ostree_client().await?;
+    client.install(&["htop"]).await?;
+    let facts = world.host.facts();
+    ensure!(facts.staged.as_ref() == Some(&world.old) && !facts.locked, "{facts:?}");
+    let twice = client.install(&["htop"]).await;
+    ensure!(twice.is_err(), "it is requested already");
+    world.host.reboot_now().await?;
+    ensure!(world.host.facts().packages == ["htop"], "{:?}", world.host.facts());
+    let client = world.host.rpm_ostree_client().await?;
+    ensure!(client.follow(&world.rebase(&client).await?).await?.ok);
+    client
+        .follow(&client.os().await?.cleanup(&["pending-deploy"]).await?)
+        .await?;
+    let facts = world.host.facts();
+    ensure!(facts.staged.is_none(), "{facts:?}");
+    Ok(())
+}
