@@ -1,4 +1,4 @@
-//! What a person should know of the fleet, its pools and its nodes: how grave, what it means for the update, since when,
+//! Things a person should know of the fleet, its pools and its nodes: how grave, what it means for the update, since when,
 //! and what to do. By the rules of `oc adm upgrade status`, and Berth's own conditions.
 
 use std::collections::BTreeMap;
@@ -315,7 +315,7 @@ struct Trouble<'a> {
     reason: String,
     since: Option<Timestamp>,
     description: String,
-    /// What helps, where the node's own story does not say it.
+    /// Remedy, where the node's own story does not say it.
     remedy: Option<&'static str>,
     host: &'a BootcNode,
 }

@@ -93,7 +93,7 @@ pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String
 /// The one thing that a person should know about a node, for its people and for those who look for what has changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// What it says, without ages and times to wait, which change all the time.
+    /// Its text, without ages and times to wait, which change all the time.
     pub(crate) cause: String,
     /// The whole line.
     pub(crate) text: String,

@@ -25,9 +25,9 @@ type Answer = Response<StreamBody<BoxStream<'static, std::io::Result<Frame<Bytes
 const DRAINS: u8 = 1;
 const AWAY: u8 = 2;
 const BACK: u8 = 3;
-/// It knows nothing of Berth.
+/// Knows nothing of Berth.
 const MISSING: u8 = 4;
-/// It lets nobody read.
+/// Lets nobody read.
 const FORBIDDEN: u8 = 5;
 
 fn host(phase: &str) -> Value {

@@ -114,7 +114,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// What skopeo says, without the form of its log.
+/// Words of skopeo, without the form of its log.
 fn plain(words: &str) -> String {
     match words.split_once("level=fatal msg=\"") {
         Some((_, said)) => said.trim_end_matches('"').replace("\\\"", "\""),

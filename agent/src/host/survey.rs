@@ -21,14 +21,14 @@ pub struct Terms {
     pub experimental_composefs: bool,
 }
 
-/// What a look has shown.
+/// Result of a look.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Survey {
     /// The deployments, or why the host cannot be updated.
     pub os: Os,
     /// Version of bootc, where the host has a supported one.
     pub bootc_version: Option<String>,
-    /// What rpm-ostree's own timer would do, where rpm-ostree is the backend and says it.
+    /// Action of rpm-ostree's own timer, where rpm-ostree is the backend and says it.
     pub policy: Option<String>,
 }
 

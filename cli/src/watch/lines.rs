@@ -13,12 +13,12 @@ use crate::text::{age, clean};
 /// Steps in which the progress of a pull is told, in percent.
 const STEP: u64 = 25;
 
-/// What the lines have said so far.
+/// State that the lines have told so far.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     begun: bool,
     pools: BTreeMap<String, String>,
-    /// What was said of each node, without what changes all the time.
+    /// Last words on each node, without what changes all the time.
     nodes: BTreeMap<String, String>,
     findings: BTreeSet<String>,
     old: bool,

@@ -58,7 +58,7 @@ pub(crate) enum News {
     Answered(Kind),
 }
 
-/// Whether what is known of a kind is still true.
+/// Freshness of what is known of a kind.
 #[derive(Debug, Clone, Default)]
 struct Trust {
     /// All objects were listed once.

@@ -42,7 +42,7 @@ const PAGE: u32 = 500;
 /// Time after which each watch is asked for anew, in seconds: so one that hangs is found out.
 const WATCH_FOR: u32 = 60;
 
-/// What to watch, and how to show it.
+/// Choice of what to watch, and how to show it.
 #[derive(Debug)]
 pub struct Watching {
     /// Namespace of the berths.
@@ -119,7 +119,7 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
     }
 }
 
-/// What is shown, and where.
+/// View on the screen, and its place.
 struct View<W: Write> {
     detail: Detail,
     to: To,

@@ -33,7 +33,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// What to write so that the text takes the place of the last one; nothing if it is the same. It is no higher than the
+    /// Bytes to write so that the text takes the place of the last one; nothing if it is the same. It is no higher than the
     /// terminal. Each line is cleared behind its end and nothing before that, so that it does not flicker.
     pub fn next(&mut self, text: &str, size: Size) -> String {
         let same = self.last.is_some_and(|(last, _)| last == size);

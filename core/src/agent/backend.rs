@@ -11,21 +11,21 @@ use crate::agent::reason::Reason;
 /// Bootc of a host, as far as a choice depends on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bootc {
-    /// It describes a host that it can update, whose deployments are ostree's.
+    /// Describes a host that it can update, whose deployments are ostree's.
     Usable,
     /// The same; but somebody has staged a deployment with layered packages, which it would drop.
     LayersStaged,
-    /// It describes a host that keeps its deployments in composefs.
+    /// Describes a host that keeps its deployments in composefs.
     Composefs,
-    /// It says that packages are layered on what runs.
+    /// Says that packages are layered on what runs.
     Layered,
-    /// It says that the host was not booted from an image.
+    /// Says that the host was not booted from an image.
     NotBooted,
     /// There is none.
     Missing,
-    /// It is older than the oldest supported one; its version.
+    /// Is older than the oldest supported one; its version.
     TooOld(String),
-    /// It could not be asked, for this reason, in these words. That may pass.
+    /// Could not be asked, for this reason, in these words. That may pass.
     Silent(Reason, String),
 }
 

@@ -13,7 +13,7 @@ use crate::agent::step::is_drained;
 /// Word of one condition, and whose it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sign {
-    /// It is not there, or has our reason and is not True.
+    /// The condition is not there, or has our reason and is not True.
     #[default]
     NotSet,
     /// True, and set by an agent.
@@ -35,7 +35,7 @@ pub struct Change {
     pub set: bool,
 }
 
-/// What the conditions should say, in the order of [`ALL`].
+/// Conditions as they should be, in the order of [`ALL`].
 pub type Wanted = [bool; ALL.len()];
 
 /// None of them: what they should say without a cordon of ours.
@@ -66,7 +66,7 @@ impl Lifecycle {
     }
 }
 
-/// What the conditions should say now, and under which berth. `None` while that is not known, or about to change anyway.
+/// Conditions as they should be now, and under which berth. `None` while that is not known, or about to change anyway.
 pub fn wanted(facts: &Facts) -> Option<(Wanted, Option<&Berth>)> {
     let node = facts.cluster_node.get()?;
     if node.cordon.is_none() {

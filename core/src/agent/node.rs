@@ -57,11 +57,11 @@ pub struct CordonRecord {
 /// Change that a cordon makes to the cluster autoscaler's annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleDown {
-    /// It stays as it is, and whose it is as well.
+    /// Stays as it is, and whose it is as well.
     Stays,
-    /// It is set, and ours.
+    /// Set, and ours.
     Set,
-    /// It is somebody else's from now on.
+    /// Somebody else's from now on.
     Theirs,
 }
 

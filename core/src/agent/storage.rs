@@ -68,7 +68,7 @@ impl StagingLock {
 pub struct Means<'a> {
     /// Version of bootc.
     pub bootc: &'a str,
-    /// It has `bootc switch --download-only`.
+    /// Has `bootc switch --download-only`.
     pub download_only: bool,
     /// Whoever started the agent asks for updates of composefs hosts, which are experimental.
     pub experimental_composefs: bool,

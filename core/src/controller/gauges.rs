@@ -35,7 +35,7 @@ pub struct PoolFacts<'a> {
     pub gates: Option<&'a Gates>,
     /// Nodes that hold a berth of it and do not come back.
     pub timed_out: Vec<&'a NodeName>,
-    /// What is published to its members, and what they report.
+    /// Its members: the image published to each, and the reports.
     pub members: Vec<&'a HostContent>,
     /// Reasons for which its members are not offered a berth.
     pub waiting: Vec<BlockReason>,

@@ -265,7 +265,7 @@ mod tests {
             prop_assert_eq!((labels.texts["a"].as_str(), labels.texts["z"].as_str()), ("1", "2"));
         }
 
-        /// What can be read already stays as it is.
+        /// Text that can be read already stays as it is.
         #[test]
         fn a_document_that_makes_sense_is_not_changed(text in ".{0,60}") {
             let json = serde_json::to_string(&text).unwrap();

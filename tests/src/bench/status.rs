@@ -20,7 +20,7 @@ pub const BENCHES: [&str; 2] = ["status-text", "status-list"];
 /// Longest time until the controller has published an image to all nodes.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What `cli/examples/status.rs` prints.
+/// Output of `cli/examples/status.rs`.
 #[derive(Deserialize)]
 struct Line {
     nodes: usize,

@@ -35,7 +35,7 @@ pub struct ClusterOptions {
     pub names: Vec<String>,
     /// Settings of the hosts.
     pub settings: Settings,
-    /// What updates them, in turn; none: what `BERTH_TEST_BACKEND` says, else bootc.
+    /// Updaters of the hosts, in turn; none: the one that `BERTH_TEST_BACKEND` names, else bootc.
     pub updaters: Vec<Updaters>,
     /// More environment of the agents, such as the name of a seeded bug.
     pub agent_env: Vec<(String, String)>,

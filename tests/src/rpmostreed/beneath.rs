@@ -16,9 +16,9 @@ pub struct Deployment {
     pub checksum: String,
     /// Tells deployments of one commit apart.
     pub serial: u32,
-    /// It runs.
+    /// Runs now.
     pub booted: bool,
-    /// It is staged: a shutdown would finalize it.
+    /// Staged: a shutdown would finalize it.
     pub staged: bool,
     /// An admin asked to keep it.
     pub pinned: bool,
@@ -72,7 +72,7 @@ pub struct Wanted {
 /// A deployment to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undeploy {
-    /// What is staged, or else waits before the one that runs.
+    /// The deployment that is staged, or else waits before the one that runs.
     Pending,
     /// The one to roll back to.
     Rollback,

@@ -75,7 +75,7 @@ pub struct Client {
 /// The end of a transaction, with all that was said before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// It went well.
+    /// The transaction went well.
     pub ok: bool,
     /// The error, else nothing.
     pub words: String,

@@ -7,7 +7,7 @@ use zbus::{OwnedVariant, Variant};
 use super::beneath::Deployment;
 use super::faults::Broken;
 
-/// What D-Bus calls `a{sv}`.
+/// Dictionary of strings and variants, `a{sv}` on D-Bus.
 pub(super) type Dictionary = HashMap<String, OwnedVariant>;
 
 /// Keys that are there, and empty, in every deployment; with the kind of nothing that each has.

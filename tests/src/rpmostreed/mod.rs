@@ -1,6 +1,6 @@
 //! A stand-in for the rpm-ostree daemon, on any message bus and over any deployments.
 //!
-//! It serves `org.projectatomic.rpmostree1` as version 2026.2 does, as far as Berth and its tests use it: names,
+//! Serves `org.projectatomic.rpmostree1` as version 2026.2 does, as far as Berth and its tests use it: names,
 //! signatures, option keys, the transaction on a socket of its own, the exit when nobody needs it, and the errors.
 //! The deployments belong to who implements [`Beneath`]. Faults can be switched on while it runs: see [`Faults`].
 

@@ -17,20 +17,20 @@ use super::faces::TransactionFace;
 /// The interface of the object at `/` of the socket.
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 
-/// What a transaction is, and who asked for it.
+/// Subject of a transaction, and who asked for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
     /// The method, such as `Rebase`.
     pub(super) method: String,
     /// The method with all its arguments: an identical call joins.
     pub(super) fingerprint: String,
-    /// What people are shown.
+    /// Text for people.
     pub(super) title: String,
     /// The caller's name on the bus.
     pub(super) sender: String,
     /// The object on which it was called.
     pub(super) path: String,
-    /// What happens goes to the daemon's journal, and to no client.
+    /// Progress goes to the daemon's journal, and to no client.
     pub(super) output_to_self: bool,
 }
 

@@ -96,7 +96,7 @@ impl Rig {
         Ok(self.host.output(&["test", "-e", path]).await?.status.success())
     }
 
-    /// What getty shows, in one line.
+    /// Text that getty shows, in one line.
     async fn notice(&self) -> Result<String> {
         let text = self.host.read(ISSUE).await?;
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))

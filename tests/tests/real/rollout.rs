@@ -169,7 +169,7 @@ async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-/// Who has no password gets nothing from a registry.
+/// A client without a password gets nothing from a registry.
 async fn is_closed_to_strangers(registry: &Registry) -> Result<()> {
     let host = registry.host();
     let mut connection = TcpStream::connect(&host).await?;

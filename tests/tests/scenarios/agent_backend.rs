@@ -238,7 +238,7 @@ async fn the_next_agent_hears_the_pull_out_and_begins_no_other() -> Result<()> {
     Ok(())
 }
 
-/// What is staged in place of another image is armed, whatever was asked for: ostree takes the lock file away with the other one.
+/// An image staged in place of another image is armed, whatever was asked for: ostree takes the lock file away with the other one.
 #[tokio::test]
 async fn somebody_elses_work_is_waited_for_and_what_replaces_it_is_seen_armed() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(1)).await?;
@@ -337,7 +337,7 @@ async fn free(world: &World) -> Result<()> {
     bail!("the transaction stays, though nobody will start it")
 }
 
-/// What goes on must not count as ended: the next pull would be begun beside it.
+/// A pull that goes on must not count as ended: the next pull would be begun beside it.
 #[tokio::test]
 async fn a_pull_that_cannot_be_joined_or_does_not_stop_has_not_ended() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(60)).await?;

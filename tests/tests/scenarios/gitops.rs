@@ -1,5 +1,5 @@
-//! What `docs/gitops.md` gives to tools that wait for a pool, run on the golden states of a pool: the script for Argo CD by Lua
-//! itself, the expressions for Flux by the API server.
+//! Health checks that `docs/gitops.md` gives to tools that wait for a pool, run on the golden states of a pool: the script
+//! for Argo CD by Lua itself, the expressions for Flux by the API server.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -98,7 +98,7 @@ impl Daemon {
         self.ask("ActiveTransaction", question).await
     }
 
-    /// What the daemon does by itself: `none`, `check`, `stage`, `apply`.
+    /// Updates that the daemon does by itself: `none`, `check`, `stage`, `apply`.
     pub(super) async fn policy(&self) -> Result<String, HostError> {
         let question = || -> Reply<'_, String> { Box::pin(self.own.property(SYSROOT, "AutomaticUpdatePolicy")) };
         self.ask("AutomaticUpdatePolicy", question).await

@@ -12,9 +12,9 @@ use crate::host::{HostError, files};
 /// Ability of the host's `ostree admin lock-finalization`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockTool {
-    /// It locks and unlocks.
+    /// Locks and unlocks.
     Unlocks,
-    /// It locks.
+    /// Locks only.
     Locks,
     /// There is no such command: a file locks, and only rpm-ostree unlocks.
     None,

@@ -35,7 +35,7 @@ pub(super) enum Signal {
     },
     /// The end.
     Finished {
-        /// It went well.
+        /// The transaction went well.
         success: bool,
         /// The daemon's own words, when it did not.
         words: String,

@@ -40,7 +40,7 @@ pub struct Agent<'a> {
     pub quiet: Duration,
     /// The node reboots under a berth, and may be silent meanwhile.
     pub rebooting: bool,
-    /// It says that the API server does not guard the berths, whatever else is wrong with its node.
+    /// Says that the API server does not guard the berths, whatever else is wrong with its node.
     pub unguarded: bool,
     /// The machine's first boot, where it was checked.
     pub firstboot: Option<FirstBoot>,

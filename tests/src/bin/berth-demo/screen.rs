@@ -22,7 +22,7 @@ pub(crate) struct Screen {
     client: Client,
     began: Instant,
     frames: Frames,
-    /// What the last table said, without the ages, which change all the time.
+    /// Text of the last table, without the ages, which change all the time.
     said: String,
 }
 

@@ -152,7 +152,7 @@ impl RpmOstree {
     }
 }
 
-/// What lies beneath the daemon.
+/// Host beneath the daemon.
 #[derive(Debug)]
 struct Software {
     os: Arc<Os>,

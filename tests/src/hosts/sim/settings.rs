@@ -77,7 +77,7 @@ impl Updaters {
     /// Those that `BERTH_TEST_BACKEND` asks for, so that scenarios written for bootc run with rpm-ostree.
     ///
     /// # Errors
-    /// It asks for something else.
+    /// Asks for something else.
     pub fn asked_for() -> anyhow::Result<Self> {
         match std::env::var("BERTH_TEST_BACKEND").as_deref() {
             Ok("rpm-ostree") => Ok(Self::RpmOstree),

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::*;
 
-/// What a Node showed after one write.
+/// State of a Node after one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shown {
     /// Lifecycle conditions that are True and ours.

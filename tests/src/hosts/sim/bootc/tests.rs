@@ -212,7 +212,7 @@ fn status_of_other_kinds_of_hosts() {
     assert_eq!(layered["spec"]["image"], Value::Null);
 }
 
-/// What rpm-ostree stages is locked by the file alone: the command of ostree does not see that lock, and leaves it.
+/// An image that rpm-ostree stages is locked by the file alone: the command of ostree does not see that lock, and leaves it.
 #[test]
 fn the_lock_of_rpm_ostree_is_a_file() {
     let mut host = host("1");
