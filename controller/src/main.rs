@@ -7,7 +7,7 @@ use anyhow::Context;
 use berth_controller::api::{self, Kube};
 use berth_controller::cli::Cli;
 use berth_controller::clock::Clock;
-use berth_controller::events::Events;
+use berth_controller::events::writer::Events;
 use berth_controller::leader::Candidate;
 use berth_controller::metrics::Metrics;
 use berth_controller::pulse::Pulse;

@@ -15,7 +15,8 @@ use super::Reconciler;
 use super::berths::Before;
 use super::seen::{Berths, Findings, Seen};
 use crate::clock::Clock;
-use crate::events::{Events, Note};
+use crate::events::Note;
+use crate::events::writer::Events;
 use crate::metrics::Metrics;
 use crate::readyz::Readyz;
 
