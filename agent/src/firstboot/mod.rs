@@ -123,7 +123,8 @@ fn read_config(setup: &Setup) -> Result<Config> {
 }
 
 async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
-    let host = Host::connect(setup.bus.as_deref(), setup.root.clone()).await?;
+    let connected = timeout_at(give_up, Host::connect(setup.bus.as_deref(), setup.root.clone())).await;
+    let host = connected.context("the host's system bus did not answer in time")??;
     if !setup.dry_run {
         // Who acts on a host has its lock.
         let claimed = timeout_at(give_up, host.claim()).await;
@@ -253,7 +254,7 @@ impl Run<'_> {
                     return ExitCode::SUCCESS;
                 }
                 Step::Pivot(target, verdict) => self.pivot(&target, &verdict).await,
-                Step::End(verdict) => return self.end(&verdict).await,
+                Step::End(verdict) => return self.end(&verdict),
             }
         }
     }
@@ -328,7 +329,7 @@ impl Run<'_> {
         }
     }
 
-    async fn end(&mut self, verdict: &Verdict) -> ExitCode {
+    fn end(&mut self, verdict: &Verdict) -> ExitCode {
         println!("{}: {}", verdict.outcome.as_str(), verdict.message());
         let status = if verdict.holds { REFUSED } else { 0 };
         if self.setup.dry_run {
@@ -342,7 +343,7 @@ impl Run<'_> {
             && let Some(kubeconfig) = &self.config.kubeconfig
         {
             let node = self.config.node_name.clone().unwrap_or_else(|| self.host_name());
-            let told = tell::cluster(&self.setup.root.path(kubeconfig), &node, verdict).await;
+            let told = tell::cluster(&self.setup.root.path(kubeconfig), &node, verdict);
             if let Err(error) = told {
                 tracing::warn!(error = format!("{error:#}"), "cannot tell the cluster");
             }
