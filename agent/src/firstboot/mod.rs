@@ -170,8 +170,28 @@ fn could_not_begin(
     if !setup.dry_run {
         tell::locally(&setup.root, config, &verdict);
         save(file, &decide::record_of_failure(before, &verdict, Timestamp::now()));
+        if let Some(config) = config {
+            tell_the_cluster(&setup.root, config, &verdict);
+        }
     }
     ExitCode::from(if verdict.holds { REFUSED } else { status })
+}
+
+/// Writes an event about what needs a look, where there is an identity for it.
+fn tell_the_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
+    let Some(kubeconfig) = config.kubeconfig.as_ref().filter(|_| verdict.outcome.is_trouble()) else {
+        return;
+    };
+    let node = config.node_name.clone().unwrap_or_else(|| host_name(root));
+    if let Err(error) = tell::cluster(&root.path(kubeconfig), &node, verdict) {
+        tracing::warn!(error = format!("{error:#}"), "cannot tell the cluster");
+    }
+}
+
+/// The host's name, as its kubelet would take it.
+fn host_name(root: &HostRoot) -> String {
+    let name = std::fs::read_to_string(root.path("/proc/sys/kernel/hostname"));
+    name.unwrap_or_default().trim().to_lowercase()
 }
 
 fn save(file: &RecordFile, record: &Record) {
@@ -339,22 +359,8 @@ impl Run<'_> {
         // After the telling: a crash in between tells it twice, and never not at all.
         let record = decide::record(&self.facts(), verdict, None, self.begin, Timestamp::now());
         save(&self.file, &record);
-        if verdict.outcome.is_trouble()
-            && let Some(kubeconfig) = &self.config.kubeconfig
-        {
-            let node = self.config.node_name.clone().unwrap_or_else(|| self.host_name());
-            let told = tell::cluster(&self.setup.root.path(kubeconfig), &node, verdict);
-            if let Err(error) = told {
-                tracing::warn!(error = format!("{error:#}"), "cannot tell the cluster");
-            }
-        }
+        tell_the_cluster(&self.setup.root, self.config, verdict);
         ExitCode::from(status)
-    }
-
-    /// The host's name, as its kubelet would take it.
-    fn host_name(&self) -> String {
-        let name = std::fs::read_to_string(self.setup.root.path("/proc/sys/kernel/hostname"));
-        name.unwrap_or_default().trim().to_lowercase()
     }
 }
 

@@ -138,7 +138,7 @@ async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -171,8 +171,23 @@ mod tests {
         fs::remove_dir_all(&scratch).unwrap();
     }
 
+    /// An API server for one request: its text. The kubeconfig for it is written there.
+    pub(in crate::firstboot) fn api_server(kubeconfig: &Path) -> std::thread::JoinHandle<String> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let content = serde_json::json!({
+            "clusters": [{ "name": "c", "cluster": { "server": server } }],
+            "users": [{ "name": "u", "user": { "token": "t" } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "current-context": "c",
+        });
+        fs::write(kubeconfig, content.to_string()).unwrap();
+        berth_shell::install_crypto();
+        std::thread::spawn(move || answer(&listener))
+    }
+
     /// Takes one request, answers that its object was made, and gives its text back.
-    fn api_server(listener: &std::net::TcpListener) -> String {
+    fn answer(listener: &std::net::TcpListener) -> String {
         use std::io::{Read, Write};
         let (mut stream, _) = listener.accept().unwrap();
         let mut text = String::new();
@@ -220,18 +235,8 @@ mod tests {
 
     #[test]
     fn the_cluster_is_told_of_a_machine_that_is_no_node() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = format!("http://{}", listener.local_addr().unwrap());
         let kubeconfig = std::env::temp_dir().join(format!("berth-tell-{}.kubeconfig", std::process::id()));
-        let content = serde_json::json!({
-            "clusters": [{ "name": "c", "cluster": { "server": server } }],
-            "users": [{ "name": "u", "user": { "token": "t" } }],
-            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
-            "current-context": "c",
-        });
-        fs::write(&kubeconfig, content.to_string()).unwrap();
-        berth_shell::install_crypto();
-        let asked = std::thread::spawn(move || api_server(&listener));
+        let asked = api_server(&kubeconfig);
         cluster(&kubeconfig, "worker-7", &Verdict::invalid_config("line 1: x")).unwrap();
         let asked = asked.join().unwrap();
         for part in [

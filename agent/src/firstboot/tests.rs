@@ -145,6 +145,21 @@ async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
     assert!(trouble.message.contains("has started meanwhile"), "{trouble:?}");
 }
 
+#[tokio::test]
+async fn who_stays_refused_is_told_on_the_cluster_each_time() {
+    let with = format!("{CONFIG}kubeconfig = \"/etc/berth/kubeconfig\"\nnodeName = \"worker-7\"\n");
+    let rig = Rig::new("first-told", &with);
+    rig.remember(false, "Refused");
+    let asked = tell::tests::api_server(&rig.setup.root.path("/etc/berth/kubeconfig"));
+    let _of_another_check = rig.lock();
+    assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
+    let asked = asked.join().unwrap();
+    assert!(
+        asked.contains("FirstBootRefused") && asked.contains("worker-7"),
+        "{asked}"
+    );
+}
+
 /// Time within which a run with a deadline of one second must be over, on a machine that has more to do.
 const SOON: Duration = Duration::from_secs(15);
 
