@@ -144,10 +144,14 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub version: Option<String>,
-    /// The newest machine of the pool, which was installed from it; absent for a manual record.
+    /// The newest machine of the pool, which was installed from it; absent for a manual record. It may be gone: what the next
+    /// machine is installed from does not change with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
+    /// Time when the API server created its Node. Only a machine that joined later has another say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_created_time: Option<Time>,
     /// Time when the manual record was first seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_time: Option<Time>,

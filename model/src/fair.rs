@@ -248,9 +248,7 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
     let Some(terms) = state.pools.get(usize::from(pool)) else {
         return 0;
     };
-    let counts = |n: &Node| n.object.there && !n.object.excluded && n.labels.pool == pool;
-    let tells = |n: &Node| counts(n) && n.spec.is_some() && n.status.booted != 0;
-    match judge::is_refused(world, terms, state.nodes.iter().any(tells), terms.tagged) {
+    match judge::is_refused(world, terms, terms.tagged) {
         true => terms.target,
         false => terms.tagged,
     }

@@ -357,11 +357,11 @@ pub fn sight(world: &World, view: &View, pool: u8) -> Sight {
     }
 }
 
-/// Says whether a pool must not change to an image, by its admin's rule and what its machines have told: `told` says
-/// whether any member has.
-pub fn is_refused(world: &World, pool: &Pool, told: bool, image: Image) -> bool {
+/// Says whether a pool must not change to an image, by its admin's rule. What its machines were installed from they have told
+/// before anything begins, and nobody takes that back by being silent or gone.
+pub fn is_refused(world: &World, pool: &Pool, image: Image) -> bool {
     let too_old = world.too_old & (1 << image) != 0;
-    too_old && told && pool.boot_images == BootImages::Refuse
+    too_old && pool.boot_images == BootImages::Refuse
 }
 
 /// Says whether a pool must not change to an image, as far as the watches show it. What is in force already may go on.
@@ -369,8 +369,7 @@ fn is_news_refused(world: &World, view: &View, pool: u8, image: Image) -> bool {
     let Some(terms) = view.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
         return false;
     };
-    let tells = |n: &SeenNode| is_member(n, pool) && n.spec.is_some() && n.status.booted != 0;
-    is_refused(world, terms, view.nodes.iter().any(tells), image)
+    is_refused(world, terms, image)
 }
 
 /// Properties of the image that a pass puts in force.

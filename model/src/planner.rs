@@ -306,7 +306,8 @@ impl<'a> Pass<'a> {
             })
         };
         let members: Vec<_> = self.membership.members(name).filter_map(member).collect();
-        let decision = aggregate::adopt(&facts, &members, object.spec.boot_image(), rich::NOW);
+        let last = status.and_then(|status| status.boot_image.as_ref());
+        let decision = aggregate::adopt(&facts, &members, (object.spec.boot_image(), last), rich::NOW);
         rich::image(decision.target.as_ref().map(|target| &target.digest))
     }
 

@@ -8,7 +8,7 @@ use crate::explore::{Limits, explore};
 use crate::fair::{Fair, I10, round};
 use crate::judge;
 use crate::moves::{Memo, ways};
-use crate::state::{Berth, BootImages, Closed, Cordon, Held, Lease, NOBODY, No, Phase, Request, State, Until};
+use crate::state::{Berth, BootImages, Closed, Cordon, Held, Lease, NOBODY, No, Phase, Request, State, Status, Until};
 use crate::world::World;
 use crate::{hash, worlds};
 
@@ -163,6 +163,12 @@ fn an_image_for_which_machines_are_too_old_comes_into_force_only_by_the_admins_w
         accepted.pools[0].boot_images = rule;
         assert_eq!(in_force(&world, &accepted), 3, "{rule:?}");
     }
+    // Nobody tells anything any more: what they told before counts.
+    let mut silent = moved.clone();
+    for node in &mut silent.nodes {
+        (node.spec, node.status) = (None, Status::default());
+    }
+    assert_eq!(in_force(&world, &silent), 2);
     let mut young = moved;
     young.pools[0].tagged = 2;
     assert_eq!(in_force(&world, &young), 2);

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use berth_api::boot_image::{BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, ManualBootImage};
+use berth_api::boot_image::{
+    BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, BootImageStatus, ManualBootImage,
+};
 use berth_api::fleet::{self, BootcFleet, BootcFleetSpec};
 use berth_api::node::{BootcNodeSpec, DesiredImage, Phase, Staging};
 use berth_api::pool::{
@@ -349,6 +351,12 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
             })
             .collect(),
         retry_token: token,
+        // A machine has told it before anything begins.
+        boot_image: (world.too_old != 0).then(|| BootImageStatus {
+            version: Some(BOOT_IMAGE.to_owned()),
+            node: Some(rich::name(0).to_string()),
+            ..BootImageStatus::default()
+        }),
         ..BootcNodePoolStatus::default()
     }
 }

@@ -229,7 +229,14 @@ fn admins(with: With<'_>) -> Vec<World> {
                 )))
             },
             &[(Edit, 1), (Accept, 1)],
-            &[(Edit, 1), (StaleWatch, 1), (AgentCrash, 1), (Election, 1), (Late, 1)],
+            &[
+                (Edit, 1),
+                (Forget, 1),
+                (StaleWatch, 1),
+                (AgentCrash, 1),
+                (Election, 1),
+                (Late, 1),
+            ],
         ),
         with(
             calm("exclude", "nodes are excluded in the middle of their turn"),

@@ -123,7 +123,8 @@ fn read_config(setup: &Setup) -> Result<Config> {
 }
 
 async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
-    let host = Host::connect(setup.bus.as_deref(), setup.root.clone()).await?;
+    let connected = timeout_at(give_up, Host::connect(setup.bus.as_deref(), setup.root.clone())).await;
+    let host = connected.context("the host's system bus did not answer in time")??;
     if !setup.dry_run {
         // Who acts on a host has its lock.
         let claimed = timeout_at(give_up, host.claim()).await;
@@ -169,8 +170,28 @@ fn could_not_begin(
     if !setup.dry_run {
         tell::locally(&setup.root, config, &verdict);
         save(file, &decide::record_of_failure(before, &verdict, Timestamp::now()));
+        if let Some(config) = config {
+            tell_the_cluster(&setup.root, config, &verdict);
+        }
     }
     ExitCode::from(if verdict.holds { REFUSED } else { status })
+}
+
+/// Writes an event about what needs a look, where there is an identity for it.
+fn tell_the_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
+    let Some(kubeconfig) = config.kubeconfig.as_ref().filter(|_| verdict.outcome.is_trouble()) else {
+        return;
+    };
+    let node = config.node_name.clone().unwrap_or_else(|| host_name(root));
+    if let Err(error) = tell::cluster(&root.path(kubeconfig), &node, verdict) {
+        tracing::warn!(error = format!("{error:#}"), "cannot tell the cluster");
+    }
+}
+
+/// The host's name, as its kubelet would take it.
+fn host_name(root: &HostRoot) -> String {
+    let name = std::fs::read_to_string(root.path("/proc/sys/kernel/hostname"));
+    name.unwrap_or_default().trim().to_lowercase()
 }
 
 fn save(file: &RecordFile, record: &Record) {
@@ -253,7 +274,7 @@ impl Run<'_> {
                     return ExitCode::SUCCESS;
                 }
                 Step::Pivot(target, verdict) => self.pivot(&target, &verdict).await,
-                Step::End(verdict) => return self.end(&verdict).await,
+                Step::End(verdict) => return self.end(&verdict),
             }
         }
     }
@@ -328,7 +349,7 @@ impl Run<'_> {
         }
     }
 
-    async fn end(&mut self, verdict: &Verdict) -> ExitCode {
+    fn end(&mut self, verdict: &Verdict) -> ExitCode {
         println!("{}: {}", verdict.outcome.as_str(), verdict.message());
         let status = if verdict.holds { REFUSED } else { 0 };
         if self.setup.dry_run {
@@ -338,22 +359,8 @@ impl Run<'_> {
         // After the telling: a crash in between tells it twice, and never not at all.
         let record = decide::record(&self.facts(), verdict, None, self.begin, Timestamp::now());
         save(&self.file, &record);
-        if verdict.outcome.is_trouble()
-            && let Some(kubeconfig) = &self.config.kubeconfig
-        {
-            let node = self.config.node_name.clone().unwrap_or_else(|| self.host_name());
-            let told = tell::cluster(&self.setup.root.path(kubeconfig), &node, verdict).await;
-            if let Err(error) = told {
-                tracing::warn!(error = format!("{error:#}"), "cannot tell the cluster");
-            }
-        }
+        tell_the_cluster(&self.setup.root, self.config, verdict);
         ExitCode::from(status)
-    }
-
-    /// The host's name, as its kubelet would take it.
-    fn host_name(&self) -> String {
-        let name = std::fs::read_to_string(self.setup.root.path("/proc/sys/kernel/hostname"));
-        name.unwrap_or_default().trim().to_lowercase()
     }
 }
 

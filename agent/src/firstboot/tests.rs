@@ -1,7 +1,12 @@
 use std::cell::Cell;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 
 use berth_api::firstboot::FirstbootOutcome as Outcome;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use super::*;
 use crate::host::HostLock;
@@ -138,4 +143,94 @@ async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
     let trouble = pivot::unlock_and_ask(&host, &target).await.unwrap_err();
     assert!(trouble.is_final, "{trouble:?}");
     assert!(trouble.message.contains("has started meanwhile"), "{trouble:?}");
+}
+
+#[tokio::test]
+async fn who_stays_refused_is_told_on_the_cluster_each_time() {
+    let with = format!("{CONFIG}kubeconfig = \"/etc/berth/kubeconfig\"\nnodeName = \"worker-7\"\n");
+    let rig = Rig::new("first-told", &with);
+    rig.remember(false, "Refused");
+    let asked = tell::tests::api_server(&rig.setup.root.path("/etc/berth/kubeconfig"));
+    let _of_another_check = rig.lock();
+    assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
+    let asked = asked.join().unwrap();
+    assert!(
+        asked.contains("FirstBootRefused") && asked.contains("worker-7"),
+        "{asked}"
+    );
+}
+
+/// Time within which a run with a deadline of one second must be over, on a machine that has more to do.
+const SOON: Duration = Duration::from_secs(15);
+
+#[tokio::test]
+async fn a_bus_that_never_answers_costs_no_more_than_the_deadline() {
+    let rig = Rig::new("first-mute", CONFIG);
+    let socket = rig.setup.root.path("/run/dbus/system_bus_socket");
+    fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let _mute = UnixListener::bind(socket).unwrap();
+    let begin = Instant::now();
+    assert_ne!(run(&rig.setup).await, ExitCode::from(REFUSED));
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    assert_eq!(rig.outcome(), (Outcome::HostFailed, true));
+}
+
+#[tokio::test]
+async fn a_configuration_that_nobody_writes_is_not_waited_for() {
+    let rig = Rig::new("first-fifo", CONFIG);
+    let path = rig.setup.root.path(config::PATH);
+    fs::remove_file(&path).unwrap();
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
+    assert_eq!(rig.outcome(), (Outcome::InvalidConfig, true));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    rig.remember(false, "Unknown");
+    assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
+}
+
+#[tokio::test]
+async fn an_override_is_looked_at_and_never_opened() {
+    let rig = Rig::new("first-odd", "nonsense");
+    let path = rig.setup.root.path(config::OVERRIDE_FILE);
+    let held = async |rig: &Rig| {
+        rig.remember(false, "Refused");
+        run(&rig.setup).await == ExitCode::from(REFUSED)
+    };
+    symlink("/nowhere", &path).unwrap();
+    assert!(held(&rig).await, "a link that leads nowhere is nobody's word");
+    fs::remove_file(&path).unwrap();
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    assert!(!held(&rig).await);
+    let target = path.with_extension("there");
+    fs::rename(&path, &target).unwrap();
+    symlink(&target, &path).unwrap();
+    assert!(!held(&rig).await);
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(!held(&rig).await);
+}
+
+#[tokio::test]
+async fn a_record_that_is_no_file_or_cannot_be_written_changes_no_outcome() {
+    let rig = Rig::new("first-record", "nonsense");
+    let root = &rig.setup.root;
+    let record = root.path("/var/lib/berth/firstboot.json");
+    fs::create_dir_all(&record).unwrap();
+    assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
+    assert_eq!(rig.outcome(), (Outcome::InvalidConfig, true), "it is out of the way");
+    fs::remove_file(&record).unwrap();
+    mkfifo(&record, Mode::S_IRWXU).unwrap();
+    assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
+    assert_eq!(rig.outcome(), (Outcome::InvalidConfig, true));
+    // As on a disk without room: nothing can be made there.
+    fs::remove_dir_all(root.path("/var/lib/berth")).unwrap();
+    symlink("/nowhere/at/all", root.path("/var/lib/berth")).unwrap();
+    fs::remove_file(root.path("/etc/issue.d/80-berth-firstboot.issue")).unwrap();
+    assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
+    assert_eq!(rig.file.load(), None);
+    assert!(
+        root.path("/etc/issue.d/80-berth-firstboot.issue").exists(),
+        "people are told"
+    );
 }

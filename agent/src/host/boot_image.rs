@@ -32,7 +32,8 @@ for note in {places}; do
   if [ -e "$note" ] || [ -L "$note" ]; then
     real=$(readlink -e "$note")
     case "$real" in
-      /sysroot/*) echo "$n $(stat -c '%W %Y' "$real")"; head -c {most} "$real" ;;
+      /sysroot/*) [ -f "$real" ] || {{ echo "$n special"; exit 0; }}
+        echo "$n $(stat -c '%W %Y' "$real")"; head -c {most} "$real" ;;
       '') echo "$n missing" ;;
       *) echo "$n outside" ;;
     esac
@@ -50,6 +51,7 @@ fn parse(output: &str) -> Option<NodeBootImage> {
     let times: Vec<&str> = words.collect();
     let note = match times.as_slice() {
         ["missing"] => Err("it is a link that leads nowhere".to_owned()),
+        ["special"] => Err("it is no ordinary file".to_owned()),
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
@@ -70,6 +72,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::process::Command;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
 
     use super::*;
 
@@ -105,6 +110,10 @@ mod tests {
         fs::remove_file(&bootc).unwrap();
         symlink(".gone.json", &bootc).unwrap();
         assert!(look().unwrap().error.unwrap().contains("leads nowhere"));
+        fs::remove_file(&bootc).unwrap();
+        // What nobody writes to would be read for ever.
+        mkfifo(&bootc, Mode::S_IRWXU).unwrap();
+        assert!(look().unwrap().error.unwrap().contains("no ordinary file"));
         fs::remove_file(&bootc).unwrap();
         fs::write(&bootc, vec![b' '; MAX_LENGTH + 10]).unwrap();
         assert!(look().unwrap().error.unwrap().contains("longer than"));

@@ -2,12 +2,23 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// Longest text that [`save`] writes and [`load`] reads, in bytes.
+const MAX_SAVED: usize = 4 << 20;
+
+/// Errors of what is there and is no text of ours.
+const NO_TEXT: [ErrorKind; 3] = [
+    ErrorKind::InvalidData,
+    ErrorKind::UnexpectedEof,
+    ErrorKind::IsADirectory,
+];
 
 /// Replaces a file durably: the new text is on the disk before it gets the name.
 ///
@@ -18,10 +29,11 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         .parent()
         .ok_or_else(|| io::Error::other("the file has no directory"))?;
     let temporary = temporary(path);
+    // What a crash has left there, or somebody else: a link would lead elsewhere, and a FIFO wait for a reader.
+    remove(&temporary)?;
     let mut file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(&temporary)?;
     file.write_all(text)?;
@@ -45,23 +57,24 @@ pub fn save(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// The value that [`save`] wrote. `None` where there is no file, or one that cannot be understood: it is kept aside for
-/// people, and the log says of `what` that it is missing.
+/// people, and the log says of `what` that it is missing. So is what is no file, such as a directory.
 pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return None,
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cannot read {what}");
-            return None;
-        }
-    };
-    match serde_json::from_slice(&text) {
+    let read = read_bounded(path, MAX_SAVED).and_then(|text| match text.len() {
+        length if length > MAX_SAVED => Err(io::Error::new(ErrorKind::InvalidData, "the file is too long")),
+        _ => serde_json::from_slice(&text).map_err(io::Error::from),
+    });
+    match read {
         Ok(value) => Some(value),
-        Err(error) => {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) if NO_TEXT.contains(&error.kind()) => {
             let aside = path.with_extension("json.unreadable");
             let kept = fs::rename(path, &aside).is_ok();
             tracing::warn!(path = %path.display(), %error, kept, aside = %aside.display(),
                 "{what} makes no sense: going on without it");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cannot read {what}");
             None
         }
     }
@@ -86,11 +99,18 @@ pub fn temporary(path: &Path) -> PathBuf {
 /// The content of a file; of one with more than `limit` bytes one more than that.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When it cannot be read, or is a FIFO: that would wait for a writer.
 pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)?.take(limit).read_to_end(&mut text)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        return Err(io::Error::new(ErrorKind::InvalidData, "it is a FIFO and no file"));
+    }
+    file.take(limit).read_to_end(&mut text)?;
     Ok(text)
 }
 
@@ -105,4 +125,53 @@ pub fn tail(path: &Path, limit: u64) -> String {
         Ok(text)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    /// Reads and writes what is not there as an ordinary file: nothing of that may wait.
+    #[test]
+    fn what_is_no_file_is_neither_read_nor_waited_for() {
+        let scratch = std::env::temp_dir().join(format!("berth-files-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&scratch);
+        fs::create_dir_all(&scratch).unwrap();
+        let path = scratch.join("a.json");
+        let aside = scratch.join("a.json.unreadable");
+        let save_and_load = || {
+            save(&path, &7).unwrap();
+            load::<u32>(&path, "the number")
+        };
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        assert_eq!(read_bounded(&path, 10).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(load::<u32>(&path, "the number"), None);
+        assert!(aside.exists() && !path.exists(), "kept aside");
+        assert_eq!(save_and_load(), Some(7));
+
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(&aside).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(load::<u32>(&path, "the number"), None);
+        assert!(aside.is_dir());
+        assert_eq!(save_and_load(), Some(7));
+
+        // What is in the way of the new text.
+        mkfifo(&temporary(&path), Mode::S_IRWXU).unwrap();
+        assert_eq!(save_and_load(), Some(7));
+        std::os::unix::fs::symlink(&aside, temporary(&path)).unwrap();
+        assert_eq!(save_and_load(), Some(7));
+        assert!(aside.is_dir(), "the link is not followed");
+
+        let mut long = vec![b' '; MAX_SAVED];
+        long.push(b'1');
+        fs::write(&path, long).unwrap();
+        fs::remove_dir(&aside).unwrap();
+        assert_eq!(load::<u32>(&path, "the number"), None);
+        assert!(aside.exists());
+        fs::remove_dir_all(&scratch).unwrap();
+    }
 }

@@ -6,11 +6,17 @@ use berth_api::ImageRef;
 use berth_core::agent::rules::credentials::PLACES;
 use berth_core::firstboot::{Answer, Target};
 use berth_core::registries::document::{self, Document, DocumentError};
-use tokio::time::Instant;
+use jiff::Timestamp;
+use tokio::time::{Instant, timeout_at};
 
 use super::auth::digest;
 use super::failure::Reason;
 use super::{Host, HostError};
+
+/// Time in which systemd ends a skopeo that hangs, and tells of it.
+const GRACE: Duration = Duration::from_secs(3);
+/// Words about certificates by which a clock may be wrong: a machine without a battery begins in the past.
+const CLOCK: [&str; 2] = ["certificate has expired", "is not yet valid"];
 
 /// Error of a look at an image.
 #[derive(Debug, thiserror::Error)]
@@ -24,26 +30,15 @@ enum LookUpError {
 }
 
 impl Host {
-    /// Asks the registry for an image's manifest and labels, for no longer than this.
+    /// Asks the registry for an image's manifest and labels, for no longer than this. systemd has somewhat longer to end a
+    /// tool that hangs.
     pub async fn look_up(&self, image: &ImageRef, within: Duration) -> Answer {
-        match self.find_image(image, Instant::now() + within).await {
-            Ok(target) => Answer::Found(target),
-            Err(LookUpError::Host(error)) => {
-                let words = plain(&error.to_string());
-                match (error.reason(), error) {
-                    (Reason::HostToolMissing, _) => Answer::HostFailed(words),
-                    (Reason::RegistryUnavailable, HostError::Tool(_)) | (_, HostError::Timeout(_)) => {
-                        Answer::Away(words)
-                    }
-                    (Reason::WrongArchitecture, HostError::Tool(_)) => Answer::Useless(words),
-                    (_, HostError::Tool(_)) => Answer::Withheld(words),
-                    _ => Answer::HostFailed(words),
-                }
-            }
-            Err(error) => Answer::Useless(error.to_string()),
+        let give_up = Instant::now() + within;
+        match timeout_at(give_up + GRACE, self.find_image(image, give_up)).await {
+            Ok(found) => answer(found),
+            Err(_) => Answer::HostFailed("systemd did not run skopeo to its end in time".to_owned()),
         }
     }
-
     async fn find_image(&self, image: &ImageRef, give_up: Instant) -> Result<Target, LookUpError> {
         let manifest = self.inspect("manifest", &["--raw"], image, give_up).await?;
         let own = architecture();
@@ -96,6 +91,26 @@ impl Host {
     }
 }
 
+fn answer(found: Result<Target, LookUpError>) -> Answer {
+    match found {
+        Ok(target) => Answer::Found(target),
+        Err(LookUpError::Host(error)) => {
+            let mut words = plain(&error.to_string());
+            if CLOCK.iter().any(|said| words.contains(said)) {
+                words.push_str(&format!("; the clock of this machine says {:.0}", Timestamp::now()));
+            }
+            match (error.reason(), error) {
+                (Reason::HostToolMissing, _) => Answer::HostFailed(words),
+                (Reason::RegistryUnavailable, HostError::Tool(_)) | (_, HostError::Timeout(_)) => Answer::Away(words),
+                (Reason::WrongArchitecture, HostError::Tool(_)) => Answer::Useless(words),
+                (_, HostError::Tool(_)) => Answer::Withheld(words),
+                _ => Answer::HostFailed(words),
+            }
+        }
+        Err(error) => Answer::Useless(error.to_string()),
+    }
+}
+
 /// The image's name for skopeo, which refuses a tag beside a digest. The digest counts.
 fn name(image: &ImageRef) -> String {
     match image.digest() {
@@ -136,6 +151,20 @@ mod tests {
         ] {
             assert_eq!(name(&image.parse().unwrap()), format!("docker://{asked}"));
         }
+    }
+
+    #[test]
+    fn a_clock_in_the_past_is_a_registry_that_is_away_and_is_told() {
+        let words = "pinging container registry r.io: Get \"https://r.io/v2/\": tls: failed to verify certificate: x509: \
+                     certificate has expired or is not yet valid: current time 1970-01-01T00:01:02Z is before 2026-01-01T00:00:00Z";
+        let reason = crate::host::failure::recognise(words).unwrap();
+        let error = HostError::Tool(crate::host::failure::Failure::new(reason, words));
+        let Answer::Away(said) = answer(Err(error.into())) else {
+            panic!("it may get better");
+        };
+        let year = Timestamp::now().to_string();
+        let told = format!("the clock of this machine says {}", &year[..10]);
+        assert!(said.contains(&told), "{said}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Host tools that are run to their end, one at a time.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +28,8 @@ const TOOL_UNITS: &[&str] = &[
     "berth-inspect-manifest.service",
     "berth-inspect-config.service",
 ];
-/// The largest status that is read.
-const MAX_OUTPUT: u64 = 1 << 20;
+/// The longest output that is read, in bytes. A part of a longer one would make no sense, or another one.
+const MAX_OUTPUT: usize = 1 << 20;
 /// Bytes at the end of a tool's error output that are looked at.
 const STDERR_TAIL: u64 = 16 << 10;
 
@@ -84,7 +86,7 @@ impl Tools {
         };
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         match units::run(&self.bus, &spec).await {
-            Ok(None) => Ok(files::tail(&self.root.path(&stdout), MAX_OUTPUT)),
+            Ok(None) => output(&self.root.path(&stdout), command),
             Ok(Some(defeat)) => Err(tool_error(
                 command,
                 &defeat,
@@ -97,6 +99,20 @@ impl Tools {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The output of a tool that went well.
+fn output(path: &Path, command: &[&str]) -> Result<String, HostError> {
+    let text = match files::read_bounded(path, MAX_OUTPUT) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => vec![],
+        Err(error) => return Err(HostError::Io(format!("cannot read {}: {error}", path.display()))),
+    };
+    if text.len() > MAX_OUTPUT {
+        let words = format!("the output of {} is longer than {MAX_OUTPUT} bytes", command.join(" "));
+        return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &words)));
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn tool_error(command: &[&str], defeat: &Defeat, deadline: Duration, words: &str) -> HostError {
@@ -127,6 +143,19 @@ fn tool_error(command: &[&str], defeat: &Defeat, deadline: Duration, words: &str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_an_endless_output_no_part_is_taken_for_the_whole() {
+        let path = std::env::temp_dir().join(format!("berth-tools-{}", std::process::id()));
+        let command = ["/usr/bin/skopeo", "inspect"];
+        assert_eq!(output(&path, &command).unwrap(), "", "it wrote nothing");
+        std::fs::write(&path, vec![b' '; MAX_OUTPUT]).unwrap();
+        assert_eq!(output(&path, &command).unwrap().len(), MAX_OUTPUT);
+        std::fs::write(&path, vec![b' '; MAX_OUTPUT + 1]).unwrap();
+        let error = output(&path, &command).unwrap_err().to_string();
+        assert!(error.contains("skopeo inspect is longer than 1048576 bytes"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn a_failed_tool_is_told_in_its_own_words() {

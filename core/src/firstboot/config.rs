@@ -18,6 +18,9 @@ pub const MAX_LENGTH: usize = 64 << 10;
 /// The override file, unless the configuration names another one.
 pub const OVERRIDE_FILE: &str = "/etc/berth/firstboot.override";
 
+/// Directories that the unit hides from the check (`ProtectHome=`, `PrivateTmp=`).
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
+
 /// Deadline, unless the configuration names another one.
 const DEADLINE: Duration = Duration::from_secs(600);
 /// Longest deadline.
@@ -126,6 +129,17 @@ impl Config {
             )),
             path => Ok(path),
         };
+        let path = |key, text| match path(key, text)? {
+            Some(path) => match HIDDEN.iter().find(|hidden| path.starts_with(hidden)) {
+                Some(hidden) => {
+                    let why =
+                        format!("berth-firstboot.service does not see what is under {hidden}; put it into /etc/berth");
+                    Err(value(key, why))
+                }
+                None => Ok(Some(path)),
+            },
+            None => Ok(None),
+        };
         let minimum = raw.limit.minimum_version;
         if let Some(Err(error)) = minimum.as_deref().map(str::parse::<OsVersion>) {
             return Err(value("limit.minimumVersion", error.to_string()));
@@ -216,6 +230,14 @@ mod tests {
             (
                 "image = \"r.io/os:1\"\noverrideFile = \"go\"",
                 "overrideFile: \"go\" is no absolute path",
+            ),
+            (
+                "image = \"r.io/os:1\"\noverrideFile = \"/root/go\"",
+                "overrideFile: berth-firstboot.service does not see what is under /root",
+            ),
+            (
+                "image = \"r.io/os:1\"\nkubeconfig = \"/tmp/kubeconfig\"",
+                "kubeconfig: berth-firstboot.service does not see what is under /tmp",
             ),
             (
                 "image = \"r.io/os:1\"\n[limit]\nminimum = \"9\"",

@@ -1,6 +1,7 @@
 //! Measurements, and how they are told: one JSON line for each figure. Nothing here judges a time.
 
 mod cpu;
+pub mod firstboot;
 pub mod fleet;
 pub mod handover;
 mod handovers;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use berth_tests::bench::fleet::Fleet;
 use berth_tests::bench::{
-    Progress, Selection, handover, hundred, idle, leader, planner, polls, publish, rollout, staging, status,
+    Progress, Selection, firstboot, handover, hundred, idle, leader, planner, polls, publish, rollout, staging, status,
 };
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
@@ -49,6 +49,11 @@ async fn main() -> Result<()> {
     programs::choose(&programs);
     if selection.wants("agent-size") {
         idle::size(&programs.agent)?.print();
+    }
+    if selection.wants_one(&firstboot::BENCHES) {
+        firstboot::measure(&programs.agent, &selection, progress)
+            .await
+            .context("cannot measure first boots")?;
     }
     if selection.wants_one(&rollout::BENCHES) || selection.wants_one(&idle::BENCHES) {
         on_a_fleet(&selection, progress).await?;

@@ -100,6 +100,17 @@ impl RegistryClient {
         }))
     }
 
+    /// The content of a blob, or nothing.
+    pub async fn blob(&self, repository: &str, digest: &Digest) -> Result<Option<Bytes>> {
+        let url = self.path(repository, "blobs", &digest.to_string());
+        let response = self.send(Request::get(url).body(full(Bytes::new()))?).await?;
+        if response.status() == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let response = expect(response, StatusCode::OK).await?;
+        Ok(Some(response.into_body().collect().await?.to_bytes()))
+    }
+
     /// Removes a manifest, as a registry's clean-up would.
     pub async fn delete_manifest(&self, repository: &str, digest: &Digest) -> Result<()> {
         let url = self.path(repository, "manifests", &digest.to_string());

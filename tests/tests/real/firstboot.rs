@@ -5,11 +5,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_core::firstboot::words::MESSAGE_ID;
+use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
 use berth_tests::programs;
 use berth_tests::registry::Registry;
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 
 const UNIT: &str = "berth-firstboot.service";
 /// Path of the program in the shipped unit, and of the test's copy: `/usr` is the image's.
@@ -18,15 +24,32 @@ const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const RAN: &str = "/var/opt/kubelet-ran";
 const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
 const ALEPH: &str = "/sysroot/.bootc-aleph.json";
+const CONFIG: &str = "/etc/berth/firstboot.toml";
 const OVERRIDE: &str = "/etc/berth/firstboot.override";
 const KUBELET: &str = "[Service]\nType=oneshot\nExecStart=/usr/bin/touch /var/opt/kubelet-ran\n\
     [Install]\nWantedBy=multi-user.target\n";
 
+/// Identity for the event, and what it may do.
+const KUBECONFIG: &str = "/etc/berth/firstboot.kubeconfig";
+const ROLE: &str = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: { name: firstboot, namespace: default }
+rules: [{ apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch] }]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: { name: firstboot, namespace: default }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: firstboot }
+subjects: [{ apiGroup: rbac.authorization.k8s.io, kind: User, name: firstboot }]
+"#;
+
 struct Rig {
     host: RealHost,
     registry: Registry,
+    control_plane: ControlPlane,
     target: OsImage,
-    _hosts: RealHosts,
+    hosts: RealHosts,
 }
 
 impl Rig {
@@ -44,7 +67,13 @@ impl Rig {
         })
         .await??;
         let hosts = RealHosts::new(images, HostLog::default()).await?;
-        let registry = Registry::start(hosts.gateway().into()).await?;
+        let gateway = hosts.gateway().into();
+        let (registry, control_plane) = tokio::try_join!(
+            Registry::start(gateway),
+            ControlPlane::start(Options::real_hosts(gateway))
+        )?;
+        control_plane.apply_yaml(ROLE).await?;
+        let kubeconfig = control_plane.kubeconfig_for("firstboot", &[])?.text;
         v1.push(&registry.host(), "os", "1.0.0")?;
         v2.push(&registry.host(), "os", "next")?;
         let shipped = std::fs::read_to_string(programs::workspace_root().join("systemd").join(UNIT))?;
@@ -60,12 +89,14 @@ impl Rig {
         let host = hosts.add(options).await?;
         host.start().await?;
         host.exec(&["mkdir", "-p", "/etc/berth"]).await?;
+        host.write(KUBECONFIG, &kubeconfig).await?;
         host.exec(&["systemctl", "enable", UNIT, "kubelet.service"]).await?;
         Ok(Self {
             host,
             registry,
+            control_plane,
             target: v2,
-            _hosts: hosts,
+            hosts,
         })
     }
 
@@ -80,10 +111,17 @@ impl Rig {
             host.write(ALEPH, &format!("{{\"version\": \"{version}\"}}")).await?;
         }
         let config = format!(
-            "image = \"{}/os:next\"\ndeadline = \"60s\"\n{more}",
+            "image = \"{}/os:next\"\ndeadline = \"60s\"\nkubeconfig = \"{KUBECONFIG}\"\n{more}",
             self.registry.host()
         );
-        host.write("/etc/berth/firstboot.toml", &config).await
+        host.write(CONFIG, &config).await
+    }
+
+    /// Changes a word of the configuration.
+    async fn reword(&self, word: &str, by: &str) -> Result<()> {
+        let config = self.host.read(CONFIG).await?;
+        ensure!(config.contains(word), "{config}");
+        self.host.write(CONFIG, &config.replace(word, by)).await
     }
 
     /// Starts the kubelet as the boot does, and says whether it ran.
@@ -156,6 +194,7 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
         Ok(last["BERTH_OUTCOME"] == "Refused" && last["BERTH_KUBELET_HELD"] == "true")
     };
     rig.until("the journal's record", told).await?;
+    an_event_is_on_the_cluster(rig).await?;
 
     // The next boot asks again, and somebody may let it go on.
     ensure!(!rig.kubelet_runs().await?, "it is refused again");
@@ -175,6 +214,28 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
+/// Under the machine's own name, since the configuration names no node.
+async fn an_event_is_on_the_cluster(rig: &Rig) -> Result<()> {
+    let events: Api<Event> = Api::all(rig.control_plane.admin_client());
+    let selector = ListParams::default().fields("reason=FirstBootRefused");
+    let told = async || {
+        let name = rig.host.name();
+        let events = events.list(&selector).await?.items;
+        let words = [
+            name,
+            "from 1.0.0",
+            "older than the minimum 1.5.0",
+            "from a newer boot image",
+        ];
+        let says = |event: &Event| {
+            let message = event.message.as_deref().unwrap_or_default();
+            event.involved_object.name.as_deref() == Some(name) && words.iter().all(|word| message.contains(word))
+        };
+        Ok(events.iter().any(says))
+    };
+    rig.until("the event on the cluster", told).await
+}
+
 async fn who_cannot_be_compared_goes_on_and_says_so(rig: &Rig) -> Result<()> {
     rig.prepare(None, "pivot = true\n").await?;
     ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
@@ -182,6 +243,19 @@ async fn who_cannot_be_compared_goes_on_and_says_so(rig: &Rig) -> Result<()> {
     ensure!(record["status"].get("pivoted").is_none(), "{record:#}");
     let issue = rig.notice().await?;
     ensure!(issue.contains("does not say what it was installed from"), "{issue}");
+    rig.prepare(Some("rawhide"), "pivot = true\n").await?;
+    ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
+    let record = rig.expect("Unknown", true).await?;
+    ensure!(record["status"].get("pivoted").is_none(), "{record:#}");
+    let issue = rig.notice().await?;
+    ensure!(issue.contains("rawhide"), "an unknown version: {issue}");
+    // An image without labels, as one that was built before anybody thought of a limit.
+    rig.prepare(Some("0.1.0"), "").await?;
+    rig.reword("/os:next", "/os:1.0.0").await?;
+    ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
+    let record = rig.expect("Allowed", true).await?;
+    let message = record["status"]["message"].as_str().unwrap_or_default();
+    ensure!(message.contains("sets a limit"), "{message}");
     rig.prepare(Some("1.6.0"), "nonsense = 1\n").await?;
     ensure!(rig.kubelet_runs().await?, "a mistake in a file costs no machine");
     rig.expect("InvalidConfig", true).await.map(drop)
@@ -235,13 +309,39 @@ async fn a_registry_that_comes_back_is_waited_for(rig: &Rig) -> Result<()> {
         begin.elapsed().as_secs_f64()
     );
     rig.registry.stop()?;
-    let config = rig.host.read("/etc/berth/firstboot.toml").await?;
-    rig.host
-        .write("/etc/berth/firstboot.toml", &config.replace("60s", "2s"))
-        .await?;
+    rig.reword("60s", "2s").await?;
     ensure!(rig.kubelet_runs().await?, "no violation");
     rig.expect("RegistryAway", true).await?;
-    rig.registry.restart().await
+    rig.registry.restart().await?;
+    one_that_sends_a_byte_at_a_time_is_not_waited_for(rig).await
+}
+
+/// Its answer would never end: systemd ends the host's skopeo at the deadline.
+async fn one_that_sends_a_byte_at_a_time_is_not_waited_for(rig: &Rig) -> Result<()> {
+    let listener = TcpListener::bind((rig.hosts.gateway(), 0)).await?;
+    let address = listener.local_addr()?;
+    let drips = tokio::spawn(async move {
+        let mut all = tokio::task::JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            all.spawn(async move {
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                    .await;
+                while stream.write_all(b" ").await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            });
+        }
+    });
+    rig.prepare(Some("1.6.0"), "").await?;
+    rig.reword(&rig.registry.host(), &address.to_string()).await?;
+    rig.reword("60s", "3s").await?;
+    let begin = Instant::now();
+    ensure!(rig.kubelet_runs().await?, "no violation");
+    let took = begin.elapsed();
+    drips.abort();
+    ensure!(took < Duration::from_secs(15), "a deadline of 3 s took {took:?}");
+    rig.expect("RegistryAway", true).await.map(drop)
 }
 
 async fn a_power_cut_does_not_keep_a_machine_from_its_target(rig: &Rig) -> Result<()> {

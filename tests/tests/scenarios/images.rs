@@ -13,11 +13,13 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::process::Command;
 
+use crate::boot_images;
+
 #[tokio::test]
 async fn images() -> Result<()> {
     tokio::task::spawn_blocking(programs::kubectl).await??;
     let cluster = Cluster::start(ClusterOptions {
-        hosts: 6,
+        hosts: 9,
         ..ClusterOptions::default()
     })
     .await?;
@@ -26,12 +28,22 @@ async fn images() -> Result<()> {
     let still = Part::new(&cluster, "still", 4..=4).await?;
     let aged = Part::new(&cluster, "aged", 5..=5).await?;
     let aged_machine = Part::new(&cluster, "aged-machine", 6..=6).await?;
+    let mixed = Part::new(&cluster, "mixed", 7..=8).await?;
+    let first_boot = Part::new(&cluster, "first-boot", 9..=9).await?;
     together(
         &cluster,
         vec![
             (
                 "an_image_for_newer_boot_images_is_refused",
-                Box::pin(a_boot_image_that_is_too_old(&aged_machine)),
+                Box::pin(boot_images::an_old_machine(&aged_machine)),
+            ),
+            (
+                "machines_of_two_boot_images",
+                Box::pin(boot_images::a_mixed_pool(&mixed)),
+            ),
+            (
+                "a_first_boot_that_is_refused_is_told_on_the_cluster",
+                Box::pin(boot_images::a_first_boot(&first_boot)),
             ),
             ("a_tag_that_moves_is_followed", Box::pin(a_tag_that_moves(&follows))),
             ("a_pinned_pool_waits_for_approval", Box::pin(a_pinned_pool(&pinned))),
@@ -58,7 +70,7 @@ async fn images() -> Result<()> {
 }
 
 /// Runs `kubectl berth` as an admin, where nobody can be asked. Answers whether it succeeded, and what it said.
-async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
+pub async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
     let program = tokio::task::spawn_blocking(programs::kubectl).await??;
     let config = part.cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
     let mut command = Command::new(program);
@@ -76,7 +88,7 @@ async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
 }
 
 /// Makes the pool with its own tag, and waits until its nodes run what that points at.
-async fn begin(part: &Part<'_>) -> Result<Published> {
+pub async fn begin(part: &Part<'_>) -> Result<Published> {
     let image = part
         .cluster
         .move_tag(&part.name, &format!("1.0.0-{}", part.name))
@@ -129,66 +141,6 @@ async fn a_tag_that_moves(part: &Part<'_>) -> Result<()> {
     ensure!(well && said.contains("Nothing to approve"), "{said}");
     let now = part.cluster.pools().get(&part.name).await?.metadata.generation;
     ensure!(now == spec, "nobody touched the pool's spec");
-    Ok(())
-}
-
-/// An old note of the installer, an image that wants a newer one, and what an admin can do about it.
-async fn a_boot_image_that_is_too_old(part: &Part<'_>) -> Result<()> {
-    let sysroot = part.cluster.host(6).root().join("sysroot");
-    fs::create_dir_all(&sysroot)?;
-    fs::write(
-        sysroot.join(".bootc-aleph.json"),
-        json!({"image": "quay.io/example/boot", "version": "9.0.1", "kernel": "6.1", "selinux": "disabled"})
-            .to_string(),
-    )?;
-    let v1 = begin(part).await?;
-    let noted = || async {
-        let status = part
-            .bootc_node(part.cluster.host(6).name())
-            .await?
-            .status
-            .unwrap_or_default();
-        Ok(status.boot_image.is_some_and(|image| {
-            image.version.as_deref() == Some("9.0.1") && image.provisioned_time.is_some() && image.error.is_none()
-        }))
-    };
-    part.until("the agent reports the boot image", SOON, noted).await?;
-    part.until_says("BootImageSkew", "False", "NoLimit", "", SOON).await?;
-    let labels = [("berth.dev/min-boot-image", "9.2")];
-    let v2 = part
-        .cluster
-        .move_tag_to_labelled(&part.name, "10.1.0-aged-machine", &labels)
-        .await?;
-    let (_, said) = berth(part, &["poll"]).await?;
-    let why = "was installed from 9.0.1, which is older than the minimum 9.2";
-    ensure!(said.contains(why), "{said}");
-    part.until_says("BootImageSkew", "True", "NextImageRefused", why, SOON)
-        .await?;
-    part.until_says("ImageResolved", "True", "BootImageSkew", "is not adopted", SOON)
-        .await?;
-    let (_, said) = berth(part, &["status", "--preview"]).await?;
-    let closed = "closed to the next image (BootImageSkew)";
-    ensure!(said.contains(closed) && said.contains(why), "{said}");
-    let target = part.status().await?.target.context("there is no target")?;
-    ensure!(
-        target.digest == v1.digest,
-        "the refused image was published: {target:?}"
-    );
-    // From now on machines are installed from a newer one.
-    let record = json!({ "source": "Manual", "manual": { "version": "9.4" } });
-    part.cluster
-        .patch_pool(&part.name, json!({ "bootImage": record }))
-        .await?;
-    part.until_all_run(&v2, LONG).await?;
-    part.until_says("BootImageSkew", "False", "WithinLimit", "", SOON)
-        .await?;
-    let boot_image = part.status().await?.boot_image.context("there is no boot image")?;
-    ensure!(
-        boot_image.version.as_deref() == Some("9.4")
-            && boot_image.recorded_time.is_some()
-            && boot_image.too_old_nodes.len() == 1,
-        "{boot_image:?}"
-    );
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod admin;
 mod agent_backend;
 mod agent_host;
 mod api_validation;
+mod boot_images;
 mod capacity;
 mod controller_reports;
 mod controlplane;

@@ -1,5 +1,6 @@
 //! The boot image in use in a pool: whether machines that join today are too old for the image that they have to change to.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use berth_api::boot_image::{
@@ -25,15 +26,8 @@ pub(super) struct Facts<'a> {
     pub(super) policy: &'a BootImagePolicy,
     /// Its members.
     pub(super) members: &'a [MemberView<'a>],
-}
-
-/// The pool's status as it is, as far as it speaks of boot images.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Before<'a> {
-    /// `status.bootImage`
-    pub(super) status: Option<&'a BootImageStatus>,
-    /// `BootImageSkew` as it is, if it speaks of the reference that the pool has now.
-    pub(super) said: Option<&'a Condition>,
+    /// `status.bootImage` as it is.
+    pub(super) before: Option<&'a BootImageStatus>,
 }
 
 /// Verdict about a pool's boot image, and its place in the pool's status.
@@ -47,12 +41,19 @@ pub(super) struct Assessment {
 struct InUse<'a> {
     version: Option<&'a str>,
     node: Option<&'a str>,
+    /// Time when its Node was created, in seconds; `None` where an older controller has not kept it.
+    created: Option<i64>,
+    /// The machine is no member any more, or says nothing now.
+    is_remembered: bool,
 }
 
 impl InUse<'_> {
     /// Words about its distance to an image.
     fn words(&self, why: &str) -> String {
         match self.node {
+            Some(node) if self.is_remembered => {
+                format!("the newest machine so far, {node}, which is gone or silent, {why}")
+            }
             Some(node) => format!("the newest machine, {node}, {why}"),
             None => format!("a machine of the recorded boot image {why}"),
         }
@@ -78,10 +79,11 @@ pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
     }
 }
 
-/// Assesses the boot image in use, for the image in force and for the one that should follow it.
+/// Assesses the boot image in use, for the image in force and for the one that should follow it. `said` is `BootImageSkew` as it
+/// is, if it speaks of the reference that the pool has now.
 pub(super) fn assess(
     facts: &Facts<'_>,
-    before: Before<'_>,
+    said: Option<&Condition>,
     target: Option<&Target>,
     next: &Next,
     now: Timestamp,
@@ -91,14 +93,17 @@ pub(super) fn assess(
     let mut status = BootImageStatus {
         version: version.map(str::to_owned),
         node: in_use.as_ref().and_then(|in_use| in_use.node).map(str::to_owned),
-        recorded_time: recorded_time(facts.policy, before.status, version, now),
+        node_created_time: in_use
+            .as_ref()
+            .and_then(|in_use| Some(Time(Timestamp::from_second(in_use.created?).ok()?))),
+        recorded_time: recorded_time(facts.policy, facts.before, version, now),
         ..BootImageStatus::default()
     };
     let is_disabled = enforcement(facts.policy) == BootImageEnforcement::Disabled;
     let verdict = if is_disabled {
         let words = "bootImage.enforcement is Disabled: nobody looks whether new machines could join";
         Verdict::no(Why::Disabled, words)
-    } else if let Some(refused) = refused(before.said, next) {
+    } else if let Some(refused) = refused(said, next) {
         refused
     } else if let Some(target) = target {
         let words = |why: &str| match &in_use {
@@ -176,19 +181,50 @@ fn source(policy: &BootImagePolicy) -> BootImageSource {
 
 /// The boot image in use; `None` while no machine has told anything. The newest machine is the one whose Node the API server
 /// created last: the clocks of machines are not compared.
+///
+/// A machine that goes away, or whose BootcNode does, takes nothing back: the next one is installed from the same image. So what
+/// the newest one told counts until one that joined later tells something else, or the admin does.
 fn in_use<'a>(facts: &'a Facts<'_>) -> Option<InUse<'a>> {
     if source(facts.policy) == BootImageSource::Manual {
         let version = facts.policy.manual.as_ref().map(|manual| manual.version.as_str());
-        return Some(InUse { version, node: None });
+        return Some(InUse {
+            version,
+            node: None,
+            created: None,
+            is_remembered: false,
+        });
     }
     let told = facts.members.iter().filter(|member| {
         let report = member.host.and_then(|host| host.report());
         report.is_some_and(|report| report.booted.is_some())
     });
-    let newest = told.max_by_key(|member| (member.node.created, &member.node.name))?;
+    let newest = told.max_by_key(|member| (member.node.created, &member.node.name));
+    let newest = newest.map(|member| InUse {
+        version: version_of(member),
+        node: Some(member.node.name.as_str()),
+        created: Some(member.node.created),
+        is_remembered: false,
+    });
+    let (newest, last) = match (newest, remembered(facts.before)) {
+        (Some(newest), Some(last)) => (newest, last),
+        (newest, last) => return newest.or(last),
+    };
+    Some(match (newest.created, newest.node).cmp(&(last.created, last.node)) {
+        Ordering::Less => last,
+        // Its agent has yet to look: what a machine was installed from does not change.
+        Ordering::Equal if newest.version.is_none() => last,
+        Ordering::Equal | Ordering::Greater => newest,
+    })
+}
+
+/// The boot image that the newest machine so far told, if it did. A manual record is the admin's to take back.
+fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
+    let before = before.filter(|before| before.version.is_some())?;
     Some(InUse {
-        version: version_of(newest),
-        node: Some(newest.node.name.as_str()),
+        version: before.version.as_deref(),
+        node: Some(before.node.as_deref()?),
+        created: before.node_created_time.as_ref().map(|time| time.0.as_second()),
+        is_remembered: true,
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
-use berth_api::boot_image::BootImagePolicy;
+use berth_api::boot_image::{BootImagePolicy, BootImageStatus};
 use berth_api::condition::{self, Verdict, Why};
 use berth_api::node::{Phase, Staging};
 use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
@@ -106,21 +106,26 @@ enum Doing {
 }
 
 /// Decides which image is a pool's target, with the reasons that its members give against a new one: it has nothing for the
-/// platform of some, or the boot image in use is too old for it.
+/// platform of some, or the boot image in use is too old for it. `before` is `status.bootImage`.
 pub fn adopt(
     image: &image::Facts<'_>,
     members: &[MemberView<'_>],
-    policy: &BootImagePolicy,
+    (policy, before): (&BootImagePolicy, Option<&BootImageStatus>),
     now: Timestamp,
 ) -> image::Decision {
-    let boot_image = boot_image::Facts { policy, members };
+    let boot_image = boot_image::Facts {
+        policy,
+        members,
+        before,
+    };
     let refusal = |image: &Target| no_such_platform(members, image).or_else(|| boot_image::refusal(&boot_image, image));
     image::decide(image, refusal, now)
 }
 
 /// The status as it should be now.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
-    let image = adopt(&facts.image(), facts.members, facts.boot_image, now);
+    let before = facts.old.boot_image.as_ref();
+    let image = adopt(&facts.image(), facts.members, (facts.boot_image, before), now);
     let target = image.target;
     let doing: BTreeMap<&NodeName, Doing> = facts
         .members
@@ -131,14 +136,12 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let boot_image = boot_image::Facts {
         policy: facts.boot_image,
         members: facts.members,
+        before,
     };
     let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
-    let before = boot_image::Before {
-        status: facts.old.boot_image.as_ref(),
-        // What was said of another reference says nothing of this one.
-        said: said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation),
-    };
-    let boot = boot_image::assess(&boot_image, before, target.as_ref(), &image.next, now);
+    // What was said of another reference says nothing of this one.
+    let said = said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation);
+    let boot = boot_image::assess(&boot_image, said, target.as_ref(), &image.next, now);
     let resolved = match facts.refused {
         Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
         None => image.verdict,

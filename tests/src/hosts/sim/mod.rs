@@ -26,6 +26,7 @@ mod process;
 mod progress;
 mod record;
 mod rpm_ostree;
+mod skopeo;
 mod systemd;
 mod timedate;
 mod transient;

@@ -1,4 +1,4 @@
-//! The programs that the units of a simulated host run: `bootc`, `ostree`, and a few that tests use.
+//! The programs that the units of a simulated host run: `bootc`, `ostree`, `skopeo`, and a few that tests use.
 //!
 //! They take their time, hold the sysroot lock as the real ones do, and write what the real ones write.
 
@@ -17,6 +17,7 @@ use super::catalog::{Catalog, CatalogImage};
 use super::progress::{pulling, staging};
 use super::record::PullRecord;
 use super::settings::{Settings, SharedSettings};
+use super::skopeo;
 use crate::hosts::HostLog;
 
 /// Exit status that systemd reports for a program that does not exist.
@@ -45,6 +46,14 @@ impl Stdio {
                 }
                 Err(_) => return,
             }
+        }
+    }
+
+    /// Writes what may be no text, as it is.
+    fn bytes(&mut self, content: &[u8]) -> i32 {
+        match self.out.as_mut().map(|file| file.write_all(content)) {
+            Some(Err(_)) => 1,
+            _ => 0,
         }
     }
 
@@ -222,6 +231,13 @@ impl Os {
             }
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
+            "/usr/bin/skopeo" => match skopeo::inspect(arguments, settings.registry_down).await {
+                Ok(found) => io.bytes(&found),
+                Err(words) => {
+                    write_line(&mut io.err, &words);
+                    1
+                }
+            },
             "/usr/bin/sh" => self.script(arguments, io).await,
             "/usr/bin/flock" => self.drain(arguments).await,
             "/usr/bin/true" => 0,

@@ -72,6 +72,7 @@ impl Pool {
         ask(&Facts {
             policy: &self.policy,
             members: &members,
+            before: self.before.as_ref(),
         })
     }
 
@@ -84,11 +85,8 @@ impl Pool {
 
     fn assess(&self, target: Option<&Target>, next: &Next) -> (String, Option<BootImageStatus>) {
         let now = Timestamp::from_second(1000).unwrap();
-        let before = Before {
-            status: self.before.as_ref(),
-            said: self.said.as_ref(),
-        };
-        let Assessment { status, verdict } = self.with(|facts| assess(facts, before, target, next, now));
+        let said = self.said.as_ref();
+        let Assessment { status, verdict } = self.with(|facts| assess(facts, said, target, next, now));
         let said = format!("{:?} {} {}", verdict.status, verdict.reason, verdict.message);
         (said.trim_end().to_owned(), status)
     }
@@ -234,15 +232,7 @@ fn a_refusal_stays_until_the_registry_says_which_image_is_next() {
     let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
     let target = image("9.5", None);
     let verdict = pool
-        .with(|facts| {
-            assess(
-                facts,
-                Before::default(),
-                Some(&target),
-                &refused(),
-                Timestamp::UNIX_EPOCH,
-            )
-        })
+        .with(|facts| assess(facts, None, Some(&target), &refused(), Timestamp::UNIX_EPOCH))
         .verdict;
     let mut conditions = vec![];
     berth_api::condition::set(&mut conditions, "BootImageSkew", verdict, None, Timestamp::UNIX_EPOCH);
@@ -262,5 +252,74 @@ fn an_image_whose_labels_could_not_be_read_is_not_called_without_limit() {
         said.starts_with("None CannotCompare") && said.contains("labels of the OS image"),
         "{said}"
     );
+    assert_eq!(pool.refusal(&target), None);
+}
+
+#[test]
+fn a_machine_that_goes_away_takes_nothing_back() {
+    let target = image("9.6", Some("9.2"));
+    let old = ("old", 1, Some("9.4"));
+    let new = ("new", 3, Some("9.0"));
+    let gone = "the newest machine so far, new, which is gone or silent, was installed from 9.0";
+    for (now, refused, by) in [
+        (vec![], true, gone),
+        (vec![old], true, gone),
+        (vec![old, ("middle", 2, Some("9.5"))], true, gone),
+        (vec![old, new], true, "the newest machine, new, was installed from 9.0"),
+        (vec![old, ("new", 3, None)], true, gone),
+        // Its Node was created anew since: it was installed anew, as far as anybody knows.
+        (vec![("new", 4, Some("9.4"))], false, ""),
+        (vec![old, ("newer", 4, Some("9.4"))], false, ""),
+        (vec![old, ("newer", 4, None)], false, ""),
+    ] {
+        let mut pool = Pool::of(&[old, new]);
+        pool.before = pool.assess(Some(&target), &Next::Clear).1;
+        pool.nodes = Pool::of(&now).nodes;
+        let words = pool.refusal(&target).unwrap_or_default();
+        assert_eq!(
+            (!words.is_empty(), words.contains(by)),
+            (refused, true),
+            "{now:?}: {words}"
+        );
+        // As often as it is looked at.
+        pool.before = pool.assess(Some(&target), &Next::Clear).1;
+        assert_eq!(pool.refusal(&target).is_some(), refused, "{now:?}");
+    }
+}
+
+#[test]
+fn what_is_remembered_is_forgotten_by_the_admins_word() {
+    let target = image("9.6", Some("9.2"));
+    let mut pool = Pool::of(&[("new", 3, Some("9.0"))]);
+    pool.before = pool.assess(Some(&target), &Next::Clear).1;
+    pool.nodes[0].1 = tests::host(Report::default());
+    assert!(pool.refusal(&target).is_some(), "its BootcNode was made anew");
+    pool.nodes.clear();
+    assert!(pool.refusal(&target).is_some());
+    let silent = Pool {
+        policy: BootImagePolicy {
+            enforcement: Some(BootImageEnforcement::Disabled),
+            ..BootImagePolicy::default()
+        },
+        before: pool.before.clone(),
+        ..Pool::of(&[])
+    };
+    assert_eq!(silent.refusal(&target), None);
+    pool.policy.source = Some(BootImageSource::Manual);
+    pool.policy.manual = Some(ManualBootImage { version: "9.4".into() });
+    assert_eq!(pool.refusal(&target), None);
+    // The record is the admin's, and goes with the admin's word.
+    pool.before = pool.assess(Some(&target), &Next::Clear).1;
+    pool.policy = BootImagePolicy::default();
+    let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
+    assert_eq!((status.version, status.node), (None, None));
+    // An older controller has kept no time: its word counts only where no machine has one.
+    pool.before = Some(BootImageStatus {
+        version: Some("9.0".to_owned()),
+        node: Some("new".to_owned()),
+        ..BootImageStatus::default()
+    });
+    assert!(pool.refusal(&target).is_some());
+    pool.nodes = Pool::of(&[("old", 1, Some("9.4"))]).nodes;
     assert_eq!(pool.refusal(&target), None);
 }

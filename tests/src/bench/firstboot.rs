@@ -1,0 +1,152 @@
+//! `berth-agent firstboot` on a simulated host, from its start to its decision, with a registry on loopback: time and memory.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+
+use super::memory::Memory;
+use super::{Figure, Progress, Selection, runs};
+use crate::hosts::HostLog;
+use crate::hosts::sim::{Catalog, SimHost, SimHostConfig};
+use crate::images::Image;
+use crate::registry::Registry;
+
+/// The figures of this module.
+pub const BENCHES: [&str; 2] = ["firstboot", "firstboot-memory"];
+
+/// Checks in one run; a run's figure is their median, or the most that one had.
+const CHECKS: u64 = 10;
+/// Time between two looks at the memory of a check that runs.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+/// Time after which a check hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// A host that would be allowed to go on.
+struct Machine {
+    host: SimHost,
+    _registry: Registry,
+}
+
+impl Machine {
+    async fn start() -> Result<Self> {
+        let registry = Registry::start_local().await?;
+        let mut spec = Image::tiny_os("10.1.0", b"10.1.0")?.spec;
+        spec.labels
+            .insert("berth.dev/min-boot-image".to_owned(), "9.2".to_owned());
+        registry
+            .client()
+            .push_image("os", Some("stable"), &spec.build()?)
+            .await?;
+        let catalog = Catalog::default();
+        let digest = catalog.publish("1.0.0");
+        let config = SimHostConfig::new("node1", "registry.test/os", &digest, &catalog, &HostLog::default());
+        let host = SimHost::start(config).await?;
+        let root = host.root();
+        fs::create_dir_all(root.join("sysroot"))?;
+        fs::write(root.join("sysroot/.bootc-aleph.json"), r#"{"version": "9.4"}"#)?;
+        let orders = format!("image = \"{}/os:stable\"\n", registry.host());
+        fs::write(root.join("etc/berth/firstboot.toml"), orders)?;
+        Ok(Self {
+            host,
+            _registry: registry,
+        })
+    }
+
+    /// Starts a check on the first boot of this machine.
+    fn begin(&self, agent: &Path) -> Result<Child> {
+        let root = self.host.root();
+        let _ = fs::remove_dir_all(root.join("var/lib/berth"));
+        let mut command = Command::new(agent);
+        command.args(["firstboot", "--bus", &self.host.bus_address(), "--host-root"]);
+        command
+            .arg(root)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+            .spawn()
+            .with_context(|| format!("cannot start {}", agent.display()))
+    }
+
+    /// Makes sure that the check came to a decision, and to which.
+    fn is_allowed(&self) -> Result<()> {
+        let path = self.host.root().join("var/lib/berth/firstboot.json");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let record: serde_json::Value = serde_json::from_str(&text)?;
+        ensure!(record["status"]["outcome"] == "Allowed", "{text}");
+        Ok(())
+    }
+
+    /// Time of a check, in milliseconds.
+    fn time(&self, agent: &Path) -> Result<f64> {
+        let begin = Instant::now();
+        let status = self.begin(agent)?.wait()?;
+        let took = begin.elapsed();
+        ensure!(status.success(), "the check ends with {status}");
+        self.is_allowed()?;
+        Ok(took.as_secs_f64() * 1000.0)
+    }
+
+    /// The most that was resident in a check, as far as it could be looked at, which is almost to its end.
+    fn peak(&self, agent: &Path) -> Result<Memory> {
+        let begin = Instant::now();
+        let mut child = self.begin(agent)?;
+        let mut most = Memory::default();
+        while child.try_wait()?.is_none() {
+            if begin.elapsed() > HANGS {
+                child.kill()?;
+                bail!("the check does not end");
+            }
+            // One that has ended shows none.
+            if let Ok(now) = Memory::of(child.id())
+                && now.peak > most.peak
+            {
+                most = now;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        ensure!(most.peak > 0.0, "the check ended before anybody could look");
+        self.is_allowed()?;
+        Ok(most)
+    }
+}
+
+/// Measures with this agent.
+pub async fn measure(agent: &Path, selection: &Selection, progress: Progress) -> Result<()> {
+    let machine = Machine::start().await?;
+    let agent = agent.to_owned();
+    let wants = BENCHES.map(|bench| selection.wants(bench));
+    // The host and the registry go on meanwhile.
+    tokio::task::spawn_blocking(move || figures(&machine, &agent, wants, progress)).await?
+}
+
+fn figures(machine: &Machine, agent: &Path, [time, memory]: [bool; 2], progress: Progress) -> Result<()> {
+    machine.time(agent)?;
+    if time {
+        progress.say("measuring first boots");
+        let run = |_| {
+            let checks = (0..CHECKS).map(|_| machine.time(agent)).collect::<Result<Vec<_>>>()?;
+            Ok(super::median(&checks))
+        };
+        let all = (0..runs()).map(run).collect::<Result<Vec<_>>>()?;
+        Figure::new(BENCHES[0], "ms", &all)
+            .aim(150.0)
+            .detail("checks in a run", json!(CHECKS))
+            .print();
+    }
+    if memory {
+        progress.say("measuring the memory of first boots");
+        let all = (0..CHECKS).map(|_| machine.peak(agent)).collect::<Result<Vec<_>>>()?;
+        let most = all.iter().copied().max_by(|a, b| a.peak.total_cmp(&b.peak));
+        let peaks: Vec<_> = all.iter().map(|memory| memory.peak).collect();
+        Figure::new(BENCHES[1], "MiB", &peaks)
+            .aim(12.0)
+            .detail("most", most.unwrap_or_default().json())
+            .print();
+    }
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! Machines that were installed from an image that is too old: what their pool refuses, and what a first boot tells the cluster.
+//! The scenarios are parts of `images`, through the shipped programs on a real API server; the hosts are simulated.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use berth_api::fleet::{self, BootcFleet};
+use berth_tests::cluster::{LONG, Part, Published, SOON};
+use berth_tests::controlplane::Bound;
+use berth_tests::hosts::sim::SimHost;
+use berth_tests::programs;
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+use crate::images::{begin, berth};
+
+/// Leaves the installer's note on a host.
+fn installed_from(host: &SimHost, version: &str) -> Result<()> {
+    let sysroot = host.root().join("sysroot");
+    fs::create_dir_all(&sysroot)?;
+    let note = json!({"image": "quay.io/example/boot", "version": version, "kernel": "6.1", "selinux": "disabled"});
+    fs::write(sysroot.join(".bootc-aleph.json"), note.to_string())?;
+    Ok(())
+}
+
+/// Moves the pool's tag to an image for machines that were installed from this version at least, and has it asked for. Answers
+/// the image, and what was said.
+async fn demanding(part: &Part<'_>, version: &str, minimum: &str) -> Result<(Published, String)> {
+    let version = format!("{version}-{}", part.name);
+    let labels = [("berth.dev/min-boot-image", minimum)];
+    let image = part.cluster.move_tag_to_labelled(&part.name, &version, &labels).await?;
+    Ok((image, berth(part, &["poll"]).await?.1))
+}
+
+async fn boot_image(part: &Part<'_>, rules: Value) -> Result<()> {
+    part.cluster.patch_pool(&part.name, json!({ "bootImage": rules })).await
+}
+
+/// An old note of the installer, an image that wants a newer one, and what an admin can do about it.
+pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
+    installed_from(part.host(1), "9.0.1")?;
+    let v1 = begin(part).await?;
+    let noted = || async {
+        let status = part.bootc_node(part.node(1)).await?.status.unwrap_or_default();
+        Ok(status.boot_image.is_some_and(|image| {
+            image.version.as_deref() == Some("9.0.1") && image.provisioned_time.is_some() && image.error.is_none()
+        }))
+    };
+    part.until("the agent reports the boot image", SOON, noted).await?;
+    part.until_says("BootImageSkew", "False", "NoLimit", "", SOON).await?;
+    let labels = [("berth.dev/min-boot-image", "9.2")];
+    let v2 = part
+        .cluster
+        .move_tag_to_labelled(&part.name, "10.1.0-aged-machine", &labels)
+        .await?;
+    let (_, said) = berth(part, &["poll"]).await?;
+    let why = "was installed from 9.0.1, which is older than the minimum 9.2";
+    ensure!(said.contains(why), "{said}");
+    part.until_says("BootImageSkew", "True", "NextImageRefused", why, SOON)
+        .await?;
+    part.until_says("ImageResolved", "True", "BootImageSkew", "is not adopted", SOON)
+        .await?;
+    let (_, said) = berth(part, &["status", "--preview"]).await?;
+    let closed = "closed to the next image (BootImageSkew)";
+    ensure!(said.contains(closed) && said.contains(why), "{said}");
+    let target = part.status().await?.target.context("there is no target")?;
+    ensure!(
+        target.digest == v1.digest,
+        "the refused image was published: {target:?}"
+    );
+    // From now on machines are installed from a newer one.
+    let record = json!({ "source": "Manual", "manual": { "version": "9.4" } });
+    part.cluster
+        .patch_pool(&part.name, json!({ "bootImage": record }))
+        .await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("BootImageSkew", "False", "WithinLimit", "", SOON)
+        .await?;
+    let boot_image = part.status().await?.boot_image.context("there is no boot image")?;
+    ensure!(
+        boot_image.version.as_deref() == Some("9.4")
+            && boot_image.recorded_time.is_some()
+            && boot_image.too_old_nodes.len() == 1,
+        "{boot_image:?}"
+    );
+    Ok(())
+}
+
+/// The newest machine counts and the older one is named; neither going away nor silence takes back what it told; the admin may
+/// be warned only, or look at nothing.
+pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
+    let (old, new) = (part.host(1), part.host(2));
+    installed_from(old, "9.0.1")?;
+    installed_from(new, "9.4")?;
+    let v1 = begin(part).await?;
+    let (v2, _) = demanding(part, "10.1.0", "9.2").await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("BootImageSkew", "False", "WithinLimit", "", SOON)
+        .await?;
+    let status = part.status().await?.boot_image.context("there is no boot image")?;
+    ensure!(
+        status.node.as_deref() == Some(new.name()) && status.version.as_deref() == Some("9.4"),
+        "the newest machine counts: {status:?}"
+    );
+    ensure!(
+        status.too_old == 1 && status.too_old_nodes == [old.name()],
+        "the older one is named: {status:?}"
+    );
+
+    let (v3, said) = demanding(part, "10.2.0", "9.5").await?;
+    let why = format!("the newest machine, {}, was installed from 9.4", new.name());
+    ensure!(said.contains(&why), "{said}");
+    part.until_says("BootImageSkew", "True", "NextImageRefused", &why, SOON)
+        .await?;
+    // It goes away, and the other one has nothing to say about the next machine.
+    part.leave(new).await?;
+    let gone = format!("the newest machine so far, {}, which is gone or silent", new.name());
+    part.until_says("BootImageSkew", "True", "NextImageRefused", &gone, SOON)
+        .await?;
+    let (_, said) = berth(part, &["poll"]).await?;
+    ensure!(said.contains(&gone), "{said}");
+    let target = part.status().await?.target.context("there is no target")?;
+    ensure!(
+        target.digest == v2.digest && target.digest != v1.digest,
+        "the refused image was published: {target:?}"
+    );
+
+    boot_image(part, json!({ "enforcement": "Warn" })).await?;
+    part.until_run(&v3, &[1], LONG).await?;
+    part.until_says("BootImageSkew", "True", "BootImageTooOld", &gone, SOON)
+        .await?;
+    boot_image(part, json!({ "enforcement": "Disabled" })).await?;
+    part.until_says("BootImageSkew", "False", "Disabled", "nobody looks", SOON)
+        .await?;
+    let (v4, _) = demanding(part, "10.3.0", "9.6").await?;
+    part.until_run(&v4, &[1], LONG).await?;
+    let status = part.status().await?.boot_image.unwrap_or_default();
+    ensure!(status.too_old == 0 && status.too_old_nodes.is_empty(), "{status:?}");
+    Ok(())
+}
+
+/// What docs/boot-images.md says that the identity for the event may do.
+const ROLE: &str = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: { name: berth-firstboot, namespace: default }
+rules:
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: { name: berth-firstboot, namespace: default }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: berth-firstboot }
+subjects:
+- { kind: ServiceAccount, name: berth-firstboot, namespace: default }
+"#;
+
+/// A simulated host on its first boot. Its agent does not run.
+struct FirstBoot<'a> {
+    part: &'a Part<'a>,
+    host: &'a SimHost,
+}
+
+impl FirstBoot<'_> {
+    fn configure(&self, image: &str, more: &str) -> Result<()> {
+        let name = self.host.name();
+        let text =
+            format!("image = \"{image}\"\nkubeconfig = \"/etc/berth/kubeconfig\"\nnodeName = \"{name}\"\n{more}");
+        fs::write(self.host.root().join("etc/berth/firstboot.toml"), text)?;
+        Ok(())
+    }
+
+    /// Runs the check. Answers its exit status, and what it said.
+    async fn check(&self) -> Result<(i32, String)> {
+        let programs = tokio::task::spawn_blocking(programs::programs).await??;
+        let mut command = Command::new(programs.agent);
+        command.args(["firstboot", "--bus", &self.host.bus_address(), "--host-root"]);
+        command.arg(self.host.root()).stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(LONG, command.output())
+            .await
+            .context("the check does not end")??;
+        let said = [output.stdout, output.stderr].concat();
+        let code = output.status.code().context("it was killed")?;
+        Ok((code, String::from_utf8_lossy(&said).into_owned()))
+    }
+
+    fn record(&self) -> Result<Value> {
+        let path = self.host.root().join("var/lib/berth/firstboot.json");
+        Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
+    }
+
+    /// Makes the host one that has not been a node.
+    fn forget(&self) -> Result<()> {
+        let state = self.host.root().join("var/lib/berth");
+        if state.is_symlink() {
+            fs::remove_file(&state)?;
+        } else if state.exists() {
+            fs::remove_dir_all(&state)?;
+        }
+        Ok(())
+    }
+}
+
+/// Refused, with an event; a registry that does not speak; let go by the override, and counted once it is a node.
+pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
+    begin(part).await?;
+    let cluster = part.cluster;
+    let first = FirstBoot {
+        part,
+        host: part.host(1),
+    };
+    first.host.stop_agent().await;
+    first.forget()?;
+    installed_from(first.host, "9.0.1")?;
+    cluster.control_plane.apply_yaml(ROLE).await?;
+    let identity = cluster
+        .control_plane
+        .service_account_kubeconfig("default", "berth-firstboot", Bound::Nothing)
+        .await?;
+    fs::write(first.host.root().join("etc/berth/kubeconfig"), &identity.text)?;
+    let labels = [("berth.dev/min-boot-image", "9.2")];
+    let image = cluster
+        .move_tag_to_labelled("first-boot-target", "10.1.0-first-boot", &labels)
+        .await?;
+
+    first.configure(&image.reference, "")?;
+    let (code, said) = first.check().await?;
+    ensure!(code == 3 && said.contains("Refused: "), "{code}: {said}");
+    an_event_is_there(&first, &image).await?;
+    a_registry_that_does_not_speak(&first).await?;
+    a_change_without_a_record_is_not_begun(&first, &image).await?;
+
+    first.forget()?;
+    first.configure(&image.reference, "")?;
+    let (code, said) = first.check().await?;
+    ensure!(code == 3, "{code}: {said}");
+    fs::write(first.host.root().join("etc/berth/firstboot.override"), "")?;
+    let (code, said) = first.check().await?;
+    ensure!(code == 0 && said.contains("Overridden: "), "{code}: {said}");
+    first.host.start_agent();
+    it_is_told_once_it_is_a_node(&first).await
+}
+
+/// The API server has it as kubectl finds it, with machine, boot image, limit and remedy.
+async fn an_event_is_there(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
+    let selector = "reason=FirstBootRefused";
+    let events: Api<Event> = Api::all(first.part.cluster.client());
+    let events = events.list(&ListParams::default().fields(selector)).await?.items;
+    let name = first.host.name();
+    let of = |event: &&Event| event.involved_object.name.as_deref() == Some(name);
+    let event = events.iter().find(of).context("no event")?;
+    let message = event.message.as_deref().unwrap_or_default();
+    let remedy = "install the machine from a newer boot image";
+    for part in [name, "9.0.1", "older than the minimum 9.2", &image.reference, remedy] {
+        ensure!(message.contains(part), "{part}: {event:?}");
+    }
+    ensure!(
+        event.type_.as_deref() == Some("Warning") && event.involved_object.kind.as_deref() == Some("Node"),
+        "{event:?}"
+    );
+    Ok(())
+}
+
+/// Takes connections and never answers: the boot waits until the deadline, and not for what hangs.
+async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
+    let mute = TcpListener::bind("127.0.0.1:0").await?;
+    first.forget()?;
+    first.configure(&format!("{}/os:1", mute.local_addr()?), "deadline = \"2s\"\n")?;
+    let begin = Instant::now();
+    let (code, said) = first.check().await?;
+    ensure!(code == 0 && said.contains("RegistryAway: "), "{code}: {said}");
+    let took = begin.elapsed();
+    ensure!(took < Duration::from_secs(12), "a deadline of 2 s took {took:?}");
+    let record = first.record()?;
+    ensure!(record["finished"] == true, "{record}");
+    Ok(())
+}
+
+/// Who finds the target running must know why. So where no record can be kept, nothing is changed, and nothing stays staged.
+async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
+    first.forget()?;
+    first.configure(&image.reference, "pivot = true\n[limit]\nminimumVersion = \"9.0\"\n")?;
+    symlink("/nowhere/at/all", first.host.root().join("var/lib/berth"))?;
+    let boots = first.part.boots(1);
+    let (code, said) = first.check().await?;
+    ensure!(code == 0 && said.contains("PivotFailed: "), "{code}: {said}");
+    let facts = first.host.facts();
+    ensure!(facts.staged.is_none(), "{facts:?}");
+    ensure!(first.part.boots(1) == boots, "it was rebooted");
+    Ok(())
+}
+
+async fn it_is_told_once_it_is_a_node(first: &FirstBoot<'_>) -> Result<()> {
+    let (part, name) = (first.part, first.host.name());
+    part.until("status.firstboot and its chapter", SOON, || async {
+        let status = part.bootc_node(name).await?.status.unwrap_or_default();
+        let told = status
+            .firstboot
+            .is_some_and(|told| told.held && told.outcome.as_str() == "Overridden");
+        let chapter = status.timeline.firstboot;
+        Ok(told && chapter.is_some_and(|c| c.name.as_str() == "Firstboot" && c.end_time.is_some()))
+    })
+    .await?;
+    let fleets: Api<BootcFleet> = Api::all(part.cluster.client());
+    part.until("BootstrapHealthy counts it", SOON, || async {
+        let conditions = fleets.get(fleet::NAME).await?.status.unwrap_or_default().conditions;
+        let said = conditions.iter().find(|c| c.type_ == "BootstrapHealthy");
+        let words = format!("{name} (held back at first, then Overridden)");
+        Ok(said.is_some_and(|c| c.status == "False" && c.reason == "FirstBootFailed" && c.message.contains(&words)))
+    })
+    .await
+}
