@@ -3,12 +3,13 @@
 use std::fmt::Debug;
 
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Reference;
 
 /// One deployment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
     /// Name of the stateroot.
     pub osname: String,
@@ -39,7 +40,7 @@ pub struct Deployment {
 }
 
 /// Something that a transaction says while it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tell {
     /// One line.
     Message(String),
@@ -57,7 +58,7 @@ pub enum Tell {
 pub type Teller = UnboundedSender<Tell>;
 
 /// An image to be staged.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// The image.
     pub reference: Reference,

@@ -1,7 +1,9 @@
 //! References of images, with the prefix that says how an image is verified.
 
+use serde::{Deserialize, Serialize};
+
 /// An image as a client names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
     /// All of it, as it stands in the origin.
     pub refspec: String,

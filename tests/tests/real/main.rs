@@ -4,4 +4,5 @@ mod agent_host;
 mod firstboot;
 mod host;
 mod rollout;
+mod rpm_ostree;
 mod service;

@@ -17,7 +17,9 @@ mod machine;
 mod network;
 mod osimage;
 pub mod ostree;
+mod programs;
 mod root;
+mod rpm_ostree;
 mod run_dir;
 mod shell;
 
@@ -38,6 +40,7 @@ pub use self::host::RealHost;
 pub use self::machine::Boot;
 pub use self::network::Bridge;
 pub use self::osimage::{OsImage, OsImages, OsVersion};
+pub use self::rpm_ostree::{HostFile, rpm_ostree};
 
 /// Packages that the machine needs beside those that every Debian has.
 const PACKAGES: [&str; 7] = [
@@ -98,8 +101,8 @@ pub struct HostOptions {
     pub node: Option<NodeIdentity>,
     /// Registries (`address:port`) that are spoken to in plain HTTP.
     pub registries: Vec<String>,
-    /// More files below `/etc` or `/var`: path, permissions, content.
-    pub files: Vec<(String, u32, Vec<u8>)>,
+    /// More files below `/etc` or `/var`, such as those of [`rpm_ostree`].
+    pub files: Vec<HostFile>,
 }
 
 impl HostOptions {

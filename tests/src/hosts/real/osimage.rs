@@ -5,17 +5,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::layers::{self, Layer};
 use super::root::{self, Root};
-use super::shell::{run, sha256, sha256_file, tool};
-use super::{content, guest};
-use crate::process::last_lines;
-use crate::programs::workspace_root;
+use super::shell::{sha256, sha256_file, tool};
+use super::{content, guest, programs};
 
 /// The layers that all OS images of a run share.
 #[derive(Debug, Clone)]
@@ -81,7 +78,7 @@ impl OsImages {
         super::packages()?;
         let real = std::env::var_os("BERTH_TEST_BOOTC").map(PathBuf::from);
         let root = root::ensure(real.is_some())?;
-        let stand_in = stand_in()?;
+        let stand_in = programs::stand_in("standin-bootc")?;
         let mut base = vec![debian(&root)?];
         if let Some(kubelet) = kubelet {
             base.push(binary_layer("usr/bin/kubelet", kubelet)?);
@@ -286,47 +283,4 @@ fn owned() -> Vec<String> {
 
 fn short(hash: &str) -> &str {
     hash.get(..16).unwrap_or(hash)
-}
-
-/// The stand-in for bootc, stripped: what cargo leaves has a hundred megabytes of debug information.
-fn stand_in() -> Result<PathBuf> {
-    // Cargo puts it beside the programs, and above the integration tests, that it builds it for.
-    let program = std::env::current_exe().context("the path of this program")?;
-    let directories = program.ancestors().skip(1).take(2);
-    let path = match directories.map(|d| d.join("standin-bootc")).find(|path| path.is_file()) {
-        Some(path) => path,
-        None => build_stand_in()?,
-    };
-    let hash = sha256_file(&path)?;
-    let directory = super::cache::directory(&format!("standin-{}", short(&hash)), |to| {
-        run(Command::new("strip").arg("-o").arg(to.join("bootc")).arg(&path)).map(drop)
-    })?;
-    Ok(directory.join("bootc"))
-}
-
-/// Builds it, for where cargo did not.
-fn build_stand_in() -> Result<PathBuf> {
-    let manifest = workspace_root().join("tests/Cargo.toml");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args([
-        "build",
-        "--quiet",
-        "--bin",
-        "standin-bootc",
-        "--message-format=json-render-diagnostics",
-    ]);
-    command.arg("--manifest-path").arg(manifest);
-    let out = command.output().context("running cargo")?;
-    if !out.status.success() {
-        bail!(
-            "building standin-bootc: {}",
-            last_lines(&String::from_utf8_lossy(&out.stderr), 20)
-        );
-    }
-    let text = String::from_utf8_lossy(&out.stdout);
-    text.lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "standin-bootc")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .context("cargo named no executable of standin-bootc")
 }

@@ -1,0 +1,188 @@
+//! The daemon, over deployments that other processes of this program read and change.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use berth_tests::rpmostreed::{self, Beneath, Config, Deployment, SharedFaults, SysrootLock, Teller, Undeploy, Wanted};
+use futures::future::BoxFuture;
+use nix::fcntl::{Flock, FlockArg};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::Command;
+use tokio::sync::oneshot;
+
+use crate::verbs::own_lock;
+
+/// The host's system bus.
+const BUS: &str = "unix:path=/run/dbus/system_bus_socket";
+/// Lock of all that changes deployments.
+const SYSROOT_LOCK: &str = "/sysroot/ostree/lock";
+/// The file by which rpm-ostree locks what is staged.
+pub(crate) const STAGED_LOCK: &str = "/run/ostree/staged-deployment-locked";
+
+/// Serves until nobody needs it any more.
+pub(crate) fn serve() -> Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let host = OnHost {
+            program: std::env::current_exe().context("the path of this program")?,
+        };
+        let all = host.deployments().await.map_err(anyhow::Error::msg)?;
+        let booted = all.into_iter().find(|d| d.booted).context("no booted deployment")?;
+        let config = Config {
+            bus: BUS.to_owned(),
+            run: "/run".into(),
+            osname: booted.osname,
+            beneath: Arc::new(host),
+            faults: SharedFaults::default(),
+        };
+        let (ready, _) = oneshot::channel();
+        let end = rpmostreed::run(config, ready).await?;
+        tracing::info!(?end, "ended");
+        Ok(())
+    })
+}
+
+/// The host's deployments.
+#[derive(Debug)]
+struct OnHost {
+    program: PathBuf,
+}
+
+impl OnHost {
+    /// Runs a verb of this program to its end, hands over each line, and gives back its last words where it fails. It ends
+    /// with the future.
+    async fn run(&self, verb: &str, argument: &str, mut hear: impl FnMut(&str)) -> Result<(), String> {
+        let mut command = Command::new(&self.program);
+        command.args([verb, argument]).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let failed = |error: std::io::Error| format!("{verb}: {error}");
+        let mut child = command.spawn().map_err(failed)?;
+        let _own = OwnLock(child.id());
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let listening = async {
+            let Some(out) = out else { return };
+            let mut lines = BufReader::new(out).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                hear(&line);
+            }
+        };
+        let complaining = async {
+            let mut words = String::new();
+            if let Some(mut err) = err {
+                // What cannot be read says nothing.
+                let _ = err.read_to_string(&mut words).await;
+            }
+            words
+        };
+        let ((), words) = tokio::join!(listening, complaining);
+        match child.wait().await.map_err(failed)?.success() {
+            true => Ok(()),
+            false => Err(words.trim().lines().next_back().unwrap_or("it says nothing").to_owned()),
+        }
+    }
+
+    /// The same for a verb that answers with one line of JSON.
+    async fn ask<T: DeserializeOwned>(&self, verb: &str, argument: &str) -> Result<T, String> {
+        let mut answer = String::new();
+        self.run(verb, argument, |line| line.clone_into(&mut answer)).await?;
+        serde_json::from_str(&answer).map_err(|error| format!("{verb} answers {answer:?}: {error}"))
+    }
+}
+
+/// The lock of a process of ours, which goes with the process.
+struct OwnLock(Option<u32>);
+
+impl Drop for OwnLock {
+    fn drop(&mut self) {
+        if let Some(process) = self.0 {
+            // A process that failed early has none.
+            let _ = std::fs::remove_file(own_lock(process));
+        }
+    }
+}
+
+/// Opens the lock of the sysroot, as ostree does.
+fn open_lock(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+}
+
+impl Beneath for OnHost {
+    fn deployments(&self) -> BoxFuture<'_, Result<Vec<Deployment>, String>> {
+        Box::pin(self.ask("list", ""))
+    }
+
+    fn try_lock(&self) -> Option<SysrootLock> {
+        let file = open_lock(Path::new(SYSROOT_LOCK));
+        let file = file
+            .inspect_err(|error| tracing::error!(%error, "{SYSROOT_LOCK}"))
+            .ok()?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+        Some(SysrootLock::new(lock))
+    }
+
+    fn stage(&self, wanted: Wanted, teller: Teller) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let wanted = serde_json::to_string(&wanted).map_err(|error| error.to_string())?;
+            let tell = |line: &str| match serde_json::from_str(line) {
+                // An error means that nobody listens.
+                Ok(tell) => drop(teller.send(tell)),
+                Err(_) => tracing::info!("{line}"),
+            };
+            self.run("stage", &wanted, tell).await
+        })
+    }
+
+    fn undeploy(&self, which: Undeploy) -> BoxFuture<'_, Result<bool, String>> {
+        let which = match which {
+            Undeploy::Pending => "pending",
+            Undeploy::Rollback => "rollback",
+        };
+        Box::pin(self.ask("undeploy", which))
+    }
+
+    fn roll_back(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.run("roll-back", "", |_| {}))
+    }
+
+    fn unlock(&self) -> Result<bool, String> {
+        match std::fs::remove_file(STAGED_LOCK) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn is_inhibited(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async {
+            let list = ["--list", "--no-legend", "--no-pager"];
+            let out = Command::new("systemd-inhibit").args(list).output().await;
+            let text = out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+            let blocks = |line: &str| line.contains("shutdown") && line.trim_end().ends_with("block");
+            text.is_ok_and(|text| text.lines().any(blocks))
+        })
+    }
+
+    fn reboot(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async {
+            let status = Command::new("systemctl").arg("reboot").status().await;
+            match status {
+                Ok(status) if status.success() => Ok(()),
+                Ok(status) => Err(format!("systemctl reboot: {status}")),
+                Err(error) => Err(format!("systemctl reboot: {error}")),
+            }
+        })
+    }
+}

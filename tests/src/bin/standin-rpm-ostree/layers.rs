@@ -1,0 +1,50 @@
+//! Layered packages: a commit over the image's own, with a file for each package.
+
+use anyhow::{Context, Result};
+
+use crate::ostree::{META_CONFIG, META_DIGEST, META_MANIFEST};
+use crate::pull::Pulled;
+use crate::sysroot::Sysroot;
+
+/// Directory of the files of packages.
+const FILES: &str = "usr/lib/layered-packages";
+
+/// Makes the commit of an image with these packages.
+pub(crate) fn commit(sysroot: &Sysroot, pulled: &Pulled, packages: &[String]) -> Result<String> {
+    let tree = sysroot.repo().join("tmp/standin-layers");
+    if tree.exists() {
+        std::fs::remove_dir_all(&tree).context("emptying the directory of layered packages")?;
+    }
+    let files = tree.join(FILES);
+    std::fs::create_dir_all(&files).context("making the directory of layered packages")?;
+    for package in packages {
+        std::fs::write(files.join(package), format!("{package}\n")).context("layering a package")?;
+    }
+    let (base, image) = (&pulled.commit, &pulled.image);
+    let args = [
+        "commit".to_owned(),
+        "--orphan".to_owned(),
+        format!("--parent={base}"),
+        "--no-bindings".to_owned(),
+        "--owner-uid=0".to_owned(),
+        "--owner-gid=0".to_owned(),
+        format!("--add-metadata-string={META_DIGEST}={}", image.digest),
+        format!("--add-metadata-string={META_MANIFEST}={}", image.manifest),
+        format!("--add-metadata-string={META_CONFIG}={}", image.config),
+        format!("--tree=ref={base}"),
+        format!("--tree=dir={}", tree.display()),
+    ];
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let commit = sysroot.ostree(&args).context("Assembling the layers")?;
+    std::fs::remove_dir_all(&tree).context("removing the directory of layered packages")?;
+    Ok(commit.trim().to_owned())
+}
+
+/// The commit of the image below a layered deployment.
+pub(crate) fn base(sysroot: &Sysroot, checksum: &str, packages: &[String]) -> Result<Option<String>> {
+    if packages.is_empty() {
+        return Ok(None);
+    }
+    let parent = sysroot.ostree(&["rev-parse", &format!("{checksum}^")])?;
+    Ok(Some(parent.trim().to_owned()))
+}

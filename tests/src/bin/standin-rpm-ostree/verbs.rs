@@ -1,0 +1,184 @@
+//! The work of the daemon, each piece in a process of its own.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use berth_tests::rpmostreed::{Deployment, Tell, Wanted};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::daemon::STAGED_LOCK;
+use crate::host::ImageReference;
+use crate::image::Image;
+use crate::origin::Origin;
+use crate::sysroot::{self, Sysroot};
+use crate::{fetch, layers, origin, pull};
+
+/// The lock that the daemon holds meanwhile.
+const SYSROOT_LOCK: &str = "/sysroot/ostree/lock";
+/// The group of an origin by which rpm-ostree notes what it layers.
+const PACKAGES: &str = "\n[packages]\nrequested=";
+
+/// Does what a verb says.
+pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
+    let argument = argument.unwrap_or_default();
+    match verb {
+        "list" => println!("{}", serde_json::to_string(&list(&enter()?)?)?),
+        "stage" => stage(&serde_json::from_str(argument).context("what is to be staged")?)?,
+        "undeploy" => println!("{}", undeploy(argument)?),
+        "roll-back" => roll_back()?,
+        other => bail!("no verb {other}"),
+    }
+    Ok(())
+}
+
+/// The file that a process has as its own lock. The daemon removes it: it is busy until the process has ended.
+pub(crate) fn own_lock(process: u32) -> String {
+    format!("/run/standin-rpm-ostree.{process}.lock")
+}
+
+/// The sysroot, for a process that only reads, or whose daemon holds the lock: a lock of its own lies over that one.
+fn enter() -> Result<Sysroot> {
+    let own = own_lock(std::process::id());
+    File::create(&own).with_context(|| format!("making {own}"))?;
+    unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of its own")?;
+    let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+    mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("a mount namespace of its own")?;
+    let bind = MsFlags::MS_BIND;
+    mount(Some(own.as_str()), SYSROOT_LOCK, None::<&str>, bind, None::<&str>)
+        .with_context(|| format!("mounting over {SYSROOT_LOCK}"))?;
+    Sysroot::lock()
+}
+
+/// Says something to whoever listens to the transaction.
+pub(crate) fn say(tell: &Tell) {
+    if let Ok(line) = serde_json::to_string(tell) {
+        println!("{line}");
+    }
+}
+
+fn list(sysroot: &Sysroot) -> Result<Vec<Deployment>> {
+    let lock_file = Path::new(STAGED_LOCK).exists();
+    let all = sysroot.deployments()?;
+    all.iter().map(|d| shown(sysroot, d, lock_file)).collect()
+}
+
+fn shown(sysroot: &Sysroot, deployment: &sysroot::Deployment, lock_file: bool) -> Result<Deployment> {
+    let text = sysroot.origin(deployment)?;
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+    let packages = value("requested=").unwrap_or_default().split(';');
+    let packages: Vec<_> = packages.filter(|p| !p.is_empty()).map(str::to_owned).collect();
+    let image = Image::of_commit(sysroot, &deployment.checksum)?.context("a deployment of no container image")?;
+    let reference = Origin::parse(&text)?.image.context("an origin without an image")?;
+    let status = image.status(&reference)?;
+    let time = status.timestamp.and_then(|t| t.parse::<jiff::Timestamp>().ok());
+    Ok(Deployment {
+        osname: deployment.stateroot.clone(),
+        checksum: deployment.checksum.clone(),
+        serial: deployment.serial,
+        booted: deployment.booted,
+        staged: deployment.staged,
+        pinned: deployment.pinned,
+        lock_file: deployment.staged && lock_file,
+        version: status.version,
+        timestamp: time.and_then(|t| u64::try_from(t.as_second()).ok()).unwrap_or_default(),
+        refspec: value("container-image-reference=").unwrap_or_default().to_owned(),
+        digest: image.digest,
+        base: layers::base(sysroot, &deployment.checksum, &packages)?,
+        packages,
+    })
+}
+
+fn stage(wanted: &Wanted) -> Result<()> {
+    let sysroot = enter()?;
+    let reference = ImageReference {
+        image: wanted.reference.image.clone(),
+        signature: wanted.reference.signed.then(|| "containerPolicy".to_owned()),
+        transport: "registry".to_owned(),
+    };
+    say(&Tell::Message(format!(
+        "Pulling manifest: {}",
+        wanted.reference.refspec
+    )));
+    let pulled = fetch::obtain(&sysroot, &reference, |image| {
+        let digest = &image.digest;
+        match wanted.newer_only && is_older(&sysroot, image, &reference)? {
+            true => bail!(
+                "Upgrade target revision '{digest}' is chronologically older than current revision; use --allow-downgrade to permit"
+            ),
+            false => Ok(()),
+        }
+    })?;
+    let commit = match wanted.packages.is_empty() {
+        true => pulled.commit.clone(),
+        false => layers::commit(&sysroot, &pulled, &wanted.packages)?,
+    };
+    say(&Tell::Message("Staging deployment".to_owned()));
+    if wanted.lock {
+        let directory = Path::new(STAGED_LOCK).parent().context("a file without a directory")?;
+        fs::create_dir_all(directory)?;
+        File::create(STAGED_LOCK).with_context(|| format!("making {STAGED_LOCK}"))?;
+    }
+    let mut text = origin::text(&reference);
+    if !wanted.packages.is_empty() {
+        text += &format!("{PACKAGES}{};\n", wanted.packages.join(";"));
+    }
+    let file = "/run/standin-rpm-ostree.origin";
+    fs::write(file, text).with_context(|| format!("writing {file}"))?;
+    let stateroot = format!("--stateroot={}", sysroot.booted_stateroot()?);
+    let from = format!("--origin-file={file}");
+    let deploy = sysroot.admin(&["deploy", "--stage", &stateroot, &from, &commit]);
+    deploy.context("Deploying")?;
+    forget_unused(&sysroot).context("Cleaning up")
+}
+
+fn is_older(sysroot: &Sysroot, image: &Image, reference: &ImageReference) -> Result<bool> {
+    let all = sysroot.deployments()?;
+    let booted = all.iter().find(|d| d.booted).context("no booted deployment")?;
+    let booted = Image::of_commit(sysroot, &booted.checksum)?.context("a deployment of no container image")?;
+    let time = |image: &Image| -> Result<Option<jiff::Timestamp>> {
+        Ok(image.status(reference)?.timestamp.and_then(|t| t.parse().ok()))
+    };
+    Ok(time(image)? < time(&booted)?)
+}
+
+fn forget_unused(sysroot: &Sysroot) -> Result<()> {
+    let mut keep = vec![];
+    for deployment in sysroot.deployments()? {
+        let origin = Origin::parse(&sysroot.origin(&deployment)?)?;
+        keep.extend(origin.image.zip(Image::of_commit(sysroot, &deployment.checksum)?));
+    }
+    pull::forget_unused(sysroot, &keep)
+}
+
+/// Removes the deployment that is meant; `false` when there is none.
+fn undeploy(which: &str) -> Result<bool> {
+    let sysroot = enter()?;
+    let all = sysroot.deployments()?;
+    let booted = all.iter().position(|d| d.booted).context("no booted deployment")?;
+    let index = match which {
+        "pending" => (booted > 0).then_some(0),
+        _ => all.get(booted + 1).map(|_| booted + 1),
+    };
+    let Some(index) = index else { return Ok(false) };
+    // As rpm-ostree: somebody asked to keep it.
+    if all.get(index).is_some_and(|d| d.pinned) {
+        return Ok(false);
+    }
+    sysroot.admin(&["undeploy", &index.to_string()])?;
+    forget_unused(&sysroot)?;
+    Ok(true)
+}
+
+/// Puts the rollback deployment first in the boot order, or the one that runs where another one is first already.
+fn roll_back() -> Result<()> {
+    let sysroot = enter()?;
+    let all = sysroot.deployments()?;
+    let booted = all.iter().position(|d| d.booted).context("no booted deployment")?;
+    let first = match booted {
+        0 => all.get(1).map(|_| 1).context("No rollback deployment found")?,
+        queued => queued,
+    };
+    sysroot.admin(&["set-default", &first.to_string()]).map(drop)
+}

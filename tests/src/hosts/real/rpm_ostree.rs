@@ -1,0 +1,41 @@
+//! rpm-ostree for hosts: the stand-in for its daemon as a service, as files below `/etc` and `/var`, which every image keeps.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::programs::stand_in;
+
+/// A file of a host: path, permissions, content.
+pub type HostFile = (String, u32, Vec<u8>);
+
+/// The service's own files.
+const SERVICE: [(&str, &str); 3] = [
+    (
+        "etc/systemd/system/rpm-ostreed.service",
+        include_str!("../../../osimage/rpm-ostreed.service"),
+    ),
+    (
+        "etc/dbus-1/system-services/org.projectatomic.rpmostree1.service",
+        include_str!("../../../osimage/rpm-ostreed.activation"),
+    ),
+    (
+        "etc/dbus-1/system.d/org.projectatomic.rpmostree1.conf",
+        include_str!("../../../osimage/rpm-ostreed.policy"),
+    ),
+];
+
+/// The files that give a host rpm-ostree.
+///
+/// # Errors
+/// When the stand-in does not build.
+pub fn rpm_ostree() -> Result<Vec<HostFile>> {
+    let program = stand_in("standin-rpm-ostree")?;
+    let program = fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
+    let mut files: Vec<HostFile> = SERVICE
+        .iter()
+        .map(|(path, text)| ((*path).to_owned(), 0o644, text.as_bytes().to_vec()))
+        .collect();
+    files.push(("var/lib/rpm-ostreed/standin".to_owned(), 0o755, program));
+    Ok(files)
+}

@@ -1,0 +1,345 @@
+//! rpm-ostree as the backend of a real host: its daemon (a stand-in, but started by the host's systemd and D-Bus) over the
+//! host's own ostree deployments, as the agent's host side uses it. The agent's loop is not here.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use berth_agent::host::{Host, HostRoot, PullState, Terms, failure};
+use berth_api::backend::{Backend, BackendRule};
+use berth_api::node::DesiredImage;
+use berth_core::agent::facts::{Deployments, Os};
+use berth_core::agent::storage::Storage;
+use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts, rpm_ostree};
+use berth_tests::hosts::{HostLog, both_locks};
+use berth_tests::registry::Registry;
+use berth_tests::rpmostreed::client::Client;
+
+/// As a pool that asks for this backend.
+const ASKED: Terms = Terms {
+    rule: BackendRule::RpmOstree,
+    begun: None,
+    experimental_composefs: false,
+};
+/// Time within which a host boots.
+const BOOT: Duration = Duration::from_secs(60);
+/// Other updaters that may be there beside rpm-ostree.
+const RIVALS: [&str; 2] = ["zincati.service", "rpm-ostreed-automatic.timer"];
+
+/// A host with rpm-ostree beside its bootc, and a registry with two images.
+struct Rig {
+    real: RealHost,
+    registry: Registry,
+    _hosts: RealHosts,
+    v1: OsImage,
+    v2: OsImage,
+}
+
+impl Rig {
+    async fn new() -> Result<Self> {
+        let (images, v1, v2, files) = tokio::task::spawn_blocking(|| -> Result<_> {
+            let images = OsImages::ensure(None)?;
+            let of = |name: &str| {
+                images.version(&OsVersion {
+                    payload: vec![1 << 20; 3],
+                    ..OsVersion::new(name)
+                })
+            };
+            let (v1, v2) = (of("1.0.0")?, of("2.0.0")?);
+            Ok((images, v1, v2, rpm_ostree()?))
+        })
+        .await??;
+        let hosts = RealHosts::new(images, HostLog::default()).await?;
+        let registry = Registry::start(hosts.gateway().into()).await?;
+        for version in [&v1, &v2] {
+            version.push(&registry.host(), "os", &version.version)?;
+        }
+        let mut options = HostOptions::new("host1", &v1, &registry.host());
+        options.files.extend(files);
+        let real = hosts.add(options).await?;
+        real.start().await?;
+        Ok(Self {
+            real,
+            registry,
+            _hosts: hosts,
+            v1,
+            v2,
+        })
+    }
+
+    /// Another agent.
+    async fn agent(&self) -> Result<Host> {
+        Host::connect(Some(&self.real.bus_address()?), HostRoot::new(self.real.path("/")?)).await
+    }
+
+    fn desired(&self, image: &OsImage) -> Result<DesiredImage> {
+        let digest: berth_api::Digest = image.digest.parse()?;
+        Ok(DesiredImage {
+            reference: image.reference(&self.registry.host(), "os"),
+            index_digest: digest.clone(),
+            digest,
+            version: None,
+            signature: berth_api::pool::SignatureRule::AsBooted,
+        })
+    }
+
+    /// Somebody who uses `rpm-ostree` on the host.
+    async fn somebody(&self) -> Result<Client> {
+        Client::connect(&self.real.bus_address()?, &self.real.path("/run")?).await
+    }
+
+    /// Waits until another boot runs, and says of which version.
+    async fn boots_after(&self, before: &str) -> Result<String> {
+        Ok(self.real.wait_boot(Some(before), BOOT).await?.version)
+    }
+
+    fn boot_id(&self) -> Result<String> {
+        Ok(self.real.boot().context("the host is down")?.boot_id)
+    }
+}
+
+async fn look(host: &Host, terms: &Terms) -> Result<Deployments> {
+    match host.survey(terms).await?.os {
+        Os::Bootc(known) => Ok(*known),
+        other => bail!("of no use: {other:?}"),
+    }
+}
+
+/// Waits until the pull runs no longer; answers how it ended and how many bytes were reported before.
+async fn ended(host: &Host) -> Result<(PullState, u64)> {
+    let mut changes = host.changes();
+    let mut bytes = 0;
+    for _ in 0..300 {
+        bytes = host.pull_progress().map_or(bytes, |p| p.bytes.max(bytes));
+        match host.find_pull(None).await?.map(|pull| pull.state) {
+            Some(PullState::Running) => {}
+            Some(ended) => return Ok((ended, bytes)),
+            None => bail!("the pull is gone"),
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(200), changes.changed()).await;
+    }
+    bail!("the pull does not end")
+}
+
+/// Pulls an image to its end, and forgets the pull.
+async fn pull(host: &Host, image: &DesiredImage) -> Result<PullState> {
+    host.start_pull(image, both_locks()?).await?;
+    let (state, _) = ended(host).await?;
+    host.forget_pull(&image.digest).await?;
+    Ok(state)
+}
+
+async fn words_of_failed_pull(host: &Host, image: &DesiredImage) -> Result<String> {
+    match pull(host, image).await? {
+        PullState::Failed { message } => Ok(message),
+        other => bail!("did not fail: {other:?}"),
+    }
+}
+
+/// Waits until a pull tells of bytes.
+async fn tells_of_bytes(host: &Host) -> Result<()> {
+    for _ in 0..100 {
+        if host.pull_progress().is_some_and(|p| p.bytes > 0) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bail!("no progress: {:?}", host.find_pull(None).await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_host_does_with_rpm_ostree_all_that_the_agent_asks() -> Result<()> {
+    if let Some(reason) = berth_tests::hosts::real::unavailable() {
+        eprintln!("{reason}");
+        return Ok(());
+    }
+    let rig = Rig::new().await?;
+    let done = goes_through_all(&rig).await;
+    if done.is_err() {
+        eprintln!("{}", rig.real.journal("rpm-ostreed.service").await?);
+    }
+    done
+}
+
+async fn goes_through_all(rig: &Rig) -> Result<()> {
+    let begin = Instant::now();
+    let passed = |what: &str| eprintln!("{what}: {:?}", begin.elapsed());
+    let host = rig.agent().await?;
+    let known = look(&host, &ASKED).await?;
+    assert_eq!(
+        (known.backend.name, known.backend.reason.as_str()),
+        (Backend::RpmOstree, "AskedByPool")
+    );
+    assert_eq!(known.booted.digest, Some(rig.v1.digest.parse()?));
+    ensure!(known.staged.is_none() && known.rollback.is_none(), "{known:?}");
+    assert_eq!(look(&host, &Terms::default()).await?.backend.name, Backend::Bootc);
+    look(&host, &ASKED).await?;
+    passed("asked");
+
+    fails_in_words(rig, &host).await?;
+    passed("failed");
+    is_adopted(rig, host).await?;
+    passed("adopted and staged");
+    applies_nothing_locked(rig).await?;
+    passed("a reboot applied nothing");
+    applies_what_is_unlocked(rig).await?;
+    passed("updated");
+    keeps_layers(rig).await?;
+    passed("went back with a package");
+    names_rivals(rig).await
+}
+
+/// A digest that nobody has, and a daemon that dies in the middle.
+async fn fails_in_words(rig: &Rig, host: &Host) -> Result<()> {
+    let image = rig.desired(&rig.v2)?;
+    let unknown: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
+    let reference = image.reference.replace(&image.digest.to_string(), &unknown.to_string());
+    let missing = DesiredImage {
+        reference,
+        digest: unknown,
+        ..image.clone()
+    };
+    let words = words_of_failed_pull(host, &missing).await?;
+    assert_eq!(failure::classify(&words).reason.as_str(), "ImageNotFound", "{words}");
+
+    rig.real.limit_pulls(Some(256 << 10)).await?;
+    host.start_pull(&image, both_locks()?).await?;
+    tells_of_bytes(host).await?;
+    rig.real
+        .exec(&["systemctl", "kill", "--signal=KILL", "rpm-ostreed.service"])
+        .await?;
+    let (PullState::Failed { message }, _) = ended(host).await? else {
+        bail!("the daemon is dead")
+    };
+    ensure!(message.contains("rpm-ostreed ended in the middle"), "{message}");
+    host.forget_pull(&image.digest).await?;
+    // D-Bus and systemd start it again.
+    ensure!(look(host, &ASKED).await?.staged.is_none());
+    Ok(())
+}
+
+/// The pull goes on without an agent; the next one joins it, and hears its end.
+async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
+    let image = rig.desired(&rig.v2)?;
+    rig.real.limit_pulls(Some(1 << 20)).await?;
+    first.start_pull(&image, both_locks()?).await?;
+    drop(first);
+    let second = rig.agent().await?;
+    let found = second.find_pull(None).await?.context("not found")?;
+    assert_eq!((&found.digest, found.state), (&image.digest, PullState::Running));
+    let (state, bytes) = ended(&second).await?;
+    assert_eq!(state, PullState::Succeeded);
+    ensure!(bytes > 0, "no progress was reported");
+    second.forget_pull(&image.digest).await?;
+    rig.real.limit_pulls(None).await?;
+    let staged = look(&second, &ASKED).await?.staged.context("nothing staged")?;
+    assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&image.digest), true));
+    // bootc sees the same. rpm-ostree's lock is a file, which ostree heeds and does not show.
+    let status = rig.real.exec(&["bootc", "status", "--json"]).await?;
+    ensure!(status.contains(r#""version":"2.0.0""#), "{status}");
+    ensure!(!status.contains(r#""downloadOnly":true"#), "{status}");
+    Ok(())
+}
+
+/// What rpm-ostree has locked, a reboot discards.
+async fn applies_nothing_locked(rig: &Rig) -> Result<()> {
+    let before = rig.boot_id()?;
+    rig.real.reboot_now().await?;
+    assert_eq!(rig.boots_after(&before).await?, "1.0.0");
+    let host = rig.agent().await?;
+    let known = look(&host, &ASKED).await?;
+    ensure!(known.staged.is_none() && known.rollback.is_none(), "{known:?}");
+    Ok(())
+}
+
+async fn applies_what_is_unlocked(rig: &Rig) -> Result<()> {
+    let image = rig.desired(&rig.v2)?;
+    let host = rig.agent().await?;
+    look(&host, &ASKED).await?;
+    assert_eq!(pull(&host, &image).await?, PullState::Succeeded);
+    let staged = look(&host, &ASKED).await?.staged.context("nothing staged")?;
+    host.unstage(&staged).await?;
+    ensure!(look(&host, &ASKED).await?.staged.is_none());
+    assert_eq!(pull(&host, &image).await?, PullState::Succeeded);
+    let is_locked = async || -> Result<bool> {
+        let staged = look(&host, &ASKED).await?.staged.context("nothing staged")?;
+        Ok(staged.locked)
+    };
+    ensure!(is_locked().await?, "locked from the first instant");
+    host.unlock().await?;
+    ensure!(!is_locked().await?, "unlocked");
+    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
+        .await?;
+    ensure!(is_locked().await?, "locked again");
+    host.unlock().await?;
+    ensure!(!is_locked().await?, "unlocked again");
+    let before = rig.boot_id()?;
+    host.reboot().await?;
+    assert_eq!(rig.boots_after(&before).await?, "2.0.0");
+    let host = rig.agent().await?;
+    let known = look(&host, &ASKED).await?;
+    assert_eq!(known.booted.digest, Some(image.digest));
+    assert_eq!(
+        known.rollback.and_then(|r| r.digest),
+        Some(rig.v1.digest.parse()?),
+        "to roll back to"
+    );
+    Ok(())
+}
+
+/// Somebody installs a package. It is locked, and the next image is staged over it and keeps it.
+async fn keeps_layers(rig: &Rig) -> Result<()> {
+    let image = rig.desired(&rig.v1)?;
+    rig.somebody().await?.install(&["htop"]).await?;
+    let host = rig.agent().await?;
+    let known = look(&host, &Terms::default()).await?;
+    assert_eq!(
+        (known.backend.name, known.backend.reason.as_str()),
+        (Backend::RpmOstree, "LayeredHost")
+    );
+    ensure!(known.staged_layers, "somebody layers a package");
+    let staged = known.staged.context("nothing staged")?;
+    assert_eq!((staged.digest, staged.locked), (Some(rig.v2.digest.parse()?), false));
+    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
+        .await?;
+    ensure!(look(&host, &ASKED).await?.staged.is_some_and(|s| s.locked), "locked");
+
+    assert_eq!(pull(&host, &image).await?, PullState::Succeeded);
+    let known = look(&host, &ASKED).await?;
+    let staged = known.staged.context("nothing staged")?;
+    assert_eq!(staged.digest, Some(image.digest.clone()));
+    ensure!(
+        !staged.locked,
+        "ostree takes rpm-ostree's lock away with what was staged before"
+    );
+    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
+        .await?;
+    host.unlock().await?;
+    let before = rig.boot_id()?;
+    host.reboot().await?;
+    assert_eq!(rig.boots_after(&before).await?, "1.0.0");
+    let known = look(&rig.agent().await?, &Terms::default()).await?;
+    assert_eq!(known.backend.name, Backend::RpmOstree);
+    assert_eq!(known.backend.layered_packages, ["htop"]);
+    assert_eq!(known.booted.digest, Some(image.digest));
+    assert_eq!(rig.real.read("/usr/lib/layered-packages/htop").await?, "htop\n");
+    Ok(())
+}
+
+/// Units of other updaters, which the test makes up: what counts is their names.
+async fn names_rivals(rig: &Rig) -> Result<()> {
+    let host = rig.agent().await?;
+    ensure!(host.rivals().await?.is_empty());
+    let [service, timer] = RIVALS;
+    let text = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
+    rig.real.write(&format!("/run/systemd/system/{service}"), text).await?;
+    let text = "[Timer]\nOnActiveSec=1h\nUnit=zincati.service\n";
+    rig.real.write(&format!("/run/systemd/system/{timer}"), text).await?;
+    rig.real.exec(&["systemctl", "daemon-reload"]).await?;
+    rig.real.exec(&["systemctl", "start", service, timer]).await?;
+    let mut found = host.rivals().await?;
+    found.sort();
+    let mut expected = RIVALS;
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    Ok(())
+}
