@@ -77,7 +77,7 @@ pub struct Cli {
         default_value = "info,kube_client=off",
         value_parser = log::filter
     )]
-    pub log_level: String,
+    pub log_level: log::Filter,
 
     /// A registry (HOST:PORT) that is spoken to without TLS. Give it once for each.
     ///
