@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use berth_api::NodeName;
-use berth_api::condition::Reason as _;
+use berth_api::condition::{Reason as _, Why};
 use berth_api::fleet::BootcFleetStatus;
 use berth_api::node::Phase;
 use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
@@ -68,6 +68,7 @@ families! {
     available: "berth_pool_available_info", "1, with the image that the pool's tag points at, while it is not the target.";
     boot_image: "berth_pool_boot_image_info", "1, with the version that new machines are installed from.";
     too_old: "berth_pool_boot_image_too_old_nodes", "Machines that were installed from an image which is too old for the target.";
+    unchecked: "berth_pool_boot_image_unchecked", "1 while the pool's admin has switched the check of boot images off.";
     window_open: "berth_pool_window_open", "1 while reboots may start, as far as windows and exclusions go.";
     opens: "berth_pool_window_next_open_timestamp_seconds", "Time when reboots may start next, while they may not.";
     closes: "berth_pool_window_close_timestamp_seconds", "Time until which reboots may start, while they may.";
@@ -168,6 +169,9 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
             .available
             .add([("pool", pool), ("digest", &digest), ("version", version)], 1);
     }
+    let skew = berth_api::condition::find(&status.conditions, berth_api::condition::pool::BOOT_IMAGE_SKEW);
+    let unchecked = skew.is_some_and(|skew| skew.reason == Why::Disabled.as_str());
+    families.unchecked.add([("pool", pool)], i64::from(unchecked));
     if let Some(image) = &status.boot_image {
         let version = image.version.as_deref().unwrap_or_default();
         families.boot_image.add([("pool", pool), ("version", version)], 1);
@@ -240,7 +244,7 @@ fn age(content: &HostContent, phase: Phase) -> u64 {
 /// A reason that can be a label.
 fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
-    let others = berth_api::condition::Why::ALL.iter().map(|known| known.word());
+    let others = Why::ALL.iter().map(|known| known.word());
     let outcomes = berth_api::berth::Outcome::ALL.iter().map(|known| known.as_str());
     let mut all = of_hosts.chain(others).chain(outcomes);
     all.find(|known| *known == reason).unwrap_or(OTHER)

@@ -1,4 +1,5 @@
-use berth_api::condition::{Verdict, Why};
+use berth_api::condition::pool::BOOT_IMAGE_SKEW;
+use berth_api::condition::{self, Verdict};
 use berth_api::node::BootcNodeSpec;
 use berth_api::pool::{DigestFailures, PhaseDurations};
 use jiff::Timestamp;
@@ -227,5 +228,27 @@ fn a_pool_tells_its_conditions_its_image_and_its_window() {
     );
     assert!(!said.iter().any(|l| l.contains("close_timestamp")), "{said:#?}");
     assert!(lines(&Facts::default()).is_empty(), "what is gone has no series");
-    assert_eq!(gauges(&Facts::default()).len(), 24);
+    assert_eq!(gauges(&Facts::default()).len(), 25);
+}
+
+#[test]
+fn a_pool_whose_boot_image_nobody_looks_at_says_so() {
+    for (why, unchecked) in [(Some(Why::Disabled), 1), (Some(Why::WithinLimit), 0), (None, 0)] {
+        let mut status = BootcNodePoolStatus::default();
+        if let Some(why) = why {
+            let verdict = Verdict::no(why, "words");
+            condition::set(
+                &mut status.conditions,
+                BOOT_IMAGE_SKEW,
+                verdict,
+                None,
+                Timestamp::UNIX_EPOCH,
+            );
+        }
+        let facts = Facts {
+            pools: vec![pool(&status, vec![])],
+            ..Facts::default()
+        };
+        has(&lines(&facts), &[&format!("pool_boot_image_unchecked p {unchecked}")]);
+    }
 }
