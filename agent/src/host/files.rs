@@ -29,17 +29,30 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         .parent()
         .ok_or_else(|| io::Error::other("the file has no directory"))?;
     let temporary = temporary(path);
-    // What a crash has left there, or somebody else: a link would lead elsewhere, and a FIFO wait for a reader.
-    remove(&temporary)?;
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)?;
+    let mut file = match open_new(&temporary, false) {
+        Ok(file) if !file.metadata()?.file_type().is_fifo() => file,
+        // Whatever is in the way, such as a FIFO, which would wait for a reader, or a link to a directory.
+        _ => {
+            remove(&temporary)?;
+            open_new(&temporary, true)?
+        }
+    };
     file.write_all(text)?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     File::open(directory)?.sync_all()
+}
+
+/// Opens a file to write it from its beginning. Does not wait.
+fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .create_new(must_be_new)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)
 }
 
 /// Writes a value as JSON, durably. Makes the directory where it is missing.
