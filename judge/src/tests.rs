@@ -214,15 +214,18 @@ impl World {
     /// A pool of one berth, offered to n1, which runs 1 and shall run 2.
     fn offered() -> Self {
         let mut world = Self::default();
+        world.offers();
         world
-            .up("b1", 1)
+    }
+
+    /// The same in a world with a past.
+    fn offers(&mut self) -> &mut Self {
+        self.up("b1", 1)
             .ready("b1")
             .capacity(1)
             .node(ADMIN, "create", "n1", false, false);
-        world
-            .berth(CONTROLLER, new(0))
-            .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-        world
+        self.berth(CONTROLLER, new(0))
+            .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
     }
 
     fn taken() -> Self {

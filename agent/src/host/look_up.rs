@@ -39,6 +39,7 @@ impl Host {
             Err(_) => Answer::HostFailed("systemd did not run skopeo to its end in time".to_owned()),
         }
     }
+
     async fn find_image(&self, image: &ImageRef, give_up: Instant) -> Result<Target, LookUpError> {
         let manifest = self.inspect("manifest", &["--raw"], image, give_up).await?;
         let own = architecture();

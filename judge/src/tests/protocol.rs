@@ -110,15 +110,7 @@ fn a_licence_is_for_one_uid() {
     let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
     world.write(ADMIN, "create", "nodes", "", json!({}), former);
     world.now += 60;
-    world
-        .up("b1", 1)
-        .ready("b1")
-        .capacity(1)
-        .node(ADMIN, "create", "n1", false, false);
-    world
-        .berth(CONTROLLER, new(0))
-        .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
-        .next(AGENT, take);
+    world.offers().next(AGENT, take);
     assert_eq!(world.judged_with(SignedDuration::from_secs(30)), Vec::<String>::new());
 }
 

@@ -77,8 +77,7 @@ impl<'a> Part<'a> {
 
     /// Cordons or uncordons a Node, as its admin does.
     pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
-        self.patch_node(node, json!({ "spec": { "unschedulable": unschedulable } }))
-            .await
+        self.cluster.cordon(node, unschedulable).await
     }
 
     async fn patch_node(&self, node: &str, patch: Value) -> Result<()> {
@@ -93,14 +92,7 @@ impl<'a> Part<'a> {
 
     /// Says whether the Node is unschedulable.
     pub async fn is_cordoned(&self, node: &str) -> Result<bool> {
-        Ok(self
-            .cluster
-            .nodes()
-            .get(node)
-            .await?
-            .spec
-            .and_then(|s| s.unschedulable)
-            .unwrap_or(false))
+        self.cluster.is_cordoned(node).await
     }
 
     /// Makes a Node say that it is not Ready, until its kubelet says otherwise at its next start.

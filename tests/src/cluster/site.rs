@@ -158,6 +158,20 @@ impl Site {
         Api::all(self.client())
     }
 
+    /// Cordons or uncordons a Node, as its admin does.
+    pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": { "unschedulable": unschedulable } }));
+        let patched = self.nodes().patch(node, &PatchParams::default(), &patch).await;
+        patched.with_context(|| format!("cannot change Node {node}"))?;
+        Ok(())
+    }
+
+    /// Says whether a Node is cordoned.
+    pub async fn is_cordoned(&self, node: &str) -> Result<bool> {
+        let spec = self.nodes().get(node).await?.spec;
+        Ok(spec.and_then(|spec| spec.unschedulable).unwrap_or(false))
+    }
+
     /// The API of BootcNodes.
     pub fn bootc_nodes(&self) -> Api<BootcNode> {
         Api::all(self.client())

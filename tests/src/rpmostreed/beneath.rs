@@ -50,7 +50,7 @@ pub enum Tell {
     TaskEnd(String),
     /// Text and percents of something that goes on.
     Percent(String, u32),
-    /// That has ended.
+    /// End of what went on.
     ProgressEnd,
 }
 

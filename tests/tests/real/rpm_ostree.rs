@@ -240,7 +240,7 @@ async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
     Ok(())
 }
 
-/// What rpm-ostree has locked, a reboot discards.
+/// A reboot discards what rpm-ostree has locked.
 async fn applies_nothing_locked(rig: &Rig) -> Result<()> {
     let before = rig.boot_id()?;
     rig.real.reboot_now().await?;

@@ -149,16 +149,6 @@ async fn is_excluded(cluster: &Cluster, node: &str) -> Result<bool> {
     Ok(labels.contains_key("berth.dev/exclude"))
 }
 
-async fn is_cordoned(cluster: &Cluster, node: &str) -> Result<bool> {
-    Ok(cluster
-        .nodes()
-        .get(node)
-        .await?
-        .spec
-        .and_then(|s| s.unschedulable)
-        .unwrap_or(false))
-}
-
 /// The `holderIdentity` of the pool's only berth.
 async fn identity(cluster: &Cluster) -> Result<String> {
     let lease = cluster.berths().get("workers-0").await?;
@@ -220,7 +210,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     until_ready(&cluster, lost).await?;
     cluster
         .until("it is uncordoned", SOON, || async {
-            Ok(!is_cordoned(&cluster, name).await?)
+            Ok(!cluster.is_cordoned(name).await?)
         })
         .await?;
     let again = berth(&cluster, &["include", name, "--yes"]).await?;
@@ -295,7 +285,7 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     told(&cluster, name).await?;
     cluster
         .until("it is uncordoned", SOON, || async {
-            Ok(!is_cordoned(&cluster, name).await?)
+            Ok(!cluster.is_cordoned(name).await?)
         })
         .await?;
     cluster

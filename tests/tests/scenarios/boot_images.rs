@@ -146,7 +146,7 @@ pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What docs/boot-images.md says that the identity for the event may do.
+/// Rights that docs/boot-images.md gives the identity for the event.
 const ROLE: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -285,7 +285,7 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Who finds the target running must know why. So where no record can be kept, nothing is changed, and nothing stays staged.
+/// The admin who finds the target running must know why. So where no record can be kept, nothing is changed, and nothing stays staged.
 async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     first.configure(&image.reference, "pivot = true\n[limit]\nminimumVersion = \"9.0\"\n")?;

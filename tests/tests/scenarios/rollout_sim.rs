@@ -113,22 +113,6 @@ async fn some_in(cluster: &Cluster, phase: &str) -> Result<usize> {
     Ok(found.get())
 }
 
-async fn cordon(cluster: &Cluster, node: &str, unschedulable: bool) -> Result<()> {
-    let patch = Patch::Merge(json!({ "spec": { "unschedulable": unschedulable } }));
-    cluster.nodes().patch(node, &PatchParams::default(), &patch).await?;
-    Ok(())
-}
-
-async fn is_cordoned(cluster: &Cluster, node: &str) -> Result<bool> {
-    Ok(cluster
-        .nodes()
-        .get(node)
-        .await?
-        .spec
-        .and_then(|s| s.unschedulable)
-        .unwrap_or(false))
-}
-
 fn pulls(cluster: &Cluster, host: &str) -> usize {
     let pull = |e: &berth_tests::hosts::HostEvent| e.host == host && matches!(e.change, HostChange::PullStarted { .. });
     cluster.log.events().iter().filter(|e| pull(e)).count()
@@ -248,7 +232,7 @@ async fn a_budget_blocks_and_then_yields() -> Result<()> {
                             let timed_out = status
                                 .last_turn
                                 .is_some_and(|t| t.outcome == "DrainTimeout" && t.message.contains("default/web-"));
-                            if timed_out && !is_cordoned(cluster, host.name()).await? {
+                            if timed_out && !cluster.is_cordoned(host.name()).await? {
                                 return Ok(true);
                             }
                         }

@@ -1,6 +1,6 @@
 //! A stand-in for rpm-ostree's daemon on test hosts with a real systemd, D-Bus and ostree.
 //!
-//! What clients see is [`berth_tests::rpmostreed`]. Beneath are the host's own deployments: ostree stages, locks, finalizes,
+//! Clients see [`berth_tests::rpmostreed`]. Beneath are the host's own deployments: ostree stages, locks, finalizes,
 //! pins and orders them, and skopeo talks to registries, by the same code as in the stand-in for bootc. Whatever touches them
 //! is a process of its own below the daemon, so that it ends with the daemon, however that ends. It never runs outside of tests.
 

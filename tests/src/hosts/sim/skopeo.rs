@@ -10,7 +10,7 @@ use crate::images::RegistryClient;
 /// The bytes that `skopeo inspect` prints with these arguments: a manifest (`--raw`) or a configuration (`--config --raw`).
 ///
 /// # Errors
-/// What skopeo says, as one line of its log.
+/// Words of skopeo, as one line of its log.
 pub(super) async fn inspect(arguments: &[&str], is_down: bool) -> Result<Bytes, String> {
     let Some(image) = arguments.last().and_then(|last| last.strip_prefix("docker://")) else {
         return Err(fatal("Exactly one image is expected"));

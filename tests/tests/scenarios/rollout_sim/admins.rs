@@ -26,7 +26,7 @@ async fn pause_holds_in_every_phase() -> Result<()> {
             let name = cluster.host(n).name().to_owned();
             until_phase(cluster, &name, "Waiting").await?;
             ensure!(cluster.held().await?.is_empty(), "an uncommitted holder gives back");
-            ensure!(!is_cordoned(cluster, &name).await?, "and uncordons");
+            ensure!(!cluster.is_cordoned(&name).await?, "and uncordons");
             golden::ensure_walk(&cluster.control_plane.audit_log(), &name, "taken-back")?;
             // After the commit: it finishes, and the next one does not start.
             cluster.remove_budget("web").await?;
@@ -58,7 +58,7 @@ async fn pause_holds_in_every_phase() -> Result<()> {
 async fn an_admins_cordon_stays() -> Result<()> {
     scenario("an_admins_cordon_stays", hosts(2), |cluster| {
         Box::pin(async move {
-            cordon(cluster, "node2", true).await?;
+            cluster.cordon("node2", true).await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             // Who is unavailable already goes first, and uses up the capacity for as long as it is.
             cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
@@ -79,10 +79,10 @@ async fn an_admins_cordon_stays() -> Result<()> {
                 .await?;
             cluster.until_all_run(&v2, LONG).await?;
             ensure!(
-                is_cordoned(cluster, "node2").await?,
+                cluster.is_cordoned("node2").await?,
                 "who was cordoned before is cordoned after"
             );
-            ensure!(!is_cordoned(cluster, "node1").await?, "who was not is not");
+            ensure!(!cluster.is_cordoned("node1").await?, "who was not is not");
             Ok(())
         })
     })
@@ -155,7 +155,7 @@ async fn a_node_moves_between_pools_in_its_turn() -> Result<()> {
             label("node1", "b").await?;
             cluster.remove_budget("web").await?;
             cluster.until_all_run(&v3, LONG).await?;
-            ensure!(!is_cordoned(cluster, "node1").await?, "it is schedulable again");
+            ensure!(!cluster.is_cordoned("node1").await?, "it is schedulable again");
             // Leaving every pool and deleting a pool leave the hosts as they are, with nothing of ours.
             let v4 = cluster.publish("4.0.0").await?;
             cluster

@@ -199,10 +199,7 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
                     LONG,
                     || async {
                         let turn = status(1).await?.last_turn;
-                        Ok(
-                            turn.is_some_and(|t| t.outcome == "RebootBlocked")
-                                && !is_cordoned(cluster, "node1").await?,
-                        )
+                        Ok(turn.is_some_and(|t| t.outcome == "RebootBlocked") && !cluster.is_cordoned("node1").await?)
                     },
                 )
                 .await?;

@@ -68,7 +68,7 @@ async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     let host = cluster.host(some_in(cluster, "Rebooting").await?);
     host.stop_agent().await;
     reboots(&Settings::default().reboot);
-    cordon(cluster, host.name(), false).await?;
+    cluster.cordon(host.name(), false).await?;
     cluster.deploy("web", cluster.fleet.hosts.len()).await?;
     // As long as the judge believes that a reboot which was licensed before, without the pods, is still on its way.
     tokio::time::sleep(Duration::from_secs(20)).await;
