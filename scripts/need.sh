@@ -88,24 +88,28 @@ need_deny() {
     rm -rf "$tools/build"
 }
 
-# promtool, which checks metrics and alerts. Debian 12 has it in a package that starts a server where it is installed, so only the
-# program is taken out of it, into the cache. That needs no root. From Debian 13 on it has a package of its own.
-need_promtool() {
-    local tools=$cache/tools package=promtool
+# Prometheus, which scrapes a rollout, and promtool, which checks metrics and alerts. Debian's package starts a server where it is
+# installed, so only the programs are taken out of it, into the cache. That needs no root.
+need_prometheus() {
+    local tools=$cache/tools program package
     PATH=$tools/bin:$PATH
-    command -v promtool >/dev/null && return 0
-    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-        printf 'promtool is missing; put the one of https://prometheus.io/download on PATH, and check its sha256 there\n' >&2
-        return 1
-    fi
-    printf 'fetching promtool into %s\n' "$tools"
-    [ "$(id -u)" != 0 ] || [ -n "$(apt-cache search --names-only '^prometheus$')" ] || apt-get update -q >/dev/null || true
-    [ -n "$(apt-cache search --names-only '^promtool$')" ] || package=prometheus
-    mkdir -p "$tools/bin"
-    take_out "$package" usr/bin/promtool "$tools/bin" || {
-        printf 'put promtool on PATH\n' >&2
-        return 1
-    }
+    for program in prometheus promtool; do
+        command -v "$program" >/dev/null && continue
+        if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+            printf '%s is missing; put the one of https://prometheus.io/download on PATH, and check its sha256 there\n' "$program" >&2
+            return 1
+        fi
+        printf 'fetching %s into %s\n' "$program" "$tools"
+        [ "$(id -u)" != 0 ] || [ -n "$(apt-cache search --names-only '^prometheus$')" ] || apt-get update -q >/dev/null || true
+        # From Debian 13 on promtool has a package of its own.
+        package=$program
+        [ -n "$(apt-cache search --names-only "^$program$")" ] || package=prometheus
+        mkdir -p "$tools/bin"
+        take_out "$package" "usr/bin/$program" "$tools/bin" || {
+            printf 'put %s on PATH\n' "$program" >&2
+            return 1
+        }
+    done
 }
 
 # take_out PACKAGE FILE DESTINATION: takes a file out of Debian's package, which is not installed.

@@ -113,7 +113,7 @@ prepare_scenarios() {
     servers+=(kubectl kubelet)
     cluster+=(lua5.1=lua5.1 "$@")
     prepare_cluster
-    need_promtool || exit 1
+    need_prometheus || exit 1
     need_validators || exit 1
 }
 

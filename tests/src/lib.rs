@@ -11,7 +11,7 @@ mod named_error;
 pub mod ports;
 pub mod process;
 pub mod programs;
-pub mod promtool;
+pub mod prometheus;
 pub mod proxy;
 pub mod registry;
 pub mod rpmostreed;

@@ -10,7 +10,7 @@ use berth_api::fleet::{BootcFleet, BootcFleetStatus};
 use berth_api::node::Staging;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, SOON};
 use berth_tests::ports::Port;
-use berth_tests::promtool::promtool;
+use berth_tests::prometheus::{Prometheus, promtool};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
@@ -18,6 +18,8 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::monitoring;
 
 /// A page, with its head.
 async fn get(address: &str, path: &str) -> Result<String> {
@@ -45,6 +47,7 @@ async fn are_well_made(address: &str) -> Result<()> {
     let directory = tempfile::tempdir()?;
     promtool(directory.path(), &["check", "metrics"], metrics)
         .with_context(|| format!("metrics of {address}:\n{metrics}"))
+        .map(drop)
 }
 
 async fn is_well(address: &str) -> Result<()> {
@@ -222,6 +225,7 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
     let (_port, health) = reserve()?;
     let (_port, agent) = reserve()?;
     let (_port, agent_health) = reserve()?;
+    let mut prometheus = Prometheus::start(&[&address, &agent], &monitoring::rules()?)?;
     let controller_env = vec![
         ("BERTH_METRICS_ADDRESS".to_owned(), address.clone()),
         ("BERTH_HEALTH_ADDRESS".to_owned(), health.clone()),
@@ -306,6 +310,7 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
     for address in [&address, &agent] {
         are_well_made(address).await?;
     }
+    monitoring::the_dashboard_shows(&mut prometheus)?;
     for address in [&health, &agent_health] {
         is_well(address).await?;
     }

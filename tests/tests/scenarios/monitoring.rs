@@ -9,7 +9,7 @@ use berth_api::condition::{Reason as _, Why, fleet, pool};
 use berth_api::node::Phase;
 use berth_core::agent::reason::Reason;
 use berth_tests::programs::workspace_root;
-use berth_tests::promtool::promtool;
+use berth_tests::prometheus::{Prometheus, Series, promtool};
 use serde_json::{Value, json};
 
 const COMPONENT: &str = "manifests/components/monitoring";
@@ -19,7 +19,7 @@ fn read(path: &str) -> Result<String> {
 }
 
 /// The rule file of Prometheus that is in the PrometheusRule.
-fn rules() -> Result<Value> {
+pub(super) fn rules() -> Result<Value> {
     let mut object: Value = serde_saphyr::from_str(&read(&format!("{COMPONENT}/alerts.yaml"))?)?;
     Ok(object["spec"].take())
 }
@@ -204,7 +204,42 @@ fn each_query_of_the_dashboard_can_be_asked_of_what_is_served() -> Result<()> {
     let file = json!({ "groups": [{ "name": "dashboard", "rules": rules }] });
     let directory = tempfile::tempdir()?;
     fs::write(directory.path().join("queries.yaml"), file.to_string())?;
-    promtool(directory.path(), &["check", "rules", "queries.yaml"], "")
+    promtool(directory.path(), &["check", "rules", "queries.yaml"], "").map(drop)
+}
+
+/// Parts of the dashboard that show nothing of a fleet which does well, whose pool has no windows, and has measured two turns:
+/// medians are of three.
+const EMPTY: [&str; 4] = [
+    "berth_pool_degraded_nodes",
+    "berth_node_degraded",
+    "berth_pool_window_next_open_timestamp_seconds",
+    "berth_pool_phase_median_seconds",
+];
+
+/// Part of it that shows something or not: a node may have been blocked for less than the time between two scrapes.
+const BRIEF: &str = "berth_node_blocked";
+
+/// Asks a server, which has scraped a rollout, all that the dashboard asks. Each answer has values, and no alert has fired.
+pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
+    let mut wrong = vec![];
+    for query in queries()? {
+        let (is_empty, named) = (prometheus.range(&query)?.is_empty(), named(&query));
+        if is_empty != EMPTY.iter().any(|name| named.contains(*name)) && !named.contains(BRIEF) {
+            wrong.push(query);
+        }
+    }
+    ensure!(
+        wrong.is_empty(),
+        "empty and should not be, or the other way round: {wrong:#?}"
+    );
+    let last = |series: Vec<Series>| series.first().and_then(|s| Some(s.values.last()?.1.clone()));
+    let evaluated = last(prometheus.range("sum(prometheus_rule_group_rules)")?);
+    ensure!(evaluated == Some(alerts()?.len().to_string()), "{evaluated:?} rules");
+    let failed = last(prometheus.range("sum(prometheus_rule_evaluation_failures_total)")?);
+    ensure!(failed.as_deref() == Some("0"), "{failed:?} evaluations have failed");
+    let fired = prometheus.range(r#"ALERTS{alertstate="firing"}"#)?;
+    ensure!(fired.is_empty(), "{fired:?}");
+    Ok(())
 }
 
 /// Values that a label of a series may have, for the labels whose values are words of the code.

@@ -187,17 +187,17 @@ fn validators_that_cannot_be_had_are_said() -> Result<()> {
 
 /// Debian's package would start a server if it were installed. From Debian 13 on it is another one.
 #[test]
-fn promtool_is_taken_out_of_its_package_or_asked_for() -> Result<()> {
+fn prometheus_and_promtool_are_taken_out_of_their_packages_or_asked_for() -> Result<()> {
     for (package, found) in [("prometheus", ""), ("promtool", "promtool - tooling")] {
-        promtool_is_taken_out_of(package, found).context(package)?;
+        are_taken_out_of(package, found).context(package)?;
     }
     Ok(())
 }
 
-/// `found`: the answer of `apt-cache` to a search for a package of that name.
-fn promtool_is_taken_out_of(package: &str, found: &str) -> Result<()> {
+/// `package`: the one that promtool is in. `found`: the answer of `apt-cache` to a search for one of that name.
+fn are_taken_out_of(package: &str, found: &str) -> Result<()> {
     let machine = Machine::new()?;
-    let output = machine.run("need_promtool")?;
+    let output = machine.run("need_prometheus")?;
     let said = String::from_utf8(output.stderr)?;
     ensure!(
         !output.status.success() && said.contains("https://prometheus.io/download"),
@@ -205,7 +205,7 @@ fn promtool_is_taken_out_of(package: &str, found: &str) -> Result<()> {
     );
     machine.program(
         "bin/apt-get",
-        &format!("[ \"$*\" = 'download -q {package}' ] && echo package >{package}_2_amd64.deb"),
+        &format!("case $* in 'download -q prometheus' | 'download -q {package}') echo package >\"${{*: -1}}_2_amd64.deb\" ;; *) exit 1 ;; esac"),
     )?;
     let search = format!("case $* in *promtool*) echo '{found}' ;; *) echo prometheus ;; esac");
     machine.program("bin/apt-cache", &search)?;
@@ -217,15 +217,16 @@ fn promtool_is_taken_out_of(package: &str, found: &str) -> Result<()> {
         "bin/mv",
         &format!("{} \"$@\"", find_program("mv").context("no mv")?.display()),
     )?;
-    let unpack = "[ \"$(cat \"$2\")\" = package ] || exit 1; mkdir -p usr/bin; echo '#!/bin/bash' >usr/bin/promtool; chmod 755 usr/bin/promtool";
+    let unpack = "[ \"$(cat \"$2\")\" = package ] || exit 1; mkdir -p usr/bin; for name in prometheus promtool; do echo '#!/bin/bash' >usr/bin/$name; chmod 755 usr/bin/$name; done";
     machine.program("bin/dpkg-deb", unpack)?;
-    let output = machine.run("need_promtool && command -v promtool && promtool")?;
+    let found = "need_prometheus && for name in prometheus promtool; do command -v $name && $name || exit; done";
+    let output = machine.run(found)?;
     let said = String::from_utf8(output.stdout)?;
     let errors = String::from_utf8(output.stderr)?;
-    ensure!(
-        said.contains(".cache/berth/tools/bin/promtool"),
-        "it is not on PATH: {said}{errors}"
-    );
+    for name in ["prometheus", "promtool"] {
+        let file = format!(".cache/berth/tools/bin/{name}\n");
+        ensure!(said.contains(&file), "{name} is not on PATH: {said}{errors}");
+    }
     ensure!(output.status.success(), "{said}{errors}");
     Ok(())
 }
