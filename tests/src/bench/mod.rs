@@ -8,6 +8,7 @@ mod handovers;
 pub mod hundred;
 pub mod idle;
 pub mod leader;
+pub mod many;
 pub mod memory;
 pub mod planner;
 pub mod polls;

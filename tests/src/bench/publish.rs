@@ -14,7 +14,7 @@ use kube::api::{ListParams, Patch};
 use serde_json::json;
 
 use super::fleet::{POOL, by_controller, manager};
-use super::memory::Memory;
+use super::memory::{self, CONTROLLER, Memory, relist};
 use super::{Figure, Progress, Selection, idle, runs, setting, thousand};
 use crate::audit::AuditLog;
 use crate::cluster::{Cluster, ClusterOptions, Published};
@@ -30,12 +30,8 @@ pub const BENCHES: [&str; 5] = [
 
 /// Longest time until a digest is published to a thousand Nodes or fewer; to more, in proportion.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time for which a peak must stay to be the last one.
-const PEAK_STAYS: Duration = Duration::from_secs(10);
 /// BootcNodes in one answer of the API server.
 const PAGE: u32 = 500;
-/// The cluster's first controller.
-const CONTROLLER: usize = 0;
 
 struct Bench {
     cluster: Cluster,
@@ -73,7 +69,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
             .detail("before a pool", before.json())
             .print();
         Figure::new(BENCHES[1], "MiB", &[after.anonymous]).print();
-        let figure = Figure::new(BENCHES[2], "MiB", &[bench.relist().await?]);
+        let figure = Figure::new(BENCHES[2], "MiB", &[relist(&bench.cluster, bench.limit()).await?]);
         figure.detail("nodes", json!(nodes)).print();
     }
     if selection.wants("publish-first") {
@@ -94,31 +90,7 @@ impl Bench {
     }
 
     fn memory(&self) -> Result<Memory> {
-        Memory::of(self.cluster.controllers.pid(CONTROLLER).context("no controller runs")?)
-    }
-
-    /// The most memory that the controller takes while the API server starts anew, which makes it list all objects again and
-    /// hold the old ones meanwhile.
-    async fn relist(&self) -> Result<f64> {
-        let pid = self.cluster.controllers.pid(CONTROLLER).context("no controller runs")?;
-        Memory::forget_peak(pid)?;
-        self.cluster.control_plane.stop_apiserver().await?;
-        self.cluster.control_plane.start_apiserver().await?;
-        tokio::time::sleep(idle()).await;
-        // Of many Nodes the lists take longer than that: the peak is reached when it stays.
-        let (start, mut peak) = (Instant::now(), self.memory()?.peak);
-        while start.elapsed() < self.limit() {
-            tokio::time::sleep(PEAK_STAYS).await;
-            let now = self.memory()?.peak;
-            if now <= peak {
-                return Ok(now);
-            }
-            peak = now;
-        }
-        bail!(
-            "the controller's memory goes on to grow: {peak:.0} MiB after {:?}",
-            start.elapsed()
-        )
+        memory::of_controller(&self.cluster)
     }
 
     fn limit(&self) -> Duration {

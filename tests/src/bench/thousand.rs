@@ -62,6 +62,19 @@ pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
         .await
 }
 
+/// Another Node as the API server answered one, with what tells this one from the others.
+pub(super) fn again(pattern: &Value, number: usize) -> Value {
+    let (mut object, new) = (pattern.clone(), node(number));
+    object["metadata"]["labels"] = new["metadata"]["labels"].clone();
+    object["metadata"]["annotations"] = new["metadata"]["annotations"].clone();
+    for (key, value) in annotations(number).as_object().into_iter().flatten() {
+        object["metadata"]["annotations"][key] = value.clone();
+    }
+    object["spec"] = new["spec"].clone();
+    object["status"] = status(number);
+    object
+}
+
 pub(super) fn name(number: usize) -> String {
     format!("worker-{number:04}.pool-a.example.internal")
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use berth_tests::bench::fleet::Fleet;
 use berth_tests::bench::{
-    Progress, Selection, firstboot, handover, hundred, idle, leader, planner, polls, publish, rollout, staging, status,
+    Progress, Selection, firstboot, handover, hundred, idle, leader, many, planner, polls, publish, rollout, staging,
+    status,
 };
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
@@ -19,7 +20,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-bench",
-    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (300)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_STATUS         How many nodes kubectl berth status shows (5000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
+    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (300)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_MANY           How many Nodes and reporting agents the controller of a large cluster has (65000)\n  BERTH_BENCH_STATUS         How many nodes kubectl berth status shows (5000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
 )]
 struct Arguments {
     /// Names, separated by commas. Only figures whose names begin with one of these are measured.
@@ -62,6 +63,11 @@ async fn main() -> Result<()> {
         publish::measure(&selection, progress)
             .await
             .context("cannot measure the controller")?;
+    }
+    if selection.wants_one(&many::BENCHES) {
+        many::measure(&selection, progress)
+            .await
+            .context("cannot measure the controller of many Nodes")?;
     }
     if selection.wants_one(&polls::BENCHES) {
         polls::measure(&selection, progress)

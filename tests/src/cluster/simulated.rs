@@ -47,6 +47,8 @@ pub struct ClusterOptions {
     pub agent: Option<PathBuf>,
     /// True starts a scheduler, for scenarios with pods.
     pub scheduler: bool,
+    /// The rest of the control plane.
+    pub control_plane: Options,
     /// Another controller than the shipped one.
     pub controller: Option<PathBuf>,
     /// More environment of the controllers.
@@ -80,6 +82,7 @@ impl Default for ClusterOptions {
             agent_args_of: vec![],
             agent: None,
             scheduler: true,
+            control_plane: Options::simulated_nodes(),
             controller: None,
             controller_env: vec![],
             controller_args: vec![],
@@ -113,7 +116,7 @@ impl Cluster {
         let Programs { agent, controller } = programs::programs()?;
         let agent = options.agent.clone().unwrap_or(agent);
         let controller = options.controller.clone().unwrap_or(controller);
-        let mut plane = Options::simulated_nodes();
+        let mut plane = options.control_plane.clone();
         plane.scheduler = options.scheduler;
         let (control_plane, registry) =
             tokio::try_join!(ControlPlane::start(plane), Registry::start(Ipv4Addr::LOCALHOST.into()))?;

@@ -6,6 +6,7 @@
 mod apply;
 mod identities;
 pub mod pki;
+mod seed;
 mod servers;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,9 +29,6 @@ pub use identities::{Bound, Kubeconfig};
 use pki::Authority;
 use servers::Layout;
 
-/// Longest time until a server is ready. Generous: the machine may be busy with other tests.
-const READY_DEADLINE: Duration = Duration::from_secs(60);
-
 /// Options of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -46,6 +44,8 @@ pub struct Options {
     pub apiserver_arguments: Vec<String>,
     /// More arguments for the controller manager.
     pub controller_manager_arguments: Vec<String>,
+    /// Longest time until a server is ready.
+    pub ready_deadline: Duration,
 }
 
 impl Default for Options {
@@ -58,6 +58,8 @@ impl Default for Options {
             scheduler: false,
             apiserver_arguments: Vec::new(),
             controller_manager_arguments: Vec::new(),
+            // Generous: the machine may be busy with other tests.
+            ready_deadline: Duration::from_secs(60),
         }
     }
 }
@@ -248,15 +250,15 @@ impl ControlPlane {
 
     /// Waits for a condition, and fails early and with its last words if a server ends.
     async fn wait(&self, what: &str, mut ready: impl AsyncFnMut() -> bool) -> Result<()> {
-        let started = Instant::now();
+        let (started, limit) = (Instant::now(), self.layout.options.ready_deadline);
         while !ready().await {
             self.with_servers(|servers| servers.all().try_for_each(Process::check))??;
-            if started.elapsed() > READY_DEADLINE {
+            if started.elapsed() > limit {
                 let words = self.with_servers(|servers| {
                     let tails: Vec<String> = servers.all().map(|server| server.log_tail()).collect();
                     tails.join("\n")
                 })?;
-                bail!("the {what} was not ready within {READY_DEADLINE:?}; {words}");
+                bail!("the {what} was not ready within {limit:?}; {words}");
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -78,6 +78,12 @@ impl Layout {
         self.directory.join("audit.log")
     }
 
+    /// Port of etcd, on loopback.
+    pub(super) fn etcd_port(&self) -> u16 {
+        let [_, etcd, _] = self.ports;
+        etcd
+    }
+
     pub(super) fn url(&self, address: IpAddr) -> String {
         let [port, ..] = self.ports;
         format!("https://{}", std::net::SocketAddr::from((address, port)))
@@ -130,9 +136,8 @@ impl Layout {
     }
 
     fn apiserver_on(&self, program: &Path, name: &str, port: u16, audit_log: &str) -> Result<Process> {
-        let [_, etcd, _] = self.ports;
         let mut arguments = vec![
-            format!("--etcd-servers={}", etcd_url(etcd)),
+            format!("--etcd-servers={}", etcd_url(self.etcd_port())),
             format!("--secure-port={port}"),
             self.file("tls-cert-file", "apiserver.crt"),
             self.file("tls-private-key-file", "apiserver.key"),
@@ -221,6 +226,7 @@ fn alone() -> [String; 4] {
     .map(str::to_owned)
 }
 
-fn etcd_url(port: u16) -> String {
+/// URL of the etcd on this port of loopback.
+pub(super) fn etcd_url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }

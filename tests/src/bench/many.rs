@@ -1,0 +1,158 @@
+//! A controller over as many Nodes as the largest clusters have, each with a BootcNode on which an agent has told of a rollout:
+//! its memory at rest, while all are published to, and while everything is listed anew.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Value, json};
+
+use super::fleet::POOL;
+use super::memory::{CONTROLLER, Memory, of_controller, relist};
+use super::{Figure, Progress, Selection, idle, setting, thousand};
+use crate::cluster::{Cluster, ClusterOptions, LONG};
+use crate::controlplane::Options;
+
+/// The figures of this module.
+pub const BENCHES: [&str; 2] = ["many-nodes-memory", "many-nodes-relist"];
+/// Longest time until the controller has counted, or published to, that many Nodes.
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// Measures all of it. `BERTH_BENCH_MANY` asks for another number of Nodes.
+pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+    let count = usize::try_from(setting("BERTH_BENCH_MANY", 65_000))?;
+    ensure!(
+        (2..=thousand::MOST).contains(&count),
+        "BERTH_BENCH_MANY is {count}; ask for 2 to {}",
+        thousand::MOST
+    );
+    let cluster = one_host().await?;
+    progress.say("a rollout of one host, whose BootcNode is the pattern of all others");
+    for version in ["2.0.0", "3.0.0"] {
+        let image = cluster.publish(version).await?;
+        cluster.pool(POOL, &image.reference, json!({})).await?;
+        cluster.until_all_run(&image, LONG).await?;
+    }
+    until(&cluster, "the rollout ends", async || {
+        let status = cluster.pools().get(POOL).await?.status.unwrap_or_default();
+        Ok(status.nodes.updated == 1 && status.berths.held == 0)
+    })
+    .await?;
+    progress.say(&format!("writing {count} Nodes and BootcNodes"));
+    multiply(&cluster, count, progress).await?;
+    progress.say("starting a controller on them");
+    cluster.controllers.start(CONTROLLER)?;
+    until(&cluster, "every Node is counted", async || {
+        let status = cluster.pools().get(POOL).await?.status.unwrap_or_default();
+        Ok(usize::try_from(status.nodes.updated)? >= count)
+    })
+    .await?;
+    progress.say("leaving it alone");
+    tokio::time::sleep(idle()).await;
+    let rest = of_controller(&cluster)?;
+    progress.say(&format!("{rest:?}; publishing an image to all"));
+    let published = publish(&cluster, count).await?;
+    progress.say(&format!("{published:?}; starting the API server anew"));
+    if selection.wants(BENCHES[0]) {
+        Figure::new(BENCHES[0], "MiB", &[rest.resident])
+            .detail("nodes", json!(count))
+            .detail("at rest", rest.json())
+            .detail("after an image was published", published.json())
+            .print();
+    }
+    if selection.wants(BENCHES[1]) {
+        let figure = Figure::new(BENCHES[1], "MiB", &[relist(&cluster, LIMIT).await?]);
+        figure.detail("nodes", json!(count)).print();
+    }
+    Ok(())
+}
+
+/// A cluster of one host. What would itself take memory for each object is not there: the controller manager, an audit log.
+async fn one_host() -> Result<Cluster> {
+    let mut control_plane = Options {
+        controller_manager: false,
+        // It reads all that is there before it is ready.
+        ready_deadline: LIMIT,
+        ..Options::simulated_nodes()
+    };
+    control_plane.apiserver_arguments.push("--audit-log-path=".to_owned());
+    let options = ClusterOptions {
+        hosts: 1,
+        scheduler: false,
+        control_plane,
+        ..ClusterOptions::default()
+    };
+    Cluster::start(options).await
+}
+
+/// Writes that many Nodes, and BootcNodes as that of the cluster's host is, while controller and API server are stopped.
+async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result<()> {
+    cluster.controllers.stop(CONTROLLER);
+    let pattern = cluster.bootc_nodes().list(&ListParams::default()).await?;
+    let pattern = serde_json::to_value(pattern.items.first().context("no BootcNode")?)?;
+    let first = thousand::name(0);
+    thousand::make(&cluster.client(), 1).await?;
+    let node = serde_json::to_value(cluster.nodes().get(&first).await?)?;
+    cluster.nodes().delete(&first, &DeleteParams::default()).await?;
+    cluster.control_plane.stop_apiserver().await?;
+    let objects = (0..count).flat_map(|number| {
+        let name = thousand::name(number);
+        let node = identified(&thousand::again(&node, number), &name, &uid(number));
+        let mut host = identified(&pattern, &name, &uid(count + number));
+        host["spec"]["nodeUID"] = json!(uid(number));
+        for owner in host["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
+            owner["name"] = json!(name);
+            owner["uid"] = json!(uid(number));
+        }
+        [
+            (format!("minions/{name}"), node),
+            (format!("berth.dev/bootcnodes/{name}"), host),
+        ]
+    });
+    cluster.control_plane.seed(objects).await?;
+    progress.say("starting the API server on them");
+    cluster.control_plane.start_apiserver().await
+}
+
+fn uid(number: usize) -> String {
+    format!("00000000-0000-4000-9000-{number:012x}")
+}
+
+/// The object under another name and UID.
+fn identified(object: &Value, name: &str, uid: &str) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.insert("name".to_owned(), json!(name));
+        metadata.insert("uid".to_owned(), json!(uid));
+        metadata.remove("resourceVersion");
+    }
+    object
+}
+
+/// Publishes an image to all Nodes, whose agents do not answer, and tells the memory after the last write.
+async fn publish(cluster: &Cluster, count: usize) -> Result<Memory> {
+    let image = cluster.publish("4.0.0").await?;
+    cluster.pool(POOL, &image.reference, json!({})).await?;
+    let last = thousand::name(count - 1);
+    until(cluster, "the image is published to all", async || {
+        let has = async |name: &str| {
+            let host = cluster.bootc_nodes().get(name).await?;
+            anyhow::Ok(host.spec.image.is_some_and(|i| i.digest == image.digest))
+        };
+        Ok(has(&thousand::name(0)).await? && has(&last).await?)
+    })
+    .await?;
+    tokio::time::sleep(idle()).await;
+    of_controller(cluster)
+}
+
+async fn until(cluster: &Cluster, what: &str, mut done: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !done().await? {
+        if start.elapsed() > LIMIT {
+            bail!("not within {LIMIT:?}: {what}\n{}", cluster.controllers.tail(20));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Objects written into etcd past the API server, in JSON, which it reads like its own: so many that creating them one by one
+//! would take the better part of an hour.
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+
+use super::ControlPlane;
+use super::servers::etcd_url;
+
+/// Number of writes that are under way at the same time.
+const AT_ONCE: usize = 16;
+
+impl ControlPlane {
+    /// Writes objects under their keys below `/registry/`. The API server must be stopped: what it keeps of these kinds would
+    /// not be told of each of them for minutes.
+    ///
+    /// # Errors
+    /// When etcd refuses one.
+    pub async fn seed(&self, objects: impl Iterator<Item = (String, Value)>) -> Result<()> {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+        let url = format!("{}/v3/kv/put", etcd_url(self.layout.etcd_port()));
+        let put = |(key, object): (String, Value)| {
+            let (client, url) = (client.clone(), url.clone());
+            async move {
+                let encode = |bytes: &[u8]| STANDARD.encode(bytes);
+                let body = json!({
+                    "key": encode(format!("/registry/{key}").as_bytes()),
+                    "value": encode(object.to_string().as_bytes()),
+                });
+                let request = Request::post(&url).body(Full::from(body.to_string()))?;
+                let answer = client.request(request).await.context("etcd does not answer")?;
+                let status = answer.status();
+                let words = answer.into_body().collect().await?.to_bytes();
+                ensure!(
+                    status.is_success(),
+                    "etcd: {status}: {}",
+                    String::from_utf8_lossy(&words)
+                );
+                Ok(())
+            }
+        };
+        stream::iter(objects.map(put))
+            .buffer_unordered(AT_ONCE)
+            .try_collect()
+            .await
+    }
+}
