@@ -109,7 +109,7 @@ impl Measured {
         let kinds: BTreeMap<_, _> = self.kinds.iter().map(|(kind, runs)| (kind, rounded(runs))).collect();
         if selection.wants("rollout-writes") {
             Figure::new("rollout-writes", "BootcNode and Node writes per node", &self.writes)
-                .aim(12.0)
+                .aim(10.0)
                 .peer(20.3)
                 .detail("refused", json!(rounded(&self.refused)))
                 .detail("per node", json!(kinds))
