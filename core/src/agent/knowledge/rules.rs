@@ -8,7 +8,8 @@
 //! | a pull runs, has ended, is started or stopped | unknown | | | | |
 //! | deployments read | these | anew, in a turn | | | |
 //! | Node read; another Node is published | | this; anew | | | |
-//! | what a backend was kept for has ended; another one is asked for | unknown | | | | |
+//! | what a backend was kept for has ended | unknown | | | | |
+//! | the pool asks for another backend | unknown; in a turn anew | | | | |
 //! | lock, unlock, unstage | unknown | anew | | | |
 //! | take, give back | | anew | forgotten | forgotten | fenced when answered |
 //! | commit, licence anew | | anew | | forgotten | fenced when answered |
@@ -140,8 +141,8 @@ impl Knowledge {
         let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
         if desired.backend() != self.desired.backend() {
-            // The host was looked at with the backend of the former rule.
-            self.forget_os();
+            // The host was looked at with the backend of the former rule. A turn goes on with that one.
+            self.look_again();
         }
         self.desired = desired;
     }
@@ -263,13 +264,18 @@ impl Knowledge {
     /// Somebody may have staged, unlocked or removed an image since. And a cordon of ours that arrived late, after its
     /// berth was closed over our head, is seen by nobody else.
     fn heartbeat(&mut self) {
-        self.fresh = false;
-        if self.holding().is_none() {
-            self.os = Os::Unknown;
-        }
+        self.look_again();
         // A pass over a silent host may take as long as there is between two signs of life: it would never get further.
         if self.unreachable.is_none() {
             self.cluster_node = ClusterNode::Unread;
+        }
+    }
+
+    /// Has the host looked at again; in a turn what was seen of it goes on to count until then.
+    fn look_again(&mut self) {
+        self.fresh = false;
+        if self.holding().is_none() {
+            self.os = Os::Unknown;
         }
     }
 

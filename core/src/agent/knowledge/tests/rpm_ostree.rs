@@ -110,4 +110,12 @@ fn a_host_is_looked_at_anew_when_its_pool_asks_for_another_backend() {
         );
         knowledge.after(Event::Looked(armed()), &at(1));
     }
+    let mut in_turn = knowing(&taken());
+    let event = Event::Published {
+        desired: asking(BackendRule::RpmOstree),
+        uid: Some("u1".into()),
+        status: None,
+    };
+    in_turn.after(event, &at(1));
+    assert!(in_turn.os != Os::Unknown && !in_turn.fresh, "a turn ends as it began");
 }
