@@ -295,6 +295,10 @@ pub struct Deployment {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(default)]
     pub locked: bool,
+    /// True for a deployment that somebody has pinned (`ostree admin pin`): the host keeps it, whatever is deployed later.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
+    pub pinned: bool,
 }
 
 /// State of a node in one word.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, Failure, Turn as BadTurn};
 use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Guard, Os as HostOs, Past, PullFacts, Trouble};
-use berth_core::agent::knowledge::{Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
+use berth_core::agent::knowledge::{
+    Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn,
+};
 use berth_core::agent::node::{CordonRecord, NodeFacts, Signs};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step};
@@ -70,7 +72,7 @@ pub fn knowledge(view: &View) -> Knowledge {
         Seen::Is(object, _) => ClusterNode::Is(node(&object)),
     };
     knowledge.fenced = agent.fenced;
-    knowledge.lock_fails = agent.lock_fails;
+    knowledge.lock_fails = agent.lock_fails.then(LockTrouble::default);
     knowledge.failing = failing(agent.failing);
     knowledge.turn = turn(agent);
     knowledge.draining = began(host.drain).map(|before| Since {
@@ -180,7 +182,7 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             .wrote
             .filter(|_| holds && (knowledge.fresh || knowledge.fenced))
             .and_then(|wrote| PHASES.into_iter().find(|p| discriminant(&rich::phase(*p)) == wrote)),
-        lock_fails: knowledge.lock_fails,
+        lock_fails: knowledge.lock_fails.is_some(),
         failing: small_failing(knowledge),
     };
     let since = |since: Since| match since.before {
@@ -244,7 +246,7 @@ fn small_failing(knowledge: &Knowledge) -> Failing {
     let (lock, unstage) = kinds();
     match &knowledge.failing {
         // Once it is known that it cannot be locked, it makes no difference how often that was tried.
-        Some((kind, trouble)) if Some(*kind) == lock && !knowledge.lock_fails => {
+        Some((kind, trouble)) if Some(*kind) == lock && knowledge.lock_fails.is_none() => {
             Failing::Lock(trouble.attempts.min(9) as u8)
         }
         Some((kind, _)) if *kind == unstage => Failing::Unstage,

@@ -74,7 +74,7 @@ impl Facts {
                 os: Os::Unknown,
                 fresh: false,
                 disarmed: false,
-                lock_fails: false,
+                lock_fails: None,
                 pull: None,
                 inhibitors: vec![],
                 shutting_down: false,
@@ -254,8 +254,8 @@ pub struct HostFacts {
     pub fresh: bool,
     /// True if this process saw that nothing was armed, and has done nothing since that could arm anything.
     pub disarmed: bool,
-    /// True if what is staged could not be locked, time and again: then what is armed is removed.
-    pub lock_fails: bool,
+    /// Trouble with the lock of what is staged, once that has failed time and again: then what is armed is removed.
+    pub lock_fails: Option<LockFails>,
     /// The pull unit, when one is loaded or its end was not yet dealt with.
     pub pull: Option<PullFacts>,
     /// Inhibitors that block a shutdown, with their reasons.
@@ -279,6 +279,15 @@ pub struct HostFacts {
     /// Synchronisation of the host's clock; `None` when it was not asked for, or there was no answer. A clock counts as
     /// synchronised only when the host says so.
     pub clock_synchronized: Option<bool>,
+}
+
+/// A lock that fails again and again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LockFails {
+    /// The last error's words.
+    pub why: String,
+    /// Pause until it is tried again, where what is armed is not to be removed; zero: it is due.
+    pub pause: Duration,
 }
 
 /// Silence of the host's bus, systemd or logind.

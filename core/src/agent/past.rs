@@ -19,7 +19,7 @@ pub const MAX_NOT_APPLIED: u32 = 3;
 pub const MAX_FAILED: usize = 16;
 
 /// Doubles from `first` with each attempt, up to `most`.
-fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
+pub(super) fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
     first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most)
 }
 

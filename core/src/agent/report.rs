@@ -198,6 +198,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(
             WaitReason::HostUnusable
             | WaitReason::HostUnreachable
+            | WaitReason::Unlockable
             | WaitReason::Forgetful
             | WaitReason::Unguarded
             | WaitReason::RivalUpdater

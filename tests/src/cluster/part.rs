@@ -11,11 +11,11 @@ use berth_api::pool::BootcNodePoolStatus;
 use futures::future::{LocalBoxFuture, join_all};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::site::is_said;
 use super::{Cluster, Published};
 use crate::audit::AuditLog;
 use crate::hosts::HostChange;
@@ -184,7 +184,7 @@ impl<'a> Part<'a> {
 
     /// Reads the pool's status.
     pub async fn status(&self) -> Result<BootcNodePoolStatus> {
-        Ok(self.cluster.pools().get(&self.name).await?.status.unwrap_or_default())
+        self.cluster.pool_status(&self.name).await
     }
 
     /// A node's BootcNode.
@@ -257,11 +257,9 @@ impl<'a> Part<'a> {
         words: &str,
         limit: Duration,
     ) -> Result<()> {
-        let what = format!("the pool says {type_}={status}, {reason}: {words:?}");
-        self.until(&what, limit, || async {
-            Ok(is_said(&self.status().await?.conditions, type_, status, reason, words))
-        })
-        .await
+        self.cluster
+            .until_says(&self.name, (type_, status, reason, words), limit)
+            .await
     }
 
     /// Waits until a condition of a node has this status and reason, and its message contains these words.
@@ -369,11 +367,6 @@ impl<'a> Part<'a> {
         ensure!(!self.is_cordoned(node).await?, "{node} is schedulable again");
         Ok(())
     }
-}
-
-fn is_said(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &str) -> bool {
-    condition::find(conditions, type_)
-        .is_some_and(|c| c.status == status && c.reason == reason && c.message.contains(words))
 }
 
 /// A scenario on a part of a cluster, and its name.

@@ -216,6 +216,18 @@ impl RealCluster {
         self.push(version, spec).await
     }
 
+    /// The same with labels.
+    pub async fn publish_labelled(&self, version: &str, labels: &[(&str, &str)]) -> Result<Published> {
+        let labels = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let spec = OsVersion {
+            labels: labels.collect(),
+            ..os_version(version)
+        };
+        self.push(version, spec).await
+    }
+
     async fn push(&self, tag: &str, spec: OsVersion) -> Result<Published> {
         publish(&self.images, (&self.registry, &self.origin), tag, spec).await
     }

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::node::BootcNode;
-use berth_api::pool::BootcNodePool;
-use berth_api::{Digest, keys};
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
+use berth_api::{Digest, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -156,6 +157,26 @@ impl Site {
     /// The API of pools.
     pub fn pools(&self) -> Api<BootcNodePool> {
         Api::all(self.client())
+    }
+
+    /// Reads a pool's status.
+    pub async fn pool_status(&self, pool: &str) -> Result<BootcNodePoolStatus> {
+        Ok(self.pools().get(pool).await?.status.unwrap_or_default())
+    }
+
+    /// Waits until a condition of a pool has this status and reason, and its message contains these words.
+    pub async fn until_says(
+        &self,
+        pool: &str,
+        (type_, status, reason, words): (&str, &str, &str, &str),
+        limit: Duration,
+    ) -> Result<()> {
+        let what = format!("pool {pool} says {type_}={status}, {reason}: {words:?}");
+        self.until(&what, limit, || async {
+            let conditions = self.pool_status(pool).await?.conditions;
+            Ok(is_said(&conditions, type_, status, reason, words))
+        })
+        .await
     }
 
     /// Cordons or uncordons a Node, as its admin does.
@@ -341,6 +362,12 @@ impl Site {
         }
         text + &self.controllers.tail(25)
     }
+}
+
+/// Says whether a condition has this status and reason, and its message contains these words.
+pub(super) fn is_said(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &str) -> bool {
+    condition::find(conditions, type_)
+        .is_some_and(|c| c.status == status && c.reason == reason && c.message.contains(words))
 }
 
 /// The last lines of a file.

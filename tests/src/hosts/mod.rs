@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use berth_core::agent::storage::{StagingLock, Storage};
 pub use berth_judge::hosts::{HostChange, HostEvent};
 use jiff::Timestamp;
+use serde_json::json;
 
 pub mod real;
 pub mod sim;
@@ -27,6 +28,14 @@ pub fn ostrees_lock() -> Result<StagingLock> {
 /// Never, as long as ostree locks.
 pub fn both_locks() -> Result<StagingLock> {
     StagingLock::of(Storage::Ostree, true).context("both lock")
+}
+
+/// File in which `bootc install` notes what a machine was installed from, as its host sees it.
+pub const INSTALLERS_NOTE: &str = "/sysroot/.bootc-aleph.json";
+
+/// The note about an image of this version.
+pub fn installers_note(version: &str) -> String {
+    json!({"image": "quay.io/example/boot", "version": version, "kernel": "6.1", "selinux": "disabled"}).to_string()
 }
 
 /// The record of what happened to all hosts of one test, in order. Cheap to clone.

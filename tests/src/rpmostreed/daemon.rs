@@ -240,6 +240,7 @@ impl Core {
             // An error means that it is gone already.
             let _ = std::fs::remove_file(self.config.run.join(SOCKET));
         }
+        tracing::info!(method = transaction.names.method, "a transaction is made");
         let address = transaction.address.clone();
         locked(&self.open).push(transaction.clone());
         *active = Some(transaction);

@@ -7,13 +7,20 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_api::backend::Backend;
 use berth_tests::cluster::{Published, RealCluster};
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::real::RealHost;
 use berth_tests::registry::Registry;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use self::on_host::{pull, staged};
+
+mod boot_images;
+mod on_host;
+mod rpm_ostree;
 
 /// Time limit for the work of one node.
 const SOON: Duration = Duration::from_secs(60);
@@ -22,11 +29,22 @@ const LONG: Duration = Duration::from_secs(180);
 /// Asks for every scenario, where otherwise only those run that fit into `make test`.
 const ALL: &str = "BERTH_TEST_REAL";
 
-/// The names of the scenarios left out of `make test`, and why.
+/// The names of the scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
 const LEFT_OUT: [(&str, &str); 1] = [(
     "the_api_server_is_away",
     "it waits for 30 s; rollout_sim has it too (`make test-real` runs it)",
 )];
+
+/// The names of the scenarios that hosts of rpm-ostree do not have, and why.
+const BOOTC_ONLY: [(&str, &str); 1] = [(
+    "an_image_without_its_bound_image",
+    "rpm-ostree knows nothing of bound images: they are bootc's own",
+)];
+
+/// Says whether every scenario is asked for.
+fn all() -> bool {
+    std::env::var(ALL).is_ok_and(|v| v == "all")
+}
 
 /// The rig, and what its hosts run.
 struct Rig {
@@ -34,13 +52,18 @@ struct Rig {
     begin: Instant,
     /// Image that all hosts run between two scenarios.
     now: Published,
+    /// Backend that the pool asks for.
+    backend: Backend,
+    /// Ending of the versions that are published from now on: a scenario that runs twice on one rig needs images that no host has.
+    series: &'static str,
 }
 
 impl Rig {
     /// Runs a scenario unless it is left out, lets the judge speak, and prints how long it took.
     async fn scenario(&mut self, name: &str, body: impl AsyncFnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let all = std::env::var(ALL).is_ok_and(|v| v == "all");
-        if let Some((_, why)) = LEFT_OUT.iter().find(|(left_out, _)| *left_out == name && !all) {
+        let left_out = LEFT_OUT.iter().filter(|_| !all());
+        let bootc_only = BOOTC_ONLY.iter().filter(|_| self.backend != Backend::Bootc);
+        if let Some((_, why)) = left_out.chain(bootc_only).find(|(left_out, _)| *left_out == name) {
             println!("{name:<44} LEFT OUT: {why}");
             return Ok(());
         }
@@ -66,9 +89,14 @@ impl Rig {
         Ok(())
     }
 
+    /// Publishes a version of the series.
+    async fn publish(&self, version: &str) -> Result<Published> {
+        self.cluster.publish(&format!("{version}{}", self.series)).await
+    }
+
     /// Publishes a version, and makes it the pool's.
     async fn roll_to(&self, version: &str, most: usize) -> Result<Published> {
-        let image = self.cluster.publish(version).await?;
+        let image = self.publish(version).await?;
         self.desire(&image, most).await?;
         Ok(image)
     }
@@ -136,15 +164,6 @@ impl Rig {
     }
 }
 
-/// Asks bootc which deployment is staged on a host.
-async fn staged(host: &RealHost) -> Result<Value> {
-    let text = host
-        .exec(&["bootc", "status", "--format=json", "--format-version=1"])
-        .await?;
-    let status: Value = serde_json::from_str(&text).context("bootc status")?;
-    Ok(status["status"]["staged"].clone())
-}
-
 async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     let v1 = rig.cluster.move_tag("stable", "1.0.0").await?;
     rig.desire(&v1, 1).await?;
@@ -188,7 +207,7 @@ async fn two_at_once(rig: &mut Rig) -> Result<()> {
 }
 
 async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
-    let v4 = rig.cluster.publish("4.0.0").await?;
+    let v4 = rig.publish("4.0.0").await?;
     rig.cluster
         .pool(
             "workers",
@@ -198,9 +217,9 @@ async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
         .await?;
     for host in &rig.cluster.hosts {
         rig.until_phase(host, "Waiting").await?;
-        let staged = staged(host).await?;
-        ensure!(staged["downloadOnly"] == true, "staged means locked: {staged}");
-        ensure!(staged["image"]["imageDigest"] == v4.digest.to_string(), "{staged}");
+        let staged = staged(host).await?.context("nothing is staged")?;
+        ensure!(staged.locked, "staged means locked: {staged:?}");
+        ensure!(staged.digest == v4.digest.to_string(), "{staged:?}");
     }
     let host = rig.cluster.host(1);
     rig.cluster.unrelated_reboot(host).await?;
@@ -211,7 +230,7 @@ async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
         booted.version
     );
     // It is staged again, from what was pulled before.
-    let again = || async { Ok(staged(host).await?["downloadOnly"] == true) };
+    let again = || async { Ok(staged(host).await?.is_some_and(|s| s.locked)) };
     rig.cluster.until("it is staged and locked again", SOON, again).await?;
     rig.until_phase(host, "Waiting").await
 }
@@ -226,8 +245,8 @@ async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
     for host in &rig.cluster.hosts {
         let staged = staged(host).await?;
         ensure!(
-            staged.is_null(),
-            "{}: what is no longer wanted is not staged: {staged}",
+            staged.is_none(),
+            "{}: what is no longer wanted is not staged: {staged:?}",
             host.name()
         );
     }
@@ -278,35 +297,6 @@ async fn until_another_agent(rig: &Rig, host: &RealHost, old: &str) -> Result<()
         .await
 }
 
-/// The invocation of the pull of an image that runs on a host, empty when none does.
-async fn pull(host: &RealHost, image: &Published) -> Result<String> {
-    let digest = image.digest.to_string();
-    let hex = digest
-        .trim_start_matches("sha256:")
-        .get(..16)
-        .unwrap_or_default()
-        .to_owned();
-    let unit = format!("berth-pull-{hex}.service");
-    let show = [
-        "systemctl",
-        "show",
-        "--property=ActiveState,InvocationID",
-        unit.as_str(),
-    ];
-    let text = host.exec(&show).await?;
-    let line = |name: &str| {
-        text.lines()
-            .find_map(|l| l.strip_prefix(name))
-            .unwrap_or_default()
-            .to_owned()
-    };
-    Ok(if line("ActiveState=") == "activating" {
-        line("InvocationID=")
-    } else {
-        String::new()
-    })
-}
-
 async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
     rig.block_drains().await?;
     for host in &rig.cluster.hosts {
@@ -315,12 +305,13 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
     let v5 = rig.roll_to("5.0.0", 1).await?;
     for host in rig.cluster.hosts.iter().take(2) {
         rig.until_phase(host, "Staging").await?;
-        let running = || async { Ok(!pull(host, &v5).await?.is_empty()) };
+        let pull = || pull(rig.backend, host, &v5);
+        let running = || async { Ok(!pull().await?.is_empty()) };
         rig.cluster.until("the pull runs", SOON, running).await?;
-        let (invocation, agent) = (pull(host, &v5).await?, rig.cluster.agent_process(host).await?);
+        let (invocation, agent) = (pull().await?, rig.cluster.agent_process(host).await?);
         rig.cluster.kill_agent(host).await?;
         until_another_agent(rig, host, &agent).await?;
-        let now = pull(host, &v5).await?;
+        let now = pull().await?;
         ensure!(
             now == invocation,
             "{}: the running pull is adopted, not repeated: {invocation}, {now:?}",
@@ -328,9 +319,9 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
         );
     }
     for host in &rig.cluster.hosts {
-        let staged = || async { Ok(staged(host).await?["image"]["imageDigest"] == v5.digest.to_string()) };
-        rig.cluster.until("the pull ends", SOON, staged).await?;
         host.limit_pulls(None).await?;
+        let staged = || async { Ok(staged(host).await?.is_some_and(|s| s.digest == v5.digest.to_string())) };
+        rig.cluster.until("the pull ends", SOON, staged).await?;
     }
     Ok(())
 }
@@ -373,6 +364,7 @@ async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()
     rig.cluster.kill_agent(host).await?;
     until_another_agent(rig, host, &agent).await?;
     ensure!(prepares().await?, "the next agent finds the host going down");
+    host.exec(&["systemctl", "stop", "slow-shutdown"]).await?;
     rig.until_all_run(&v5, &before).await
 }
 
@@ -391,7 +383,7 @@ async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
         rig.cluster
             .until("the status names the bound image", SOON, named)
             .await?;
-        let removed = || async { Ok(staged(host).await?.is_null()) };
+        let removed = || async { Ok(staged(host).await?.is_none()) };
         rig.cluster.until("nothing stays staged", SOON, removed).await?;
     }
     ensure!(rig.cluster.boots() == before, "nothing boots it");
@@ -435,16 +427,49 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario("the_api_server_is_away", the_api_server_is_away).await
 }
 
+/// The rig, ready for scenarios, with hosts that run the first version.
+async fn ready() -> Result<Rig> {
+    let begin = Instant::now();
+    let cluster = RealCluster::start(3).await?;
+    println!("{:<44} {:>5.1} s", "the rig is ready", begin.elapsed().as_secs_f64());
+    cluster.deploy("web", 3).await?;
+    let now = cluster.publish("1.0.0").await?;
+    Ok(Rig {
+        cluster,
+        begin,
+        now,
+        backend: Backend::Bootc,
+        series: "",
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn three_real_hosts() -> Result<()> {
     if let Some(reason) = berth_tests::hosts::real::unavailable() {
         println!("{reason}");
         return Ok(());
     }
-    let begin = Instant::now();
-    let cluster = RealCluster::start(3).await?;
-    println!("{:<44} {:>5.1} s", "the rig is ready", begin.elapsed().as_secs_f64());
-    cluster.deploy("web", 3).await?;
-    let now = cluster.publish("1.0.0").await?;
-    scenarios(&mut Rig { cluster, begin, now }).await
+    let mut rig = ready().await?;
+    boot_images::leave_notes(&rig).await?;
+    scenarios(&mut rig).await?;
+    boot_images::scenarios(&mut rig).await?;
+    rpm_ostree::scenarios(&mut rig).await
+}
+
+/// The scenarios of the rollout, with the other backend from the first pool on.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_real_hosts_of_rpm_ostree() -> Result<()> {
+    if let Some(reason) = berth_tests::hosts::real::unavailable() {
+        println!("{reason}");
+        return Ok(());
+    }
+    if !all() {
+        let why =
+            "it takes as long as three_real_hosts, which ends with some of its scenarios (`make test-real` runs it)";
+        println!("LEFT OUT: {why}");
+        return Ok(());
+    }
+    let mut rig = ready().await?;
+    rpm_ostree::put_on(&mut rig).await?;
+    scenarios(&mut rig).await
 }

@@ -183,6 +183,7 @@ async fn goes_through_all(rig: &Rig) -> Result<()> {
     passed("a reboot applied nothing");
     applies_what_is_unlocked(rig).await?;
     passed("updated");
+    shows_pins(rig).await?;
     keeps_layers(rig).await?;
     passed("went back with a package");
     names_rivals(rig).await
@@ -283,6 +284,20 @@ async fn applies_what_is_unlocked(rig: &Rig) -> Result<()> {
         Some(rig.v1.digest.parse()?),
         "to roll back to"
     );
+    Ok(())
+}
+
+/// Either backend tells which deployments are pinned.
+async fn shows_pins(rig: &Rig) -> Result<()> {
+    let host = rig.agent().await?;
+    rig.real.exec(&["ostree", "admin", "pin", "1"]).await?;
+    for (terms, backend) in [(ASKED, Backend::RpmOstree), (Terms::default(), Backend::Bootc)] {
+        let known = look(&host, &terms).await?;
+        assert_eq!(known.backend.name, backend);
+        let rollback = known.rollback.context("nothing to roll back to")?;
+        ensure!(rollback.pinned && !known.booted.pinned, "{backend:?}: {rollback:?}");
+    }
+    rig.real.exec(&["ostree", "admin", "pin", "--unpin", "1"]).await?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use berth_api::fleet::{self, BootcFleet};
 use berth_tests::cluster::{LONG, Part, Published, SOON};
 use berth_tests::controlplane::Bound;
 use berth_tests::hosts::sim::SimHost;
+use berth_tests::hosts::{INSTALLERS_NOTE, installers_note};
 use berth_tests::programs;
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
@@ -23,10 +24,9 @@ use crate::images::{begin, berth};
 
 /// Leaves the installer's note on a host.
 fn installed_from(host: &SimHost, version: &str) -> Result<()> {
-    let sysroot = host.root().join("sysroot");
-    fs::create_dir_all(&sysroot)?;
-    let note = json!({"image": "quay.io/example/boot", "version": version, "kernel": "6.1", "selinux": "disabled"});
-    fs::write(sysroot.join(".bootc-aleph.json"), note.to_string())?;
+    let note = host.root().join(INSTALLERS_NOTE.trim_start_matches('/'));
+    fs::create_dir_all(note.parent().context("a file without a directory")?)?;
+    fs::write(note, installers_note(version))?;
     Ok(())
 }
 

@@ -116,6 +116,8 @@ struct RawEntry {
     #[serde(default)]
     download_only: Option<bool>,
     #[serde(default)]
+    pinned: Option<bool>,
+    #[serde(default)]
     composefs: Option<RawComposefs>,
 }
 
@@ -187,6 +189,7 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
         Some(booted) if booted.incompatible == Some(true) => BootcStatus::Layered,
         Some(RawEntry {
             image: Some(image),
+            pinned,
             composefs,
             ..
         }) => BootcStatus::Host(Box::new(HostStatus {
@@ -200,7 +203,10 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
                 .as_ref()
                 .and_then(|s| s.image.as_ref())
                 .is_some_and(enforced),
-            booted: deployment(Some(image), false),
+            booted: Deployment {
+                pinned: pinned.unwrap_or(false),
+                ..deployment(Some(image), false)
+            },
             staged: status.staged.map(entry),
             rollback: status.rollback.map(entry),
             rollback_queued: status.rollback_queued.unwrap_or(false),
@@ -220,7 +226,10 @@ fn verity(entry: Option<&RawEntry>) -> Option<String> {
 }
 
 fn entry(entry: RawEntry) -> Deployment {
-    deployment(entry.image, entry.download_only.unwrap_or(false))
+    Deployment {
+        pinned: entry.pinned.unwrap_or(false),
+        ..deployment(entry.image, entry.download_only.unwrap_or(false))
+    }
 }
 
 /// Makes the entry for our API, cut to the lengths that its schema allows.
@@ -239,6 +248,7 @@ fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
         architecture: image.architecture.map(|a| bounded(&a, 32)),
         timestamp: timestamp.map(Time::from),
         locked,
+        pinned: false,
     }
 }
 

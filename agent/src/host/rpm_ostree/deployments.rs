@@ -93,6 +93,7 @@ fn deployment(entry: &Entry, locked: bool) -> Deployment {
         architecture: architecture(entry).map(|architecture| bounded(&architecture, 32)),
         timestamp: seconds.and_then(|s| Timestamp::from_second(s).ok()).map(Time::from),
         locked,
+        pinned: flag(entry, "pinned") == Some(true),
     }
 }
 

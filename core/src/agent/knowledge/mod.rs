@@ -19,7 +19,8 @@ use berth_api::node::Deployment;
 pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
 pub use self::guard::Guarded;
 use crate::agent::facts::{
-    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, Os, Past, PullFacts, Reboot, Trouble, Unreachable,
+    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, LockFails, Os, Past, PullFacts, Reboot, Trouble,
+    Unreachable,
 };
 use crate::agent::reason::Reason;
 use crate::agent::rules::Rules;
@@ -51,7 +52,7 @@ pub struct Knowledge {
     /// Nothing was armed when this process looked last, and it has done nothing since that could arm anything.
     pub disarmed: bool,
     /// What is staged could not be locked, time and again.
-    pub lock_fails: bool,
+    pub lock_fails: Option<LockTrouble>,
     /// Moment at which the deployments were read last.
     pub looked: Moment,
     /// Rules of the host about what it pulls, as read in this pass.
@@ -113,6 +114,17 @@ pub struct Turn {
     pub changed: Option<Discriminant<Step>>,
 }
 
+/// A lock that fails again and again, on what must not be removed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LockTrouble {
+    /// The last error's words.
+    pub why: String,
+    /// Number of pauses so far.
+    pub pauses: u32,
+    /// Moment at which it is tried again.
+    pub again: Moment,
+}
+
 /// Beginning of something that may be older than this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
@@ -161,7 +173,7 @@ impl Knowledge {
             os: Os::Unknown,
             fresh: false,
             disarmed: false,
-            lock_fails: false,
+            lock_fails: None,
             looked: now.clock,
             rules: Rules::default(),
             rivals: vec![],
@@ -194,7 +206,10 @@ impl Knowledge {
                 os: self.os.clone(),
                 fresh: self.fresh,
                 disarmed: self.disarmed,
-                lock_fails: self.lock_fails,
+                lock_fails: self.lock_fails.as_ref().map(|trouble| LockFails {
+                    why: trouble.why.clone(),
+                    pause: trouble.again.since(now.clock),
+                }),
                 pull: self.pull.clone(),
                 inhibitors: services.inhibitors,
                 shutting_down: services.shutting_down,
@@ -228,7 +243,7 @@ impl Knowledge {
 
     /// An image that is desired is removed because it cannot be locked: it must not be staged anew without a pause.
     fn given_up(&mut self, staged: &Deployment, now: &Now) {
-        let can_lock = |d: &Deployments| d.storage.ostree_lock().is_some() && !self.lock_fails;
+        let can_lock = |d: &Deployments| d.storage.ostree_lock().is_some() && self.lock_fails.is_none();
         let is_for_the_lock = !staged.locked && self.os.deployments().is_some_and(|d| !can_lock(d));
         let is_tried_again = self
             .failing

@@ -9,6 +9,7 @@
 //! | deployments read | these | anew, in a turn | | | |
 //! | Node read; another Node is published | | this; anew | | | |
 //! | what a backend was kept for has ended | unknown | | | | |
+//! | the pool asks for another backend | unknown; in a turn anew | | | | |
 //! | lock, unlock, unstage | unknown | anew | | | |
 //! | take, give back | | anew | forgotten | forgotten | fenced when answered |
 //! | commit, licence anew | | anew | | forgotten | fenced when answered |
@@ -19,7 +20,7 @@
 //! | restore, uncordon | | anew | | | |
 //! | reboot asked for, refused | anew | | | asked, blocked | |
 //! | three failed unlocks; a commit taken back | | anew | | blocked | |
-//! | three failed locks, of a host that is not busy | to be removed while armed; staged anew after a pause | anew | | | |
+//! | three failed locks, of a host that is not busy | to be removed while armed; staged anew after a pause. Packages of others are not removed: locked after a pause | anew | | | |
 //! | rest, in a turn | | anew | | | |
 //! | rest while a rollback is queued, or beside a rival | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
@@ -48,15 +49,19 @@ use berth_api::node::{BootcNodeStatus, Deployment};
 use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
-use super::{Ending, Event, HostFailure, Knowledge, Look, PullReading, Services, Since, Turn};
+use super::{Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn};
 use crate::Now;
 use crate::agent::backend::Why;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble};
+use crate::agent::past;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 
 /// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(30);
+/// First pause before a lock is tried again that has failed so often, and the longest.
+const LOCK_AGAIN: Duration = Duration::from_secs(30);
+const LOCK_SELDOM: Duration = Duration::from_secs(600);
 /// Failures to unlock that end a turn, and failures to lock after which what is armed is removed.
 const GIVE_UP_AFTER: u32 = 3;
 
@@ -135,6 +140,10 @@ impl Knowledge {
         }
         let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
+        if desired.backend() != self.desired.backend() {
+            // The host was looked at with the backend of the former rule. A turn goes on with that one.
+            self.look_again();
+        }
         self.desired = desired;
     }
 
@@ -204,7 +213,7 @@ impl Knowledge {
         self.looked = now.clock;
         if let Some(deployments) = self.os.deployments() {
             self.disarmed = deployments.staged.as_ref().is_none_or(|s| s.locked);
-            self.lock_fails &= !self.disarmed;
+            self.lock_fails.take_if(|_| self.disarmed);
         }
         // What is decided next on the host is decided on a Node that was read after it.
         self.unread_node_in_turn();
@@ -255,13 +264,18 @@ impl Knowledge {
     /// Somebody may have staged, unlocked or removed an image since. And a cordon of ours that arrived late, after its
     /// berth was closed over our head, is seen by nobody else.
     fn heartbeat(&mut self) {
-        self.fresh = false;
-        if self.holding().is_none() {
-            self.os = Os::Unknown;
-        }
+        self.look_again();
         // A pass over a silent host may take as long as there is between two signs of life: it would never get further.
         if self.unreachable.is_none() {
             self.cluster_node = ClusterNode::Unread;
+        }
+    }
+
+    /// Has the host looked at again; in a turn what was seen of it goes on to count until then.
+    fn look_again(&mut self) {
+        self.fresh = false;
+        if self.holding().is_none() {
+            self.os = Os::Unknown;
         }
     }
 
@@ -430,13 +444,26 @@ impl Knowledge {
             let why = format!("the staged image cannot be unlocked: {message}");
             self.turn.reboot_blocked = Some((why, now.clock));
         }
-        self.lock_fails |= matches!(step, Step::Lock(_)) && attempts >= GIVE_UP_AFTER && !is_busy(reason);
+        if matches!(step, Step::Lock(_)) && !is_busy(reason) && (attempts >= GIVE_UP_AFTER || self.lock_fails.is_some())
+        {
+            self.lock_failed(&message, now);
+        }
         let trouble = Trouble {
             reason,
             message,
             attempts,
         };
         self.failing = Some((kind, trouble));
+    }
+
+    /// A lock has failed so often that what is armed is removed; where that must not be, it is tried again after a pause.
+    fn lock_failed(&mut self, why: &str, now: &Now) {
+        let pauses = self.lock_fails.as_ref().map_or(0, |trouble| trouble.pauses);
+        self.lock_fails = Some(LockTrouble {
+            why: why.to_owned(),
+            pauses: pauses.saturating_add(1),
+            again: now.clock + past::backoff(LOCK_AGAIN, LOCK_SELDOM, pauses.saturating_add(1)),
+        });
     }
 
     fn rests(&mut self, why: WaitReason, now: &Now) {
@@ -474,6 +501,7 @@ impl Knowledge {
             | WaitReason::FailedDigest
             | WaitReason::ImageRefused
             | WaitReason::BackingOff
+            | WaitReason::Unlockable
             | WaitReason::StagingHeld
             | WaitReason::Pulling
             | WaitReason::Draining

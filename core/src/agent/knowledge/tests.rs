@@ -14,6 +14,7 @@ use crate::agent::storage::{StagingLock, Storage};
 mod guard;
 mod host;
 mod record;
+mod rpm_ostree;
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()

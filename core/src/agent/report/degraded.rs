@@ -8,7 +8,7 @@ use super::{drains_too_long, failed_turn, holding, reason};
 use crate::agent::facts::{Desired, Facts, Os};
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
-use crate::agent::step::{Step, WaitReason, rollback_queued, set_aside, twin};
+use crate::agent::step::{Step, WaitReason, rollback_queued, set_aside, twin, unlockable};
 
 /// Condition that says whether a person should look, and at what.
 pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
@@ -24,6 +24,9 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(why) = &facts.host.forgetful {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
         return Verdict::yes(Reason::MemoryUnwritable, format!("{why}: {advice}"));
+    }
+    if let Some(message) = unlockable(facts) {
+        return Verdict::yes(Reason::LockFailed, message);
     }
     if let Some(trouble) = &facts.trouble {
         // Powers of two, so that a step that fails for hours is not a write for each try.

@@ -108,7 +108,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         if Bug::SkipBerth.is_awake() {
             return if staged.locked { Step::Unlock } else { Step::Reboot };
         }
-        let is_left = staged.locked || Bug::UnlockableLeft.is_awake() && facts.host.lock_fails;
+        let is_left = staged.locked || Bug::UnlockableLeft.is_awake() && facts.host.lock_fails.is_some();
         if !is_left {
             return disarm(facts, deployments, staged);
         }
@@ -144,6 +144,23 @@ pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
          `rpm-ostree finalize-deployment --allow-missing-checksum` on the host, which reboots it; to drop it, run \
          `rpm-ostree cleanup --pending`"
             .to_owned()
+    })
+}
+
+/// Deployment with other packages that somebody has staged, and that cannot be locked, for people.
+pub(crate) fn unlockable(facts: &Facts) -> Option<String> {
+    let trouble = facts.host.lock_fails.as_ref()?;
+    let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
+    let is_armed = deployments
+        .staged
+        .as_ref()
+        .is_some_and(|s| !s.locked && is_to_lock(facts, s));
+    is_armed.then(|| {
+        format!(
+            "somebody has staged a deployment with other packages on the host, and it cannot be locked: any reboot applies it; \
+             the node does nothing else until it is locked or gone. To drop it, run `rpm-ostree cleanup --pending` on the host: {}",
+            trouble.why
+        )
     })
 }
 

@@ -18,7 +18,7 @@ use berth_api::names::BootId;
 use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
 
-pub(crate) use self::idle::{set_aside, twin};
+pub(crate) use self::idle::{set_aside, twin, unlockable};
 pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};
 use crate::agent::facts::{ClusterNode, Deployments, Desired, Facts, Os, Past, Unreachable};
@@ -162,6 +162,8 @@ pub enum WaitReason {
     FailedDigest,
     /// Something failed; its backoff runs.
     BackingOff,
+    /// Packages that somebody has staged cannot be locked, and are not removed: any reboot applies them.
+    Unlockable,
     /// The controller lets others pull first.
     StagingHeld,
     /// The pull runs.
@@ -332,19 +334,22 @@ fn settle(facts: &Facts) -> Option<Step> {
         Os::Unusable { .. } => Some(Step::Wait(WaitReason::HostUnusable, None)),
         Os::Bootc(d) => {
             let armed = d.staged.as_ref().filter(|s| !s.locked && is_to_lock(facts, s));
-            let armed = armed.filter(|_| !(Bug::UnlockableLeft.is_awake() && facts.host.lock_fails));
+            let armed = armed.filter(|_| !(Bug::UnlockableLeft.is_awake() && facts.host.lock_fails.is_some()));
             armed.map(|staged| disarm(facts, d, staged))
         }
     }
 }
 
 /// Step after which a staged image is not armed: it is locked, or removed where that cannot be, or fails again and again (I3).
-/// One with packages that somebody has asked for is never removed: the lock is tried again.
+/// One with packages that somebody has asked for is never removed: the lock is tried again, ever more seldom.
 fn disarm(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Step {
-    let may_lock = !facts.host.lock_fails || deployments.staged_layers;
-    match deployments.storage.ostree_lock().filter(|_| may_lock) {
-        Some(lock) => Step::Lock(lock),
-        None => Step::Unstage(staged.clone()),
+    match (deployments.storage.ostree_lock(), &facts.host.lock_fails) {
+        (Some(lock), None) => Step::Lock(lock),
+        (Some(lock), Some(trouble)) if deployments.staged_layers => match trouble.pause {
+            Duration::ZERO => Step::Lock(lock),
+            pause => Step::Wait(WaitReason::Unlockable, Some(pause)),
+        },
+        _ => Step::Unstage(staged.clone()),
     }
 }
 

@@ -18,10 +18,10 @@ pub(crate) struct Throttle {
 impl Throttle {
     /// Reads the environment or the host's file; unlimited when neither sets a rate.
     pub(crate) fn from_host() -> Self {
-        let rate = std::env::var(VARIABLE)
-            .ok()
-            .and_then(|v| v.trim().parse().ok())
-            .or_else(|| parse(&std::fs::read_to_string(FILE).unwrap_or_default()));
+        Self::at(set())
+    }
+
+    fn at(rate: Option<u64>) -> Self {
         Self {
             rate,
             begin: Instant::now(),
@@ -37,8 +37,12 @@ impl Throttle {
         }
     }
 
-    /// Counts bytes and sleeps as long as they should have taken.
+    /// Counts bytes and sleeps as long as they should have taken. A rate that is set meanwhile counts from now on.
     pub(crate) fn pass(&mut self, bytes: u64) {
+        let rate = set();
+        if rate != self.rate {
+            *self = Self::at(rate);
+        }
         self.bytes += bytes;
         let Some(rate) = self.rate else { return };
         let due = Duration::from_millis(self.bytes.saturating_mul(1000) / rate);
@@ -47,6 +51,14 @@ impl Throttle {
             std::thread::sleep(due - spent);
         }
     }
+}
+
+/// The rate that is set now.
+fn set() -> Option<u64> {
+    std::env::var(VARIABLE)
+        .ok()
+        .and_then(|v| v.trim().parse().ok())
+        .or_else(|| parse(&std::fs::read_to_string(FILE).unwrap_or_default()))
 }
 
 fn parse(text: &str) -> Option<u64> {

@@ -40,7 +40,7 @@ pub use self::host::RealHost;
 pub use self::machine::Boot;
 pub use self::network::Bridge;
 pub use self::osimage::{OsImage, OsImages, OsVersion};
-pub use self::rpm_ostree::{HostFile, rpm_ostree};
+pub use self::rpm_ostree::{HostFile, give_rpm_ostree, rpm_ostree};
 
 /// Packages that the machine needs beside those that every Debian has.
 const PACKAGES: [&str; 7] = [

@@ -79,7 +79,7 @@ async fn a_node_that_no_pool_has_is_left_alone() -> Result<()> {
 }
 
 /// Waits until `NodeDegraded` of a node is true for this reason, with these words.
-async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
+pub(super) async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
     cluster
         .until(&format!("{node} says {reason}"), LONG, || async {
             let status = status(cluster, node).await?;

@@ -4,6 +4,7 @@ use berth_api::backend::Backend;
 use berth_api::node::BootcNodeStatus;
 use berth_tests::hosts::sim::Updaters;
 
+use super::ailing::until_degraded;
 use super::*;
 
 async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
@@ -106,6 +107,26 @@ async fn where_ostree_cannot_unlock_rpm_ostree_finalizes() -> Result<()> {
     .await
 }
 
+/// Somebody layers a package on the image that waits, and nothing can lock that. It stays, which is told, until somebody drops it.
+async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result<()> {
+    let host = cluster.host(1);
+    host.settings(|s| s.lock_failures = u32::MAX);
+    let somebody = host.rpm_ostree_client().await?;
+    somebody.install(&["strace"]).await?;
+    // The next one looks at its host at once.
+    host.kill_agent();
+    until_degraded(cluster, "node1", "LockFailed", "any reboot applies it").await?;
+    let facts = host.facts();
+    ensure!(facts.staged.as_deref() == Some(waits) && !facts.locked, "{facts:?}");
+    let dropping = somebody.os().await?.cleanup(&["pending-deploy"]).await?;
+    let dropped = somebody.follow(&dropping).await?;
+    ensure!(dropped.ok, "{}", dropped.words);
+    host.settings(|s| s.lock_failures = 0);
+    host.kill_agent();
+    let again = async || Ok(host.facts().locked);
+    cluster.until("it is staged again, and locked", SOON, again).await
+}
+
 /// A reboot outside of a turn applies nothing. What somebody layers on the image that waits goes along in the turn.
 #[tokio::test]
 async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
@@ -126,6 +147,7 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
                 let v2_digest = v2.digest.to_string();
                 let again = async || Ok(cluster.host(1).facts().staged.as_ref() == Some(&v2_digest));
                 cluster.until("it is staged again", SOON, again).await?;
+                a_layer_that_cannot_be_locked(cluster, &v2_digest).await?;
                 // Somebody puts a package on top of what waits: the turn applies it with the image.
                 cluster.host(1).rpm_ostree_client().await?.install(&["vim"]).await?;
                 cluster

@@ -42,16 +42,21 @@ fn reads_booted_staged_and_rollback() {
     let mut staged = entry('b');
     staged["downloadOnly"] = json!(true);
     staged["somethingNew"] = json!({"x": [1]});
+    let (mut booted, mut rollback) = (entry('a'), entry('c'));
+    // Older releases do not have it.
+    booted.as_object_mut().unwrap().remove("pinned");
+    rollback["pinned"] = json!(true);
     let status = read_host(json!({
-        "booted": entry('a'), "staged": staged, "rollback": entry('c'), "rollbackQueued": true, "type": "bootcHost",
+        "booted": booted, "staged": staged, "rollback": rollback, "rollbackQueued": true, "type": "bootcHost",
     }));
     let booted = status.booted;
     assert_eq!(booted.digest, Some(digest('a').parse().unwrap()));
     assert_eq!(booted.version.as_deref(), Some("9.1"));
     assert_eq!(booted.architecture.as_deref(), Some("arm64"));
-    assert!(booted.timestamp.is_some() && !booted.locked);
-    assert!(status.staged.unwrap().locked);
-    assert!(status.rollback.is_some() && status.rollback_queued && !status.signature_enforced);
+    assert!(booted.timestamp.is_some() && !booted.locked && !booted.pinned);
+    assert!(status.staged.is_some_and(|staged| staged.locked && !staged.pinned));
+    assert!(status.rollback.is_some_and(|rollback| rollback.pinned));
+    assert!(status.rollback_queued && !status.signature_enforced);
     assert_eq!((status.storage, status.staged_verity), (Storage::Ostree, None));
 }
 

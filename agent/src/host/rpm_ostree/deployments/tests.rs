@@ -50,6 +50,7 @@ fn staged() -> Entry {
 #[test]
 fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
     let rollback = container("ostree-unverified-image:docker://quay.io/os:0");
+    let rollback = with(rollback, "pinned", Variant::new(true));
     let status = parse(&[staged(), booted(), rollback.clone()], true).unwrap();
     assert_eq!(status.booted.image, "quay.io/os:1");
     assert_eq!(status.booted.digest, Some(DIGEST.parse().unwrap()));
@@ -60,7 +61,9 @@ fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
         (found.image.as_str(), found.locked, status.staged_signed),
         ("quay.io/os:2", true, true)
     );
-    assert_eq!(status.rollback.unwrap().image, "quay.io/os:0");
+    assert!(!found.pinned && !status.booted.pinned);
+    let found = status.rollback.unwrap();
+    assert_eq!((found.image.as_str(), found.pinned), ("quay.io/os:0", true));
     // Somebody ran `rpm-ostree rollback`: it stands before the one that runs.
     assert!(parse(&[rollback, booted()], false).unwrap().rollback_queued);
 }

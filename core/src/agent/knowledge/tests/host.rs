@@ -59,12 +59,12 @@ fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed(
             finalization_failed: false,
         };
         knowledge.after(Event::Looked(look), &at(4));
-        knowledge.facts(&at(4)).host.lock_fails
+        knowledge.facts(&at(4)).host.lock_fails.is_some()
     };
     for disarmed in [None, Some(deployment(2, true))] {
         let mut knowledge = knowing(&committed());
         for times in 1..=3 {
-            assert!(!knowledge.facts(&at(times)).host.lock_fails, "{times}");
+            assert!(knowledge.lock_fails.is_none(), "{times}");
             done(&mut knowledge, &lock(), failed(), times);
         }
         assert!(look(&mut knowledge, Some(deployment(2, false))));
@@ -85,7 +85,7 @@ fn a_host_that_is_busy_can_be_locked_later() {
     let mut knowledge = knowing(&committed());
     for times in 1..=9 {
         done(&mut knowledge, &lock(), failed(Reason::HostBusy), times);
-        assert!(!knowledge.facts(&at(times)).host.lock_fails, "{times}");
+        assert!(knowledge.lock_fails.is_none(), "{times}");
     }
     assert!(
         knowledge
@@ -94,7 +94,7 @@ fn a_host_that_is_busy_can_be_locked_later() {
     );
     for (times, gives_up) in [(10, false), (11, false), (12, true)] {
         done(&mut knowledge, &lock(), failed(Reason::LockFailed), times);
-        assert_eq!(knowledge.facts(&at(times)).host.lock_fails, gives_up, "{times}");
+        assert_eq!(knowledge.lock_fails.is_some(), gives_up, "{times}");
     }
 }
 
@@ -122,7 +122,7 @@ fn a_backend_that_was_kept_for_an_update_is_chosen_anew_after_it() {
 /// Whatever takes the lock off may do so again: the next pull waits, longer each time.
 #[test]
 fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
-    let remove = |storage, lock_fails, locked, tries| {
+    let remove = |storage, lock_fails: bool, locked, tries| {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
         let staged = Deployment {
@@ -137,7 +137,7 @@ fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
                 ..Deployments::default()
             };
             knowledge.os = Os::Bootc(Box::new(deployments));
-            knowledge.lock_fails = lock_fails;
+            knowledge.lock_fails = lock_fails.then(LockTrouble::default);
             done(&mut knowledge, &Step::Unstage(staged.clone()), Ending::Done, n + 1);
         }
         let failure = knowledge.past.failure;

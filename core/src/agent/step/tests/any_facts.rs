@@ -144,7 +144,7 @@ prop_compose! {
         os in any_os(), fresh: bool, new_boot: bool, shutting_down in prop::bool::weighted(0.1),
         inhibited in prop::bool::weighted(0.2), shutdown_scheduled in prop::bool::weighted(0.1), reboot in any_reboot(),
         clock_synchronized in prop_oneof![4 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)],
-        pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool, lock_fails in prop::bool::weighted(0.2),
+        pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool, lock_fails in prop::option::weighted(0.2, prop_oneof![Just(0), Just(30)]),
         forbids in prop::bool::weighted(0.1), silent_for in prop::option::weighted(0.15, 0u64..100),
     ) -> HostFacts {
         let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
@@ -153,7 +153,10 @@ prop_compose! {
             os: if pull.is_some() { Os::Unknown } else { os },
             fresh: fresh && pull.is_none(),
             disarmed,
-            lock_fails,
+            lock_fails: lock_fails.map(|seconds| LockFails {
+                why: "no".into(),
+                pause: Duration::from_secs(seconds),
+            }),
             pull,
             boot_id: BootId::from(if new_boot { "b2" } else { "b1" }),
             shutting_down,
@@ -328,6 +331,10 @@ proptest! {
         let next = step(&facts);
         // A pull that runs locks what it stages, and is looked at when it ends.
         let disarmed = is_settled(&facts) || facts.host.pull.is_some();
+        // Nor is anything else begun while packages of others can neither be locked nor removed.
+        let layered = facts.host.os.deployments().is_some_and(|d| d.staged_layers);
+        let unlockable = layered && facts.host.lock_fails.is_some() && matches!(next, Step::Wait(WaitReason::Unlockable, _));
+        let disarmed = disarmed || unlockable;
         // A turn that has not armed anything ends also while the host says nothing.
         let is_silent = matches!(facts.host.os, Os::Unusable { .. }) || facts.host.unreachable.is_some();
         let unseen = facts.host.disarmed && is_silent;

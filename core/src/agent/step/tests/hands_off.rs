@@ -131,7 +131,7 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
     assert_eq!((step(&locked), told(&locked)), (pull(2), true));
     // A lock that failed again and again is tried once more: to remove it would lose the packages.
     let mut stubborn = layered(1, deployment(1, false));
-    stubborn.host.lock_fails = true;
+    stubborn.host.lock_fails = Some(LockFails::default());
     assert_eq!(step(&stubborn), lock());
     stubborn.host.os = Os::Bootc(Box::new(Deployments {
         booted: deployment(2, false),
@@ -146,6 +146,23 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
         }),
         "who staged it must know what a reboot does"
     );
+    // But not without a pause, and it is told: in a turn as well.
+    let pause = Duration::from_secs(30);
+    stubborn.host.lock_fails = Some(LockFails {
+        why: "error: no".into(),
+        pause,
+    });
+    let mut in_turn = with(&taken());
+    (in_turn.host.os, in_turn.host.lock_fails) = (stubborn.host.os.clone(), stubborn.host.lock_fails.clone());
+    for facts in [&stubborn, &in_turn] {
+        let next = step(facts);
+        assert_eq!(next, Step::Wait(WaitReason::Unlockable, Some(pause)));
+        let told = super::reports::told(facts, "NodeDegraded");
+        assert!(
+            told.contains("LockFailed") && told.contains("any reboot applies it") && told.ends_with("error: no"),
+            "{told}"
+        );
+    }
     // The desired image, with the packages: a turn applies it.
     let whole = layered(1, deployment(2, true));
     assert_eq!(

@@ -17,7 +17,9 @@ mod troubles;
 mod turns;
 
 use super::*;
-use crate::agent::facts::{DrainFacts, Guard, GuardFacts, HostFacts, Member, Past, PullFacts, Reboot, Unreachable};
+use crate::agent::facts::{
+    DrainFacts, Guard, GuardFacts, HostFacts, LockFails, Member, Past, PullFacts, Reboot, Unreachable,
+};
 use crate::agent::node::{CordonRecord, NodeFacts};
 use crate::agent::reason::Reason;
 use crate::agent::rules::Rules;
@@ -109,7 +111,7 @@ fn facts() -> Facts {
             os: Os::Bootc(Box::new(deployments)),
             fresh: true,
             disarmed: false,
-            lock_fails: false,
+            lock_fails: None,
             pull: None,
             inhibitors: vec![],
             shutting_down: false,

@@ -31,7 +31,7 @@ fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
 }
 
 /// Status, reason and message of a condition.
-fn told(facts: &Facts, type_: &str) -> String {
+pub(super) fn told(facts: &Facts, type_: &str) -> String {
     let status = status(facts);
     let c = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
     format!("{} {} {}", c.status, c.reason, c.message)

@@ -86,7 +86,7 @@ fn what_cannot_be_locked_is_removed() {
         os(&mut f, 1, Some(deployment(2, false)));
         composefs(&mut f);
         assert_eq!(step(&f), Step::Unstage(deployment(2, false)), "never on composefs");
-        f.host.lock_fails = true;
+        f.host.lock_fails = Some(LockFails::default());
         os(&mut f, 1, Some(deployment(2, false)));
         assert_eq!(step(&f), Step::Unstage(deployment(2, false)), "or not any more");
         os(&mut f, 1, Some(deployment(2, true)));
@@ -95,7 +95,7 @@ fn what_cannot_be_locked_is_removed() {
     // Not even then is anything of others touched.
     let mut theirs = facts();
     theirs.desired = Desired::Unknown;
-    theirs.host.lock_fails = true;
+    theirs.host.lock_fails = Some(LockFails::default());
     os(&mut theirs, 1, Some(deployment(2, false)));
     assert!(matches!(step(&theirs), Step::Wait(..)));
 }

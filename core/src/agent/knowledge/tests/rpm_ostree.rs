@@ -1,0 +1,121 @@
+//! Knowledge of a host that rpm-ostree updates: the packages of others, and the change from one backend to the other.
+
+use berth_api::backend::BackendRule;
+
+use super::*;
+use crate::agent::step::step;
+
+/// Packages that somebody has staged over what runs, and that nothing locks.
+fn armed() -> Look {
+    let os = Os::Bootc(Box::new(Deployments {
+        booted: deployment(2, false),
+        staged: Some(deployment(2, false)),
+        staged_layers: true,
+        ..Deployments::default()
+    }));
+    Look {
+        os,
+        rivals: vec![],
+        finalization_failed: false,
+    }
+}
+
+/// Goes on by the decisions themselves until there is nothing to do, with a lock that always fails. Answers how often it was
+/// tried, and the time to wait.
+fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
+    for tries in 0..10 {
+        knowledge.after(Event::Looked(armed()), &at(seconds));
+        knowledge.cluster_node = ClusterNode::Is(NodeFacts {
+            unschedulable: false,
+            ..node().get().unwrap().clone()
+        });
+        match step(&knowledge.facts(&at(seconds))) {
+            Step::Wait(WaitReason::Unlockable, Some(pause)) => {
+                knowledge.after(Event::Rests(WaitReason::Unlockable), &at(seconds));
+                return (tries, pause);
+            }
+            next if next == lock() => {
+                let failed = Ending::Failed {
+                    reason: Reason::LockFailed,
+                    message: "error: no".into(),
+                };
+                done(knowledge, &next, failed, seconds);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it is tried without end")
+}
+
+#[test]
+fn packages_of_others_that_cannot_be_locked_are_tried_ever_more_seldom() {
+    let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    knowledge.after(Event::Berths(vec![]), &at(0));
+    knowledge.after(Event::Guard(Ok(crate::agent::facts::Guard::Refuses)), &at(0));
+    ask_for(&mut knowledge, image());
+    if let Desired::Member(member) = &mut knowledge.desired {
+        member.node_uid = "u1".into();
+    }
+    let mut now = 1;
+    for (tries, pause) in [(3, 30), (1, 60), (1, 120), (1, 240), (1, 480), (1, 600), (1, 600)] {
+        let expected = (tries, Duration::from_secs(pause));
+        assert_eq!(until_it_rests(&mut knowledge, now), expected);
+        assert_eq!(
+            until_it_rests(&mut knowledge, now + pause - 1).0,
+            0,
+            "whatever wakes the agent"
+        );
+        now += pause;
+    }
+    // Somebody drops it.
+    let mut gone = armed();
+    if let Os::Bootc(known) = &mut gone.os {
+        known.staged = None;
+    }
+    knowledge.after(Event::Looked(gone), &at(now));
+    assert_eq!(knowledge.lock_fails, None);
+}
+
+#[test]
+fn a_host_is_looked_at_anew_when_its_pool_asks_for_another_backend() {
+    let asking = |backend| {
+        let spec = berth_api::node::BootcNodeSpec {
+            pool_name: "p".into(),
+            image: Some(image()),
+            backend,
+            ..Default::default()
+        };
+        Desired::of(Some(&berth_api::node::BootcNode {
+            spec,
+            ..Default::default()
+        }))
+    };
+    let mut knowledge = knowing(&offered());
+    for (backend, looked) in [
+        (BackendRule::Auto, true),
+        (BackendRule::RpmOstree, false),
+        (BackendRule::RpmOstree, true),
+        (BackendRule::Bootc, false),
+    ] {
+        let event = Event::Published {
+            desired: asking(backend),
+            uid: Some("u1".into()),
+            status: None,
+        };
+        knowledge.after(event, &at(1));
+        assert_eq!(
+            (knowledge.os != Os::Unknown, knowledge.fresh),
+            (looked, looked),
+            "{backend:?}"
+        );
+        knowledge.after(Event::Looked(armed()), &at(1));
+    }
+    let mut in_turn = knowing(&taken());
+    let event = Event::Published {
+        desired: asking(BackendRule::RpmOstree),
+        uid: Some("u1".into()),
+        status: None,
+    };
+    in_turn.after(event, &at(1));
+    assert!(in_turn.os != Os::Unknown && !in_turn.fresh, "a turn ends as it began");
+}

@@ -1,0 +1,159 @@
+//! Machines that were installed from images of different age: what their pool refuses, and what an admin can do about it. The
+//! notes are files on the hosts, and the limits are labels of images in the registry.
+
+use berth_api::boot_image::BootImageStatus;
+use berth_api::keys;
+use berth_tests::hosts::{INSTALLERS_NOTE, installers_note};
+
+use super::*;
+
+/// Version that the newest machine was installed from.
+const NEW: &str = "5.4.0";
+/// Version that the others were installed from.
+const OLD: &str = "4.1.0";
+const POOL: &str = "workers";
+
+/// Leaves the installer's note on all machines. An agent looks once, and does not look before some pool has its node.
+pub(super) async fn leave_notes(rig: &Rig) -> Result<()> {
+    let newest = newest(rig).await?;
+    for host in &rig.cluster.hosts {
+        let version = if host.name() == newest { NEW } else { OLD };
+        host.write(INSTALLERS_NOTE, &installers_note(version)).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn scenarios(rig: &mut Rig) -> Result<()> {
+    rig.scenario("the_newest_machine_counts_and_the_others_are_named", a_mixed_pool)
+        .await?;
+    let name = "an_image_for_newer_machines_is_refused_and_then_acknowledged";
+    rig.scenario(name, refused_and_acknowledged).await?;
+    rig.scenario("a_pool_that_is_never_scaled_opts_out", opts_out).await
+}
+
+/// Name of the machine that joined last.
+async fn newest(rig: &Rig) -> Result<String> {
+    let nodes = rig.cluster.nodes().list(&Default::default()).await?.items;
+    let joined = nodes
+        .into_iter()
+        .filter_map(|node| Some((node.metadata.creation_timestamp?.0, node.metadata.name?)));
+    Ok(joined.max().context("no Node")?.1)
+}
+
+async fn boot_image(rig: &Rig) -> Result<BootImageStatus> {
+    let status = rig.cluster.pool_status(POOL).await?;
+    status.boot_image.context("the pool says nothing of boot images")
+}
+
+async fn rule(rig: &Rig, rules: serde_json::Value) -> Result<()> {
+    rig.cluster.patch_pool(POOL, json!({ "bootImage": rules })).await
+}
+
+async fn says(rig: &Rig, status: &str, reason: &str, words: &str) -> Result<()> {
+    let said = ("BootImageSkew", status, reason, words);
+    rig.cluster.until_says(POOL, said, SOON).await
+}
+
+/// Pushes an image for machines that were installed from this version at least.
+async fn demanding(rig: &Rig, version: &str, minimum: &str) -> Result<Published> {
+    let labels = [(keys::LABEL_MIN_BOOT_IMAGE, minimum)];
+    rig.cluster.publish_labelled(version, &labels).await
+}
+
+/// The pool's own minimum is enough to ask, without another image.
+async fn a_mixed_pool(rig: &mut Rig) -> Result<()> {
+    let newest = newest(rig).await?;
+    rule(rig, json!({ "minimumVersion": "5.2" })).await?;
+    says(rig, "False", "WithinLimit", "").await?;
+    let found = boot_image(rig).await?;
+    ensure!(
+        found.node.as_ref() == Some(&newest) && found.version.as_deref() == Some(NEW),
+        "the newest machine counts: {found:?}"
+    );
+    let names = rig.cluster.hosts.iter().map(|host| host.name().to_owned());
+    let older: Vec<_> = names.filter(|name| *name != newest).collect();
+    ensure!(
+        found.too_old == 2 && found.too_old_nodes == older,
+        "the others are named: {found:?}"
+    );
+    for host in &rig.cluster.hosts {
+        let status = rig.cluster.bootc_nodes().get(host.name()).await?.status;
+        let told = status.and_then(|status| status.boot_image).unwrap_or_default();
+        ensure!(
+            told.source == INSTALLERS_NOTE && told.error.is_none() && told.provisioned_time.is_some(),
+            "{}: {told:?}",
+            host.name()
+        );
+    }
+    Ok(())
+}
+
+/// Nothing of a refused image reaches a node.
+async fn is_untouched(rig: &Rig, before: &BTreeMap<String, usize>) -> Result<()> {
+    let target = rig.cluster.pool_status(POOL).await?.target;
+    ensure!(
+        target.as_ref().is_some_and(|target| target.digest == rig.now.digest),
+        "the refused image was published: {target:?}"
+    );
+    for host in &rig.cluster.hosts {
+        let node = rig.cluster.bootc_nodes().get(host.name()).await?;
+        let asked = node.spec.image.map(|image| image.digest);
+        ensure!(asked == Some(rig.now.digest.clone()), "{}: {asked:?}", host.name());
+        let staged = staged(host).await?;
+        ensure!(staged.is_none(), "{}: {staged:?}", host.name());
+    }
+    ensure!(rig.cluster.boots() == *before, "a refused image reboots nothing");
+    Ok(())
+}
+
+async fn refused_and_acknowledged(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let why = format!(
+        "the newest machine, {}, was installed from {NEW}, which is older than the minimum 5.5",
+        newest(rig).await?
+    );
+    let image = demanding(rig, "6.1.0", "5.5").await?;
+    rig.desire(&image, 3).await?;
+    says(rig, "True", "NextImageRefused", &why).await?;
+    let resolved = ("ImageResolved", "False", "BootImageSkew", why.as_str());
+    rig.cluster.until_says(POOL, resolved, SOON).await?;
+    is_untouched(rig, &before).await?;
+    // From now on machines are installed from a newer one.
+    let manual = json!({ "version": "5.6" });
+    rule(rig, json!({ "source": "Manual", "manual": manual })).await?;
+    rig.until_all_run(&image, &before).await?;
+    says(rig, "False", "WithinLimit", "").await?;
+    let found = boot_image(rig).await?;
+    ensure!(
+        found.version.as_deref() == Some("5.6") && found.recorded_time.is_some() && found.node.is_none(),
+        "{found:?}"
+    );
+    ensure!(found.too_old == 3, "none of them could join today: {found:?}");
+    Ok(())
+}
+
+/// The pool is paused: to be published, and staged by all, is enough to see.
+async fn opts_out(rig: &mut Rig) -> Result<()> {
+    let before = rig.cluster.boots();
+    let image = demanding(rig, "6.2.0", "5.9").await?;
+    let paused = json!({ "paused": true, "maxStaging": "100%" });
+    rig.cluster.pool(POOL, &image.reference, paused).await?;
+    let why = "a machine of the recorded boot image was installed from 5.6, which is older than the minimum 5.9";
+    says(rig, "True", "NextImageRefused", why).await?;
+    is_untouched(rig, &before).await?;
+    rule(rig, json!({ "enforcement": "Disabled" })).await?;
+    says(rig, "False", "Disabled", "nobody looks").await?;
+    for host in &rig.cluster.hosts {
+        rig.until_phase(host, "Waiting").await?;
+        let staged = staged(host).await?.context("nothing is staged")?;
+        ensure!(
+            staged.locked && staged.digest == image.digest.to_string(),
+            "{}: {staged:?}",
+            host.name()
+        );
+    }
+    ensure!(rig.cluster.boots() == before, "a pause keeps it from being applied");
+    let found = boot_image(rig).await.unwrap_or_default();
+    ensure!(found.too_old == 0 && found.too_old_nodes.is_empty(), "{found:?}");
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! The state of a host as ostree, systemd and rpm-ostree's daemon have it. Nothing of Berth is asked.
+
+use anyhow::{Context, Result};
+use berth_api::backend::Backend;
+use berth_tests::cluster::Published;
+use berth_tests::hosts::real::RealHost;
+use berth_tests::hosts::real::ostree::{META_DIGEST, unquote};
+use berth_tests::rpmostreed::client::Client;
+use serde_json::Value;
+
+/// The file by which rpm-ostree locks what is staged. ostree heeds it, and bootc does not show it.
+const LOCK: &str = "/run/ostree/staged-deployment-locked";
+
+/// A staged deployment.
+#[derive(Debug)]
+pub(super) struct Staged {
+    /// Digest of its image's manifest.
+    pub(super) digest: String,
+    /// A shutdown discards it.
+    pub(super) locked: bool,
+}
+
+/// The deployment that is staged on a host.
+pub(super) async fn staged(host: &RealHost) -> Result<Option<Staged>> {
+    let text = host
+        .exec(&["bootc", "status", "--format=json", "--format-version=1"])
+        .await?;
+    let status: Value = serde_json::from_str(&text).context("bootc status")?;
+    let staged = &status["status"]["staged"];
+    let Some(commit) = staged["ostree"]["checksum"].as_str() else {
+        return Ok(None);
+    };
+    // Of one with layered packages bootc does not say the image.
+    let key = format!("--print-metadata-key={META_DIGEST}");
+    let digest = host
+        .exec(&["ostree", "show", "--repo=/sysroot/ostree/repo", &key, commit])
+        .await?;
+    Ok(Some(Staged {
+        digest: unquote(&digest)?,
+        locked: staged["downloadOnly"] == true || host.path(LOCK)?.exists(),
+    }))
+}
+
+/// Something by which the pull of an image that runs on a host differs from every other pull; empty when none runs.
+pub(super) async fn pull(backend: Backend, host: &RealHost, image: &Published) -> Result<String> {
+    match backend {
+        Backend::Bootc => unit(host, image).await,
+        Backend::RpmOstree => transaction(host).await,
+    }
+}
+
+/// The invocation of the unit.
+async fn unit(host: &RealHost, image: &Published) -> Result<String> {
+    let digest = image.digest.to_string();
+    let hex = digest
+        .trim_start_matches("sha256:")
+        .get(..16)
+        .unwrap_or_default()
+        .to_owned();
+    let unit = format!("berth-pull-{hex}.service");
+    let show = [
+        "systemctl",
+        "show",
+        "--property=ActiveState,InvocationID",
+        unit.as_str(),
+    ];
+    let text = host.exec(&show).await?;
+    let line = |name: &str| {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    Ok(if line("ActiveState=") == "activating" {
+        line("InvocationID=")
+    } else {
+        String::new()
+    })
+}
+
+/// The address of the transaction, which has a number of its own.
+async fn transaction(host: &RealHost) -> Result<String> {
+    let daemon = client(host).await?;
+    let address = daemon.sysroot().await?.active_transaction_path().await;
+    address.context("rpm-ostree's daemon does not name its transaction")
+}
+
+/// Somebody who uses `rpm-ostree` on a host.
+pub(super) async fn client(host: &RealHost) -> Result<Client> {
+    Client::connect(&host.bus_address()?, &host.path("/run")?).await
+}

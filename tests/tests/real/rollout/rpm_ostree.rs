@@ -1,0 +1,96 @@
+//! The same hosts with rpm-ostree as their backend: its daemon, a stand-in, which systemd and D-Bus start, over the hosts' own
+//! deployments. Scenarios of the parent are run again here; what only this backend has stands below.
+
+use futures::future::try_join_all;
+
+use berth_tests::hosts::real::give_rpm_ostree;
+
+use super::on_host::client;
+use super::*;
+
+/// Directory of the copy of ostree, and of what stands before it. What runs is kept through an update.
+const OSTREE: &str = "/var/lib/old-ostree";
+/// An ostree that locks and cannot unlock.
+const OLD_OSTREE: &str = r#"#!/bin/sh
+case "$*" in
+    *lock-finalization*--help*) /var/lib/old-ostree/ostree "$@" | grep -v -e --unlock ;;
+    *lock-finalization*--unlock*) echo "error: Unknown option --unlock" >&2; exit 1 ;;
+    *) exec /var/lib/old-ostree/ostree "$@" ;;
+esac
+"#;
+
+pub(super) async fn scenarios(rig: &mut Rig) -> Result<()> {
+    rig.series = "-rpm-ostree";
+    rig.scenario("rpm_ostree_takes_over", takes_over).await?;
+    let name = "an_agent_killed_mid_pull_adopts_it";
+    rig.scenario(name, an_agent_killed_mid_pull_adopts_it).await?;
+    let name = "an_unrelated_reboot_applies_nothing";
+    rig.scenario(name, an_unrelated_reboot_applies_nothing).await
+}
+
+/// Puts rpm-ostree on all hosts, and has the pool ask for it. Answers once all nodes say so.
+pub(super) async fn put_on(rig: &mut Rig) -> Result<()> {
+    try_join_all(rig.cluster.hosts.iter().map(give_rpm_ostree)).await?;
+    // Nothing has to be pulled for this one. What bootc has staged, bootc removes.
+    rig.desire(&rig.now, 1).await?;
+    let asked = json!({ "host": { "backend": "RpmOstree" } });
+    rig.cluster.patch_pool("workers", asked).await?;
+    rig.backend = Backend::RpmOstree;
+    let taken = || async {
+        for host in &rig.cluster.hosts {
+            if !has_taken_over(rig, host).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    rig.cluster
+        .until("all nodes have rpm-ostree, as the pool asks", SOON, taken)
+        .await
+}
+
+async fn has_taken_over(rig: &Rig, host: &RealHost) -> Result<bool> {
+    let status = rig.cluster.bootc_nodes().get(host.name()).await?.status;
+    let backend = status.and_then(|status| status.backend).unwrap_or_default();
+    Ok(backend.name == Backend::RpmOstree && backend.reason == "AskedByPool")
+}
+
+/// Gives a host an older ostree, until it reboots.
+async fn forget_unlock(host: &RealHost) -> Result<()> {
+    let (copy, script) = (format!("{OSTREE}/ostree"), format!("{OSTREE}/without-unlock"));
+    host.exec(&["mkdir", "-p", OSTREE]).await?;
+    host.exec(&["cp", "/usr/bin/ostree", &copy]).await?;
+    host.write(&script, OLD_OSTREE).await?;
+    host.exec(&["chmod", "755", &script]).await?;
+    host.exec(&["mount", "--bind", &script, "/usr/bin/ostree"])
+        .await
+        .map(drop)
+}
+
+/// A rollout by rpm-ostree, one node at a time. Somebody has installed a package on one host. On another one nothing but
+/// rpm-ostree itself can unlock.
+async fn takes_over(rig: &mut Rig) -> Result<()> {
+    put_on(rig).await?;
+    let (finalized, layered) = (rig.cluster.host(2).clone(), rig.cluster.host(3).clone());
+    forget_unlock(&finalized).await?;
+    client(&layered).await?.install(&["htop"]).await?;
+    let before = rig.cluster.boots();
+    let image = rig.roll_to("8.0.0", 1).await?;
+    rig.until_all_run(&image, &before).await?;
+    for host in &rig.cluster.hosts {
+        let name = host.name();
+        ensure!(has_taken_over(rig, host).await?, "{name} was updated by rpm-ostree");
+        let did = host.journal("rpm-ostreed.service").await?;
+        ensure!(did.contains("Rebase"), "{name} pulled by rpm-ostree: {did}");
+        ensure!(
+            did.contains("FinalizeDeployment") == (name == finalized.name()),
+            "{name}: rpm-ostree unlocks and reboots where ostree cannot unlock: {did}"
+        );
+    }
+    let package = layered.read("/usr/lib/layered-packages/htop").await?;
+    ensure!(package == "htop\n", "{package}");
+    let status = rig.cluster.bootc_nodes().get(layered.name()).await?.status;
+    let backend = status.and_then(|status| status.backend).unwrap_or_default();
+    ensure!(backend.layered_packages == ["htop"], "{backend:?}");
+    Ok(())
+}
