@@ -129,7 +129,7 @@ case ${1:-} in
         check
         ;;
     test)
-        prepare_scenarios c++=g++
+        prepare_scenarios c++=g++ zsh=zsh fish=fish
         check
         build_tests
         step 'unit tests' cargo_test --workspace --lib --bins

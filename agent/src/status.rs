@@ -13,8 +13,6 @@ use serde_json::json;
 use crate::clients::with_deadline;
 use crate::watches::version;
 
-/// Field manager of the agent's server-side apply.
-const MANAGER: &str = "berth-agent";
 /// A status that cannot be written soon must not hold up the work.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Least time between two reports of who holds up a drain.
@@ -91,7 +89,7 @@ impl StatusWriter {
             "metadata": { "name": self.name, "uid": self.uid },
             "status": status,
         });
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(keys::MANAGER_AGENT).force();
         let patch = Patch::Apply(&body);
         let request = self.api.patch_status(&self.name, &params, &patch);
         let stored = with_deadline(DEADLINE, request).await?;

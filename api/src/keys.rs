@@ -8,6 +8,10 @@ pub const VERSION: &str = "v1alpha1";
 /// Default namespace of the programs and the berths.
 pub const NAMESPACE: &str = "berth-system";
 
+/// Field manager of an agent's server-side apply of its BootcNode's status. The controller applies under this name once the agent
+/// is silent, so that the agent's next write takes the place of its own.
+pub const MANAGER_AGENT: &str = "berth-agent";
+
 /// Finalizer on a BootcNode: the agent first undoes what Berth did on the node.
 pub const FINALIZER_NODE: &str = "berth.dev/cleanup";
 /// Finalizer on a BootcNodePool: its nodes leave first.

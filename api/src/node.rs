@@ -1,5 +1,5 @@
-//! BootcNode: the image that one node should run, and the one that it runs. The controller writes the spec and two
-//! conditions, the node's agent the rest of the status.
+//! BootcNode: the image that one node should run, and the one that it runs. The controller writes the spec, two
+//! conditions and the insight while the agent is silent, the node's agent the rest of the status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -226,7 +226,7 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 10))]
     #[serde(default)]
     pub drain_blockers: Vec<DrainBlocker>,
-    /// Insight into the node's update, as its agent knows of it.
+    /// Insight into the node's update, as its agent knows of it; while the agent is silent, as the controller does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub insight: Option<NodeInsight>,
     /// Conditions; `berth_api::condition::node` lists the types.

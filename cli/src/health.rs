@@ -424,7 +424,8 @@ fn troubles<'a>(
         }
     }
     let silent = status.filter(|s| silence(s, now).is_some());
-    let off = line.is(Assessment::Degraded);
+    let is_true = |type_| condition::is_true(conditions, type_);
+    let off = is_true(of_nodes::NODE_DEGRADED) || is_true(of_nodes::REBOOT_TIMED_OUT);
     if let Some(status) = silent.filter(|_| !agents_told && !off) {
         let since = status.heartbeat_time.as_ref().map(|time| time.0);
         let says = ("has an agent that is silent", "have agents that are silent");

@@ -8,7 +8,7 @@ use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::PhaseDurations;
 use berth_api::{duration, waves};
-use berth_core::insight::{Assessment, Facts, Held, Unavailable, assessment, insight, phase};
+use berth_core::insight::{Assessment, Facts, Held, Unavailable, assessment, insight, is_silent, phase};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -99,7 +99,10 @@ pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: 
     let unknown = BootcNodeStatus::default();
     let status = host.status.as_ref().unwrap_or(&unknown);
     let name = host.name_any();
-    let silent = silence(status, now).map(|age| nodes::silent(Some(&age)));
+    // One that reboots may be silent for longer; the controller knows when that is over.
+    let is_told = status.insight.as_ref().is_some_and(is_silent);
+    let silent = silence(status, now).filter(|_| is_told || status.phase != Some(Phase::Rebooting));
+    let silent = silent.map(|age| nodes::silent(Some(&age)).text);
     let facts = Facts {
         node: &name,
         pool: &host.spec.pool_name,
@@ -112,7 +115,7 @@ pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: 
         unavailable: node.map(unavailable),
         held: of_pool.paused.then_some(Held::Paused),
         told: &status.conditions,
-        silent: silent.as_ref().map(|said| said.text.as_str()),
+        silent: silent.as_deref(),
         medians: of_pool.medians,
     };
     let mut row = nodes::row(host, now);
@@ -130,7 +133,7 @@ pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: 
     insight.message = clean(&insight.message);
     insight.version = insight.version.as_deref().map(clean);
     let assessment = assessment(&insight);
-    let said = words(&insight, assessment, status, silent, said);
+    let said = words(&insight, assessment, status, said);
     row.message = said.text;
     NodeLine {
         assessment: Some(assessment.as_str()),
@@ -144,17 +147,11 @@ pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: 
 
 /// The message of the table. The agent's own words say more than the insight's hundred characters, but they do not know of
 /// the Node's conditions, and not of a reboot that timed out.
-fn words(
-    insight: &NodeInsight,
-    assessment: Assessment,
-    status: &BootcNodeStatus,
-    silent: Option<Said>,
-    own: Said,
-) -> Said {
+fn words(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStatus, own: Said) -> Said {
     let degraded = condition::is_true(&status.conditions, condition::node::NODE_DEGRADED);
     let is_theirs = match assessment {
-        Assessment::Degraded => !degraded,
-        Assessment::Unavailable => silent.is_none(),
+        Assessment::Degraded => !degraded && !is_silent(insight),
+        Assessment::Unavailable => true,
         _ => own.text.is_empty(),
     };
     if is_theirs { Said::new(&insight.message) } else { own }

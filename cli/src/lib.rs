@@ -21,6 +21,7 @@ mod story;
 mod table;
 mod text;
 mod timeline;
+mod unread;
 mod verify;
 pub mod watch;
 mod what_if;

@@ -1,7 +1,9 @@
 //! State of each node, and what it waits for.
 
 use berth_api::condition;
+use berth_api::insight::conditions::DEGRADED;
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DesiredImage, Phase, Staging};
+use berth_core::insight::is_silent;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
@@ -84,10 +86,15 @@ pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImag
     (named(version, digests.0), named(target, digests.1))
 }
 
-/// Time since the agent was heard of, when that is long. For people alone: it compares two clocks.
+/// Time since the agent was heard of, when that is long, or when the controller says so and nothing has taken the place of its
+/// word. For people alone: it compares two clocks.
 pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String> {
-    let beat = status.heartbeat_time.as_ref()?.0;
-    (now.as_second() - beat.as_second() > SILENT).then(|| age(beat, now))
+    let told = status.insight.as_ref().filter(|insight| is_silent(insight));
+    let told = told.and_then(|insight| condition::find(&insight.conditions, DEGRADED));
+    let beat = status.heartbeat_time.as_ref().map(|time| time.0);
+    let long = beat.filter(|beat| now.as_second() - beat.as_second() > SILENT);
+    let since = told.map(|told| beat.unwrap_or(told.last_transition_time.0)).or(long)?;
+    Some(age(since, now))
 }
 
 /// The one thing that a person should know about a node, for its people and for those who look for what has changed.

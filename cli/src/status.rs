@@ -19,6 +19,7 @@ use crate::health::{self, HealthInsight};
 use crate::insights::{Counts, NodeLine, OfPool, PoolAssessment, counts, line, sort};
 use crate::members::{Roster, is_excluded};
 use crate::text::clean;
+use crate::unread::unread;
 
 /// Everything that `status` shows.
 #[derive(Debug, Clone, Serialize)]
@@ -212,7 +213,7 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
     let mut health = health::of_fleet(snapshot);
     for pool in snapshot.shown() {
         let nodes_of = lines.remove(pool.name_any().as_str()).unwrap_or_default();
-        let view = pool_view(snapshot, pool, nodes_of, roster.as_ref());
+        let view = pool_view(snapshot, pool, nodes_of, roster.as_ref(), now);
         health.extend(health::of_pool(snapshot, pool, &view, &nodes, now));
         pools.push(view);
     }
@@ -277,7 +278,13 @@ fn told_paused(pool: &BootcNodePool) -> bool {
     status.is_some_and(|status| condition::is_true(&status.conditions, types::PAUSED))
 }
 
-fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, nodes: Vec<NodeLine>, roster: Option<&Roster<'_>>) -> PoolView {
+fn pool_view(
+    snapshot: &Snapshot,
+    pool: &BootcNodePool,
+    nodes: Vec<NodeLine>,
+    roster: Option<&Roster<'_>>,
+    now: Timestamp,
+) -> PoolView {
     let name = pool.name_any();
     let unknown = BootcNodePoolStatus::default();
     let status = pool.status.as_ref().unwrap_or(&unknown);
@@ -302,7 +309,7 @@ fn pool_view(snapshot: &Snapshot, pool: &BootcNodePool, nodes: Vec<NodeLine>, ro
         excluded: excluded.into_iter().map(|m| m.name.clone()).collect(),
         excluded_count: status.nodes.excluded as usize,
         max_failures: pool.spec.max_failures(),
-        warnings: warnings(pool, &status.conditions),
+        warnings: warnings(pool, &status.conditions, now),
         nodes,
         name: clean(&name),
     }
@@ -377,8 +384,8 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
     berths
 }
 
-/// Conditions that keep a pool from its target. A spec that no controller has read yet counts as one as well.
-fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
+/// Conditions that keep a pool from its target. A spec that no controller has read for long counts as one as well.
+fn warnings(pool: &BootcNodePool, conditions: &[Condition], now: Timestamp) -> Vec<Warning> {
     let matters = |c: &&Condition| match c.type_.as_str() {
         // An image in force of which there is more to say: a registry that is away, another image that waits.
         types::IMAGE_RESOLVED => c.status != "True" || c.reason != "Resolved",
@@ -386,16 +393,6 @@ fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<Warning> {
         type_ if types::SUMMARY.contains(&type_) => false,
         _ => c.status == "True",
     };
-    let mut warnings: Vec<_> = conditions.iter().filter(matters).map(Warning::from).collect();
-    let observed = pool.status.as_ref().and_then(|s| s.observed_generation);
-    if observed.is_none_or(|seen| Some(seen) < pool.metadata.generation) && pool.metadata.generation.is_some() {
-        warnings.push(Warning {
-            type_: Warning::UNREAD.to_owned(),
-            ..Warning::told(
-                "ControllerBehind",
-                "the controller has not read the last change of this pool yet",
-            )
-        });
-    }
-    warnings
+    let told = conditions.iter().filter(matters).map(Warning::from);
+    told.chain(unread(pool, now)).collect()
 }

@@ -1,4 +1,4 @@
-//! Completion as bash does it, with names from a cluster that answers, one that does not, and none.
+//! Completion as bash, zsh and fish do it, with names from a cluster that answers, one that does not, and none.
 
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail like the test")]
 
@@ -20,37 +20,50 @@ fn named(names: [&str; 2]) -> Value {
     list(&names.map(one))
 }
 
-/// Words that bash offers for the last of these, and all that was written to standard error.
-fn offered(kubeconfig: &Path, words: &[&str]) -> (Vec<String>, String) {
+/// Runs a shell that finds the program on its PATH, and gives what it wrote to standard output and to standard error.
+fn run(shell: &str, arguments: &[&str], kubeconfig: &Path) -> (String, String) {
     let program = Path::new(env!("CARGO_BIN_EXE_kubectl-berth"));
     let path = std::env::var("PATH").unwrap_or_default();
+    let said = Command::new(shell)
+        .args(arguments)
+        .env("PATH", format!("{}:{path}", program.parent().unwrap().display()))
+        .env("KUBECONFIG", kubeconfig)
+        .env_remove("HTTP_PROXY")
+        .env_remove("http_proxy")
+        .output()
+        .unwrap_or_else(|error| panic!("{shell} cannot be run ({error}); install Debian's package {shell}"));
+    assert!(said.status.success(), "{said:?}");
+    (
+        String::from_utf8(said.stdout).unwrap(),
+        String::from_utf8(said.stderr).unwrap(),
+    )
+}
+
+/// Words that bash offers for the last of these, and all that was written to standard error.
+fn offered(kubeconfig: &Path, words: &[&str]) -> (Vec<String>, String) {
     let script = r#"
         source <(kubectl-berth completion bash) || exit 1
         COMP_WORDS=(kubectl-berth "$@"); COMP_CWORD=$#
         _kubectl_berth
         printf '%s\n' "${COMPREPLY[@]}"
     "#;
-    let said = Command::new("bash")
-        .args(["--norc", "-c", script, "bash"])
-        .args(words)
-        .env("PATH", format!("{}:{path}", program.parent().unwrap().display()))
-        .env("KUBECONFIG", kubeconfig)
-        .env_remove("HTTP_PROXY")
-        .env_remove("http_proxy")
-        .output()
-        .unwrap();
-    assert!(said.status.success(), "{said:?}");
-    let lines = String::from_utf8(said.stdout).unwrap();
+    let arguments: Vec<&str> = ["--norc", "-c", script, "bash"].iter().chain(words).copied().collect();
+    let (lines, complaints) = run("bash", &arguments, kubeconfig);
     let words = lines.lines().filter(|line| !line.is_empty()).map(str::to_owned);
-    (words.collect(), String::from_utf8(said.stderr).unwrap())
+    (words.collect(), complaints)
+}
+
+/// A cluster with two Nodes and two pools.
+fn cluster() -> Server {
+    Server::start(BTreeMap::from([
+        ("/api/v1/nodes", named(["east-1", "east-2"])),
+        ("/apis/berth.dev/v1alpha1/bootcnodepools", named(["infra", "workers"])),
+    ]))
 }
 
 #[test]
 fn bash_offers_commands_flags_and_the_clusters_names() {
-    let server = Server::start(BTreeMap::from([
-        ("/api/v1/nodes", named(["east-1", "east-2"])),
-        ("/apis/berth.dev/v1alpha1/bootcnodepools", named(["infra", "workers"])),
-    ]));
+    let server = cluster();
     let file = server.kubeconfig("names");
     let table: [(&[&str], &[&str]); 5] = [
         (&["unh"], &["unhold"]),
@@ -63,6 +76,85 @@ fn bash_offers_commands_flags_and_the_clusters_names() {
         let (found, complaints) = offered(&file, words);
         assert_eq!(found, expected, "{words:?}");
         assert_eq!(complaints, "", "{words:?}");
+    }
+}
+
+/// An interactive zsh on a terminal of its own: what a line becomes with each press of the tab key.
+const ZSH: &str = r#"
+    zmodload zsh/zpty || exit 1
+    out=$1 presses=$2 line=$3
+    zpty shell zsh -f -i
+    zpty -w shell 'PROMPT= RPROMPT=; autoload -Uz compinit; compinit -D -u; source <(kubectl-berth completion zsh)'
+    zpty -w shell "show() { print -r -- \"\$BUFFER|\" >> ${(q)out} }; zle -N show; bindkey '^T' show; bindkey '^I' menu-complete"
+    keys=$line
+    repeat $presses keys+=$'\t\C-t'
+    zpty -n -w shell $keys
+    integer tries=0
+    until [[ -f $out && $(wc -l < $out) -ge $presses ]] || (( ++tries > 300 )); do
+        zpty -r -t shell screen
+        sleep 0.1
+    done
+    zpty -d shell
+    cat -- $out
+"#;
+
+#[test]
+fn zsh_offers_the_same() {
+    let server = cluster();
+    let file = server.kubeconfig("zsh");
+    let directory = tempfile::tempdir().unwrap();
+    let table: [(&str, &[&str]); 6] = [
+        ("kubectl-berth unh", &["kubectl-berth unhold "]),
+        (
+            "kubectl-berth status ",
+            &["kubectl-berth status infra", "kubectl-berth status workers"],
+        ),
+        ("kubectl-berth pause w", &["kubectl-berth pause workers "]),
+        (
+            "kubectl-berth explain east-",
+            &["kubectl-berth explain east-1", "kubectl-berth explain east-2"],
+        ),
+        (
+            "kubectl-berth status workers --prev",
+            &["kubectl-berth status workers --preview "],
+        ),
+        // A value follows at once.
+        (
+            "kubectl-berth explain east-1 --what-if rollout.pau",
+            &["kubectl-berth explain east-1 --what-if rollout.paused="],
+        ),
+    ];
+    for (number, (line, expected)) in table.into_iter().enumerate() {
+        let out = directory.path().join(number.to_string());
+        let presses = expected.len().to_string();
+        let arguments = ["-f", "-c", ZSH, "zsh", out.to_str().unwrap(), &presses, line];
+        let (lines, _) = run("zsh", &arguments, &file);
+        let found: Vec<_> = lines.lines().filter_map(|line| line.strip_suffix('|')).collect();
+        assert_eq!(found, expected, "{line:?}");
+    }
+}
+
+#[test]
+fn fish_offers_the_same() {
+    let server = cluster();
+    let file = server.kubeconfig("fish");
+    let table: [(&str, &[&str]); 6] = [
+        ("kubectl-berth unh", &["unhold"]),
+        ("kubectl-berth status ", &["infra", "workers"]),
+        ("kubectl-berth pause w", &["workers"]),
+        ("kubectl-berth explain east-", &["east-1", "east-2"]),
+        ("kubectl-berth status workers --prev", &["--preview"]),
+        (
+            "kubectl-berth explain east-1 --what-if rollout.pau",
+            &["rollout.paused="],
+        ),
+    ];
+    let script = "source (kubectl-berth completion fish | psub); or exit 1; complete -C $argv[1]";
+    for (line, expected) in table {
+        let (lines, complaints) = run("fish", &["--no-config", "-c", script, line], &file);
+        // A description stands behind a tab.
+        let found: Vec<_> = lines.lines().filter_map(|line| line.split('\t').next()).collect();
+        assert_eq!((found.as_slice(), complaints.as_str()), (expected, ""), "{line:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_shell::request::{NoAnswer, within};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::{ObjectList, Status};
+use kube::core::{ApiResource, DynamicObject, ObjectList, Status};
 use kube::{Api, Client, Config, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -124,6 +124,11 @@ impl Kube {
         Api::all(self.client.clone())
     }
 
+    /// The API of a cluster-scoped kind whose objects are read as they are, with fields that this program does not know.
+    pub fn whole<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
+    }
+
     /// The API of the berths.
     pub fn leases(&self) -> Api<k8s_openapi::api::coordination::v1::Lease> {
         Api::namespaced(self.client.clone(), &self.namespace)
@@ -219,7 +224,19 @@ impl Kube {
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let params = PatchParams::apply(MANAGER).force();
+        self.apply_status_as(MANAGER, api, name, body).await
+    }
+
+    /// Server-side apply of a status as that field manager. It takes away what the manager has applied before and the body leaves
+    /// out. If the body names a resourceVersion, it must still be the object's.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn apply_status_as<K>(&self, manager: &str, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
+    where
+        K: Clone + DeserializeOwned + Debug,
+    {
+        let params = PatchParams::apply(manager).force();
         self.write(api.patch_status(name, &params, &Patch::Apply(body))).await
     }
 

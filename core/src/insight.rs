@@ -1,5 +1,6 @@
 //! Insight into one node's update, by the rules of OpenShift's update status, from Berth's facts. One function for the
-//! agent's report and for the command line, which knows more: the pool's pause, and the Node's conditions.
+//! agent's report, for the controller in place of an agent that is silent, and for the command line, which knows more: the
+//! pool's pause, and the Node's conditions.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub struct Facts<'a> {
     pub held: Option<Held>,
     /// Conditions that the controller has told of the node, such as `Waiting`; there may be others among them.
     pub told: &'a [Condition],
-    /// Line about an agent that was not heard of for long.
+    /// Line about an agent that was not heard of for longer than it may be silent.
     pub silent: Option<&'a str>,
     /// Medians of the pool, where they are known; else the node's own times count.
     pub medians: PhaseDurations,
@@ -181,13 +182,15 @@ fn reasons(facts: &Facts<'_>) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" | "))
 }
 
+/// The trouble that an agent told last is old once it is silent.
 fn degraded(facts: &Facts<'_>) -> Verdict {
-    match condition::find_true(&facts.status.conditions, types::NODE_DEGRADED) {
-        Some(condition) => Verdict::repeats(true, condition),
-        None => match condition::find_true(facts.told, types::REBOOT_TIMED_OUT) {
-            Some(condition) => Verdict::yes(Why::RebootTimedOut, condition.message.clone()),
-            None => Verdict::no(Why::AsExpected, ""),
-        },
+    let own = condition::find_true(&facts.status.conditions, types::NODE_DEGRADED);
+    let lost = condition::find_true(facts.told, types::REBOOT_TIMED_OUT);
+    match (own.filter(|_| facts.silent.is_none()), lost, facts.silent) {
+        (Some(own), ..) => Verdict::repeats(true, own),
+        (None, Some(lost), _) => Verdict::yes(Why::RebootTimedOut, lost.message.clone()),
+        (None, None, Some(silent)) => Verdict::yes(Why::AgentSilent, silent),
+        (None, None, None) => Verdict::no(Why::AsExpected, ""),
     }
 }
 
@@ -200,7 +203,11 @@ fn version(status: &BootcNodeStatus) -> Option<String> {
 }
 
 /// Time from the start of the phase to the end of the update. It changes with the phase alone, so that it costs no write.
+/// `None` of a silent agent: its last phase says nothing about when it ends.
 fn estimate(facts: &Facts<'_>, updating: &Verdict) -> Option<Duration> {
+    if facts.silent.is_some() {
+        return None;
+    }
     let own = facts.status.measured();
     let drain = facts.medians.drain_seconds.or(own.drain);
     let reboot = facts.medians.reboot_seconds.or(own.reboot);
@@ -225,8 +232,6 @@ fn message(facts: &Facts<'_>, updating: &Verdict, degraded: &Verdict) -> String 
             "" => degraded.reason.to_string(),
             message => message.to_owned(),
         }
-    } else if let Some(silent) = facts.silent {
-        silent.to_owned()
     } else if let Some(reasons) = reasons(facts).filter(|_| updating.status != Some(true)) {
         reasons
     } else if let (DRAINING, Some(first)) = (&*updating.reason, facts.status.drain_blockers.first()) {
@@ -254,6 +259,12 @@ fn short(words: &str, node: &str) -> String {
 /// Reason of the insight's `Updating`, which is its phase.
 pub fn phase(insight: &NodeInsight) -> &str {
     condition::find(&insight.conditions, UPDATING).map_or("", |c| &c.reason)
+}
+
+/// Says whether the insight tells of a silent agent, and not of a reboot that timed out.
+pub fn is_silent(insight: &NodeInsight) -> bool {
+    let degraded = condition::find_true(&insight.conditions, DEGRADED);
+    degraded.is_some_and(|c| c.reason == Why::AgentSilent.as_str())
 }
 
 /// Assessment of a node, by its insight.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
+use berth_api::Digest;
 use berth_api::condition::node::ALL;
 use berth_api::node::BootcNode;
 
@@ -35,24 +36,48 @@ pub fn statuses<'a>(records: &'a [Record], node: &str) -> Result<Vec<(&'a str, u
     Ok(found)
 }
 
-/// Every `status/reason` that each condition of a node went through, one line for each type.
+/// The statuses since a node was last asked to go to an image and its agent had read that, whatever it is asked for now.
+fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest) -> Vec<&'a BootcNode> {
+    let asks = |object: &BootcNode| object.spec.image.as_ref().is_some_and(|asked| asked.digest == *image);
+    let objects: Vec<_> = statuses.iter().map(|(_, _, object)| object).collect();
+    let last = objects
+        .iter()
+        .rposition(|object| asks(object))
+        .map_or(0, |last| last + 1);
+    let asked = objects.iter().take(last).rposition(|object| !asks(object));
+    let since = objects.into_iter().skip(asked.map_or(0, |before| before + 1));
+    let has_read = |object: &BootcNode| {
+        let read = object.status.as_ref().and_then(|s| s.observed_generation);
+        read == object.metadata.generation
+    };
+    since.skip_while(|object| !has_read(object)).collect()
+}
+
+/// Every `status/reason` that each condition went through, one line for each type. What fails is tried again: two states that
+/// follow one another, neither of them True, count once however often they do.
 ///
 /// # Errors
-/// When the log has no status of the node, or a condition of a type that nobody has documented.
-pub fn walk(records: &[Record], node: &str) -> Result<String> {
-    let statuses = statuses(records, node)?;
-    ensure!(!statuses.is_empty(), "the audit log has no status of {node}");
+/// When there is no status, or a condition of a type that nobody has documented.
+fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Result<String> {
     let mut walks: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (_, _, object) in &statuses {
+    for object in statuses {
         for condition in object.status.iter().flat_map(|s| &s.conditions) {
             ensure!(ALL.contains(&condition.type_.as_str()), "{node}: {condition:?}");
             let said = format!("{}/{}", condition.status, condition.reason);
             let walk = walks.entry(condition.type_.clone()).or_default();
-            if walk.last() != Some(&said) {
-                walk.push(said);
+            if walk.last() == Some(&said) {
+                continue;
+            }
+            walk.push(said);
+            if let [.., a, b, c, d] = walk.as_slice()
+                && (a, b) == (c, d)
+                && !(a.starts_with("True/") || b.starts_with("True/"))
+            {
+                walk.truncate(walk.len() - 2);
             }
         }
     }
+    ensure!(!walks.is_empty(), "the audit log has no such status of {node}");
     let lines = walks
         .iter()
         .map(|(type_, walk)| format!("{type_}: {}\n", walk.join(" ")));
@@ -112,9 +137,24 @@ fn allows(golden: &str, walk: &str) -> bool {
 /// When the file does not allow the walk, or a write said nothing, or the audit log cannot be read.
 pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
     let audit = AuditLog::read(audit_log)?;
+    let statuses = busy_statuses(&audit, node)?;
+    ensure_golden(golden, &walk(statuses.iter().map(|(_, _, object)| object), node)?)
+}
+
+/// As [`ensure_walk`], of the conditions since the node was last asked to go to an image. It may be asked for another one by now.
+///
+/// # Errors
+/// As [`ensure_walk`].
+pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
+    let audit = AuditLog::read(audit_log)?;
+    let statuses = busy_statuses(&audit, node)?;
+    ensure_golden(golden, &walk(since_asked_for(&statuses, image), node)?)
+}
+
+fn busy_statuses<'a>(audit: &'a AuditLog, node: &str) -> Result<Vec<(&'a str, u64, BootcNode)>> {
     let idle = idle_writes(audit.records(), node)?;
     ensure!(idle.is_empty(), "{idle:#?}");
-    ensure_golden(golden, &walk(audit.records(), node)?)
+    statuses(audit.records(), node)
 }
 
 /// Writes of statuses of a node by its agent that said nothing new. A sign of life is new.
@@ -136,6 +176,47 @@ pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A status as it was written: the digest that is asked for, the generation and the one that was read, `Updated`.
+    fn status(digest: char, generation: i64, read: i64, reason: &str) -> (&'static str, u64, BootcNode) {
+        let digest = format!("sha256:{}", digest.to_string().repeat(64));
+        let time = "2026-01-01T00:00:00Z";
+        let object = serde_json::json!({
+            "metadata": {"name": "n1", "generation": generation},
+            "spec": {"image": {"ref": "r", "digest": digest, "indexDigest": digest}},
+            "status": {"observedGeneration": read, "conditions": [
+                {"type": "Updated", "status": "False", "reason": reason, "message": "", "lastTransitionTime": time},
+            ]},
+        });
+        ("berth-agent", 0, serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_walk_begins_where_the_image_was_last_asked_for_and_read() {
+        let statuses = [
+            status('b', 1, 1, "Old"),
+            status('a', 2, 2, "Updated"),
+            status('b', 3, 2, "Updated"),
+            status('b', 3, 3, "Staging"),
+            status('b', 4, 4, "Pull"),
+            status('b', 4, 4, "Staging"),
+            status('b', 4, 4, "Pull"),
+            status('b', 4, 4, "Staging"),
+            status('b', 4, 4, "Pull"),
+            status('a', 5, 4, "Pull"),
+            status('a', 5, 5, "Back"),
+        ];
+        let image = statuses[0].2.spec.image.clone().unwrap().digest;
+        let seen = walk(since_asked_for(&statuses, &image), "n1").unwrap();
+        assert_eq!(seen, "Updated: False/Staging False/Pull False/Back\n");
+        let whole = walk(statuses.iter().map(|(_, _, object)| object), "n1").unwrap();
+        assert!(
+            whole.starts_with("Updated: False/Old False/Updated False/Staging "),
+            "{whole}"
+        );
+        let other = format!("sha256:{}", "c".repeat(64)).parse().unwrap();
+        assert!(walk(since_asked_for(&[], &other), "n1").is_err());
+    }
 
     #[test]
     fn a_state_may_be_missed_and_none_may_be_added_or_come_out_of_order() {

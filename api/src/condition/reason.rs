@@ -282,6 +282,8 @@ reasons! {
         Updating,
         /// Nobody has told enough of the node.
         CannotDetermine,
+        /// The node's agent was not heard of for long.
+        AgentSilent,
         /// There is no pool.
         NoPools,
         /// Agents were not heard of for long.

@@ -10,6 +10,8 @@ use berth_api::fleet::{BootcFleet, BootcFleetSpec, BootcFleetStatus, NAME};
 use berth_api::pool::BootcNodePoolStatus;
 use berth_core::controller::fleet::health::{self, Agent, PoolState, silent_after};
 use berth_core::controller::image::{Answer, Answers, Trouble};
+use berth_core::controller::snapshot::Entry;
+use berth_core::controller::view::BootcNodeView;
 
 use super::Reconciler;
 use super::seen::{Findings, Seen};
@@ -25,7 +27,7 @@ const KEY: &str = "fleet";
 
 impl Reconciler {
     /// Makes the BootcFleet, and has it say how the fleet fares.
-    pub(super) async fn fleet(&mut self, findings: &Findings) -> Result<(), Lost> {
+    pub(super) async fn fleet(&mut self, findings: &Findings, agents: &[Agent<'_>]) -> Result<(), Lost> {
         let seen = &findings.seen;
         let Some(fleet) = &seen.snapshot.fleet else {
             return self.make_fleet(seen).await;
@@ -38,7 +40,7 @@ impl Reconciler {
             }
         };
         let old = object.status.clone().unwrap_or_default();
-        let status = self.fleet_status(findings, object, &old);
+        let status = self.fleet_status(findings, agents, object, &old);
         if status == old || !self.memory.backoffs.ready(KEY, seen.now) {
             return Ok(());
         }
@@ -81,7 +83,13 @@ impl Reconciler {
         Ok(())
     }
 
-    fn fleet_status(&self, findings: &Findings, object: &BootcFleet, old: &BootcFleetStatus) -> BootcFleetStatus {
+    fn fleet_status(
+        &self,
+        findings: &Findings,
+        agents: &[Agent<'_>],
+        object: &BootcFleet,
+        old: &BootcFleetStatus,
+    ) -> BootcFleetStatus {
         let seen = &findings.seen;
         let none = BootcNodePoolStatus::default();
         let mut unreadable = vec![];
@@ -105,29 +113,14 @@ impl Reconciler {
                     .map(|e| format!("Lease {}: {e}", lease.name())),
             );
         }
-        let mut agents = vec![];
-        let committed = committed(findings);
         for (name, host) in seen.snapshot.hosts.iter() {
-            let content = match &host.view.content {
-                Ok(content) => content,
-                Err(error) => {
-                    unreadable.push(format!("BootcNode {name}: {error}"));
-                    continue;
-                }
-            };
-            let Some(node) = seen.snapshot.nodes.get(name) else {
-                continue;
-            };
-            if content.spec.pool_name.is_empty() || host.view.deleting {
-                continue;
-            }
-            agents.push(Agent {
-                node: name,
-                quiet: seen.now.since(host.heard),
-                rebooting: committed.contains(&node.view.uid) && !findings.timed_out.contains(&node.view.uid),
-                unguarded: content.report.unguarded,
-                firstboot: content.report.firstboot,
-            });
+            unreadable.extend(
+                host.view
+                    .content
+                    .as_ref()
+                    .err()
+                    .map(|error| format!("BootcNode {name}: {error}")),
+            );
         }
         let mut pools: Vec<PoolState<'_>> = vec![];
         for pool in &seen.pools {
@@ -148,7 +141,7 @@ impl Reconciler {
             old,
             paused: object.spec.paused,
             pools: &pools,
-            agents: &agents,
+            agents,
             unreadable: &unreadable,
             unreadable_pools,
             listened: seen.now.since(self.began),
@@ -157,6 +150,25 @@ impl Reconciler {
         };
         health::status(&facts, seen.wall)
     }
+}
+
+/// The nodes that a pool has, by name, and their agents.
+pub(super) fn agents<'a>(findings: &'a Findings) -> Vec<Agent<'a>> {
+    let seen = &findings.seen;
+    let committed = committed(findings);
+    let agent = |(name, host): (&'a String, &'a Entry<BootcNodeView>)| {
+        let content = host.view.content.as_ref().ok()?;
+        let node = seen.snapshot.nodes.get(name)?;
+        let is_member = !content.spec.pool_name.is_empty() && !host.view.deleting;
+        is_member.then(|| Agent {
+            node: name,
+            quiet: seen.now.since(host.heard),
+            rebooting: committed.contains(&node.view.uid) && !findings.timed_out.contains(&node.view.uid),
+            unguarded: content.report.unguarded,
+            firstboot: content.report.firstboot,
+        })
+    };
+    seen.snapshot.hosts.iter().filter_map(agent).collect()
 }
 
 /// Nodes that have committed, and may be silent while they reboot.

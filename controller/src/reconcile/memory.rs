@@ -9,6 +9,7 @@ use berth_core::controller::gates::Keeper;
 use berth_core::controller::image::Ages;
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::overdue::Overdue;
+use berth_core::controller::silence::Deputy;
 use berth_core::controller::turns::Turns;
 use berth_core::controller::waiting::Desk;
 
@@ -39,6 +40,8 @@ pub(super) struct Memory {
     pub(super) ages: Ages,
     /// Which nodes are to be told why they wait.
     pub(super) desk: Desk,
+    /// Which nodes have the insight that tells of their silent agent.
+    pub(super) deputy: Deputy,
     /// Members that were allowed to pull and did not.
     pub(super) leaves: StagingPermits,
     /// Nodes that do not come back.

@@ -29,6 +29,7 @@ mod memory;
 mod outside;
 mod pools;
 mod seen;
+mod silence;
 mod timeouts;
 mod waiting;
 
@@ -153,7 +154,9 @@ impl Reconciler {
             plan.is_none_or(|plan| plan.creates(lease)) && findings.seen.pools.iter().any(|p| p.name == *pool)
         });
         self.aggregate(&findings, &touched).await?;
-        self.fleet(&findings).await?;
+        let agents = fleet::agents(&findings);
+        self.fleet(&findings, &agents).await?;
+        self.silence(&findings, &agents).await?;
         self.finalize(&findings).await?;
         self.tell(&findings);
         let now = findings.seen.now;

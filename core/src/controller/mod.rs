@@ -4,7 +4,8 @@
 //! and [`quorum`] what keeps berths closed (the latter by what the [`servers`] answer), [`fleet`] what the pools share,
 //! [`publish`] what each node is told, [`plan`] what becomes of the berths, [`explain`] why a node is offered none,
 //! [`image`] which image a pool has, and [`aggregate`] what the pools' status says. [`facts`] leads from one to the next,
-//! and [`memory`], [`overdue`] and [`turns`] keep what one process has seen. [`gauges`] are what Prometheus is told.
+//! and [`memory`], [`overdue`] and [`turns`] keep what one process has seen. [`waiting`] and [`silence`] say what it tells of
+//! single nodes. [`gauges`] are what Prometheus is told.
 
 pub mod aggregate;
 pub mod belonging;
@@ -24,6 +25,7 @@ pub mod publish;
 pub mod quorum;
 pub mod rereads;
 pub mod servers;
+pub mod silence;
 pub mod snapshot;
 pub mod turns;
 pub mod view;

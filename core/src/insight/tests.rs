@@ -145,10 +145,6 @@ fn what_holds_a_node_back_is_told() {
             Box::new(|f| f.unavailable = Some(vec![Unavailable::NotReady, Unavailable::Unschedulable])),
             "Unavailable Pending 1.0 ? Not ready | Node is marked unschedulable",
         ),
-        (
-            Box::new(|f| f.silent = Some("no word from its agent for 20m")),
-            "Outdated Pending 1.0 ? no word from its agent for 20m",
-        ),
     ] {
         assert_eq!(line(&waits, '2', change), expected);
     }
@@ -209,6 +205,66 @@ fn its_update_does_not_make_a_node_unavailable_and_trouble_goes_first() {
         line(&staging, '2', |f| f.medians.staging_seconds = Some(30)),
         "Progressing Updating 1.0 270s"
     );
+}
+
+/// What an agent said last stays, but for its trouble and the time to go: both are old.
+#[test]
+fn a_silent_agent_is_the_trouble_of_its_node() {
+    const SILENT: &str = "no word from its agent";
+    let silent = |f: &mut Facts<'_>| f.silent = Some(SILENT);
+    for (phase, desired, expected) in [
+        (Phase::Updated, '1', "Degraded Updated 1.0 ? no word from its agent"),
+        (Phase::Updated, '2', "Degraded Pending 1.0 ? no word from its agent"),
+        (Phase::Waiting, '2', "Degraded Pending 1.0 ? no word from its agent"),
+        (Phase::Staging, '2', "Degraded Updating 1.0 ? no word from its agent"),
+        (Phase::Draining, '2', "Degraded Draining 1.0 ? no word from its agent"),
+        (Phase::Rebooting, '2', "Degraded Rebooting 1.0 ? no word from its agent"),
+    ] {
+        assert_eq!(line(&status(phase), desired, silent), expected, "{phase:?}");
+        let not_ready = |f: &mut Facts<'_>| {
+            (f.silent, f.unavailable) = (Some(SILENT), Some(vec![Unavailable::NotReady]));
+        };
+        assert_eq!(line(&status(phase), desired, not_ready), expected, "{phase:?}");
+    }
+    let nothing = BootcNodeStatus::default();
+    assert_eq!(
+        line(&nothing, '2', silent),
+        "Degraded CannotDetermine ? ? no word from its agent"
+    );
+    let mut troubled = status(Phase::Draining);
+    troubled.conditions.push(condition(
+        types::NODE_DEGRADED,
+        "DrainTimeout",
+        "failed to drain for 1h",
+    ));
+    assert_eq!(
+        line(&troubled, '2', silent),
+        "Degraded Draining 1.0 ? no word from its agent"
+    );
+    let lost = condition(types::REBOOT_TIMED_OUT, "RebootTimedOut", "has not come back");
+    let lost = std::slice::from_ref(&lost);
+    for (silent, told, tells) in [
+        (Some(SILENT), &[][..], true),
+        (None, &[], false),
+        (Some(SILENT), lost, false),
+    ] {
+        let desired = digest('2');
+        let facts = Facts {
+            node: "worker-1",
+            pool: "workers",
+            scope: ScopeType::WorkerPool,
+            desired: Some(&desired),
+            status: &troubled,
+            unavailable: Some(vec![]),
+            held: None,
+            told,
+            silent,
+            medians: PhaseDurations::default(),
+        };
+        let first = insight(&facts, None, at(1)).unwrap();
+        assert_eq!(is_silent(&first), tells, "{first:?}");
+        assert_eq!(insight(&facts, Some(&first), at(2)), Some(first), "nothing changed");
+    }
 }
 
 #[test]

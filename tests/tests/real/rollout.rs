@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use berth_api::backend::Backend;
 use berth_tests::cluster::{Published, RealCluster};
+use berth_tests::golden;
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::real::RealHost;
 use berth_tests::registry::Registry;
@@ -132,6 +133,16 @@ impl Rig {
             .await
     }
 
+    /// Compares the conditions since a host was asked to go to an image with a golden file, which simulated hosts have as well.
+    fn ensure_walk_to(&self, host: &RealHost, image: &Published, golden: &str) -> Result<()> {
+        golden::ensure_walk_to(
+            &self.cluster.control_plane.audit_log(),
+            host.name(),
+            &image.digest,
+            golden,
+        )
+    }
+
     /// Waits until some node is in a phase, and says which.
     async fn some_in(&self, phase: &str) -> Result<&RealHost> {
         let found = Cell::new(None);
@@ -173,6 +184,10 @@ async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     let v2 = rig.cluster.move_tag("stable", "2.0.0").await?;
     rig.cluster.request_poll("workers").await?;
     rig.until_all_run(&v2, &before).await?;
+    for host in &rig.cluster.hosts {
+        rig.until_phase(host, "Updated").await?;
+        rig.ensure_walk_to(host, &v2, "whole")?;
+    }
     // The controller asks with the credentials of its Secret: nobody else is answered.
     let asked = std::fs::read_to_string(rig.cluster.origin.log())?;
     ensure!(asked.contains("/v2/os/manifests/stable"), "nobody asked the origin");
@@ -282,6 +297,15 @@ async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
         .await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     ensure!(rig.cluster.boots() == before, "a blocked drain reboots nothing");
+    // It gives back while the pool is paused.
+    let pause = |paused: bool| {
+        rig.cluster
+            .patch_pool("workers", json!({ "rollout": { "paused": paused } }))
+    };
+    pause(true).await?;
+    rig.until_phase(host, "Waiting").await?;
+    rig.ensure_walk_to(host, &v4, "taken-back")?;
+    pause(false).await?;
     rig.cluster.remove_budget("web").await?;
     rig.until_all_run(&v4, &before).await
 }
@@ -388,7 +412,12 @@ async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
     }
     ensure!(rig.cluster.boots() == before, "nothing boots it");
     rig.desire(&rig.now, 1).await?;
-    rig.cluster.until_all_run(&rig.now, LONG).await
+    rig.cluster.until_all_run(&rig.now, LONG).await?;
+    for host in &rig.cluster.hosts {
+        rig.until_phase(host, "Updated").await?;
+        rig.ensure_walk_to(host, &v7, "bad-pull")?;
+    }
+    Ok(())
 }
 
 async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {

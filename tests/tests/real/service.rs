@@ -7,8 +7,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_tests::cluster::RealCluster;
+use berth_tests::cluster::{Published, RealCluster};
 use berth_tests::controlplane::Bound;
+use berth_tests::golden;
 use berth_tests::hosts::real::RealHost;
 use berth_tests::programs;
 use berth_tests::registry::AUTH;
@@ -205,6 +206,7 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
         .await?;
     until_fed(cluster, host).await?;
     cluster.until_all_run(&v2, LONG).await?;
+    host.limit_pulls(None).await?;
     let booted = cluster.boots()[host.name()] - boots[host.name()];
     ensure!(booted == 1, "{booted} boots");
     ensure!(is_active(host).await?, "the service is back after the reboot");
@@ -222,6 +224,76 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
         property(host, "MainPID").await? == cluster.agent_process(host).await?,
         "and it is the only agent"
     );
+    until_phase(cluster, host, "Updated").await?;
+    golden::ensure_walk_to(&cluster.control_plane.audit_log(), host.name(), &v2.digest, "whole")?;
+    cluster.judge()
+}
+
+async fn until_phase(cluster: &RealCluster, host: &RealHost, phase: &str) -> Result<()> {
+    let is = || async { Ok(cluster.phase(host.name()).await? == phase) };
+    cluster.until(&format!("the host is {phase}"), LONG, is).await
+}
+
+/// An image under which the kubelet does not start, so that the node is not proven, until the next image is. The agent lives all
+/// the same: nobody but the kubelet would start one in a pod.
+async fn it_gets_over_an_image_without_a_kubelet(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+    let boots = cluster.boots();
+    host.exec(&["mkdir", "--parents", "/etc/systemd/system/kubelet.service.d"])
+        .await?;
+    let condition = "[Service]\nExecCondition=/bin/sh -c '! grep -qx 3.0.0 /usr/lib/os-version'\n";
+    host.write("/etc/systemd/system/kubelet.service.d/bad.conf", condition)
+        .await?;
+    let roll_to = async |version: &str| -> Result<Published> {
+        let image = cluster.publish(version).await?;
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
+        cluster.pool("workers", &image.reference, rollout).await?;
+        Ok(image)
+    };
+    let bad = roll_to("3.0.0").await?;
+    until_phase(cluster, host, "Proving").await?;
+    let stuck = host.boot().context("up")?;
+    ensure!(stuck.digest == bad.digest.to_string(), "{stuck:?}");
+    // Something holds up the reboot for a while: it waits, locked, with the berth.
+    let backup = [
+        "systemd-inhibit",
+        "--what=shutdown",
+        "--mode=block",
+        "--who=backup",
+        "--why=copies the disk",
+    ];
+    let backup = [
+        &["systemd-run", "--unit=backup", "--collect"],
+        backup.as_slice(),
+        &["sleep", "1000"],
+    ]
+    .concat();
+    host.exec(&backup).await?;
+    let good = roll_to("4.0.0").await?;
+    let inhibited = || async {
+        let conditions = cluster
+            .bootc_nodes()
+            .get(host.name())
+            .await?
+            .status
+            .unwrap_or_default()
+            .conditions;
+        let updated = berth_api::condition::find(&conditions, "Updated");
+        Ok(updated.is_some_and(|c| c.reason == "Inhibited" && c.message.contains("backup")))
+    };
+    cluster
+        .until("the stuck host says what it waits for", SOON, inhibited)
+        .await?;
+    host.exec(&["systemctl", "stop", "backup"]).await?;
+    cluster.until_all_run(&good, LONG).await?;
+    until_phase(cluster, host, "Updated").await?;
+    let booted = cluster.boots()[host.name()] - boots[host.name()];
+    ensure!(booted == 2, "there and on: {booted} boots");
+    golden::ensure_walk_to(
+        &cluster.control_plane.audit_log(),
+        host.name(),
+        &bad.digest,
+        "bad-image",
+    )?;
     cluster.judge()
 }
 
@@ -266,6 +338,8 @@ async fn scenarios(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     done("it_is_confined");
     it_updates_the_host(cluster, host).await?;
     done("it_updates_the_host");
+    it_gets_over_an_image_without_a_kubelet(cluster, host).await?;
+    done("it_gets_over_an_image_without_a_kubelet");
     it_is_confined(host).await?;
     it_is_restarted_when_it_hangs(cluster, host).await?;
     done("it_is_restarted_when_it_hangs");

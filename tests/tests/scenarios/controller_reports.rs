@@ -7,8 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use berth_api::condition::find;
 use berth_api::fleet::{BootcFleet, BootcFleetStatus};
-use berth_api::node::Staging;
+use berth_api::insight::NodeInsight;
+use berth_api::node::{BootcNode, Staging};
+use berth_core::insight::is_silent;
+use berth_tests::audit::AuditLog;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, SOON};
+use berth_tests::golden::statuses;
 use berth_tests::ports::Port;
 use berth_tests::prometheus::{Prometheus, promtool};
 use k8s_openapi::api::events::v1::Event;
@@ -145,14 +149,103 @@ async fn a_dead_agent_shows_in_the_fleet_by_name() -> Result<()> {
             is(s, "AgentsHealthy", "False", "node2") && !is(s, "AgentsHealthy", "False", "node1")
         })
         .await?;
+        an_insight_in_its_place(&cluster, "node2").await?;
         cluster.host(2).start_agent();
-        until_said("node2 is heard again", &|s| is(s, "AgentsHealthy", "True", "")).await
+        until_said("node2 is heard again", &|s| is(s, "AgentsHealthy", "True", "")).await?;
+        its_own_insight_again(&cluster, "node2").await
     };
     if let Err(error) = body.await {
         eprintln!("{}", cluster.describe().await);
         return Err(error);
     }
     // No node reboots, so that the judge has nothing to judge.
+    Ok(())
+}
+
+async fn insight(cluster: &Cluster, node: &str) -> Result<(BootcNode, NodeInsight)> {
+    let object = cluster.bootc_nodes().get(node).await?;
+    let insight = object.status.as_ref().and_then(|status| status.insight.clone());
+    Ok((object, insight.with_context(|| format!("{node} has no insight"))?))
+}
+
+/// The controller writes the insight of a node whose agent is dead, once for each time that what it knows of the node changes, and
+/// only over what it has read.
+async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
+    let until = async |what: &str, type_: &str, says: (&str, &str)| {
+        let told = || async {
+            let (_, insight) = insight(cluster, node).await?;
+            let said = find(&insight.conditions, type_).map(|c| (c.status.as_str(), c.reason.as_str()));
+            Ok(said == Some(says))
+        };
+        let what = format!("the insight of {node} says that {what}");
+        cluster.until(&what, SOON, told).await
+    };
+    until("its agent is silent", "Degraded", ("True", "AgentSilent")).await?;
+    let (before, _) = insight(cluster, node).await?;
+    // Nothing that the insight depends on.
+    let label = json!({ "metadata": { "labels": { "of-no": "concern" } } });
+    cluster
+        .nodes()
+        .patch(node, &PatchParams::default(), &Patch::Merge(label))
+        .await?;
+    cluster.cordon(node, true).await?;
+    until("it is cordoned", "Available", ("False", "Unschedulable")).await?;
+    let (after, insight) = insight(cluster, node).await?;
+    ensure!(
+        insight.message.contains("no word from its agent") && insight.est_to_complete.is_none(),
+        "{insight:?}"
+    );
+    // A write that was decided by an older status, such as one that an agent has replaced meanwhile, comes to nothing.
+    let old = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
+        "metadata": { "name": node, "resourceVersion": before.metadata.resource_version },
+        "status": before.status,
+    });
+    let as_agent = PatchParams::apply("berth-agent").force();
+    let late = cluster
+        .bootc_nodes()
+        .patch_status(node, &as_agent, &Patch::Apply(&old))
+        .await;
+    ensure!(
+        matches!(&late, Err(kube::Error::Api(status)) if status.code == 409),
+        "a late write was taken: {late:?}"
+    );
+    let rest = |object: BootcNode| {
+        let mut status = object.status.unwrap_or_default();
+        status.insight = None;
+        status
+    };
+    ensure!(rest(before) == rest(after), "more than the insight was written");
+    cluster.cordon(node, false).await?;
+    until("it is not cordoned any more", "Available", ("True", "AsExpected")).await
+}
+
+/// The agent's next write takes the place of the controller's, of which nothing is left; and the audit log has no more writes of the
+/// controller than changes.
+async fn its_own_insight_again(cluster: &Cluster, node: &str) -> Result<()> {
+    let own = || async {
+        let (_, insight) = insight(cluster, node).await?;
+        Ok(find(&insight.conditions, "Degraded").is_some_and(|c| c.status == "False"))
+    };
+    let what = format!("the insight of {node} is its agent's again");
+    cluster.until(&what, SOON, own).await?;
+    let (object, _) = insight(cluster, node).await?;
+    let managers = object.metadata.managed_fields.into_iter().flatten();
+    for entry in managers.filter(|entry| entry.manager.as_deref() != Some("berth-agent")) {
+        let fields = serde_json::to_string(&entry.fields_v1)?;
+        ensure!(!fields.contains("f:insight"), "left behind: {entry:?}");
+    }
+    let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
+    let told = |status: &BootcNode| status.status.as_ref()?.insight.as_ref().map(is_silent);
+    for (name, expected) in [(node, 3), ("node1", 0)] {
+        let statuses = statuses(audit.records(), name)?;
+        let by_controller = statuses.iter().filter(|(program, ..)| *program == "berth-controller");
+        let silent = by_controller.filter(|(.., object)| told(object) == Some(true)).count();
+        ensure!(
+            silent == expected,
+            "the controller told {silent} times of the agent of {name}, and not {expected} times"
+        );
+    }
     Ok(())
 }
 

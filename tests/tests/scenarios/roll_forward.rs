@@ -18,6 +18,7 @@ async fn stuck(hosts: usize, rollout: serde_json::Value) -> Result<(Cluster, Pub
         ..ClusterOptions::default()
     })
     .await?;
+    cluster.deploy("web", hosts).await?;
     let bad = cluster.publish("2.0.0").await?;
     for host in &cluster.fleet.hosts {
         host.settings(|s| s.never_ready = [bad.digest.to_string()].into());
@@ -67,7 +68,6 @@ fn boots(cluster: &Cluster, host: &SimHost) -> usize {
 async fn a_bad_image_is_rolled_forward_without_giving_the_berth_back() -> Result<()> {
     let (cluster, _, host) = stuck(3, json!({ "maxUnavailable": 1, "maxStaging": "100%" })).await?;
     let body = async {
-        cluster.deploy("web", 3).await?;
         // Something holds up the reboot for a while: it waits, locked, with the berth.
         host.settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]);
         let good = cluster.publish("3.0.0").await?;

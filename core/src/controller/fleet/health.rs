@@ -46,6 +46,13 @@ pub struct Agent<'a> {
     pub firstboot: Option<FirstBoot>,
 }
 
+impl Agent<'_> {
+    /// Says whether it was not heard of for longer than it may be silent.
+    pub fn is_silent(&self, silent_after: Duration) -> bool {
+        self.quiet >= silent_after && !self.rebooting
+    }
+}
+
 /// A pool, as far as the fleet's health is concerned.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolState<'a> {
@@ -204,8 +211,8 @@ fn agents(facts: &Facts<'_>) -> Option<Verdict> {
     if facts.deaf {
         return None;
     }
-    let silent = |agent: &&Agent<'_>| agent.quiet >= facts.silent_after && !agent.rebooting;
-    let silent: Vec<&Agent<'_>> = facts.agents.iter().filter(silent).collect();
+    let silent = facts.agents.iter().filter(|agent| agent.is_silent(facts.silent_after));
+    let silent: Vec<&Agent<'_>> = silent.collect();
     if !silent.is_empty() {
         let names = few(silent.iter().map(|agent| agent.node.to_owned()));
         let message = format!(

@@ -511,7 +511,9 @@ impl Os {
             io.progress(&staging(digest, 3)).await;
         }
         if self.settings.strikes(|s| &mut s.staged_then_fails) {
-            return Err("Pulling bound images: failed to pull bound image".to_owned());
+            let words = "Pulling bound images: Pulling bound image registry.test/bound:1: failed to invoke method OpenImage: \
+                 reading manifest 1 in registry.test/bound: manifest unknown";
+            return Err(words.to_owned());
         }
         self.require_reboot(digest, settings);
         Ok(())

@@ -100,10 +100,20 @@ async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
                 let host = cluster.host(1);
                 host.settings(|s| s.staged_then_fails = 2);
                 let v2 = roll_to(cluster, "2.0.0", 1).await?;
-                until_degraded(cluster, "node1", "PullFailed", "bound image").await?;
+                until_degraded(cluster, "node1", "ImageNotFound", "bound image").await?;
                 let facts = host.facts();
                 ensure!(facts.staged.is_none(), "nothing stays staged: {facts:?}");
-                cluster.until_all_run(&v2, LONG).await
+                cluster.until_all_run(&v2, LONG).await?;
+
+                // One that never comes with all that belongs to it, until its admin goes back to the one before.
+                until_phase(cluster, "node1", "Updated").await?;
+                host.settings(|s| s.staged_then_fails = u32::MAX);
+                let bad = roll_to(cluster, "3.0.0", 1).await?;
+                until_degraded(cluster, "node1", "ImageNotFound", "bound image").await?;
+                let back = json!({ "image": { "ref": v2.reference } });
+                cluster.patch_pool("workers", back).await?;
+                until_phase(cluster, "node1", "Updated").await?;
+                golden::ensure_walk_to(&cluster.control_plane.audit_log(), "node1", &bad.digest, "bad-pull")
             })
         },
     )

@@ -1,0 +1,172 @@
+//! After the fleet's status, client required: insights of nodes whose agents are silent, a few at a time.
+
+use std::collections::BTreeMap;
+
+use berth_api::condition::node::OF_CONTROLLER;
+use berth_api::keys;
+use berth_api::node::{BootcNode, BootcNodeStatus};
+use berth_core::controller::fleet::health::{Agent, silent_after};
+use berth_core::controller::silence::Silent;
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::Reconciler;
+use super::seen::Findings;
+use crate::api::{CallError, Kube};
+use crate::leader::Lost;
+
+/// BootcNodes looked at at once.
+const CONCURRENCY: usize = 10;
+
+impl Reconciler {
+    /// Makes the insights of nodes whose agents are silent say so. A leader counts silence from when its own watch first showed the
+    /// BootcNode, and says nothing while the watches are old.
+    pub(super) async fn silence(&mut self, findings: &Findings, agents: &[Agent<'_>]) -> Result<(), Lost> {
+        let seen = &findings.seen;
+        if !seen.snapshot.stale.is_empty() {
+            return Ok(());
+        }
+        let after = silent_after(self.settings.agent_silence);
+        let mut silent = BTreeMap::new();
+        for agent in agents.iter().filter(|agent| agent.is_silent(after)) {
+            let node = seen.snapshot.nodes.get(agent.node).map(|entry| entry.view.clone());
+            let host = seen.snapshot.hosts.get(agent.node).map(|entry| entry.view.clone());
+            if let Some((node, host)) = node.zip(host) {
+                silent.insert(agent.node.to_owned(), Silent { node, host });
+            }
+        }
+        silent.retain(|name, _| self.memory.backoffs.ready(&key(name), seen.now));
+        let (picked, due) = self.memory.deputy.pick(silent, seen.now);
+        if let Some(due) = due {
+            self.again(due);
+        }
+        let picked = picked.into_iter().filter_map(|(name, silent)| {
+            let version = seen.snapshot.hosts.get(&name)?.version.clone();
+            Some((name, silent, version))
+        });
+        let (kube, now) = (self.kube.clone(), seen.wall);
+        let results: Vec<_> = futures::stream::iter(picked)
+            .map(|(name, silent, version)| {
+                let kube = kube.clone();
+                async move {
+                    let result = stand_in(&kube, &name, &silent, &version, now).await;
+                    (name, silent, result)
+                }
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (name, silent, result) in results {
+            if let Some(written) = self.outcome(&key(&name), result)? {
+                if written {
+                    tracing::info!(node = %name, "told of its silent agent");
+                }
+                self.memory.deputy.done(name, silent);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn key(name: &str) -> String {
+    format!("silence/{name}")
+}
+
+/// Writes the insight if it should say something else than it does. An agent that has spoken since it was judged is left alone.
+async fn stand_in(kube: &Kube, name: &str, silent: &Silent, version: &str, now: Timestamp) -> Result<bool, CallError> {
+    let api = kube.whole::<BootcNode>();
+    let Some(object) = kube.get(&api, name).await? else {
+        return Err(CallError::Conflict(format!("BootcNode {name} is gone")));
+    };
+    if object.metadata.resource_version.as_deref() != Some(version) {
+        return Err(CallError::Conflict(format!(
+            "BootcNode {name} has changed since its agent fell silent"
+        )));
+    }
+    let Some(body) = body(&object, silent, now) else {
+        return Ok(false);
+    };
+    kube.apply_status_as(keys::MANAGER_AGENT, &api, name, body).await?;
+    Ok(true)
+}
+
+/// The body of a server-side apply in the agent's name: its whole status as it stands, also what this program does not know of, with
+/// another insight. `None`: the insight is as it should be, or cannot be told.
+fn body(object: &DynamicObject, silent: &Silent, now: Timestamp) -> Option<Value> {
+    let stored = object.data.get("status").cloned().unwrap_or_else(|| json!({}));
+    let known: BootcNodeStatus = serde_json::from_value(stored.clone()).ok()?;
+    let insight = silent.insight(&known, now)?;
+    if known.insight.as_ref() == Some(&insight) {
+        return None;
+    }
+    let mut status = stored;
+    let is_agents = |c: &Value| {
+        let type_ = c.get("type").and_then(Value::as_str);
+        !type_.is_some_and(|type_| OF_CONTROLLER.contains(&type_))
+    };
+    if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
+        conditions.retain(is_agents);
+    }
+    status
+        .as_object_mut()?
+        .insert("insight".to_owned(), serde_json::to_value(insight).ok()?);
+    Some(json!({
+        "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION),
+        "kind": "BootcNode",
+        "metadata": {
+            "name": object.metadata.name, "uid": object.metadata.uid,
+            "resourceVersion": object.metadata.resource_version,
+        },
+        "status": status,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_core::controller::view::{BootcNodeView, NodeView};
+    use kube::core::DeserializeGuard;
+
+    use super::*;
+
+    #[test]
+    fn all_that_the_agent_said_stays_and_what_the_controller_said_is_not_taken_over() {
+        let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
+            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}, "spec": {"poolName": "workers"},
+            "status": {
+                "phase": "Draining", "ofALaterVersion": {"x": [1]}, "heartbeatTime": "2026-01-01T00:00:00Z",
+                "conditions": [condition("Staged"), condition("Waiting")],
+            },
+        });
+        let node = json!({"metadata": {"name": "n1", "uid": "n"}});
+        let silent = Silent {
+            node: Arc::new(NodeView::of(&serde_json::from_value(node).unwrap())),
+            host: Arc::new(BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(
+                object.clone(),
+            )
+            .unwrap())))),
+        };
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let whole = |object: &Value| -> DynamicObject { serde_json::from_value(object.clone()).unwrap() };
+        let first = body(&whole(&object), &silent, now).unwrap();
+        let mut status = first["status"].clone();
+        let insight = status.as_object_mut().unwrap().remove("insight").unwrap();
+        let mut kept = object["status"].clone();
+        kept["conditions"] = json!([condition("Staged")]);
+        assert_eq!(status, kept);
+        assert_eq!(
+            first["metadata"], object["metadata"],
+            "another object, or a later one, is not written"
+        );
+        assert!(insight["message"].as_str().unwrap().contains("no word"), "{insight}");
+
+        object["status"]["insight"] = insight;
+        let later = Timestamp::from_second(1_800_000_100).unwrap();
+        assert_eq!(body(&whole(&object), &silent, later), None, "it says so already");
+    }
+}
