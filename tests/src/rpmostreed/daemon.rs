@@ -228,9 +228,10 @@ impl Core {
         };
         let work = Arc::new(Mutex::new(Some((order, lock))));
         let core = Arc::downgrade(self);
-        let face = move |transaction: Arc<Transaction>| TransactionFace {
+        let face = move |transaction: Arc<Transaction>, is_met| TransactionFace {
             core: core.clone(),
             transaction,
+            is_met,
             work: work.clone(),
         };
         let shown = format!("/run/{SOCKET}");

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
+use tokio::sync::watch;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
@@ -303,12 +304,16 @@ impl OsFace {
 pub(super) struct TransactionFace {
     pub(super) core: Weak<Core>,
     pub(super) transaction: Arc<Transaction>,
+    /// True once this client is one of those that are told.
+    pub(super) is_met: watch::Receiver<bool>,
     pub(super) work: Arc<Mutex<Option<(Order, SysrootLock)>>>,
 }
 
 #[interface(name = "org.projectatomic.rpmostree1.Transaction")]
 impl TransactionFace {
     async fn start(&self, #[zbus(connection)] peer: &Connection) -> bool {
+        // Whoever asks for a short piece of work would not hear of its end. An error means that the client is gone.
+        let _ = self.is_met.clone().wait_for(|met| *met).await;
         let work = || self.work.lock().unwrap_or_else(|e| e.into_inner()).take();
         if self.transaction.start() {
             if let (Some((order, lock)), Some(core)) = (work(), self.core.upgrade()) {

@@ -53,7 +53,7 @@ impl Transaction {
         names: Names,
         socket: &Path,
         shown: &str,
-        face: impl Fn(Arc<Self>) -> TransactionFace + Send + Sync + 'static,
+        face: impl Fn(Arc<Self>, watch::Receiver<bool>) -> TransactionFace + Send + Sync + 'static,
     ) -> std::io::Result<Arc<Self>> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -169,14 +169,18 @@ async fn accept(
     listener: UnixListener,
     guid: Guid<'static>,
     transaction: Arc<Transaction>,
-    face: Arc<dyn Fn(Arc<Transaction>) -> TransactionFace + Send + Sync>,
+    face: Arc<dyn Fn(Arc<Transaction>, watch::Receiver<bool>) -> TransactionFace + Send + Sync>,
 ) {
     while let Ok((stream, _)) = listener.accept().await {
-        let (guid, transaction, face) = (guid.clone(), transaction.clone(), face(transaction.clone()));
+        let (met, is_met) = watch::channel(false);
+        let (guid, transaction, face) = (guid.clone(), transaction.clone(), face(transaction.clone(), is_met));
         // A client that does not say who it is keeps nobody out.
         let greeting = tokio::spawn(async move {
             match greet(stream, guid, face).await {
-                Ok(peer) => locked(&transaction.peers).push(peer),
+                Ok(peer) => {
+                    locked(&transaction.peers).push(peer);
+                    met.send_replace(true);
+                }
                 Err(error) => tracing::debug!(%error, "no client of a transaction"),
             }
         });
