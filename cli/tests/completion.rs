@@ -1,6 +1,6 @@
 //! Completion as bash, zsh and fish do it, with names from a cluster that answers, one that does not, and none.
 
-#![allow(clippy::unwrap_used, reason = "helpers of a test fail like the test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
