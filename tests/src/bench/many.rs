@@ -30,7 +30,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     progress.say("a rollout of one host, whose BootcNode is the pattern of all others");
     for version in ["2.0.0", "3.0.0"] {
         let image = cluster.publish(version).await?;
-        cluster.pool(POOL, &image.reference, json!({})).await?;
+        cluster.pool(POOL, &image.reference, rollout()).await?;
         cluster.until_all_run(&image, LONG).await?;
     }
     until(&cluster, "the rollout ends", async || {
@@ -80,6 +80,8 @@ async fn one_host() -> Result<Cluster> {
         hosts: 1,
         scheduler: false,
         control_plane,
+        // As it is shipped: an API server that lists so much answers late.
+        controller_args: vec!["--leader-lease-duration=15s".to_owned()],
         ..ClusterOptions::default()
     };
     Cluster::start(options).await
@@ -114,6 +116,12 @@ async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result
     cluster.control_plane.start_apiserver().await
 }
 
+/// Rules of the pool. By a share of its nodes, more would stage the more nodes there are, at another interval of progress, which
+/// would be written to all of them at the start.
+fn rollout() -> Value {
+    json!({ "maxStaging": 100 })
+}
+
 fn uid(number: usize) -> String {
     format!("00000000-0000-4000-9000-{number:012x}")
 }
@@ -132,7 +140,7 @@ fn identified(object: &Value, name: &str, uid: &str) -> Value {
 /// Publishes an image to all Nodes, whose agents do not answer, and tells the memory after the last write.
 async fn publish(cluster: &Cluster, count: usize) -> Result<Memory> {
     let image = cluster.publish("4.0.0").await?;
-    cluster.pool(POOL, &image.reference, json!({})).await?;
+    cluster.pool(POOL, &image.reference, rollout()).await?;
     let last = thousand::name(count - 1);
     until(cluster, "the image is published to all", async || {
         let has = async |name: &str| {

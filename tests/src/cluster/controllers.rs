@@ -62,6 +62,18 @@ impl Inner {
         self.directory.join(format!("berth-controller-{number}.log"))
     }
 
+    /// Times of the leader's lease, unless they are asked for: short, so that a scenario with a killed leader does not wait long.
+    fn lease(&self) -> &[&str] {
+        match self.settings.args.iter().any(|arg| arg.starts_with("--leader-")) {
+            true => &[],
+            false => &[
+                "--leader-lease-duration=3s",
+                "--leader-renew-deadline=2s",
+                "--leader-retry-period=1s",
+            ],
+        }
+    }
+
     fn spawn(&self, number: usize) -> Result<Process> {
         let mut command = Command::new(&self.binary);
         command
@@ -71,12 +83,7 @@ impl Inner {
             .args(&self.settings.args)
             .arg(format!("--identity=controller-{number}"))
             .arg(format!("--registry-plain-http={}", self.registry))
-            // Short, so that a scenario with a killed leader does not wait long.
-            .args([
-                "--leader-lease-duration=3s",
-                "--leader-renew-deadline=2s",
-                "--leader-retry-period=1s",
-            ])
+            .args(self.lease())
             .args([
                 "--log-format=human",
                 "--log-level=info,berth_controller=debug,kube_client=off",
