@@ -1,6 +1,9 @@
 //! Kubeconfigs for the identities that a test needs: users, nodes, service accounts.
 
+use std::fs::Permissions;
+use std::io::Write;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -36,7 +39,7 @@ impl Kubeconfig {
             })
             .collect();
         let path = directory.join(format!("{safe}.kubeconfig"));
-        std::fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
+        replace(&path, &text).with_context(|| format!("writing {}", path.display()))?;
         Ok(Self { path, text })
     }
 
@@ -47,6 +50,15 @@ impl Kubeconfig {
         let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
         Ok(Client::try_from(config)?)
     }
+}
+
+/// Writes a file whole: one that another part of a scenario reads is never half written.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let readable = Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(readable).tempfile_in(directory)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path).map(drop).map_err(std::io::Error::from)
 }
 
 /// Object that a token is bound to; the token dies with it.
