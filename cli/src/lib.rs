@@ -11,6 +11,7 @@ mod health;
 mod history;
 mod insights;
 mod labels;
+mod lean;
 mod members;
 mod nodes;
 mod preview;

@@ -1,7 +1,5 @@
 //! The cluster's objects at one moment.
 
-use std::fmt::Debug;
-
 use anyhow::{Context, Result};
 use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
@@ -9,12 +7,13 @@ use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt};
+use kube::api::{ListParams, ObjectList, Request};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::admin::Mark;
+use crate::lean::Lean;
 
 /// Objects per answer: a large cluster's Nodes come to many megabytes.
 const PAGE: u32 = 500;
@@ -27,7 +26,7 @@ pub struct Snapshot {
     pub pools: Vec<BootcNodePool>,
     /// The BootcNodes: desired and actual state of each node.
     pub bootc_nodes: Vec<BootcNode>,
-    /// The Nodes themselves.
+    /// The Nodes themselves, without what no command reads.
     pub nodes: Vec<Node>,
     /// The berths.
     pub leases: Vec<Lease>,
@@ -64,20 +63,23 @@ impl Snapshot {
         let nodes = async {
             match scope {
                 Scope::Hosts => Ok(vec![]),
-                _ => list(&Api::<Node>::all(client.clone()), None).await,
+                _ => {
+                    let nodes = list(client, &Node::url_path(&(), None), None).await;
+                    nodes.map(|nodes| nodes.into_iter().map(|Lean(node)| node).collect())
+                }
             }
         };
         // Only berths have it; the controller's own lease lies beside them.
         let berths = Some(keys::LABEL_POOL);
-        let leases = Api::<Lease>::namespaced(client.clone(), namespace);
+        let leases = Lease::url_path(&(), Some(namespace));
         let fleets = Api::<BootcFleet>::all(client.clone());
-        let (pools, hosts) = (Api::all(client.clone()), Api::all(client.clone()));
+        let (pools, hosts) = (BootcNodePool::url_path(&(), None), BootcNode::url_path(&(), None));
         // At the same time: in a large cluster each of them takes a while.
         let (pools, bootc_nodes, nodes, leases, fleet) = futures::join!(
-            list(&pools, None),
-            list(&hosts, None),
+            list(client, &pools, None),
+            list(client, &hosts, None),
             nodes,
-            list(&leases, berths),
+            list(client, &leases, berths),
             fleets.get_opt(fleet::NAME)
         );
         let mut this = Self {
@@ -164,15 +166,17 @@ pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
     Ok(pool.to_owned())
 }
 
-async fn list<K>(api: &Api<K>, labels: Option<&str>) -> kube::Result<Vec<K>>
+/// All objects of a kind, page by page. `url`: that of the kind.
+async fn list<K>(client: &Client, url: &str, labels: Option<&str>) -> kube::Result<Vec<K>>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: Clone + DeserializeOwned,
 {
     let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     params.label_selector = labels.map(str::to_owned);
     loop {
-        let page = api.list(&params).await?;
+        let request = Request::new(url).list(&params).map_err(kube::Error::BuildRequest)?;
+        let page: ObjectList<K> = client.request(request).await?;
         all.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),

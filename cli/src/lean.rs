@@ -1,0 +1,111 @@
+//! Nodes without what no command reads. Container images and managed fields take most of a Node's bytes; they are passed over
+//! while an answer is read, and never kept.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::Deserialize;
+
+/// A Node that lacks those parts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "Read")]
+pub(crate) struct Lean(pub(crate) Node);
+
+/// The parts that are read.
+#[derive(Deserialize)]
+struct Read {
+    #[serde(default)]
+    metadata: Metadata,
+    spec: Option<NodeSpec>,
+    status: Option<Status>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    finalizers: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    conditions: Option<Vec<NodeCondition>>,
+    addresses: Option<Vec<NodeAddress>>,
+    node_info: Option<NodeSystemInfo>,
+}
+
+impl From<Read> for Lean {
+    fn from(read: Read) -> Self {
+        let metadata = ObjectMeta {
+            name: read.metadata.name,
+            uid: read.metadata.uid,
+            resource_version: read.metadata.resource_version,
+            generation: read.metadata.generation,
+            creation_timestamp: read.metadata.creation_timestamp,
+            deletion_timestamp: read.metadata.deletion_timestamp,
+            labels: read.metadata.labels,
+            annotations: read.metadata.annotations,
+            finalizers: read.metadata.finalizers,
+            ..ObjectMeta::default()
+        };
+        let status = read.status.map(|status| NodeStatus {
+            conditions: status.conditions,
+            addresses: status.addresses,
+            node_info: status.node_info,
+            ..NodeStatus::default()
+        });
+        Self(Node {
+            metadata,
+            spec: read.spec,
+            status,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn all_that_is_read_of_a_node_stays_and_the_rest_is_passed_over() {
+        let mut whole = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": "n1", "uid": "u1", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "deletionTimestamp": "2026-01-02T00:00:00Z", "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["f"],
+            },
+            "spec": {"unschedulable": true, "podCIDR": "10.0.0.0/24", "taints": [{"key": "t", "effect": "NoSchedule"}]},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "nodeInfo": {
+                    "architecture": "amd64", "bootID": "b", "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "",
+                    "kubeletVersion": "v1", "machineID": "", "operatingSystem": "linux", "osImage": "", "systemUUID": "",
+                },
+            },
+        });
+        let lean = whole.clone();
+        whole["metadata"]["managedFields"] =
+            json!([{"manager": "kubelet", "fieldsV1": {"f:status": {"f:images": {}}}}]);
+        whole["status"]["images"] = json!([{"names": ["a"], "sizeBytes": 7}]);
+        whole["status"]["capacity"] = json!({"cpu": "4"});
+        let Lean(node) = serde_json::from_value(whole).unwrap();
+        assert_eq!(serde_json::to_value(node).unwrap(), lean);
+        let Lean(bare) = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
+        assert_eq!(
+            (bare.metadata.name.as_deref(), bare.spec, bare.status),
+            (Some("n1"), None, None)
+        );
+    }
+}
