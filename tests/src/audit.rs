@@ -75,11 +75,6 @@ impl AuditLog {
     pub fn write_counts(&self) -> BTreeMap<(String, String), usize> {
         count(self.writes())
     }
-
-    /// Number of requests of any kind that were answered, by program and resource.
-    pub fn request_counts(&self) -> BTreeMap<(String, String), usize> {
-        count(self.records.iter().filter(|record| record.stage == "ResponseComplete"))
-    }
 }
 
 /// Counts records by program and resource.

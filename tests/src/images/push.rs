@@ -111,14 +111,6 @@ impl RegistryClient {
         Ok(Some(response.into_body().collect().await?.to_bytes()))
     }
 
-    /// Removes a manifest, as a registry's clean-up would.
-    pub async fn delete_manifest(&self, repository: &str, digest: &Digest) -> Result<()> {
-        let url = self.path(repository, "manifests", &digest.to_string());
-        let request = Request::delete(url).body(full(Bytes::new()))?;
-        expect(self.send(request).await?, StatusCode::ACCEPTED).await?;
-        Ok(())
-    }
-
     async fn push_layer(&self, repository: &str, layer: &Layer) -> Result<()> {
         if self.has_blob(repository, &layer.digest).await? {
             return Ok(());

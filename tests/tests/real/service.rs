@@ -157,7 +157,9 @@ async fn it_is_confined(host: &RealHost) -> Result<()> {
         ensure!(status.contains(line), "{line:?} is not in {status}");
     }
     let writable = async |path: &str| -> Result<bool> {
-        let test = ["nsenter", "--mount", "--target", &process, "--", "test", "-w", path];
+        let test = [
+            "nsenter", "--mount", "--root", "--target", &process, "--", "test", "-w", path,
+        ];
         Ok(host.output(&test).await?.status.success())
     };
     for (path, wanted) in [

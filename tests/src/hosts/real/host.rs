@@ -118,7 +118,7 @@ impl RealHost {
         let mut enter = Command::new("nsenter");
         enter.args(["--target", &boot.init.to_string()]);
         enter.args([
-            "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", "env", "-i", PATH,
+            "--mount", "--root", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", "env", "-i", PATH,
         ]);
         enter.args(command);
         let mut enter = with_parent(&enter);

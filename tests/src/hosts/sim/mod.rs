@@ -372,11 +372,6 @@ impl SimHost {
         self.machine().agents.log(0)
     }
 
-    /// The same for the agent with this index; 1 is the second one.
-    pub fn agent_log_of(&self, index: usize) -> PathBuf {
-        self.machine().agents.log(index)
-    }
-
     /// The directory with everything of this host; it goes with the host.
     pub fn dir(&self) -> &Path {
         self.0.dir.path()
