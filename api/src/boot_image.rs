@@ -55,7 +55,8 @@ pub struct NodeBootImage {
     /// Digest of its manifest, where the installer noted that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Time when the machine was installed: when the note was written, by the machine's clock. For people.
+    /// Time when the machine was provisioned: what Ignition says, or else when the note was written. By the machine's clock, for
+    /// people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
     /// File with the note, as the host sees it.

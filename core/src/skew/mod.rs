@@ -3,6 +3,7 @@
 use berth_api::boot_image::{BootImageLimit, DEFAULT_MAX_MAJOR_SKEW};
 
 pub mod aleph;
+pub mod ignition;
 pub mod version;
 
 use version::{Comparison, OsVersion};

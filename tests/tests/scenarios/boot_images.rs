@@ -46,11 +46,18 @@ async fn boot_image(part: &Part<'_>, rules: Value) -> Result<()> {
 /// An old note of the installer, an image that wants a newer one, and what an admin can do about it.
 pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
     installed_from(part.host(1), "9.0.1")?;
+    let provisioned = "2021-01-25T15:17:13Z";
+    let result = json!({ "provisioningBootID": "b", "provisioningDate": provisioned });
+    fs::write(
+        part.host(1).root().join("etc/.ignition-result.json"),
+        format!("{result:#}\n"),
+    )?;
     let v1 = begin(part).await?;
     let noted = || async {
         let status = part.bootc_node(part.node(1)).await?.status.unwrap_or_default();
         Ok(status.boot_image.is_some_and(|image| {
-            image.version.as_deref() == Some("9.0.1") && image.provisioned_time.is_some() && image.error.is_none()
+            let time = image.provisioned_time.map(|time| time.0.to_string());
+            image.version.as_deref() == Some("9.0.1") && time.as_deref() == Some(provisioned) && image.error.is_none()
         }))
     };
     part.until("the agent reports the boot image", SOON, noted).await?;

@@ -259,7 +259,7 @@ impl Os {
     async fn script(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let ["-c", script] = arguments else { return 1 };
         let mut script = (*script).to_owned();
-        for directory in ["/run", "/sysroot"] {
+        for directory in ["/run", "/sysroot", "/etc"] {
             let here = format!("{}/", self.on_host(directory).display());
             script = script.replace(&format!("{directory}/"), &here);
         }
