@@ -77,6 +77,9 @@ fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> 
     if boot.family() != image.family() {
         return unknown(format!("{boot} and {image} are versions of different systems"));
     }
+    if boot.is_apart(&image) {
+        return unknown(format!("{boot} and {image} count differently"));
+    }
     match (boot.major(), image.major()) {
         (Some(boot), Some(image)) => Ok(boot.abs_diff(image)),
         (None, None) => Ok(0),
