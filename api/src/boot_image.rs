@@ -92,6 +92,10 @@ pub enum BootImageSource {
 
 /// The admin's record of the boot image in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("has(self.version)")
+        .message("bootImage.manual.version is missing; write an OS version, such as 9.6.20251023-0"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct ManualBootImage {
     /// Version of the image that new machines are installed from.
