@@ -55,7 +55,8 @@ pub struct NodeBootImage {
     /// Digest of its manifest, where the installer noted that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Time when the machine was installed: when the note was written, by the machine's clock. For people.
+    /// Time when the machine was provisioned: what Ignition says, or else when the note was written. By the machine's clock, for
+    /// people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
     /// File with the note, as the host sees it.
@@ -91,6 +92,10 @@ pub enum BootImageSource {
 
 /// The admin's record of the boot image in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = Rule::new("has(self.version)")
+        .message("bootImage.manual.version is missing; write an OS version, such as 9.6.20251023-0"),
+)]
 #[serde(rename_all = "camelCase")]
 pub struct ManualBootImage {
     /// Version of the image that new machines are installed from.

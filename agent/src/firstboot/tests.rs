@@ -146,6 +146,37 @@ async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
 }
 
 #[tokio::test]
+async fn a_dry_run_that_would_change_the_machine_leaves_it_as_it_is() {
+    let mut rig = Rig::new("first-dry", CONFIG);
+    rig.setup.dry_run = true;
+    let config = Config::parse(format!("{CONFIG}pivot = true\n").as_bytes()).unwrap();
+    let digest = |n: &str| format!("sha256:{}", n.repeat(32)).parse().unwrap();
+    let mut run = Run {
+        setup: &rig.setup,
+        config: &config,
+        host: Host::connect(None, rig.setup.root.clone()).await.unwrap(),
+        file: RecordFile::new(&rig.setup.root),
+        record: None,
+        boot_image: None,
+        answer: Answer::Found(Target {
+            digest: digest("02"),
+            version: None,
+            limit: None,
+        }),
+        booted: Booted::Digest(digest("01")),
+        trouble: None,
+        asked: 0,
+        tried: 0,
+        begin: Timestamp::now(),
+        give_up: Instant::now() + config.deadline,
+    };
+    assert_eq!(run.run_to_end().await, ExitCode::SUCCESS);
+    assert_eq!(run.tried, 0);
+    assert!(!rig.setup.root.path("/etc/issue.d").exists(), "nobody is told");
+    assert_eq!(rig.file.load(), None);
+}
+
+#[tokio::test]
 async fn who_stays_refused_is_told_on_the_cluster_each_time() {
     let with = format!("{CONFIG}kubeconfig = \"/etc/berth/kubeconfig\"\nnodeName = \"worker-7\"\n");
     let rig = Rig::new("first-told", &with);

@@ -5,6 +5,7 @@
 
 use berth_api::boot_image::NodeBootImage;
 use berth_core::skew::aleph::{self, MAX_LENGTH, PLACES};
+use berth_core::skew::ignition;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -21,13 +22,19 @@ impl Host {
     }
 }
 
-/// A script that prints the first note that is there: a line with its number, and its times of birth and change or what keeps
-/// it from being read; then the note.
+/// A script that prints what Ignition left, in one line, which is empty without it. Then the first note that is there: a line
+/// with its number, and its times of birth and change or what keeps it from being read; then the note.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;
+    let result = ignition::RESULT;
+    let most_of_it = ignition::MAX_LENGTH + 1;
     format!(
-        r#"n=0
+        r#"if [ -f {result} ] && [ ! -L {result} ]; then
+  head -c {most_of_it} {result} | tr '\n\000' '  '
+fi
+echo
+n=0
 for note in {places}; do
   if [ -e "$note" ] || [ -L "$note" ]; then
     real=$(readlink -e "$note")
@@ -45,6 +52,7 @@ done"#
 }
 
 fn parse(output: &str) -> Option<NodeBootImage> {
+    let (result, output) = output.split_once('\n')?;
     let (head, note) = output.split_once('\n')?;
     let mut words = head.split_whitespace();
     let place = PLACES.get(words.next()?.parse::<usize>().ok()?)?;
@@ -62,7 +70,7 @@ fn parse(output: &str) -> Option<NodeBootImage> {
         .find(|time: &i64| *time > 0);
     let written = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
     Some(NodeBootImage {
-        provisioned_time: written.map(Time),
+        provisioned_time: ignition::provisioned(result.as_bytes()).or(written).map(Time),
         ..aleph::read(place, note)
     })
 }
@@ -84,10 +92,16 @@ mod tests {
         let _ = fs::remove_dir_all(&scratch);
         let at = |path: &str| scratch.join(path.trim_start_matches('/'));
         let look = || {
-            let script = script().replace("/sysroot/", &format!("{}/", at("/sysroot").display()));
+            let mut script = script();
+            for directory in ["/sysroot/", "/etc/"] {
+                script = script.replace(
+                    directory,
+                    &format!("{}/", at(directory.trim_end_matches('/')).display()),
+                );
+            }
             let done = Command::new("sh").args(["-c", &script]).output().unwrap();
             assert!(done.status.success(), "{done:?}");
-            parse(&String::from_utf8(done.stdout).unwrap())
+            parse(&String::from_utf8_lossy(&done.stdout))
         };
         assert_eq!(look(), None);
         fs::create_dir_all(at("/sysroot")).unwrap();
@@ -101,7 +115,27 @@ mod tests {
             (found.source.as_str(), found.version.as_deref()),
             (PLACES[1], Some("9.6.20251023-0"))
         );
-        assert!(found.provisioned_time.is_some());
+        let written = found.provisioned_time.unwrap();
+        // What Ignition says comes first, in as many lines as it likes; what is no such thing changes nothing.
+        let result = at(ignition::RESULT);
+        let provisioned = || look().unwrap().provisioned_time.unwrap();
+        fs::write(&result, "{\n  \"provisioningDate\": \"2021-01-25T15:17:13Z\"\n}\n").unwrap();
+        assert_eq!(provisioned().0.to_string(), "2021-01-25T15:17:13Z");
+        assert_eq!(look().unwrap().version.as_deref(), Some("9.6.20251023-0"));
+        let long = vec![b'\n'; ignition::MAX_LENGTH + 10];
+        for wrong in [&b"{\"provisioningDate\":"[..], b"\0\xff\n\r{}", b"", &long] {
+            fs::write(&result, wrong).unwrap();
+            assert_eq!(provisioned(), written);
+            assert_eq!(look().unwrap().version.as_deref(), Some("9.6.20251023-0"));
+        }
+        fs::remove_file(&result).unwrap();
+        fs::write(at("/etc/other.json"), r#"{"provisioningDate": "2021-01-25T15:17:13Z"}"#).unwrap();
+        symlink("other.json", &result).unwrap();
+        assert_eq!(provisioned(), written, "a link is not followed");
+        fs::remove_file(&result).unwrap();
+        mkfifo(&result, Mode::S_IRWXU).unwrap();
+        assert_eq!(provisioned(), written, "a pipe is not waited for");
+        fs::remove_file(&result).unwrap();
         fs::write(at("/etc/passwd"), r#"{"version":"1"}"#).unwrap();
         symlink("../etc/passwd", &bootc).unwrap();
         let found = look().unwrap();
@@ -125,14 +159,17 @@ mod tests {
         for output in [
             "",
             "\n",
-            "0",
-            "7 1 1\n{}",
-            "x missing\n",
-            "0 - -\n{}",
-            "1 99999999999999999 1\n{}",
+            "\n0",
+            "\n7 1 1\n{}",
+            "\nx missing\n",
+            "{}\n0 - -\n{}",
+            "{\n1 99999999999999999 1\n{}",
         ] {
             let _ = parse(output);
         }
-        assert_eq!(parse("0 0 5\n{}").unwrap().provisioned_time.unwrap().0.as_second(), 5);
+        let seconds = |output| parse(output).unwrap().provisioned_time.unwrap().0.as_second();
+        assert_eq!(seconds("\n0 0 5\n{}"), 5);
+        assert_eq!(seconds("{\"provisioningDate\":\"1970-01-01T00:00:09Z\"}\n0 0 5\n{}"), 9);
+        assert_eq!(seconds("{\"provisioningDate\":\"1970-01-01T00:00:00Z\"}\n0 7 5\n{}"), 7);
     }
 }

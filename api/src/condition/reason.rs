@@ -236,6 +236,8 @@ reasons! {
         NextImageRefused,
         /// The versions of the boot image and of the image cannot be compared.
         CannotCompare,
+        /// No machine has told yet what it was installed from.
+        NotReported,
         /// The boot image in use is new enough.
         WithinLimit,
         /// Nobody limits boot images.

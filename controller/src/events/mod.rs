@@ -5,7 +5,7 @@ pub mod writer;
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
-use berth_api::condition::{find, pool as types};
+use berth_api::condition::{Why, find, pool as types};
 use berth_api::node::BootcNode;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_core::controller::turns::{Happened, TurnNews};
@@ -15,7 +15,7 @@ use kube::Resource;
 use kube::runtime::events::{Event, EventType};
 
 /// Reasons of all events that the controller writes.
-pub const REASONS: [&str; 21] = [
+pub const REASONS: [&str; 22] = [
     "RebootTimedOut",
     "ImageAvailable",
     "ImageAdopted",
@@ -29,6 +29,7 @@ pub const REASONS: [&str; 21] = [
     "WindowClosed",
     "BootImageSkew",
     "BootImageWithinLimit",
+    "BootImageUnknown",
     "NodeConflict",
     "BerthGone",
     "BerthExcluded",
@@ -154,6 +155,7 @@ impl Note {
     /// whoever leads.
     pub fn of_status(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = Self::of_image(pool, old, new);
+        notes.extend(Self::of_unknown_boot_image(pool, old, new));
         for turn in &TURNING_POINTS {
             let is = |status: &BootcNodePoolStatus| {
                 let condition = find(&status.conditions, turn.condition)?;
@@ -218,6 +220,28 @@ impl Note {
             notes.push(note("ImageAdopted", "Adopt", message));
         }
         notes
+    }
+
+    /// Event of a boot image that cannot be compared with the image in force: once for each such image.
+    fn of_unknown_boot_image(
+        pool: &BootcNodePool,
+        old: &BootcNodePoolStatus,
+        new: &BootcNodePoolStatus,
+    ) -> Option<Self> {
+        let unknown = |status: &BootcNodePoolStatus| {
+            let said = find(&status.conditions, types::BOOT_IMAGE_SKEW)?;
+            let target = status.target.as_ref().map(|target| target.digest.clone());
+            (said.reason == Why::CannotCompare.as_str()).then(|| (target, said.message.clone()))
+        };
+        let (target, message) = unknown(new)?;
+        (unknown(old).map(|(target, _)| target) != Some(target)).then(|| Self {
+            warning: true,
+            reason: "BootImageUnknown",
+            action: "Report",
+            message,
+            about: pool.object_ref(&()),
+            related: None,
+        })
     }
 
     /// Event of a berth that was closed although its holder has not given it back; `None` for any other write.
@@ -437,6 +461,52 @@ mod tests {
                 point.reason
             );
         }
+    }
+
+    #[test]
+    fn a_boot_image_that_cannot_be_compared_is_told_of_once_for_each_image() {
+        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+        let status = |reason: &str, target: u8| {
+            let condition = serde_json::json!({
+                "type": "BootImageSkew", "status": "Unknown", "reason": reason, "message": "4.20.0 and 9.6 count differently",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            BootcNodePoolStatus {
+                target: Some(Target {
+                    image: "quay.io/os:1".into(),
+                    digest: format!("sha256:{}", target.to_string().repeat(64)).parse().unwrap(),
+                    version: None,
+                    metadata: None,
+                    platforms: vec![],
+                    publish_time: None,
+                }),
+                conditions: vec![serde_json::from_value(condition).unwrap()],
+                ..BootcNodePoolStatus::default()
+            }
+        };
+        let told = |old: &BootcNodePoolStatus, new: &BootcNodePoolStatus| -> Vec<Note> {
+            let notes = Note::of_status(&pool, old, new);
+            notes.into_iter().filter(|note| note.reason != "ImageAdopted").collect()
+        };
+        let unknown = status("CannotCompare", 1);
+        // As for a pool that has waited for its image, or for its first machine, which are no news themselves.
+        for old in [
+            BootcNodePoolStatus::default(),
+            status("ImageNotResolved", 1),
+            status("NotReported", 1),
+        ] {
+            assert!(told(&BootcNodePoolStatus::default(), &old).is_empty());
+            let notes = told(&old, &unknown);
+            let said: Vec<_> = notes
+                .iter()
+                .map(|note| (note.reason, note.warning, note.message.as_str()))
+                .collect();
+            assert_eq!(said, [("BootImageUnknown", true, "4.20.0 and 9.6 count differently")]);
+        }
+        assert!(REASONS.contains(&"BootImageUnknown"));
+        assert!(told(&unknown, &unknown).is_empty());
+        assert!(told(&unknown, &status("NotReported", 1)).is_empty());
+        assert_eq!(told(&unknown, &status("CannotCompare", 2)).len(), 1, "another image");
     }
 
     #[test]

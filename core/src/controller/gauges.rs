@@ -68,7 +68,7 @@ families! {
     available: "berth_pool_available_info", "1, with the image that the pool's tag points at, while it is not the target.";
     boot_image: "berth_pool_boot_image_info", "1, with the version that new machines are installed from.";
     too_old: "berth_pool_boot_image_too_old_nodes", "Machines that were installed from an image which is too old for the target.";
-    unchecked: "berth_pool_boot_image_unchecked", "1 while the pool's admin has switched the check of boot images off.";
+    unchecked: "berth_pool_boot_image_unchecked", "1 while nobody can say whether new machines could join: the check of boot images is off, or the versions cannot be compared.";
     window_open: "berth_pool_window_open", "1 while reboots may start, as far as windows and exclusions go.";
     opens: "berth_pool_window_next_open_timestamp_seconds", "Time when reboots may start next, while they may not.";
     closes: "berth_pool_window_close_timestamp_seconds", "Time until which reboots may start, while they may.";
@@ -170,7 +170,11 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
             .add([("pool", pool), ("digest", &digest), ("version", version)], 1);
     }
     let skew = berth_api::condition::find(&status.conditions, berth_api::condition::pool::BOOT_IMAGE_SKEW);
-    let unchecked = skew.is_some_and(|skew| skew.reason == Why::Disabled.as_str());
+    let unchecked = skew.is_some_and(|skew| {
+        [Why::Disabled, Why::CannotCompare]
+            .map(Why::as_str)
+            .contains(&&*skew.reason)
+    });
     families.unchecked.add([("pool", pool)], i64::from(unchecked));
     if let Some(image) = &status.boot_image {
         let version = image.version.as_deref().unwrap_or_default();

@@ -3,6 +3,7 @@
 use berth_api::boot_image::{BootImageLimit, DEFAULT_MAX_MAJOR_SKEW};
 
 pub mod aleph;
+pub mod ignition;
 pub mod version;
 
 use version::{Comparison, OsVersion};
@@ -75,6 +76,9 @@ fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> 
     };
     if boot.family() != image.family() {
         return unknown(format!("{boot} and {image} are versions of different systems"));
+    }
+    if boot.is_apart(&image) {
+        return unknown(format!("{boot} and {image} count differently"));
     }
     match (boot.major(), image.major()) {
         (Some(boot), Some(image)) => Ok(boot.abs_diff(image)),

@@ -86,6 +86,18 @@ fn a_boot_image_is_judged_by_all_limits() {
             vec![min("stream9.20250101.0")],
             "unknown: cannot be judged: stream9.20250910.0 and 9.6 are versions of different systems",
         ),
+        (
+            Some("9.6.20251023-0"),
+            Some("4.20.0"),
+            vec![min("9.2")],
+            "unknown: cannot be judged: 9.6.20251023-0 and 4.20.0 count differently",
+        ),
+        (
+            Some("9.6"),
+            Some("9.8"),
+            vec![min("4.15.0")],
+            "unknown: cannot be judged: 9.6 and 4.15.0 count differently",
+        ),
         // Unless something else is certain.
         (
             Some("9.0"),

@@ -8,6 +8,8 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
+/// Oldest major version of the systems that OpenShift may be built from, or be taken for.
+const FIRST_OF_SYSTEM: u64 = 8;
 /// Most characters of a version.
 pub const MAX_LENGTH: usize = 128;
 
@@ -192,25 +194,48 @@ impl OsVersion {
         &self.family
     }
 
+    /// The release without the zeros at its end: `9.6.0` is `9.6`.
+    fn significant(&self) -> &[u64] {
+        let end = self.release.iter().rposition(|n| *n != 0).map_or(0, |last| last + 1);
+        &self.release[..end]
+    }
+
+    /// Says whether it may be a release of OpenShift, such as `4.20.0`, which is built from RHEL 9 and counts on its own.
+    fn may_be_openshift(&self) -> bool {
+        self.date.is_none() && self.family.is_empty() && self.major() == Some(4)
+    }
+
+    /// Says whether one of the two may be a release of OpenShift, and the other one is that of a system.
+    pub(super) fn is_apart(&self, other: &Self) -> bool {
+        let is_apart = |one: &Self, other: &Self| one.may_be_openshift() && other.major() >= Some(FIRST_OF_SYSTEM);
+        is_apart(self, other) || is_apart(other, self)
+    }
+
+    /// Says whether the numbers of both mean the same.
+    fn counts_as(&self, other: &Self) -> bool {
+        if self.is_apart(other) {
+            return false;
+        }
+        match (self.date, other.date) {
+            (Some(_), Some(_)) => self.release.len() == other.release.len(),
+            (Some(_), None) => other.significant().len() <= self.release.len(),
+            (None, Some(_)) => self.significant().len() <= other.release.len(),
+            (None, None) => true,
+        }
+    }
+
     /// Compares its age with that of another one.
     pub fn compare(&self, other: &Self) -> Comparison {
         let unknown = |why: &str| Comparison::Unknown(format!("{self} and {other} {why}"));
         if self.family != other.family {
             return unknown("are versions of different systems");
         }
-        let (a, b) = (self.release.len(), other.release.len());
-        let alike = match (self.date, other.date) {
-            (Some(_), Some(_)) => a == b,
-            (Some(_), None) => b <= a,
-            (None, Some(_)) => a <= b,
-            (None, None) => true,
-        };
-        if !alike {
+        if !self.counts_as(other) {
             return unknown("count differently");
         }
         let order = self
-            .release
-            .cmp(&other.release)
+            .significant()
+            .cmp(other.significant())
             // Of a release and its builds, the release is the first.
             .then_with(|| self.date.cmp(&other.date));
         match order {

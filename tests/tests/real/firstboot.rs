@@ -23,6 +23,7 @@ const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const RAN: &str = "/var/opt/kubelet-ran";
 const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
+const LOGIN: &str = "/run/motd.d/80-berth-firstboot";
 const ALEPH: &str = "/sysroot/.bootc-aleph.json";
 const CONFIG: &str = "/etc/berth/firstboot.toml";
 const OVERRIDE: &str = "/etc/berth/firstboot.override";
@@ -185,7 +186,7 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
         issue.contains("older than the minimum") && issue.contains("held back"),
         "{issue}"
     );
-    let login = rig.host.read("/run/motd.d/80-berth-firstboot").await?;
+    let login = rig.host.read(LOGIN).await?;
     ensure!(login == rig.host.read(ISSUE).await?, "the same at the login: {login}");
     let told = || async {
         let query = format!("MESSAGE_ID={MESSAGE_ID}");
@@ -196,7 +197,8 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
     rig.until("the journal's record", told).await?;
     an_event_is_on_the_cluster(rig).await?;
 
-    // The next boot asks again, and somebody may let it go on.
+    a_reboot_lets_it_go_no_further(rig).await?;
+    // Somebody may let it go on.
     ensure!(!rig.kubelet_runs().await?, "it is refused again");
     rig.host.write(OVERRIDE, "").await?;
     let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
@@ -212,6 +214,33 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
     );
     ensure!(!rig.has(ISSUE).await?, "nobody has to look any more");
     Ok(())
+}
+
+/// The next boot asks again, before its own kubelet, and tells it again where the reboot took it away.
+async fn a_reboot_lets_it_go_no_further(rig: &Rig) -> Result<()> {
+    let host = &rig.host;
+    let first = host.boot().context("down")?.boot_id;
+    host.reboot_now().await?;
+    host.wait_boot(Some(&first), Duration::from_secs(60)).await?;
+    let ended = || async {
+        let status = ["systemctl", "show", "--property=ExecMainStatus,ActiveState", UNIT];
+        let status = host.exec(&status).await?;
+        Ok(status.contains("ActiveState=failed") && status.contains("ExecMainStatus=3"))
+    };
+    rig.until("the refusal of the next boot", ended).await?;
+    let quiet = || async {
+        let jobs = host.exec(&["systemctl", "list-jobs", "--no-legend"]).await?;
+        Ok(!jobs.contains("kubelet.service"))
+    };
+    rig.until("the end of the kubelet's job", quiet).await?;
+    let journal = host.journal(UNIT).await?;
+    ensure!(!rig.has(RAN).await?, "the kubelet ran after the reboot; {journal}");
+    let login = host.read(LOGIN).await.context(journal)?;
+    ensure!(
+        login == host.read(ISSUE).await? && login.contains("held back"),
+        "{login}"
+    );
+    rig.expect("Refused", false).await.map(drop)
 }
 
 /// Under the machine's own name, since the configuration names no node.

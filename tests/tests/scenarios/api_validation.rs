@@ -48,6 +48,7 @@ const WAVE_SELECTOR: &str = "waves[].nodeSelector is missing; write the labels o
 const BACKWARDS: &str = "exclusions[].from must be before exclusions[].to";
 const POLL: &str = "pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h";
 const SECRET: &str = "pullSecret must be the name of a Secret in the controller's namespace";
+const MANUAL: &str = "bootImage.manual must be given with source: Manual, and only then";
 const PREFIXES: &str =
     "allowedRegistries must be prefixes of references, such as quay.io/example or registry.example.com:5000";
 const ONE_FLEET: &str = "there is one BootcFleet, and its name is cluster; write metadata.name: cluster";
@@ -236,6 +237,39 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, toleratedUpdaters: [zincati]}",
         "toleratedUpdaters knows bootc-fetch-apply-updates.timer, ",
     ),
+    // From what machines are installed.
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {source: Manual}}",
+        MANUAL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {manual: {version: '9.6'}}}",
+        MANUAL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {source: Nodes, manual: {version: '9.6'}}}",
+        MANUAL,
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {source: Manual, manual: {}}}",
+        "bootImage.manual.version is missing; write an OS version, such as 9.6.20251023-0",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {source: Manual, manual: {version: latest}}}",
+        "bootImage.manual.version must be an OS version, such as 9.6.20251023-0 or 42.20250901.3.0",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {minimumVersion: '>=9.6'}}",
+        "bootImage.minimumVersion must be an OS version, such as 9.6 or 42.20250901.3.0",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {minimumVersion: 'LONGTAG'}}",
+        "may not be more than 128",
+    ),
+    (
+        "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {enforcement: Strict}}",
+        "spec.bootImage.enforcement",
+    ),
     // How many.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}",
@@ -390,6 +424,9 @@ const RIGHT_POOLS: &[&str] = &[
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 999999h}, host: {signature: Required}}",
     "{nodeSelector: {}, image: {ref: 'localhost/os:v1'}}",
     "{nodeSelector: {}, image: {ref: '10.0.0.1:5000/deep/er/a_b.c-d:_V1.0-x'}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {source: Nodes, minimumVersion: stream9.20250910.0}}",
+    "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {source: Manual, manual: {version: '13.1~rc2'}}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {}, drain: {}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {paused: true, maxUnavailable: 1, maxStaging: 5}}",
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: '1%', maxStaging: '100%', after: [infra]}}",

@@ -46,11 +46,18 @@ async fn boot_image(part: &Part<'_>, rules: Value) -> Result<()> {
 /// An old note of the installer, an image that wants a newer one, and what an admin can do about it.
 pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
     installed_from(part.host(1), "9.0.1")?;
+    let provisioned = "2021-01-25T15:17:13Z";
+    let result = json!({ "provisioningBootID": "b", "provisioningDate": provisioned });
+    fs::write(
+        part.host(1).root().join("etc/.ignition-result.json"),
+        format!("{result:#}\n"),
+    )?;
     let v1 = begin(part).await?;
     let noted = || async {
         let status = part.bootc_node(part.node(1)).await?.status.unwrap_or_default();
         Ok(status.boot_image.is_some_and(|image| {
-            image.version.as_deref() == Some("9.0.1") && image.provisioned_time.is_some() && image.error.is_none()
+            let time = image.provisioned_time.map(|time| time.0.to_string());
+            image.version.as_deref() == Some("9.0.1") && time.as_deref() == Some(provisioned) && image.error.is_none()
         }))
     };
     part.until("the agent reports the boot image", SOON, noted).await?;
@@ -181,10 +188,16 @@ impl FirstBoot<'_> {
 
     /// Runs the check. Answers its exit status, and what it said.
     async fn check(&self) -> Result<(i32, String)> {
+        self.check_with(&[]).await
+    }
+
+    /// The same, with these arguments as well.
+    async fn check_with(&self, arguments: &[&str]) -> Result<(i32, String)> {
         let programs = tokio::task::spawn_blocking(programs::programs).await??;
         let mut command = Command::new(programs.agent);
         command.args(["firstboot", "--bus", &self.host.bus_address(), "--host-root"]);
-        command.arg(self.host.root()).stdin(Stdio::null()).kill_on_drop(true);
+        command.arg(self.host.root()).args(arguments);
+        command.stdin(Stdio::null()).kill_on_drop(true);
         let output = tokio::time::timeout(LONG, command.output())
             .await
             .context("the check does not end")??;
@@ -237,6 +250,8 @@ pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
     ensure!(code == 3 && said.contains("Refused: "), "{code}: {said}");
     an_event_is_there(&first, &image).await?;
     a_registry_that_does_not_speak(&first).await?;
+    the_hosts_own_credentials_count(&first, &image).await?;
+    a_change_that_outlives_the_deadline_is_undone(&first, &image).await?;
     a_change_without_a_record_is_not_begun(&first, &image).await?;
 
     first.forget()?;
@@ -282,6 +297,73 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     ensure!(took < Duration::from_secs(12), "a deadline of 2 s took {took:?}");
     let record = first.record()?;
     ensure!(record["finished"] == true, "{record}");
+    Ok(())
+}
+
+/// A registry that wants to know who asks: without the host's file nothing is compared, and with it the machine is.
+async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
+    first.host.settings(|s| s.login = Some("dTpvbmU=".to_owned()));
+    first.forget()?;
+    first.configure(&image.reference, "deadline = \"2s\"\n")?;
+    let (code, said) = first.check().await?;
+    let is_told = said.contains("ImageUnavailable: ") && said.contains("unauthorized: authentication required");
+    ensure!(code == 0 && is_told, "{code}: {said}");
+    let file = first.host.root().join("etc/ostree/auth.json");
+    fs::create_dir_all(file.parent().context("a file without a directory")?)?;
+    fs::write(
+        &file,
+        json!({ "auths": { "registry": { "auth": "dTpvbmU=" } } }).to_string(),
+    )?;
+    first.forget()?;
+    first.configure(&image.reference, "")?;
+    let (code, said) = first.check().await?;
+    ensure!(code == 3 && said.contains("Refused: "), "{code}: {said}");
+    fs::remove_file(file)?;
+    first.host.settings(|s| s.login = None);
+    Ok(())
+}
+
+/// What would be done is only said in a dry run. Done, it takes too long here: the pull is stopped, and the boot goes on.
+async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
+    first.forget()?;
+    let more = "deadline = \"4s\"\npivot = true\n[limit]\nminimumVersion = \"9.0\"\n";
+    first.configure(&image.reference, more)?;
+    let (code, said) = first.check_with(&["--dry-run"]).await?;
+    let would = format!(
+        "would change to {} ({}): this machine was installed from 9.0.1",
+        image.reference, image.digest
+    );
+    ensure!(code == 0 && said.contains(&would), "{code}: {said}");
+    ensure!(first.record().is_err(), "a dry run changes nothing");
+    let is_switch = |c: &&String| c.starts_with("/usr/bin/bootc switch ") && !c.ends_with("--help");
+    let pulls = || first.host.commands().iter().filter(is_switch).count();
+    let (boots, pulled) = (first.part.boots(1), pulls());
+    let usual = first.host.settings(|s| std::mem::replace(&mut s.pull_time, LONG));
+    let begin = Instant::now();
+    let (code, said) = first.check().await?;
+    let took = begin.elapsed();
+    first.host.settings(|s| s.pull_time = usual);
+    let is_told = said.contains("PivotFailed: ") && said.contains("the pull did not end before the deadline");
+    ensure!(code == 0 && is_told, "{code}: {said}");
+    let bounds = Duration::from_secs(4)..Duration::from_secs(20);
+    ensure!(bounds.contains(&took), "a deadline of 4 s took {took:?}");
+    ensure!(
+        pulls() == pulled + 1,
+        "the dry run pulled, or nothing did: {:?}",
+        first.host.commands()
+    );
+    let (facts, units) = (first.host.facts(), first.host.units());
+    let is_pull = |unit: &String| unit.starts_with("berth-pull-");
+    ensure!(
+        facts.staged.is_none() && !units.iter().any(is_pull),
+        "{facts:?}, {units:?}"
+    );
+    let record = first.record()?;
+    ensure!(
+        record["finished"] == true && record.get("pivotsTo").is_none(),
+        "{record}"
+    );
+    ensure!(first.part.boots(1) == boots, "it was rebooted");
     Ok(())
 }
 

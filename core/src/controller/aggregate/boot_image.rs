@@ -106,15 +106,12 @@ pub(super) fn assess(
     } else if let Some(refused) = refused(said, next) {
         refused
     } else if let Some(target) = target {
-        let words = |why: &str| match &in_use {
-            Some(in_use) => in_use.words(why),
-            None => "no machine has told what it was installed from".to_owned(),
-        };
-        match skew_of(facts, version, target) {
-            Skew::NoLimit => Verdict::no(Why::NoLimit, ""),
-            Skew::Within => Verdict::no(Why::WithinLimit, ""),
-            Skew::Exceeded(why) => Verdict::yes(Why::BootImageTooOld, words(&why)),
-            Skew::Unknown(why) => Verdict::unknown(Why::CannotCompare, words(&why)),
+        match (skew_of(facts, version, target), &in_use) {
+            (Skew::NoLimit, _) => Verdict::no(Why::NoLimit, ""),
+            (_, None) => Verdict::unknown(Why::NotReported, "no machine has told what it was installed from"),
+            (Skew::Within, _) => Verdict::no(Why::WithinLimit, ""),
+            (Skew::Exceeded(why), Some(in_use)) => Verdict::yes(Why::BootImageTooOld, in_use.words(&why)),
+            (Skew::Unknown(why), Some(in_use)) => Verdict::unknown(Why::CannotCompare, in_use.words(&why)),
         }
     } else {
         Verdict::unknown(Why::ImageNotResolved, "no image is in force; see ImageResolved")

@@ -233,7 +233,13 @@ fn a_pool_tells_its_conditions_its_image_and_its_window() {
 
 #[test]
 fn a_pool_whose_boot_image_nobody_looks_at_says_so() {
-    for (why, unchecked) in [(Some(Why::Disabled), 1), (Some(Why::WithinLimit), 0), (None, 0)] {
+    for (why, unchecked) in [
+        (Some(Why::Disabled), 1),
+        (Some(Why::CannotCompare), 1),
+        (Some(Why::NotReported), 0),
+        (Some(Why::WithinLimit), 0),
+        (None, 0),
+    ] {
         let mut status = BootcNodePoolStatus::default();
         if let Some(why) = why {
             let verdict = Verdict::no(why, "words");

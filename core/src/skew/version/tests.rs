@@ -28,6 +28,17 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
         ("42.20250901.0", Older, "42.20250902.0"),
         ("stream9.20250910.0", Older, "stream10.20240101.0"),
         ("4.20.0", Newer, "4.19.15"),
+        ("4.20", Equal, "4.20.0"),
+        ("4.20.3", Older, "5.0.0"),
+        // Zeros at the end say nothing.
+        ("9.6", Equal, "9.6.0"),
+        ("9", Equal, "9.0.0"),
+        ("0", Equal, "0.0"),
+        ("9.6.0", Older, "9.6.1"),
+        ("9.6.0", Older, "9.6.20251023-0"),
+        ("9.0.20251023-0", Newer, "9"),
+        ("10.0.20251023-0", Newer, "9.6.20251023-0"),
+        ("9.6.0-1", Newer, "9.6"),
         // Debian and Ubuntu.
         ("13.1", Newer, "13"),
         ("13.1 (trixie)", Equal, "13.1"),
@@ -41,11 +52,7 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
         ("20250901", Older, "20251001"),
         ("1.20250901T0100", Older, "1.20250902T0100"),
     ] {
-        let back = match expected.clone() {
-            Older => Newer,
-            Newer => Older,
-            other => other,
-        };
+        let back = reversed(&expected);
         assert_eq!(version(a).compare(&version(b)), expected, "{a} and {b}");
         assert_eq!(version(b).compare(&version(a)), back, "{b} and {a}");
     }
@@ -57,7 +64,14 @@ fn what_cannot_be_compared_says_so() {
         ("stream9.20250910.0", "9.6", "different systems"),
         ("9.20250506.0", "9.6.20251023-0", "count differently"),
         ("42.20250901.3.0", "9.6.20251023-0", "count differently"),
+        ("9.0.20250506-0", "9.20250506.0", "count differently"),
+        ("9.6.1", "9.6.20251023-0", "count differently"),
+        // A release of OpenShift is no release of RHEL.
         ("4.20.0", "9.6.20251023-0", "count differently"),
+        ("4.20.0", "9.6", "count differently"),
+        ("4.20", "9.6.0", "count differently"),
+        ("4.15", "9.6.20251023-0", "count differently"),
+        ("4.20.0", "411.86.202308081056-0", "count differently"),
         ("9.6-rc1", "9.6", "no order"),
         ("9.6-rc1", "9.6-beta1", "no order"),
     ] {
@@ -103,11 +117,26 @@ fn the_major_is_that_of_the_system() {
 /// Versions of one shape each, near each other.
 fn some() -> impl Strategy<Value = String> {
     prop_oneof![
-        "(9|10)\\.[0-9](\\.2025(01|11)(02|20)(-[0-3])?)?",
+        "(9|10)\\.[0-9](\\.0|\\.2025(01|11)(02|20)(-[0-3])?)?",
         "4(2|3)(\\.20250(8|9)01(\\.[1-3]\\.[0-2])?)?",
         "41[0-4]\\.(86|92|94)\\.20230(1|2)011200(-[01])?",
         "(stream)?9(\\.[0-2]){0,2}(~rc[12]|\\+deb[12]u[12])?",
+        "[45](\\.[0-2]){0,2}",
     ]
+}
+
+/// Three of them. Every other time they are of a kind, so that most can be compared, and some are equal.
+fn three() -> impl Strategy<Value = (String, String, String)> {
+    let alike = || "(8|9)(\\.[0-2]){0,2}(\\.0){0,2}";
+    prop_oneof![(some(), some(), some()), (alike(), alike(), alike())]
+}
+
+fn reversed(result: &Comparison) -> Comparison {
+    match result {
+        Older => Newer,
+        Newer => Older,
+        other => other.clone(),
+    }
 }
 
 proptest! {
@@ -120,18 +149,40 @@ proptest! {
     }
 
     #[test]
-    fn where_three_can_be_compared_they_are_in_order(a in some(), b in some(), c in some()) {
+    fn where_three_can_be_compared_they_are_in_order((a, b, c) in three()) {
         let (a, b, c) = (version(&a), version(&b), version(&c));
-        let (ab, bc, ac) = (a.compare(&b), b.compare(&c), a.compare(&c));
         let known = |c: &Comparison| !matches!(c, Comparison::Unknown(_));
-        prop_assert_eq!(known(&ab), known(&b.compare(&a)));
+        for (x, y) in [(&a, &b), (&b, &c), (&a, &c)] {
+            let (there, back) = (x.compare(y), y.compare(x));
+            prop_assert_eq!(known(&there), known(&back));
+            if known(&there) {
+                prop_assert_eq!(&back, &reversed(&there));
+            }
+        }
+        let (ab, bc, ac) = (a.compare(&b), b.compare(&c), a.compare(&c));
         if known(&ab) && known(&bc) && known(&ac) {
             if ab == Equal {
                 prop_assert_eq!(&ac, &bc);
             }
+            if bc == Equal {
+                prop_assert_eq!(&ac, &ab);
+            }
             if ab == bc {
                 prop_assert_eq!(&ac, &ab);
             }
+        }
+    }
+
+    #[test]
+    fn what_is_equal_is_as_old_as_anything_else((a, _, c) in three()) {
+        // The same release, with one more zero.
+        let (a, c) = (version(&a), version(&c));
+        prop_assume!(a.date.is_none() && a.rest.is_empty());
+        let b = version(&format!("{a}.0"));
+        prop_assert_eq!(a.compare(&b), Equal);
+        match (a.compare(&c), b.compare(&c)) {
+            (Comparison::Unknown(_), Comparison::Unknown(_)) => {}
+            (ac, bc) => prop_assert_eq!(ac, bc),
         }
     }
 }

@@ -231,13 +231,7 @@ impl Os {
             }
             "/usr/bin/ostree" => self.ostree(arguments, &settings, io).await,
             "/usr/bin/ln" => self.link(arguments, io),
-            "/usr/bin/skopeo" => match skopeo::inspect(arguments, settings.registry_down).await {
-                Ok(found) => io.bytes(&found),
-                Err(words) => {
-                    write_line(&mut io.err, &words);
-                    1
-                }
-            },
+            "/usr/bin/skopeo" => self.skopeo(arguments, &settings, io).await,
             "/usr/bin/sh" => self.script(arguments, io).await,
             "/usr/bin/flock" => self.drain(arguments).await,
             "/usr/bin/true" => 0,
@@ -251,6 +245,22 @@ impl Os {
         }
     }
 
+    /// `skopeo`, which takes no credentials but those of the file that it is told.
+    async fn skopeo(&self, arguments: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
+        let file = skopeo::auth_file(arguments).map(|file| self.on_host(file));
+        let text = file
+            .and_then(|file| std::fs::read_to_string(file).ok())
+            .unwrap_or_default();
+        let logs_in = settings.login.as_ref().is_none_or(|login| text.contains(login));
+        match skopeo::inspect(arguments, settings.registry_down, logs_in).await {
+            Ok(found) => io.bytes(&found),
+            Err(words) => {
+                write_line(&mut io.err, &words);
+                1
+            }
+        }
+    }
+
     pub(super) fn on_host(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -259,7 +269,7 @@ impl Os {
     async fn script(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let ["-c", script] = arguments else { return 1 };
         let mut script = (*script).to_owned();
-        for directory in ["/run", "/sysroot"] {
+        for directory in ["/run", "/sysroot", "/etc"] {
             let here = format!("{}/", self.on_host(directory).display());
             script = script.replace(&format!("{directory}/"), &here);
         }

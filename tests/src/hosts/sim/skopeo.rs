@@ -8,10 +8,11 @@ use serde_json::Value;
 use crate::images::RegistryClient;
 
 /// The bytes that `skopeo inspect` prints with these arguments: a manifest (`--raw`) or a configuration (`--config --raw`).
+/// `logs_in` says whether the registry takes the credentials that they name.
 ///
 /// # Errors
 /// Words of skopeo, as one line of its log.
-pub(super) async fn inspect(arguments: &[&str], is_down: bool) -> Result<Bytes, String> {
+pub(super) async fn inspect(arguments: &[&str], is_down: bool, logs_in: bool) -> Result<Bytes, String> {
     let Some(image) = arguments.last().and_then(|last| last.strip_prefix("docker://")) else {
         return Err(fatal("Exactly one image is expected"));
     };
@@ -26,6 +27,11 @@ pub(super) async fn inspect(arguments: &[&str], is_down: bool) -> Result<Bytes, 
     };
     if is_down {
         return Err(away("dial tcp 192.0.2.1:443: connect: connection refused"));
+    }
+    if !logs_in {
+        return Err(failed(&format!(
+            "reading manifest {reference} in {registry}/{repository}: unauthorized: authentication required"
+        )));
     }
     let client = RegistryClient::new(&format!("http://{registry}"));
     let unknown = || {
@@ -46,6 +52,15 @@ pub(super) async fn inspect(arguments: &[&str], is_down: bool) -> Result<Bytes, 
     config
         .map_err(|_| away("connect: connection refused"))?
         .ok_or_else(|| failed("blob unknown to registry"))
+}
+
+/// File with credentials that the arguments name, unless they forbid any.
+pub(super) fn auth_file<'a>(arguments: &[&'a str]) -> Option<&'a str> {
+    if arguments.contains(&"--no-creds") {
+        return None;
+    }
+    let named = arguments.windows(2).find(|pair| pair[0] == "--authfile")?;
+    Some(named[1])
 }
 
 /// Registry, repository, and tag or digest.

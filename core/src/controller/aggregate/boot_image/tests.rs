@@ -151,10 +151,7 @@ fn nobody_is_refused_without_a_limit_or_a_certain_answer() {
     pool.nodes.clear();
     assert_eq!(pool.refusal(&target), None);
     let (said, _) = pool.assess(Some(&target), &Next::Clear);
-    assert_eq!(
-        said,
-        "None CannotCompare no machine has told what it was installed from"
-    );
+    assert_eq!(said, "None NotReported no machine has told what it was installed from");
     let (said, _) = pool.assess(None, &Next::Unknown);
     assert!(said.starts_with("None ImageNotResolved"), "{said}");
 }

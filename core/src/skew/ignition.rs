@@ -1,0 +1,72 @@
+//! What Ignition leaves on a machine that it has provisioned. Parsing only: any text gives an answer.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// File in which it leaves that, as the host sees it.
+pub const RESULT: &str = "/etc/.ignition-result.json";
+/// Most bytes of the file. It may have the results of runs before.
+pub const MAX_LENGTH: usize = 64 * 1024;
+
+/// Time when it provisioned the machine, by the machine's clock; `None` where the file does not say that.
+pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
+    if result.len() > MAX_LENGTH {
+        return None;
+    }
+    let result: Value = serde_json::from_slice(result).ok()?;
+    let date = result.get("provisioningDate")?.as_str()?;
+    let time: Timestamp = date.trim().parse().ok()?;
+    // A clock that nobody has set says nothing.
+    (time.as_second() > 0).then_some(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_date_is_that_of_the_last_run() {
+        for (result, expected) in [
+            (
+                r#"{"provisioningBootID":"1f8a9c0c","provisioningDate":"2021-01-25T15:17:13Z","userConfigProvided":true}"#,
+                Some("2021-01-25T15:17:13Z"),
+            ),
+            (
+                r#"{"provisioningDate":"2025-10-23T12:00:00.25+02:00","previousReport":{"provisioningDate":"2021-01-25T15:17:13Z"}}"#,
+                Some("2025-10-23T10:00:00.25Z"),
+            ),
+            (
+                r#"{"previousReport":{"provisioningDate":"2021-01-25T15:17:13Z"}}"#,
+                None,
+            ),
+            (r#"{"provisioningDate":"1970-01-01T00:00:00Z"}"#, None),
+            (r#"{"provisioningDate":"0001-01-01T00:00:00Z"}"#, None),
+            (r#"{"provisioningDate":"yesterday"}"#, None),
+            (r#"{"provisioningDate":1611587833}"#, None),
+            (r#"{"provisioningDate":null}"#, None),
+            (r#"["provisioningDate"]"#, None),
+            ("{\"provisioningDate\":", None),
+            ("", None),
+        ] {
+            let found = provisioned(result.as_bytes()).map(|time| time.to_string());
+            assert_eq!(found.as_deref(), expected, "{result}");
+        }
+        let right = r#"{"provisioningDate":"2021-01-25T15:17:13Z"}"#;
+        let padded = |length: usize| format!("{right}{}", " ".repeat(length - right.len()));
+        assert!(provisioned(padded(MAX_LENGTH).as_bytes()).is_some());
+        assert_eq!(provisioned(padded(MAX_LENGTH + 1).as_bytes()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes: Vec<u8>, date in ".{0,40}") {
+            let _ = provisioned(&bytes);
+            let named = serde_json::json!({ "provisioningDate": date }).to_string();
+            if let Some(time) = provisioned(named.as_bytes()) {
+                prop_assert!(time.as_second() > 0);
+            }
+        }
+    }
+}
