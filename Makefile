@@ -28,7 +28,7 @@ simulate: ## Rollouts of the model at random in large worlds. SEED=1 replays, RO
 fuzz: ## Any bytes for all that reads what others wrote, steered by what they reach. SECONDS_EACH=60.
 	@scripts/run.sh fuzz
 
-test-real: ## Run every scenario on real hosts (root, x86_64).
+test-real: ## Run every scenario on real hosts (root, x86_64), and the simulated rollouts by rpm-ostree.
 	@scripts/run.sh test-real
 
 soak: ## Rollouts while everything around them fails. SEED=n replays or goes on, FROM=n, ROLLOUTS=200, BUG=name or all.

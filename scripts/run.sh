@@ -59,6 +59,12 @@ real_scenarios() {
     step 'scenarios: real hosts' cargo_test --workspace --test real "$@" -- --test-threads=1
 }
 
+# The rollouts of simulated hosts once more, on hosts that rpm-ostree updates.
+rollouts_by_rpm_ostree() {
+    BERTH_TEST_BACKEND=rpm-ostree cargo_test --workspace --test scenarios \
+        -- rollout_sim:: gates:: capacity:: roll_forward:: --test-threads="$(($(nproc) + 1))"
+}
+
 # Those of the libraries and the command line.
 integration_tests() {
     local file tests=()
@@ -172,6 +178,7 @@ case ${1:-} in
         # Every scenario, not only those that fit into `make test`.
         export BERTH_TEST_REAL=all
         real_scenarios
+        step 'scenarios: rollouts by rpm-ostree' rollouts_by_rpm_ostree
         ;;
     scenarios)
         prepare_scenarios

@@ -79,7 +79,7 @@ impl Agent {
             Step::Lock(lock) => self.change_staged(step, self.host.lock(*lock).await, repeats),
             Step::Unlock => self.change_staged(step, self.host.unlock().await, repeats),
             Step::Unstage(staged) => self.change_staged(step, self.host.unstage(staged).await, repeats),
-            Step::Reboot => Ok(self.reboot_host().await),
+            Step::Reboot => self.reboot_host().await,
             Step::Drain => self.drain_pass().await,
             Step::Take(berth) => self.take(berth).await,
             Step::Cordon(berth) => self.cordon(berth).await,
@@ -201,11 +201,13 @@ impl Agent {
         Ending::Done
     }
 
-    async fn reboot_host(&mut self) -> Ending {
+    async fn reboot_host(&mut self) -> Result<Ending> {
         tracing::warn!("asking the host to reboot");
         match self.host.reboot().await {
-            Ok(()) => Ending::Done,
-            Err(error) => Ending::Refused(format!("the host refused the reboot: {error:#}")),
+            Ok(()) => Ok(Ending::Done),
+            // Nothing of it was begun.
+            Err(error @ HostError::Busy(_)) => Err(error.into()),
+            Err(error) => Ok(Ending::Refused(format!("the host refused the reboot: {error:#}"))),
         }
     }
 

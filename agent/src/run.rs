@@ -13,7 +13,7 @@ use berth_core::agent::facts::{Facts, Past};
 use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, phase, report};
-use berth_core::agent::step::{Step, WaitReason, step};
+use berth_core::agent::step::{Step, WaitReason, step, taken_away};
 use berth_shell::retry;
 use kube::Client;
 use tokio::sync::watch;
@@ -206,7 +206,9 @@ impl Agent {
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
         let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_to_be_told());
         let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
-        if (resting && !nothing_new) || self.knowledge.trouble().is_some() {
+        // What somebody else has staged is not removed without a word.
+        let takes_away = taken_away(&facts, &next).is_some();
+        if (resting && !nothing_new) || takes_away || self.knowledge.trouble().is_some() {
             self.report(&facts, &next, object.as_ref()).await;
         }
         let shows_signs = match next {

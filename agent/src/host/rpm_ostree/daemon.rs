@@ -110,12 +110,8 @@ impl Daemon {
         let question = || -> Reply<'_, String> {
             Box::pin(async {
                 self.reload().await?;
-                let options: Options<'_> = HashMap::from([
-                    ("lock-finalization", Variant::new(true)),
-                    ("allow-downgrade", Variant::new(true)),
-                    ("initiating-command-line", Variant::new(title)),
-                ]);
-                self.change("Rebase", &(options, refspec, Vec::<&str>::new())).await
+                self.change("Rebase", &(staging(title), refspec, Vec::<&str>::new()))
+                    .await
             })
         };
         self.ask("Rebase", question).await
@@ -196,6 +192,15 @@ impl Daemon {
     }
 }
 
+/// Options of a call that stages. Nothing is left to what the daemon takes for granted: that differs between its methods.
+fn staging(title: &str) -> Options<'_> {
+    HashMap::from([
+        ("lock-finalization", Variant::new(true)),
+        ("allow-downgrade", Variant::new(true)),
+        ("initiating-command-line", Variant::new(title)),
+    ])
+}
+
 /// Says whether the daemon may just have ended because it was idle.
 fn is_idle_exit(error: &BusError) -> bool {
     let gone = ["ServiceUnknown", "NameHasNoOwner", "Spawn.ChildExited", "UnknownObject"];
@@ -261,6 +266,18 @@ mod tests {
         let (method, why) = ("Get(Deployments)".to_owned(), "no array".to_owned());
         let nonsense = explain(BusError::Malformed { method, why });
         assert_eq!(nonsense.reason(), Reason::HostToolFailed);
+    }
+
+    #[test]
+    fn what_is_staged_is_locked_and_may_be_older_whatever_the_daemon_takes_for_granted() {
+        let options = staging("berth: pull");
+        assert_eq!(options.get("lock-finalization"), Some(&Variant::Bool(true)));
+        assert_eq!(options.get("allow-downgrade"), Some(&Variant::Bool(true)));
+        assert_eq!(
+            options.get("initiating-command-line"),
+            Some(&Variant::new("berth: pull"))
+        );
+        assert_eq!(options.len(), 3, "{options:?}");
     }
 
     #[test]

@@ -210,7 +210,8 @@ impl RpmOstree {
                 // Its answer may be what was lost. It was not started, so nothing of it was carried out.
                 self.daemon.hang_up().await;
                 return Err(match error {
-                    HostError::Bus(_) => error,
+                    // Somebody else's transaction is waited for.
+                    HostError::Bus(_) | HostError::Busy(_) => error,
                     error => refused(error.to_string()),
                 });
             }

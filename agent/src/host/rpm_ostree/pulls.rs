@@ -391,6 +391,8 @@ impl Listener {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+
     use super::*;
 
     #[test]
@@ -428,5 +430,64 @@ mod tests {
         assert_eq!(left(at(-60), now), DEADLINE - Duration::from_secs(60));
         assert_eq!(left(at(-100_000), now), Duration::ZERO);
         assert_eq!(left(at(100_000), now), DEADLINE);
+    }
+
+    const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
+
+    /// A transaction at this socket that runs until it is canceled. Answers the methods that were called until then.
+    async fn endless(listener: tokio::net::UnixListener) -> Vec<String> {
+        let (stream, _) = listener.accept().await.unwrap();
+        let builder = zbus::connection::Builder::unix_stream(stream.into_std().unwrap()).server(zbus::Guid::generate());
+        let conn = builder.p2p().build().await.unwrap();
+        let mut messages = zbus::MessageStream::from(&conn);
+        let mut called = vec![];
+        while called.last().is_none_or(|method| method != "Cancel") {
+            let message = messages.next().await.unwrap().unwrap();
+            let header = message.header();
+            called.push(header.member().unwrap().to_string());
+            conn.reply(&header, &true).await.unwrap();
+        }
+        let end = (false, "Operation was cancelled");
+        conn.emit_signal(None::<&str>, "/", INTERFACE, "Finished", &end)
+            .await
+            .unwrap();
+        // Until the other side hangs up: it must have heard the end.
+        while messages.next().await.is_some_and(|message| message.is_ok()) {}
+        called
+    }
+
+    #[tokio::test]
+    async fn a_pull_whose_time_is_over_is_canceled_and_says_so() {
+        let dir = std::env::temp_dir().join(format!("berth-late-pull-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("run/berth")).unwrap();
+        let root = HostRoot::new(&dir);
+        let listener = tokio::net::UnixListener::bind(dir.join("run/x.sock")).unwrap();
+        let served = tokio::spawn(endless(listener));
+        let transaction = Transaction::join("unix:path=/run/x.sock", &root).await.unwrap();
+        transaction.start().await.unwrap();
+
+        let boot = BootId::from("b1");
+        let digest: Digest = format!("sha256:{}", "01".repeat(32)).parse().unwrap();
+        let image = DesiredImage {
+            reference: format!("registry.example/os@{digest}"),
+            index_digest: digest.clone(),
+            digest,
+            version: None,
+            signature: berth_api::pool::SignatureRule::AsBooted,
+        };
+        let mut record = Record::new(&boot, &image, Backend::RpmOstree, String::new());
+        record.began = Some(Timestamp::now() - DEADLINE);
+        let pulls = Pulls::new(root, Changes::new());
+        pulls.follow(transaction, record);
+        let mut following = pulls.slot().take().unwrap();
+        let limit = Duration::from_secs(20);
+        let ended = tokio::time::timeout(limit, &mut following.task).await;
+        ended.expect("it is canceled at once").unwrap();
+        let ended = pulls.record.read(&boot).unwrap().ended.unwrap();
+        let why = ended.failure.unwrap();
+        assert!(why.contains("did not end within 2 h: Operation was cancelled"), "{why}");
+        assert_eq!(failure::classify(&why).reason, failure::Reason::PullTimedOut);
+        assert_eq!(served.await.unwrap(), ["Start", "Cancel"]);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

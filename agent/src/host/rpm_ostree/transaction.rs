@@ -233,6 +233,35 @@ mod tests {
         assert_eq!(service, Some(expected));
     }
 
+    fn signal<B: serde::Serialize + zbus::DynamicType>(member: &str, body: &B) -> Message {
+        Message::signal(PATH, INTERFACE, member).build(body).unwrap()
+    }
+
+    #[test]
+    fn what_a_download_tells_is_read_and_nonsense_is_no_news() {
+        let progress = (
+            (1_u64, 2_u64),
+            (3_u32, 4_u32),
+            (5_u32, 6_u32, 7_u32),
+            (8_u32, 9_u32, 10_u32, 11_u64),
+            (12_u32, 13_u32),
+            (5_000_000_000_u64, 1_500_000_u64),
+        );
+        let expected = Signal::Download {
+            bytes: 5_000_000_000,
+            per_second: 1_500_000,
+        };
+        assert_eq!(read(&signal("DownloadProgress", &progress)), expected);
+        assert_eq!(read(&signal("DownloadProgress", &("half", 50_u32))), Signal::Other);
+        let said = Signal::Said("Fetching layer".to_owned());
+        assert_eq!(read(&signal("PercentProgress", &("Fetching layer", 50_u32))), said);
+        assert_eq!(read(&signal("Message", &7_u32)), Signal::Other);
+        let Signal::Finished { success, words } = read(&signal("Finished", &7_u32)) else {
+            panic!("an end is an end");
+        };
+        assert!(!success && words.contains("makes no sense"), "{words}");
+    }
+
     #[tokio::test]
     async fn a_run_that_is_not_mounted_is_named() {
         let root = HostRoot::new("/nowhere/of/berth");

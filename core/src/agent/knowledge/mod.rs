@@ -102,6 +102,8 @@ pub struct Turn {
     pub reboot_asked: Option<Moment>,
     /// Reason why no reboot came of it, and since when.
     pub reboot_blocked: Option<(String, Moment)>,
+    /// Moment since which the host is at work for somebody else, so that it is neither unlocked nor rebooted.
+    pub busy_since: Option<Moment>,
     /// This process has written the Node since it began to give back.
     pub restored: bool,
     /// The end of the turn is counted in the memory.

@@ -64,6 +64,8 @@ const LOCK_AGAIN: Duration = Duration::from_secs(30);
 const LOCK_SELDOM: Duration = Duration::from_secs(600);
 /// Failures to unlock that end a turn, and failures to lock after which what is armed is removed.
 const GIVE_UP_AFTER: u32 = 3;
+/// Time for which a drained node waits for somebody else's work on its host, before the turn ends.
+const BUSY_LIMIT: Duration = Duration::from_secs(600);
 
 /// Reason for which a pull that ended well has not led to what it was for.
 fn shortcoming(deployments: &Deployments, digest: &Digest, rule: SignatureRule) -> Option<(Reason, &'static str)> {
@@ -374,6 +376,9 @@ impl Knowledge {
         {
             self.failing = None;
         }
+        if let Step::Unlock | Step::Reboot = step {
+            self.turn.busy_since = None;
+        }
         self.fenced |= step.writes_berth() && ending == Ending::Done;
         match (step, ending) {
             (_, Ending::NotNeeded) => {}
@@ -439,10 +444,14 @@ impl Knowledge {
             .as_ref()
             .filter(|(k, t)| *k == kind && is_busy(t.reason) == is_busy(reason));
         let attempts = before.map_or(0, |(_, t)| t.attempts).saturating_add(1);
-        if *step == Step::Unlock && attempts >= GIVE_UP_AFTER {
-            // The turn ends here, with the image locked, rather than never.
-            let why = format!("the staged image cannot be unlocked: {message}");
-            self.turn.reboot_blocked = Some((why, now.clock));
+        match step {
+            Step::Unlock | Step::Reboot if is_busy(reason) => self.is_kept_waiting(&message, now),
+            Step::Unlock if attempts >= GIVE_UP_AFTER => {
+                // The turn ends here, with the image locked, rather than never.
+                let why = format!("the staged image cannot be unlocked: {message}");
+                self.turn.reboot_blocked = Some((why, now.clock));
+            }
+            _ => {}
         }
         if matches!(step, Step::Lock(_)) && !is_busy(reason) && (attempts >= GIVE_UP_AFTER || self.lock_fails.is_some())
         {
@@ -454,6 +463,18 @@ impl Knowledge {
             attempts,
         };
         self.failing = Some((kind, trouble));
+    }
+
+    /// Somebody else is at work on a host that is about to reboot: that is waited for, and not for ever.
+    fn is_kept_waiting(&mut self, why: &str, now: &Now) {
+        // Nothing was begun of the reboot.
+        self.turn.reboot_asked = None;
+        let since = *self.turn.busy_since.get_or_insert(now.clock);
+        if now.clock.since(since) >= BUSY_LIMIT {
+            let minutes = BUSY_LIMIT.as_secs() / 60;
+            let why = format!("somebody else has been at work on the host for {minutes} min: {why}");
+            self.turn.reboot_blocked = Some((why, now.clock));
+        }
     }
 
     /// A lock has failed so often that what is armed is removed; where that must not be, it is tried again after a pause.

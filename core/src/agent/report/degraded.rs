@@ -8,7 +8,7 @@ use super::{drains_too_long, failed_turn, holding, reason};
 use crate::agent::facts::{Desired, Facts, Os};
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
-use crate::agent::step::{Step, WaitReason, rollback_queued, set_aside, twin, unlockable};
+use crate::agent::step::{Step, WaitReason, rollback_queued, set_aside, taken_away, twin, unlockable};
 
 /// Condition that says whether a person should look, and at what.
 pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
@@ -48,7 +48,7 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(message) = rollback_queued(facts) {
         return Verdict::yes(Why::RollbackQueued, message);
     }
-    if let Some(message) = set_aside(facts) {
+    if let Some(message) = set_aside(facts).or_else(|| taken_away(facts, step)) {
         return Verdict::yes(Reason::ForeignStaged, message);
     }
     if let Some(desired) = facts.desired.digest()

@@ -147,6 +147,27 @@ pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
     })
 }
 
+/// Deployment without other packages that somebody else has staged, and that the next step removes, for people.
+pub fn taken_away(facts: &Facts, next: &Step) -> Option<String> {
+    let Step::Unstage(staged) = next else { return None };
+    let known = facts.host.os.deployments()?;
+    let digest = staged.digest.as_ref();
+    let runs = digest.is_some() && digest == known.booted.digest.as_ref();
+    let is_ours =
+        !runs && (digest == facts.desired.digest() || super::staged_by_berth(facts).any(|ours| digest == Some(ours)));
+    (!is_ours).then(|| {
+        let what = digest.map_or_else(|| staged.image.clone(), ToString::to_string);
+        let what = match runs {
+            true => "the image that runs once more, such as with other kernel arguments".to_owned(),
+            false => format!("{what}, which the pool does not want"),
+        };
+        format!(
+            "somebody has staged {what}: it is removed, since no reboot may apply it. To change the host outside of its image, \
+             take the node out of its pool or exclude it first"
+        )
+    })
+}
+
 /// Deployment with other packages that somebody has staged, and that cannot be locked, for people.
 pub(crate) fn unlockable(facts: &Facts) -> Option<String> {
     let trouble = facts.host.lock_fails.as_ref()?;

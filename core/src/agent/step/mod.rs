@@ -18,6 +18,7 @@ use berth_api::names::BootId;
 use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
 
+pub use self::idle::taken_away;
 pub(crate) use self::idle::{set_aside, twin, unlockable};
 pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};

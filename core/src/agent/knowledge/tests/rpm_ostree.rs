@@ -119,3 +119,35 @@ fn a_host_is_looked_at_anew_when_its_pool_asks_for_another_backend() {
     in_turn.after(event, &at(1));
     assert!(in_turn.os != Os::Unknown && !in_turn.fresh, "a turn ends as it began");
 }
+
+/// Work of somebody else is no unlock that fails, nor a refused reboot. It is waited for, but not for ever: the node is drained.
+#[test]
+fn a_host_that_is_busy_can_be_unlocked_and_rebooted_later() {
+    let failed = |reason| Ending::Failed {
+        reason,
+        message: "Transaction in progress: upgrade".into(),
+    };
+    for step in [Step::Unlock, Step::Reboot] {
+        let mut knowledge = knowing(&committed());
+        for times in 1..=9 {
+            done(&mut knowledge, &step, failed(Reason::HostBusy), times);
+            let turn = &knowledge.turn;
+            assert_eq!(
+                (&turn.reboot_blocked, turn.reboot_asked),
+                (&None, None),
+                "{step:?} {times}"
+            );
+        }
+        let told = knowledge.facts(&at(9)).trouble.unwrap();
+        assert_eq!((told.reason, told.attempts), (Reason::HostBusy, 9));
+        // It went on in between: the time is counted anew.
+        done(&mut knowledge, &step, Ending::Done, 10);
+        done(&mut knowledge, &step, failed(Reason::HostBusy), 602);
+        assert_eq!(knowledge.turn.reboot_blocked, None);
+        done(&mut knowledge, &step, failed(Reason::HostBusy), 1201);
+        assert_eq!(knowledge.turn.reboot_blocked, None);
+        done(&mut knowledge, &step, failed(Reason::HostBusy), 1202);
+        let why = knowledge.turn.reboot_blocked.unwrap().0;
+        assert!(why.contains("for 10 min: Transaction in progress: upgrade"), "{why}");
+    }
+}

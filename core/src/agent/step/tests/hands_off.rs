@@ -115,7 +115,12 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
         }));
         facts
     };
-    let told = |facts: &Facts| crate::agent::step::set_aside(facts).is_some();
+    let told = |facts: &Facts| {
+        let told = super::reports::told(facts, "NodeDegraded");
+        let is_told = told.starts_with("True ForeignStaged somebody has staged a deployment with other packages");
+        assert_eq!(is_told, crate::agent::step::set_aside(facts).is_some(), "{told}");
+        is_told
+    };
     // What runs is desired: it waits for the next image.
     let armed = layered(2, deployment(2, false));
     assert_eq!((step(&armed), told(&armed)), (lock(), true));
@@ -178,4 +183,45 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
         (step(&plain), told(&plain)),
         (Step::Unstage(deployment(1, true)), false)
     );
+}
+
+/// What somebody else has staged without packages is removed, and told before that. What Berth staged itself is nobody's news.
+#[test]
+fn what_others_staged_without_packages_is_told_before_it_is_removed() {
+    for (booted, staged, ours, expected) in [
+        (
+            2,
+            2,
+            None,
+            "the image that runs once more, such as with other kernel arguments: it is removed",
+        ),
+        (
+            1,
+            1,
+            None,
+            "the image that runs once more, such as with other kernel arguments: it is removed",
+        ),
+        (
+            1,
+            1,
+            Some(digest(1)),
+            "the image that runs once more, such as with other kernel arguments: it is removed",
+        ),
+        (1, 3, None, "which the pool does not want: it is removed"),
+        (2, 3, Some(digest(2)), "which the pool does not want: it is removed"),
+        (1, 3, Some(digest(3)), ""),
+        (2, 3, Some(digest(3)), ""),
+    ] {
+        let mut facts = facts();
+        facts.past.staged_by_us = ours;
+        os(&mut facts, booted, Some(deployment(staged, true)));
+        assert_eq!(step(&facts), Step::Unstage(deployment(staged, true)));
+        let told = super::reports::told(&facts, "NodeDegraded");
+        assert_eq!(
+            told.starts_with("True ForeignStaged somebody has staged"),
+            !expected.is_empty(),
+            "{told}"
+        );
+        assert!(told.contains(expected), "{told}");
+    }
 }
