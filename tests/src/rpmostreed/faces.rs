@@ -11,6 +11,7 @@ use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 use super::beneath::{Deployment, SysrootLock};
 use super::daemon::{Core, gio};
 use super::dictionary::{self, Dictionary};
+use super::faults::Call;
 use super::options::Options;
 use super::order::{Order, Stage};
 use super::os_path;
@@ -149,6 +150,10 @@ impl OsFace {
         };
         let begun = self.core.begin(names, order);
         let is_lost = self.core.config.faults.with(|f| {
+            f.calls.push(Call {
+                method: method.to_owned(),
+                options: options.told(),
+            });
             let next = f.loses_reply_of.front().is_some_and(|lost| lost == method);
             next && f.loses_reply_of.pop_front().is_some()
         });

@@ -13,6 +13,15 @@ pub enum Broken {
     Malformed,
 }
 
+/// A call that asked for a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Method.
+    pub method: String,
+    /// Options by name: the D-Bus type, a space, and the value.
+    pub options: BTreeMap<String, String>,
+}
+
 /// Properties and faults. Counters (`u32`) go down by one each time the fault strikes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
@@ -28,6 +37,8 @@ pub struct Faults {
     pub silent: bool,
     /// The service cannot be started.
     pub fails_to_start: bool,
+    /// Time that the service takes to start.
+    pub slow_start: Duration,
     /// The sockets of the next transactions are gone at once.
     pub no_socket: u32,
     /// Methods whose next replies are lost, after they were carried out.
@@ -40,6 +51,8 @@ pub struct Faults {
     pub broken: BTreeMap<String, Broken>,
     /// The policy for automatic updates: `none`, `check` or `stage`.
     pub policy: String,
+    /// Calls that asked for a transaction, in all lives of the daemon.
+    pub calls: Vec<Call>,
 }
 
 impl Default for Faults {
@@ -51,12 +64,14 @@ impl Default for Faults {
             no_reply: 0,
             silent: false,
             fails_to_start: false,
+            slow_start: Duration::ZERO,
             no_socket: 0,
             loses_reply_of: VecDeque::new(),
             leaves_on_cancel: 0,
             fails_with: VecDeque::new(),
             broken: BTreeMap::new(),
             policy: "none".to_owned(),
+            calls: vec![],
         }
     }
 }

@@ -17,7 +17,7 @@ mod transaction;
 
 pub use beneath::{Beneath, Deployment, SysrootLock, Tell, Teller, Undeploy, Wanted};
 pub use daemon::{Config, End, run};
-pub use faults::{Broken, Faults, SharedFaults};
+pub use faults::{Broken, Call, Faults, SharedFaults};
 pub use reference::Reference;
 
 /// The name on the system bus.

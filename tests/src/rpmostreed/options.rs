@@ -1,6 +1,6 @@
 //! The options of a call.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use zbus::{OwnedVariant, Variant};
 
@@ -59,6 +59,16 @@ impl Options {
             Some(Variant::Bool(flag)) => *flag,
             _ => otherwise,
         }
+    }
+
+    /// All of them as they came: the type and the value by name.
+    pub(super) fn told(&self) -> BTreeMap<String, String> {
+        let told = |value: &OwnedVariant| match &**value {
+            Variant::Bool(flag) => format!("b {flag}"),
+            Variant::Str(text) => format!("s {text}"),
+            other => format!("{} {other:?}", other.value_signature()),
+        };
+        self.0.iter().map(|(key, value)| (key.clone(), told(value))).collect()
     }
 
     /// All of them in one line, the same for the same options.

@@ -1,6 +1,6 @@
 //! The agent's host side with rpm-ostree: its client against the stand-in of the daemon, on a simulated host.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -37,6 +37,13 @@ async fn pull(world: &World, host: &Host) -> Result<PullState> {
     let state = ended(host).await?;
     host.forget_pull(&world.v2).await?;
     Ok(state)
+}
+
+/// Options of all calls of this method of rpm-ostree.
+fn options_of(world: &World, method: &str) -> Vec<BTreeMap<String, String>> {
+    let calls = world.sim.rpm_ostree(|f| f.calls.clone()).into_iter();
+    let meant = calls.filter(|call| call.method == method);
+    meant.map(|call| call.options).collect()
 }
 
 async fn look(host: &Host) -> Result<Deployments> {
@@ -83,6 +90,19 @@ async fn a_host_without_bootc_is_staged_locked_unlocked_and_cleaned_up_by_rpm_os
         !after.staged_layers && world.sim.armed_times().is_empty(),
         "locked from the first instant"
     );
+    // Nothing is left to what the daemon takes for granted.
+    let asked = options_of(&world, "Rebase");
+    let asked = asked.first().context("no Rebase")?;
+    for (key, expected) in [
+        ("lock-finalization", "b true".to_owned()),
+        ("allow-downgrade", "b true".to_owned()),
+        (
+            "initiating-command-line",
+            format!("s berth: pull and stage {}", world.v2),
+        ),
+    ] {
+        assert_eq!(asked.get(key), Some(&expected), "{key} in {asked:?}");
+    }
     // The daemon has ended meanwhile, and nothing that it said is kept.
     world.sim.kill_rpm_ostree().await;
     host.unlock().await?;
@@ -142,6 +162,28 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
     );
     second.cancel_pull(&world.v2).await?;
     ensure!(second.find_pull(Some(&world.v2)).await?.is_none() && world.sim.facts().staged.is_none());
+    // One that has gone on for too long by then is canceled by itself.
+    look(&second).await?;
+    begin(&world, &second).await?;
+    drop(second);
+    let path = world.sim.root().join("run/berth/pull.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    let long_ago = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(3);
+    ensure!(record["began"].is_string(), "{record}");
+    record["began"] = long_ago.to_string().into();
+    std::fs::write(&path, record.to_string())?;
+    let second = world.agent().await?;
+    let PullState::Failed { message } = ended(&second).await? else {
+        bail!("its time is over")
+    };
+    ensure!(message.contains("the pull did not end within 2 h"), "{message}");
+    assert_eq!(
+        berth_agent::host::failure::classify(&message).reason,
+        Reason::PullTimedOut
+    );
+    free(&world).await?;
+    ensure!(world.sim.facts().staged.is_none(), "it was canceled");
+    second.forget_pull(&world.v2).await?;
     // And one that ends while no agent listens is told by what is staged.
     world.sim.settings(|s| s.pull_time = Duration::from_millis(200));
     look(&second).await?;
@@ -189,6 +231,9 @@ async fn what_fails_in_the_daemon_keeps_its_words_and_loses_nothing() -> Result<
         (known.booted.digest.as_ref(), &known.booted.version),
         (Some(&world.v1), &None)
     );
+    world.sim.rpm_ostree(|f| f.policy = "stage".to_owned());
+    let survey = host.survey(&Terms::default()).await?;
+    assert_eq!(survey.policy.as_deref(), Some("stage"));
     assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
     Ok(())
 }
@@ -214,7 +259,17 @@ async fn an_older_ostree_is_finalized_by_the_reboot_itself() -> Result<()> {
         .await?;
     ensure!(look(&host).await?.staged.is_some_and(|s| s.locked));
     host.unlock().await?;
+    // Somebody else's transaction is no refusal.
+    let somebody = world.sim.rpm_ostree_client().await?;
+    somebody.os().await?.cleanup(&["repomd"]).await?;
+    let busy = host.reboot().await.err().context("it was begun beside another one")?;
+    ensure!(matches!(busy, HostError::Busy(_)), "{busy:?}");
+    drop(somebody);
+    free(&world).await?;
     host.reboot().await?;
+    let asked = options_of(&world, "FinalizeDeployment");
+    let asked = asked.last().context("no FinalizeDeployment")?;
+    assert_eq!(asked.get("checksum"), Some(&format!("s {}", world.v2)), "{asked:?}");
     for _ in 0..100 {
         let facts = world.sim.facts();
         if facts.boot_id.is_some() && facts.booted == world.v2.to_string() {
@@ -230,7 +285,12 @@ async fn the_next_agent_hears_the_pull_out_and_begins_no_other() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(1)).await?;
     let first = world.agent().await?;
     look(&first).await?;
+    // What was begun, and whose address is lost, is joined by the same call.
+    world
+        .sim
+        .rpm_ostree(|f| f.loses_reply_of.push_back("Rebase".to_owned()));
     begin(&world, &first).await?;
+    assert_eq!(options_of(&world, "Rebase").len(), 2);
     drop(first);
     let second = world.agent().await?;
     assert_eq!(ended(&second).await?, PullState::Succeeded);
@@ -291,6 +351,25 @@ async fn a_daemon_that_cannot_be_started_is_an_answer_about_the_host() -> Result
     );
     world.sim.rpm_ostree(|f| f.fails_to_start = false);
     look(&host).await?;
+    Ok(())
+}
+
+/// The bus gives up on a daemon that takes so long to start. The agent has systemd start it, and waits.
+#[tokio::test]
+async fn a_daemon_that_starts_slowly_is_waited_for() -> Result<()> {
+    const SLOW: Duration = Duration::from_secs(10);
+    let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
+    let host = world.agent().await?;
+    look(&host).await?;
+    world.sim.rpm_ostree(|f| f.slow_start = SLOW);
+    world.sim.kill_rpm_ostree().await;
+    let somebody = world.sim.rpm_ostree_client().await?;
+    let begun = tokio::time::Instant::now();
+    let sysroot = somebody.sysroot().await?;
+    let (by_the_bus, known) = tokio::join!(sysroot.reload(), look(&host));
+    ensure!(by_the_bus.is_err(), "the bus waits for as long");
+    assert_eq!(known?.booted.digest.as_ref(), Some(&world.v1));
+    ensure!(begun.elapsed() >= SLOW, "it was started at once");
     Ok(())
 }
 

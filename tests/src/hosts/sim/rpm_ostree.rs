@@ -116,6 +116,11 @@ impl RpmOstree {
             self.0.units.fix(rpmostreed::UNIT, Some(("failed", "failed")));
             return false;
         }
+        let slow = self.0.config.faults.with(|f| f.slow_start);
+        if !slow.is_zero() {
+            self.0.units.fix(rpmostreed::UNIT, Some(("activating", "start")));
+            sleep(slow).await;
+        }
         let (ready, named) = oneshot::channel();
         let service = self.0.clone();
         let unit = move |states| service.units.fix(rpmostreed::UNIT, Some(states));

@@ -3,6 +3,7 @@
 use berth_api::backend::Backend;
 use berth_api::node::BootcNodeStatus;
 use berth_tests::hosts::sim::Updaters;
+use berth_tests::rpmostreed::client::Client;
 
 use super::ailing::until_degraded;
 use super::*;
@@ -127,6 +128,20 @@ async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result
     cluster.until("it is staged again, and locked", SOON, again).await
 }
 
+/// Somebody has begun a transaction of rpm-ostree, and holds it open until this client is dropped.
+async fn hold(cluster: &Cluster) -> Result<Client> {
+    let host = cluster.host(1);
+    let somebody = host.rpm_ostree_client().await?;
+    let holds = async || Ok(somebody.os().await?.cleanup(&["repomd"]).await.is_ok());
+    cluster.until("somebody has begun a transaction", SOON, holds).await?;
+    Ok(somebody)
+}
+
+/// Waits until the node says that somebody else works on its host.
+async fn is_told_busy(cluster: &Cluster) -> Result<()> {
+    until_degraded(cluster, "node1", "HostBusy", "").await
+}
+
 /// A reboot outside of a turn applies nothing. What somebody layers on the image that waits goes along in the turn.
 #[tokio::test]
 async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
@@ -137,8 +152,12 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
         |cluster| {
             Box::pin(async move {
                 let v2 = cluster.publish("2.0.0").await?;
+                // To stage, to lock and to unlock: somebody else's work is waited for.
+                let somebody = hold(cluster).await?;
                 let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": "100%" });
                 cluster.pool("workers", &v2.reference, rollout).await?;
+                is_told_busy(cluster).await?;
+                drop(somebody);
                 for node in ["node1", "node2"] {
                     until_phase(cluster, node, "Waiting").await?;
                 }
@@ -149,12 +168,31 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
                 cluster.until("it is staged again", SOON, again).await?;
                 a_layer_that_cannot_be_locked(cluster, &v2_digest).await?;
                 // Somebody puts a package on top of what waits: the turn applies it with the image.
-                cluster.host(1).rpm_ostree_client().await?.install(&["vim"]).await?;
+                let host = cluster.host(1);
+                host.rpm_ostree_client().await?.install(&["vim"]).await?;
+                let locked = async || Ok(host.facts().locked);
+                host.kill_agent();
+                cluster.until("that is locked", SOON, locked).await?;
+                let somebody = hold(cluster).await?;
                 cluster
                     .patch_pool("workers", json!({ "rollout": { "paused": false } }))
                     .await?;
+                is_told_busy(cluster).await?;
+                // For longer than three tries take.
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                let turn = status(cluster, "node1").await?;
+                ensure!(
+                    turn.berth.is_some() && turn.last_turn.is_none(),
+                    "the turn goes on: {turn:?}"
+                );
+                ensure!(host.facts().locked, "it waits, drained");
+                drop(somebody);
                 cluster.until_all_run(&v2, LONG).await?;
-                ensure!(cluster.host(1).facts().packages == ["vim"]);
+                ensure!(host.facts().packages == ["vim"]);
+                // Packages for the image that runs wait for the next one.
+                host.rpm_ostree_client().await?.install(&["strace"]).await?;
+                host.kill_agent();
+                until_degraded(cluster, "node1", "ForeignStaged", "other packages").await?;
                 Ok(())
             })
         },
