@@ -3,23 +3,28 @@
 
 pub mod writer;
 
-use berth_api::Digest;
 use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
-use berth_api::condition::{Why, find, pool as types};
-use berth_api::node::BootcNode;
+use berth_api::condition::{Why, find, fleet, pool as types};
+use berth_api::fleet::{BootcFleet, BootcFleetStatus};
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
+use berth_api::{Digest, NodeName, NodeUid};
+use berth_core::controller::troubles::TroubleNews;
 use berth_core::controller::turns::{Happened, TurnNews};
 use berth_core::text;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::runtime::events::{Event, EventType};
 
 /// Reasons of all events that the controller writes.
-pub const REASONS: [&str; 22] = [
+pub const REASONS: [&str; 33] = [
     "RebootTimedOut",
+    "NodeDegraded",
+    "NodeRecovered",
     "ImageAvailable",
     "ImageAdopted",
     "ImageNotResolved",
+    "ImageResolved",
     "RolloutComplete",
     "RolloutHalted",
     "RolloutGoesOn",
@@ -38,13 +43,23 @@ pub const REASONS: [&str; 22] = [
     "TurnCompleted",
     "TurnFailed",
     "TurnGivenBack",
+    "AgentsSilent",
+    "AgentsHeard",
+    "RegistryUnreachable",
+    "RegistryReached",
+    "Unguarded",
+    "Guarded",
+    "BootstrapUnhealthy",
+    "BootstrapHealthy",
 ];
 
-/// A change of a pool's condition that an event tells of.
+/// A change of a condition that an event tells of.
 struct TurningPoint {
     condition: &'static str,
     status: &'static str,
     warning: bool,
+    /// It ends what another one has told of.
+    is_end: bool,
     reason: &'static str,
     action: &'static str,
 }
@@ -60,25 +75,86 @@ const fn point(
         condition,
         status,
         warning,
+        is_end: false,
         reason,
         action,
     }
 }
 
-/// The changes that an admin would want to be told of.
-const TURNING_POINTS: [TurningPoint; 11] = [
+const fn end(
+    condition: &'static str,
+    status: &'static str,
+    reason: &'static str,
+    action: &'static str,
+) -> TurningPoint {
+    TurningPoint {
+        is_end: true,
+        ..point(condition, status, false, reason, action)
+    }
+}
+
+/// The changes of a pool that an admin would want to be told of.
+const OF_POOL: [TurningPoint; 12] = [
     point(types::ROLLOUT_HALTED, "True", true, "RolloutHalted", "Halt"),
-    point(types::ROLLOUT_HALTED, "False", false, "RolloutGoesOn", "Resume"),
+    end(types::ROLLOUT_HALTED, "False", "RolloutGoesOn", "Resume"),
     point(types::UPDATED, "True", false, "RolloutComplete", "Report"),
     point(types::PAUSED, "True", false, "Paused", "Pause"),
-    point(types::PAUSED, "False", false, "Resumed", "Resume"),
+    end(types::PAUSED, "False", "Resumed", "Resume"),
     point(types::WINDOW_OPEN, "True", false, "WindowOpened", "Open"),
-    point(types::WINDOW_OPEN, "False", false, "WindowClosed", "Close"),
+    end(types::WINDOW_OPEN, "False", "WindowClosed", "Close"),
     point(types::IMAGE_RESOLVED, "False", true, "ImageNotResolved", "Resolve"),
+    end(types::IMAGE_RESOLVED, "True", "ImageResolved", "Resolve"),
     point(types::BOOT_IMAGE_SKEW, "True", true, "BootImageSkew", "Refuse"),
-    point(types::BOOT_IMAGE_SKEW, "False", false, "BootImageWithinLimit", "Report"),
+    end(types::BOOT_IMAGE_SKEW, "False", "BootImageWithinLimit", "Report"),
     point(types::NODE_CONFLICT, "True", true, "NodeConflict", "Report"),
 ];
+
+/// Those of the fleet. A pause is told of on each pool.
+const OF_FLEET: [TurningPoint; 8] = [
+    point(fleet::AGENTS_HEALTHY, "False", true, "AgentsSilent", "Report"),
+    end(fleet::AGENTS_HEALTHY, "True", "AgentsHeard", "Report"),
+    point(
+        fleet::REGISTRY_REACHABLE,
+        "False",
+        true,
+        "RegistryUnreachable",
+        "Resolve",
+    ),
+    end(fleet::REGISTRY_REACHABLE, "True", "RegistryReached", "Resolve"),
+    point(fleet::GUARDED, "False", true, "Unguarded", "Report"),
+    end(fleet::GUARDED, "True", "Guarded", "Report"),
+    point(fleet::BOOTSTRAP_HEALTHY, "False", true, "BootstrapUnhealthy", "Report"),
+    end(fleet::BOOTSTRAP_HEALTHY, "True", "BootstrapHealthy", "Report"),
+];
+
+impl TurningPoint {
+    /// What the condition says, if this change came with this write. What is as it should be from the beginning is no news, and
+    /// what ends has been there.
+    fn passed(&self, old: &[Condition], new: &[Condition]) -> Option<String> {
+        let before = find(old, self.condition).map(|before| before.status.as_str());
+        let now = find(new, self.condition)?;
+        let is_new = now.status == self.status && before != Some(self.status);
+        let is_news = match self.is_end {
+            true => matches!(before, Some("True" | "False")),
+            false => self.warning || before.is_some(),
+        };
+        (is_new && is_news).then(|| match now.message.as_str() {
+            "" => format!("{} is {}", self.condition, self.status),
+            message => message.to_owned(),
+        })
+    }
+
+    fn note(&self, message: String, about: ObjectReference) -> Note {
+        Note {
+            warning: self.warning,
+            reason: self.reason,
+            action: self.action,
+            message,
+            about,
+            related: None,
+        }
+    }
+}
 
 /// An event to write.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,15 +175,34 @@ pub struct Note {
 
 impl Note {
     /// Event of a node that holds a berth and does not come back.
-    pub fn reboot_timed_out(name: &str, uid: &str, message: String) -> Self {
-        let about = reference::<BootcNode>(name, Some(uid.to_owned()));
+    pub fn reboot_timed_out(node: &NodeName, uid: &NodeUid, message: String, pool: Option<&BootcNodePool>) -> Self {
         Self {
             warning: true,
             reason: "RebootTimedOut",
             action: "Report",
             message,
-            about,
-            related: None,
+            about: reference::<Node>(node.as_str(), Some(uid.to_string())),
+            related: pool.map(|pool| pool.object_ref(&())),
+        }
+    }
+
+    /// Event of a node that became degraded, or is so no more.
+    pub fn of_trouble(news: &TroubleNews, pool: Option<&BootcNodePool>) -> Self {
+        let node = &news.node;
+        let (warning, reason, message) = match &news.trouble {
+            Some((why, message)) => {
+                let message = format!("{why}: {message}; see `kubectl berth node {node}`");
+                (true, "NodeDegraded", message)
+            }
+            None => (false, "NodeRecovered", "the node is no longer degraded".to_owned()),
+        };
+        Self {
+            warning,
+            reason,
+            action: "Report",
+            message,
+            about: reference::<Node>(node.as_str(), Some(news.uid.to_string())),
+            related: pool.map(|pool| pool.object_ref(&())),
         }
     }
 
@@ -156,33 +251,21 @@ impl Note {
     pub fn of_status(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = Self::of_image(pool, old, new);
         notes.extend(Self::of_unknown_boot_image(pool, old, new));
-        for turn in &TURNING_POINTS {
-            let is = |status: &BootcNodePoolStatus| {
-                let condition = find(&status.conditions, turn.condition)?;
-                (condition.status == turn.status).then(|| condition.message.clone())
-            };
-            // What is as it should be from the beginning is no news. What ends has been there.
-            let before = find(&old.conditions, turn.condition);
-            let is_news = match turn.status {
-                "False" => before.is_some_and(|before| before.status == "True"),
-                _ => before.is_some(),
-            };
-            if let Some(message) = is(new).filter(|_| is(old).is_none() && (is_news || turn.warning)) {
-                let message = match message.is_empty() {
-                    true => format!("{} is {}", turn.condition, turn.status),
-                    false => message,
-                };
-                notes.push(Self {
-                    warning: turn.warning,
-                    reason: turn.reason,
-                    action: turn.action,
-                    message,
-                    about: pool.object_ref(&()),
-                    related: None,
-                });
-            }
-        }
+        let conditions = (&old.conditions, &new.conditions);
+        notes.extend(OF_POOL.iter().filter_map(|point| {
+            let message = point.passed(conditions.0, conditions.1)?;
+            Some(point.note(message, pool.object_ref(&())))
+        }));
         notes
+    }
+
+    /// Events of the fleet, whose status was written.
+    pub fn of_fleet(fleet: &BootcFleet, old: &BootcFleetStatus, new: &BootcFleetStatus) -> Vec<Self> {
+        let passed = OF_FLEET.iter().filter_map(|point| {
+            let message = point.passed(&old.conditions, &new.conditions)?;
+            Some(point.note(message, fleet.object_ref(&())))
+        });
+        passed.collect()
     }
 
     /// Events of a pool's image: one that is available and not in force, and one that has come into force.
@@ -298,6 +381,7 @@ fn reference<K: Resource<DynamicType = ()>>(name: &str, uid: Option<String>) -> 
 #[cfg(test)]
 mod tests {
     use berth_api::berth::Offer;
+    use berth_api::fleet::BootcFleetSpec;
     use berth_api::pool::{Available, BootcNodePoolSpec, Target};
 
     use super::*;
@@ -379,6 +463,27 @@ mod tests {
     }
 
     #[test]
+    fn a_trouble_is_told_of_on_its_node() {
+        let news = |trouble: Option<(&str, &str)>| TroubleNews {
+            node: "n1".into(),
+            uid: "u1".into(),
+            pool: "p".into(),
+            trouble: trouble.map(|(reason, message)| (reason.to_owned(), message.to_owned())),
+        };
+        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+        let begun = Note::of_trouble(&news(Some(("DiskFull", "40 MB are free"))), Some(&pool));
+        assert!(begun.warning && REASONS.contains(&begun.reason));
+        assert_eq!(begun.message, "DiskFull: 40 MB are free; see `kubectl berth node n1`");
+        assert_eq!(begun.related.and_then(|pool| pool.name).as_deref(), Some("p"));
+        let over = Note::of_trouble(&news(None), None);
+        assert!(!over.warning && REASONS.contains(&over.reason));
+        assert_eq!(
+            (over.about.kind.as_deref(), over.about.uid.as_deref()),
+            (Some("Node"), Some("u1"))
+        );
+    }
+
+    #[test]
     fn a_new_image_is_told_of_once() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
@@ -418,8 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_of_a_pool_is_told_of_once() {
-        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+    fn each_change_is_told_of_once() {
         let status = |conditions: &[(&str, &str)]| {
             let condition = |(type_, status): &(&str, &str)| {
                 serde_json::from_value(serde_json::json!({
@@ -428,16 +532,24 @@ mod tests {
                 }))
                 .unwrap()
             };
-            BootcNodePoolStatus {
-                conditions: conditions.iter().map(condition).collect(),
-                ..BootcNodePoolStatus::default()
-            }
+            conditions.iter().map(condition).collect::<Vec<Condition>>()
         };
+        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
+        let fleet = BootcFleet::new("cluster", BootcFleetSpec::default());
         let told = |old: &[(&str, &str)], new: &[(&str, &str)]| -> Vec<(&str, String)> {
-            let notes = Note::of_status(&pool, &status(old), &status(new));
-            notes.into_iter().map(|note| (note.reason, note.message)).collect()
+            let of_pool = [old, new].map(|conditions| BootcNodePoolStatus {
+                conditions: status(conditions),
+                ..BootcNodePoolStatus::default()
+            });
+            let of_fleet = [old, new].map(|conditions| BootcFleetStatus {
+                conditions: status(conditions),
+                ..BootcFleetStatus::default()
+            });
+            let notes = Note::of_status(&pool, &of_pool[0], &of_pool[1]).into_iter();
+            let notes = notes.chain(Note::of_fleet(&fleet, &of_fleet[0], &of_fleet[1]));
+            notes.map(|note| (note.reason, note.message)).collect()
         };
-        for point in &TURNING_POINTS {
+        for point in OF_POOL.iter().chain(&OF_FLEET) {
             let before = if point.status == "True" { "False" } else { "True" };
             let (now, other) = ((point.condition, point.status), (point.condition, before));
             assert!(REASONS.contains(&point.reason), "{} is not listed", point.reason);
@@ -454,12 +566,7 @@ mod tests {
             assert_eq!(!first.is_empty(), point.warning, "the first is news only if it is bad");
             // What was not known before has not ended, unless it is bad.
             let unknown = told(&[(point.condition, "Unknown")], &[now]);
-            assert_eq!(
-                !unknown.is_empty(),
-                point.warning || point.status == "True",
-                "{}",
-                point.reason
-            );
+            assert_eq!(!unknown.is_empty(), point.warning || !point.is_end, "{}", point.reason);
         }
     }
 
@@ -511,8 +618,8 @@ mod tests {
 
     #[test]
     fn a_note_fits() {
-        let note = Note::reboot_timed_out("n1", "u", "ü".repeat(2000));
+        let note = Note::reboot_timed_out(&"n1".into(), &"u".into(), "ü".repeat(2000), None);
         assert_eq!(note.event().note.map(|n| n.len()), Some(text::MAX_NOTE));
-        assert_eq!(note.about.api_version.as_deref(), Some("berth.dev/v1alpha1"));
+        assert_eq!(note.about.api_version.as_deref(), Some("v1"));
     }
 }

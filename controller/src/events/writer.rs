@@ -98,7 +98,7 @@ mod tests {
         let events = Events(sender);
         let note = |warning| Note {
             warning,
-            ..Note::reboot_timed_out("n1", "u", "why".to_owned())
+            ..Note::reboot_timed_out(&"n1".into(), &"u".into(), "why".to_owned(), None)
         };
         for _ in 0..2 * QUEUE {
             events.tell(note(false));

@@ -15,6 +15,7 @@ use berth_core::controller::view::BootcNodeView;
 
 use super::Reconciler;
 use super::seen::{Findings, Seen};
+use crate::events::Note;
 use crate::leader::Lost;
 use crate::time;
 
@@ -57,6 +58,9 @@ impl Reconciler {
         let result = self.kube.replace_status(&api, NAME, &object).await;
         if self.outcome(KEY, result)?.is_some() {
             self.memory.fleet_told = Some(time::now());
+            for note in Note::of_fleet(&object, &old, object.status.as_ref().unwrap_or(&old)) {
+                self.outside.events.tell(note);
+            }
             if !is_obeyed {
                 tracing::info!(paused = object.spec.paused, "BootcFleet");
             }

@@ -10,6 +10,7 @@ use berth_core::controller::image::Ages;
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::overdue::Overdue;
 use berth_core::controller::silence::Deputy;
+use berth_core::controller::troubles::Troubles;
 use berth_core::controller::turns::Turns;
 use berth_core::controller::waiting::Desk;
 
@@ -48,6 +49,8 @@ pub(super) struct Memory {
     pub(super) overdue: Overdue,
     /// The turns that go on, as of the last pass.
     pub(super) turns: Turns,
+    /// The nodes that are degraded, as of the last pass.
+    pub(super) troubles: Troubles,
     /// Time when the pools were last measured.
     pub(super) measured: Option<Moment>,
     /// Time when the BootcFleet's status was last written.

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use berth_api::NodeName;
 use berth_api::berth::Berth;
 use berth_api::pool::BootcNodePoolStatus;
+use berth_api::{NodeName, PoolName};
 use berth_core::controller::facts::Pool;
 use berth_core::controller::gauges::{Facts, PoolFacts};
 use berth_core::controller::plan::BerthWrite;
@@ -73,12 +73,19 @@ impl Reconciler {
         let metrics = &self.outside.metrics;
         metrics.pass();
         let now = findings.seen.now;
+        let object = |name: &PoolName| {
+            let pool = findings.seen.pools.iter().find(|pool| pool.name == *name);
+            pool?.object.as_ref()
+        };
         for news in self.memory.turns.see(&findings.planned.berths.leases, now) {
             metrics.turn(&news);
-            let pool = findings.seen.pools.iter().find(|pool| pool.name == news.pool);
-            if let Some(note) = Note::of_turn(&news, pool.and_then(|pool| pool.object.as_ref())) {
+            if let Some(note) = Note::of_turn(&news, object(&news.pool)) {
                 self.outside.events.tell(note);
             }
+        }
+        for news in self.memory.troubles.see(&findings.seen.snapshot) {
+            let note = Note::of_trouble(&news, object(&news.pool));
+            self.outside.events.tell(note);
         }
         // Nobody reads them more often, and they are made from all members.
         let next = self.memory.measured.map(|last| last + MEASURE_INTERVAL);

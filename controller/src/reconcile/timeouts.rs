@@ -86,9 +86,11 @@ impl Reconciler {
         if self.outcome(&key, result)?.is_some() {
             if lost {
                 tracing::warn!(node = %name, %message, "RebootTimedOut");
+                let pool = held.and_then(|(lease, _)| seen.pools.iter().find(|pool| pool.name == lease.pool));
+                let pool = pool.and_then(|pool| pool.object.as_ref());
                 self.outside
                     .events
-                    .tell(Note::reboot_timed_out(name, &host.view.uid, message));
+                    .tell(Note::reboot_timed_out(&node.view.name, &node.view.uid, message, pool));
             } else {
                 tracing::info!(node = %name, reason = reason.as_str(), "no longer RebootTimedOut");
             }

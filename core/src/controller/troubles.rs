@@ -1,0 +1,167 @@
+//! Degraded nodes as the controller sees them come and go: each look is compared with the one before. Pure. A leader that has
+//! just begun tells nothing of what it finds.
+
+use std::collections::BTreeMap;
+
+use berth_api::{NodeName, NodeUid, PoolName};
+
+use crate::controller::snapshot::Snapshot;
+
+/// Nodes with the same trouble that are told of one by one. A registry that is away troubles thousands at once; the pool's
+/// status and the metrics count them.
+pub const TOLD_OF: usize = 10;
+
+/// Change of a node's `NodeDegraded`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TroubleNews {
+    /// The node.
+    pub node: NodeName,
+    /// UID of that Node.
+    pub uid: NodeUid,
+    /// Its pool.
+    pub pool: PoolName,
+    /// Reason and message of the condition; `None` when the trouble that was told of is over.
+    pub trouble: Option<(String, String)>,
+}
+
+/// The nodes that are degraded.
+#[derive(Debug, Default)]
+pub struct Troubles {
+    known: BTreeMap<NodeUid, Known>,
+    /// Nodes were looked at before.
+    began: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    reason: String,
+    is_told: bool,
+}
+
+impl Troubles {
+    /// Takes in the nodes as they are now, and says which became degraded, for another reason than before, or recovered.
+    pub fn see(&mut self, snapshot: &Snapshot) -> Vec<TroubleNews> {
+        let mut news = vec![];
+        let mut before = std::mem::take(&mut self.known);
+        let mut told: BTreeMap<String, usize> = BTreeMap::new();
+        for known in before.values().filter(|known| known.is_told) {
+            *told.entry(known.reason.clone()).or_default() += 1;
+        }
+        for (name, host) in snapshot.hosts.iter() {
+            let Some(node) = snapshot.nodes.get(name) else {
+                continue;
+            };
+            let uid = &node.view.uid;
+            let known = before.remove(uid);
+            let Ok(content) = &host.view.content else {
+                self.known.extend(known.map(|known| (uid.clone(), known)));
+                continue;
+            };
+            let mut tell = |trouble| {
+                news.push(TroubleNews {
+                    node: node.view.name.clone(),
+                    uid: uid.clone(),
+                    pool: content.spec.pool_name.as_str().into(),
+                    trouble,
+                });
+            };
+            let Some((reason, message)) = content.report.degraded.clone() else {
+                if known.is_some_and(|known| known.is_told) {
+                    tell(None);
+                }
+                continue;
+            };
+            let known = match known {
+                Some(known) if known.reason == reason => known,
+                _ => {
+                    let others = told.entry(reason.clone()).or_default();
+                    let is_told = self.began && *others < TOLD_OF;
+                    if is_told {
+                        *others += 1;
+                        tell(Some((reason.clone(), message)));
+                    }
+                    Known { reason, is_told }
+                }
+            };
+            self.known.insert(uid.clone(), known);
+        }
+        self.began = true;
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_api::node::BootcNode;
+    use k8s_openapi::api::core::v1::Node;
+    use kube::core::DeserializeGuard;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::controller::snapshot::Entry;
+    use crate::controller::view::{BootcNodeView, NodeView};
+
+    /// Nodes with the reason of their trouble, `-` for none.
+    fn look(troubles: &mut Troubles, nodes: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
+        let mut snapshot = Snapshot::default();
+        for (name, reason) in nodes {
+            let (metadata, uid) = (
+                json!({ "name": name, "uid": format!("uid-{name}") }),
+                format!("uid-{name}"),
+            );
+            let node: Node = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            let conditions: Vec<Value> = (*reason != "-")
+                .then(|| {
+                    json!({
+                        "type": "NodeDegraded", "status": "True", "reason": reason, "message": format!("{name}: {reason}"),
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    })
+                })
+                .into_iter()
+                .collect();
+            let host: BootcNode = serde_json::from_value(json!({
+                "metadata": metadata, "spec": { "poolName": "p", "nodeUID": uid }, "status": { "conditions": conditions },
+            }))
+            .unwrap();
+            let view = BootcNodeView::of(DeserializeGuard(Ok(host)));
+            Arc::make_mut(&mut snapshot.nodes).insert((*name).to_owned(), Entry::new(NodeView::of(&node)));
+            Arc::make_mut(&mut snapshot.hosts).insert((*name).to_owned(), Entry::new(view));
+        }
+        let news = troubles.see(&snapshot).into_iter();
+        news.map(|n| (n.node.to_string(), n.trouble.map(|(reason, _)| reason)))
+            .collect()
+    }
+
+    #[test]
+    fn each_trouble_is_told_once_and_its_end_once() {
+        let mut troubles = Troubles::default();
+        let said = |node: &str, reason: &str| (node.to_owned(), (reason != "-").then(|| reason.to_owned()));
+        let found = look(&mut troubles, &[("a", "DiskFull"), ("b", "-")]);
+        assert!(found.is_empty(), "a new leader repeats nothing: {found:?}");
+        assert!(look(&mut troubles, &[("a", "DiskFull"), ("b", "-")]).is_empty());
+        let both = [("a", "-"), ("b", "NodeNotReady")];
+        assert_eq!(look(&mut troubles, &both), [said("b", "NodeNotReady")]);
+        assert!(look(&mut troubles, &both).is_empty());
+        assert_eq!(look(&mut troubles, &[("b", "DiskFull")]), [said("b", "DiskFull")]);
+        assert_eq!(look(&mut troubles, &[("b", "-")]), [said("b", "-")]);
+        assert!(look(&mut troubles, &[("b", "-")]).is_empty());
+    }
+
+    #[test]
+    fn a_trouble_that_all_share_is_told_of_some() {
+        let mut troubles = Troubles::default();
+        let names: Vec<String> = (0..40).map(|n| format!("n{n}")).collect();
+        let all = |reason| -> Vec<(&str, &str)> { names.iter().map(|name| (name.as_str(), reason)).collect() };
+        look(&mut troubles, &all("-"));
+        assert_eq!(look(&mut troubles, &all("ImageNotFound")).len(), TOLD_OF);
+        assert!(look(&mut troubles, &all("ImageNotFound")).is_empty());
+        assert_eq!(
+            look(&mut troubles, &all("-")).len(),
+            TOLD_OF,
+            "the end of what was told"
+        );
+        assert_eq!(look(&mut troubles, &all("ImageNotFound")).len(), TOLD_OF, "room again");
+    }
+}
