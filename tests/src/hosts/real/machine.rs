@@ -36,6 +36,12 @@ while kill -0 "$child" 2>/dev/null; do wait "$child"; status=$?; done
 exit "$status"
 "#;
 
+/// Runs a command in a mount namespace of its own, at whose root is what this process has for its root. In a chroot that is another
+/// one, and `runc exec` in a container of the host would end up there: `setns(2)` goes to the root of the namespace.
+const ROOTED: &str = r#"
+mount --no-canonicalize --namespace "$$" --rbind "/proc/$$/root" / && exec nsenter --mount="/proc/$$/ns/mnt" -- "$@"
+"#;
+
 /// Parts of a machine.
 #[derive(Debug)]
 pub(super) struct Hardware {
@@ -198,7 +204,9 @@ impl Hardware {
         let sysroot = self.disk.sysroot.display();
         let mut nspawn = Command::new("setpriv");
         nspawn.args(["--pdeathsig", "TERM", "--", "sh", "-c", GUARD, "guard"]);
-        nspawn.arg(cgroup.path()).args([
+        nspawn.arg(cgroup.path());
+        nspawn.args(["unshare", "--mount", "sh", "-c", ROOTED, "rooted"]);
+        nspawn.args([
             "systemd-nspawn",
             "--quiet",
             "--settings=no",
