@@ -10,12 +10,16 @@ use anyhow::{Context, Result, ensure};
 use berth_api::Digest;
 use berth_api::condition::node::ALL;
 use berth_api::node::BootcNode;
+use serde_json::Value;
 
 use crate::audit::{AuditLog, Record};
 use crate::programs::workspace_root;
 
 /// Variable that makes [`ensure_golden`] write the files in place of comparing.
 const BLESS: &str = "BERTH_BLESS";
+
+/// States of a turn of which nobody may miss one: they are written before the node is disrupted.
+const STEPS: [&str; 2] = ["False/Draining", "False/Rebooting"];
 
 /// Files that this process has written: what comes again under the same name is compared.
 static BLESSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -109,7 +113,8 @@ fn ensure_golden(name: &str, walk: &str) -> Result<()> {
 }
 
 /// Says whether a walk has the types of the golden one, and of each the same states in the same order, from the first to the
-/// last. A state between them may be missing, unless it is True: one that is over before the next write is never told.
+/// last. A state between them may be missing, unless it is True or a [`STEPS`]: one that is over before the next write is never
+/// told.
 fn allows(golden: &str, walk: &str) -> bool {
     let of = |text: &str| -> Vec<(String, Vec<String>)> {
         let lines = text.lines().filter_map(|line| line.split_once(": "));
@@ -121,10 +126,11 @@ fn allows(golden: &str, walk: &str) -> bool {
         && golden.iter().zip(&walk).all(|((type_, whole), (found, seen))| {
             let mut rest = whole.iter();
             let in_order = seen.iter().all(|said| rest.any(|state| state == said));
-            let truths = |states: &[String]| states.iter().filter(|s| s.starts_with("True/")).count();
+            let is_told = |state: &&String| state.starts_with("True/") || STEPS.contains(&state.as_str());
+            let told = |states: &[String]| states.iter().filter(is_told).count();
             type_ == found
                 && in_order
-                && truths(whole) == truths(seen)
+                && told(whole) == told(seen)
                 && whole.first() == seen.first()
                 && whole.last() == seen.last()
         })
@@ -152,7 +158,10 @@ pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str
 }
 
 fn busy_statuses<'a>(audit: &'a AuditLog, node: &str) -> Result<Vec<(&'a str, u64, BootcNode)>> {
-    let idle = idle_writes(audit.records(), node)?;
+    let mut idle = idle_writes(audit.records(), node)?;
+    for target in ["bootcnodepools/status", "bootcfleets/status"] {
+        idle.extend(idle_writes_of(audit.records(), target)?);
+    }
     ensure!(idle.is_empty(), "{idle:#?}");
     statuses(audit.records(), node)
 }
@@ -171,6 +180,33 @@ pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
         is_same.then(|| format!("{program} wrote the status of {node} at {after} as it was at {before}"))
     });
     Ok(idle.collect())
+}
+
+/// Writes of such statuses that said nothing new, of all objects of that kind.
+fn idle_writes_of(records: &[Record], target: &str) -> Result<Vec<String>> {
+    let mut written: BTreeMap<&str, Vec<(u64, &Record, &Value)>> = BTreeMap::new();
+    let of_kind = |r: &&Record| r.is_write() && r.succeeded() && r.group == "berth.dev" && r.target() == target;
+    for record in records.iter().filter(of_kind) {
+        let body = record.response.as_ref().context("a status without its body")?;
+        let version = body["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let version = version.parse().context("a resourceVersion")?;
+        written
+            .entry(&record.name)
+            .or_default()
+            .push((version, record, &body["status"]));
+    }
+    let mut idle = vec![];
+    for (name, mut writes) in written {
+        writes.sort_by_key(|(version, ..)| *version);
+        idle.extend(writes.windows(2).filter_map(|pair| {
+            let [(before, _, old), (after, record, new)] = pair else {
+                return None;
+            };
+            let program = record.program();
+            (old == new).then(|| format!("{program} wrote {target} of {name} at {after} as it was at {before}"))
+        }));
+    }
+    Ok(idle)
 }
 
 #[cfg(test)]
@@ -220,19 +256,35 @@ mod tests {
 
     #[test]
     fn a_state_may_be_missed_and_none_may_be_added_or_come_out_of_order() {
-        let golden = "Cordoned: False/A True/B False/A\nUpdated: False/X False/Y True/Z\n";
+        let golden = "Cordoned: False/A True/B False/A\nUpdated: False/X False/Y False/Draining True/Z\n";
         for (walk, allowed) in [
             (golden, true),
-            ("Cordoned: False/A True/B False/A\nUpdated: False/X True/Z\n", true),
-            ("Cordoned: False/A True/B False/A\nUpdated: False/X False/Y\n", false),
-            ("Cordoned: False/A\nUpdated: False/X False/Y True/Z\n", false),
-            ("Cordoned: False/A True/B False/A\nUpdated: False/Y True/Z\n", false),
             (
-                "Cordoned: False/A True/B False/A\nUpdated: False/X False/W True/Z\n",
+                "Cordoned: False/A True/B False/A\nUpdated: False/X False/Draining True/Z\n",
+                true,
+            ),
+            (
+                "Cordoned: False/A True/B False/A\nUpdated: False/X False/Y True/Z\n",
                 false,
             ),
             (
-                "Cordoned: False/A True/B True/C False/A\nUpdated: False/X True/Z\n",
+                "Cordoned: False/A True/B False/A\nUpdated: False/X False/Y False/Draining\n",
+                false,
+            ),
+            (
+                "Cordoned: False/A\nUpdated: False/X False/Y False/Draining True/Z\n",
+                false,
+            ),
+            (
+                "Cordoned: False/A True/B False/A\nUpdated: False/Y False/Draining True/Z\n",
+                false,
+            ),
+            (
+                "Cordoned: False/A True/B False/A\nUpdated: False/X False/W False/Draining True/Z\n",
+                false,
+            ),
+            (
+                "Cordoned: False/A True/B True/C False/A\nUpdated: False/X False/Draining True/Z\n",
                 false,
             ),
             ("Cordoned: False/A True/B False/A\n", false),

@@ -20,8 +20,8 @@ const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 /// The audit policy that admins are given.
 const AUDIT_POLICY: &str = include_str!("../../../manifests/audit-policy.yaml");
 
-/// The policy of the tests: that of the admins, and with it where each pod goes, and that there was a request at all. Theirs has
-/// no pod's body, for there may be secrets in one, and leaves what Berth does not need to the admins' own rules.
+/// The policy of the tests: that of the admins, and with it where each pod goes, what the fleet says, and that there was a request
+/// at all. Theirs has no pod's body, for there may be secrets in one, and leaves what Berth does not need to the admins' own rules.
 fn audit_policy() -> Result<String> {
     let mut policy: Value = serde_saphyr::from_str(AUDIT_POLICY).context("manifests/audit-policy.yaml")?;
     let pods = json!({
@@ -31,7 +31,12 @@ fn audit_policy() -> Result<String> {
     });
     let rules = policy.get_mut("rules").and_then(Value::as_array_mut);
     let rules = rules.context("manifests/audit-policy.yaml has no rules")?;
-    rules.insert(0, pods);
+    let fleet = json!({
+        "level": "RequestResponse",
+        "verbs": ["update", "patch"],
+        "resources": [{ "group": "berth.dev", "resources": ["bootcfleets/status"] }],
+    });
+    rules.splice(0..0, [pods, fleet]);
     rules.push(json!({ "level": "Metadata" }));
     Ok(policy.to_string())
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_api::node::BootcNode;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, SOON};
 use berth_tests::controlplane::Bound;
+use berth_tests::golden;
 use berth_tests::hosts::sim::SimHost;
 use berth_tests::programs;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
@@ -364,6 +365,12 @@ async fn a_failed_image_is_retried() -> Result<()> {
             Ok(berth_api::condition::is_true(&status.conditions, "RolloutHalted"))
         })
         .await?;
+    cluster
+        .until("the node says so", SOON, || async {
+            Ok(cluster.phase(name).await? == "Degraded")
+        })
+        .await?;
+    golden::ensure_walk(&cluster.control_plane.audit_log(), name, "failed")?;
     let failed = format!("failed on {name} (1; the rollout halts at 1)");
     let halted = "The rollout of pool workers is halted";
     berth(&cluster, &["status"]).await?.well(&[&failed, halted])?;
@@ -388,6 +395,18 @@ async fn a_failed_image_is_retried() -> Result<()> {
             Ok(!is_recorded(&cluster, &v2, name).await?)
         })
         .await?;
+    for reason in ["NodeDegraded", "NodeRecovered"] {
+        let told = async || {
+            let events = Api::<Event>::namespaced(cluster.client(), "default");
+            let events = events.list(&ListParams::default()).await?.items.into_iter();
+            let mut of_node = events.filter(|e| {
+                let about = e.regarding.as_ref();
+                about.is_some_and(|r| r.kind.as_deref() == Some("Node") && r.name.as_deref() == Some(name))
+            });
+            Ok(of_node.any(|e| e.reason.as_deref() == Some(reason)))
+        };
+        cluster.until(&format!("an event {reason}"), SOON, told).await?;
+    }
     berth(&cluster, &["retry", "workers", "--yes"])
         .await?
         .well(&["nothing to retry"])?;
