@@ -195,6 +195,8 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(WaitReason::NothingAsked | WaitReason::BerthsUnknown | WaitReason::OtherNode, _) => Phase::Idle,
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
+        // Not answered yet: nothing is wrong.
+        Step::Wait(WaitReason::Unguarded, _) if !facts.guard.is_to_be_told() => waiting(facts),
         Step::Wait(
             WaitReason::HostUnusable
             | WaitReason::HostUnreachable
@@ -211,8 +213,16 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
             Phase::Waiting
         }
-        Step::Wait(WaitReason::BackingOff, _) if staged(facts) => Phase::Waiting,
+        Step::Wait(WaitReason::BackingOff, _) => waiting(facts),
         _ => Phase::Pending,
+    }
+}
+
+/// Phase of a node that waits outside of a turn.
+fn waiting(facts: &Facts) -> Phase {
+    match staged(facts) {
+        true => Phase::Waiting,
+        false => Phase::Pending,
     }
 }
 

@@ -7,7 +7,7 @@ use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
 use crate::agent::facts::Trouble;
-use crate::agent::report::{Subject, report};
+use crate::agent::report::{self, Subject, report};
 use crate::agent::rivals;
 use crate::agent::rules::Objection;
 use crate::agent::timeline;
@@ -237,12 +237,15 @@ fn a_server_without_guard_is_told_with_what_to_do() {
         told(&facts, types::NODE_DEGRADED).starts_with("False"),
         "no answer is not a yes"
     );
+    let wait = Step::Wait(WaitReason::Unguarded, None);
+    assert_ne!(report::phase(&facts, &wait), Phase::Degraded, "nor is it a trouble");
     facts.guard.silence = Some("webhook w: connection refused".into());
     let silent = told(&facts, types::NODE_DEGRADED);
     assert!(
         silent.starts_with("True Unguarded") && silent.ends_with("connection refused"),
         "{silent}"
     );
+    assert_eq!(report::phase(&facts, &wait), Phase::Degraded);
     let mut pulling = facts.clone();
     pulling.past.failure = Some(berth_api::node::Failure {
         reason: "RegistryUnreachable".into(),
