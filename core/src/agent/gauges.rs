@@ -1,6 +1,8 @@
 //! The gauges of one node: what its agent reports in the BootcNode's status, for Prometheus. Pure. They do not name the node,
 //! since who scrapes an agent knows whose it is.
 
+use std::collections::BTreeMap;
+
 use berth_api::condition::{find, node as types};
 use berth_api::node::{BootcNodeSpec, BootcNodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,6 +19,7 @@ families! {
     blocked: "berth_node_blocked", "1 while no berth may be offered to the node, for this reason.";
     blockers: "berth_node_drain_blockers", "Pods that block the node's drain.";
     failed: "berth_node_failed_digests", "Images that failed on the node and are not tried there again.";
+    turns: "berth_node_recorded_turns", "Turns of the node that its record has, by outcome.";
     queued: "berth_node_rollback_queued", "1 while the next boot would take the deployment of a rollback.";
     retry: "berth_node_next_try_timestamp_seconds", "Time of the next try after a failure, by the node's clock.";
     clock: "berth_node_clock_synchronized", "1 when the host says that its clock is synchronised.";
@@ -69,6 +72,13 @@ pub fn gauges(told: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge> {
         }
         families.blockers.add([], status.drain_blockers.len());
         families.failed.add([], status.failed_digests.len());
+        let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
+        for outcome in status.turns.iter().filter_map(|turn| turn.outcome) {
+            *turns.entry(outcome.as_str()).or_default() += 1;
+        }
+        for (outcome, count) in turns {
+            families.turns.add([("outcome", outcome)], count);
+        }
         families.queued.add([], i64::from(status.rollback_queued));
         let tries = [
             status.failure.as_ref().map(|failure| &failure.next_try_time),
@@ -109,6 +119,7 @@ fn seconds(time: &Time) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::node::timeline::{TurnOutcome, TurnRecord};
     use berth_api::node::{Deployment, DesiredImage, Phase, Progress};
     use serde_json::json;
 
@@ -130,7 +141,7 @@ mod tests {
     #[test]
     fn nothing_is_said_of_a_node_before_its_first_report() {
         let gauges = gauges(None);
-        assert!(gauges.len() == 15 && gauges.iter().all(|g| g.series.is_empty()));
+        assert!(gauges.len() == 16 && gauges.iter().all(|g| g.series.is_empty()));
     }
 
     #[test]
@@ -146,6 +157,13 @@ mod tests {
                 signature: Default::default(),
             }),
             ..BootcNodeSpec::default()
+        };
+        let turn = |outcome: TurnOutcome| -> TurnRecord {
+            serde_json::from_value(json!({
+                "berth": "workers-0", "nodeUID": "u", "to": digest(2), "bootIDBefore": "b", "outcome": outcome,
+                "startTime": "2026-01-01T00:00:00Z",
+            }))
+            .unwrap()
         };
         let time = |second| Time::from(jiff::Timestamp::from_second(second).unwrap());
         let condition = |type_: &str, status: &str, reason: &str| {
@@ -171,6 +189,9 @@ mod tests {
             }),
             clock_synchronized: Some(true),
             drain_seconds: Some(30),
+            turns: [TurnOutcome::RolledBack, TurnOutcome::Proven, TurnOutcome::RolledBack]
+                .map(turn)
+                .into(),
             conditions: vec![
                 condition("NodeDegraded", "True", "DiskFull"),
                 condition("UpdatePrepared", "False", "Pulling"),
@@ -189,6 +210,8 @@ mod tests {
             "blocked Pulling 1",
             "drain_blockers  0",
             "failed_digests  0",
+            "recorded_turns Proven 1",
+            "recorded_turns RolledBack 2",
             "rollback_queued  0",
             "clock_synchronized  1",
             "pull_bytes  7",
