@@ -87,7 +87,7 @@ ENVIRONMENT
       The proxy to the API server, and hosts that are reached without one, unless the
       kubeconfig names a proxy.
   NO_COLOR
-      No colours, whatever its value. Without it there are some on a terminal only.
+      No colours, unless it is empty. Without it there are some on a terminal only.
 
 EXIT STATUS
   0  Done, or there was nothing to do, or --dry-run has said what would be done.

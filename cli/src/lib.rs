@@ -39,7 +39,7 @@ pub use render::{Detail, render};
 pub use snapshot::{Scope, Snapshot};
 pub use status::{Berths, ClosedBerth, FleetView, PoolView, Report, Warning, WaveView, report};
 pub use story::{BerthLine, Story, render_story, story};
-pub use table::{Look, Tint};
+pub use table::{Look, Tint, has_colours};
 pub use timeline::{Picture, Row, Span, picture};
 pub use verify::{read_logs, render_report};
 pub use what_if::{WhatIf, fields, patch, what_if};

@@ -22,9 +22,9 @@ use kubectl_berth::arguments::{
 use kubectl_berth::completion::{self, Names};
 use kubectl_berth::watch::{Watching, watch};
 use kubectl_berth::{
-    Look, Scope, Snapshot, WhatIf, explanation, fields, node_history, patch, picture, pool_history, previews,
-    read_logs, render, render_explanation, render_labels, render_preview, render_report, render_story, report, story,
-    what_if,
+    Look, Scope, Snapshot, WhatIf, explanation, fields, has_colours, node_history, patch, picture, pool_history,
+    previews, read_logs, render, render_explanation, render_labels, render_preview, render_report, render_story,
+    report, story, what_if,
 };
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -392,11 +392,10 @@ async fn history(cluster: &Cluster, of: &History) -> Result<String> {
 /// The terminal's width, and whether it has colours; into a file or a pipe nothing is cut or coloured.
 fn look() -> Look {
     let terminal = std::io::stdout().is_terminal().then(terminal_size::terminal_size);
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let [no_color, term] = ["NO_COLOR", "TERM"].map(std::env::var_os);
     Look {
         width: terminal.flatten().map_or(0, |(width, _)| usize::from(width.0)),
-        colours: terminal.is_some() && !is_set("NO_COLOR") && !dumb,
+        colours: terminal.is_some() && has_colours(no_color.as_deref(), term.as_deref()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tables for a terminal: columns of words, and sentences in the last one. Colours go on when the widths are settled.
 
+use std::ffi::OsStr;
 use std::ops::Range;
 
 use crate::text::{cut, wide};
@@ -45,6 +46,11 @@ pub struct Look {
     pub width: usize,
     /// Colours are wanted.
     pub colours: bool,
+}
+
+/// Says whether colours are wanted on a terminal, by `NO_COLOR` and `TERM`.
+pub fn has_colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty) && term.is_some_and(|term| term != "dumb")
 }
 
 /// A line, and the bytes of it that have a colour.
@@ -180,6 +186,21 @@ mod tests {
         rows.iter()
             .map(|row| row.iter().map(|c| (*c).to_owned()).collect())
             .collect()
+    }
+
+    #[test]
+    fn colours_are_left_out_where_they_are_not_wanted() {
+        for (no_color, term, wanted) in [
+            (None, Some("xterm"), true),
+            (Some(""), Some("xterm"), true),
+            (Some("1"), Some("xterm"), false),
+            (Some("0"), Some("xterm"), false),
+            (None, Some("dumb"), false),
+            (None, None, false),
+        ] {
+            let found = has_colours(no_color.map(OsStr::new), term.map(OsStr::new));
+            assert_eq!(found, wanted, "NO_COLOR {no_color:?}, TERM {term:?}");
+        }
     }
 
     #[test]
