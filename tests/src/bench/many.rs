@@ -14,18 +14,60 @@ use crate::cluster::{Cluster, ClusterOptions, LONG};
 use crate::controlplane::Options;
 
 /// The figures of this module.
-pub const BENCHES: [&str; 2] = ["many-nodes-memory", "many-nodes-relist"];
+pub const BENCHES: [&str; 3] = ["many-nodes-memory", "many-nodes-relist", "many-nodes-slope"];
+/// Numbers of Nodes that are measured.
+const SIZES: [usize; 3] = [1_000, 5_000, 20_000];
+/// Number of Nodes, and the MiB that the controller should do with.
+const AIMED: (usize, f64) = (5_000, 48.0);
 /// Longest time until the controller has counted, or published to, that many Nodes.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Measures all of it. `BERTH_BENCH_MANY` asks for another number of Nodes.
+/// Measures all of it. `BERTH_BENCH_MANY` asks for one number of Nodes in place of three.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
-    let count = usize::try_from(setting("BERTH_BENCH_MANY", 65_000))?;
-    ensure!(
-        (2..=thousand::MOST).contains(&count),
-        "BERTH_BENCH_MANY is {count}; ask for 2 to {}",
-        thousand::MOST
-    );
+    let asked = usize::try_from(setting("BERTH_BENCH_MANY", 0))?;
+    let sizes = if asked == 0 { SIZES.to_vec() } else { vec![asked] };
+    let mut at_rest = vec![];
+    for count in sizes {
+        ensure!(
+            (2..=thousand::MOST).contains(&count),
+            "BERTH_BENCH_MANY is {count}; ask for 2 to {}",
+            thousand::MOST
+        );
+        let cluster = reporting(count, progress).await?;
+        progress.say("leaving it alone");
+        tokio::time::sleep(idle()).await;
+        let rest = of_controller(&cluster)?;
+        at_rest.push((count, rest.resident));
+        progress.say(&format!("{rest:?}; publishing an image to all"));
+        let published = publish(&cluster, count).await?;
+        if selection.wants(BENCHES[0]) {
+            let mut figure = Figure::new(BENCHES[0], "MiB", &[rest.resident]);
+            if count == AIMED.0 {
+                figure = figure.aim(AIMED.1);
+            }
+            figure
+                .detail("nodes", json!(count))
+                .detail("at rest", rest.json())
+                .detail("after an image was published", published.json())
+                .print();
+        }
+        if selection.wants(BENCHES[1]) {
+            progress.say(&format!("{published:?}; starting the API server anew"));
+            let figure = Figure::new(BENCHES[1], "MiB", &[relist(&cluster, LIMIT).await?]);
+            figure.detail("nodes", json!(count)).print();
+        }
+    }
+    if let ([(few, less), .., (many, more)], true) = (at_rest.as_slice(), selection.wants(BENCHES[2])) {
+        let slope = (more - less) * 1024.0 / f64::from(u32::try_from(many - few)?);
+        let figure = Figure::new(BENCHES[2], "KiB", &[slope]).aim(4.0);
+        figure.detail("from", json!(few)).detail("to", json!(many)).print();
+    }
+    Ok(())
+}
+
+/// A cluster of so many Nodes with a BootcNode each, on which an agent has told of a rollout, and one host of which all others are
+/// copies. The controller has counted them.
+pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluster> {
     let cluster = one_host().await?;
     progress.say("a rollout of one host, whose BootcNode is the pattern of all others");
     for version in ["2.0.0", "3.0.0"] {
@@ -47,24 +89,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         Ok(usize::try_from(status.nodes.updated)? >= count)
     })
     .await?;
-    progress.say("leaving it alone");
-    tokio::time::sleep(idle()).await;
-    let rest = of_controller(&cluster)?;
-    progress.say(&format!("{rest:?}; publishing an image to all"));
-    let published = publish(&cluster, count).await?;
-    progress.say(&format!("{published:?}; starting the API server anew"));
-    if selection.wants(BENCHES[0]) {
-        Figure::new(BENCHES[0], "MiB", &[rest.resident])
-            .detail("nodes", json!(count))
-            .detail("at rest", rest.json())
-            .detail("after an image was published", published.json())
-            .print();
-    }
-    if selection.wants(BENCHES[1]) {
-        let figure = Figure::new(BENCHES[1], "MiB", &[relist(&cluster, LIMIT).await?]);
-        figure.detail("nodes", json!(count)).print();
-    }
-    Ok(())
+    Ok(cluster)
 }
 
 /// A cluster of one host. What would itself take memory for each object is not there: the controller manager, an audit log.

@@ -140,6 +140,17 @@ fn listed(page: &str, heading: &str) -> Vec<String> {
     rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect()
 }
 
+/// The rows of the tables below these headings of which a cell is empty, or that have no word on what to do.
+fn hollow<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
+    let sections = page.split("\n## ").filter(|section| section.starts_with(heading));
+    let rows = sections.flat_map(|section| section.lines().filter(|line| line.starts_with("| `")));
+    let is_hollow = |row: &&str| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        cells.len() < 3 || cells.contains(&"")
+    };
+    rows.filter(is_hollow).collect()
+}
+
 fn words_of<R: Reason>() -> impl Iterator<Item = &'static str> {
     R::ALL.iter().map(|reason| reason.word())
 }
@@ -157,6 +168,8 @@ fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
         .chain(words_of::<berth_core::insight::Unavailable>())
         .chain(words_of::<berth_controller::resolve::ResolveReason>());
     let known: BTreeSet<String> = reasons.map(str::to_owned).collect();
+    let hollow = hollow(&page, "Reasons of");
+    ensure!(hollow.is_empty(), "no meaning, or nothing to do: {hollow:#?}");
     let rows = listed(&page, "Reasons of");
     let documented: BTreeSet<String> = rows.iter().cloned().collect();
     ensure!(rows.len() == documented.len(), "a reason stands there twice: {rows:?}");
