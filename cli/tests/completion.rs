@@ -149,7 +149,7 @@ fn fish_offers_the_same() {
             &["rollout.paused="],
         ),
     ];
-    let script = "source (kubectl-berth completion fish | psub); or exit 1; complete -C $argv[1]";
+    let script = "kubectl-berth completion fish | source; or exit 1; complete -C $argv[1]";
     for (line, expected) in table {
         let (lines, complaints) = run("fish", &["--no-config", "-c", script, line], &file);
         // A description stands behind a tab.

@@ -330,6 +330,7 @@ async fn told(cluster: &Cluster, node: &str) -> Result<()> {
 #[tokio::test]
 async fn a_failed_image_is_retried() -> Result<()> {
     let (cluster, start) = start(2).await?;
+    cluster.deploy("web", 2).await?;
     let v1 = cluster.publish("1.0.0").await?;
     let v2 = cluster.publish("2.0.0").await?;
     for host in &cluster.fleet.hosts {
