@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-model model simulate fuzz test-real soak check bench generate build agent-static
+.PHONY: help demo test test-model model simulate fuzz test-real flaky soak check bench generate build agent-static
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,7 +13,7 @@ help: ## List the targets.
 demo: ## Watch a rollout in a live table, on simulated hosts. HOSTS=real: on real ones, as root.
 	@scripts/run.sh demo $(HOSTS)
 
-test: ## Run all that CI runs: checks, unit tests, and the scenarios that fit.
+test: ## Run all that CI runs: checks, unit tests, and the scenarios that fit. STRICT=1 fails on a flaky one.
 	@scripts/run.sh test
 
 test-model: ## Explore the berths' model: the shipped decisions in small worlds, and each deliberate bug found.
@@ -30,6 +30,9 @@ fuzz: ## Any bytes for all that reads what others wrote, steered by what they re
 
 test-real: ## Run every scenario on real hosts (root, x86_64), and the simulated rollouts by rpm-ostree.
 	@scripts/run.sh test-real
+
+flaky: ## Run scenarios again and again on a busy machine, and count how often each failed. TEST=name, TIMES=20.
+	@scripts/run.sh flaky
 
 soak: ## Rollouts while everything around them fails. SEED=n replays or goes on, FROM=n, ROLLOUTS=200, BUG=name or all.
 	@scripts/run.sh soak

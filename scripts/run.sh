@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [FILTER]|soak|demo [sim|real]: the steps behind the Makefile, each with its time.
+# run.sh GOAL: the steps behind the Makefile, each with its time. The goals stand at the end.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,20 +9,22 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/steps.sh
 # shellcheck source=scripts/fuzz.sh
 . scripts/fuzz.sh
+# shellcheck source=scripts/flaky.sh
+. scripts/flaky.sh
 begin=$EPOCHREALTIME
 # What cargo builds lies there. Cargo compiles a library anew for each set of features that is asked of it. So the tests and
 # what belongs to them are always chosen from the whole workspace, which asks for one set, and never by package.
 builds=${CARGO_TARGET_DIR:-$root/target}/debug
+# Tests with servers of their own, by the programs that hold them.
+all_scenarios='binary(scenarios) | binary(real)'
+# Each test is a process. What cargo builds for one of them is there for the others.
+export BERTH_TEST_BUILT=$logs/built
 
-# Output of tests that pass is shown as well, so that a skipped one can say why.
-cargo_test() {
-    local args=() threads=()
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do
-        args+=("$1")
-        shift
-    done
-    [ $# -eq 0 ] || { shift && threads=("$@"); }
-    cargo test --quiet --no-fail-fast "${args[@]}" -- --format=pretty --show-output ${threads[@]+"${threads[@]}"}
+# nextest ARGUMENT...: runs tests of the workspace. Output of tests that pass is shown as well, so that a skipped one can say why.
+# A test that is marked as ignored runs like any other.
+nextest() {
+    cargo nextest run --workspace --cargo-quiet --run-ignored all --success-output immediate --failure-output immediate \
+        --no-output-indent --status-level all --final-status-level none --show-progress none --color never "$@"
 }
 
 generated_is_current() {
@@ -44,34 +46,30 @@ check() {
     step 'check: format' cargo fmt --all -- --check -l --color=never
     build 'check: lints' cargo clippy --workspace --all-targets -- -D warnings
     step 'check: generated files' generated_is_current
-    need_deny || broken=$((broken + 1))
     step 'check: dependencies and licences' cargo deny check bans licenses sources
 }
 
-# scenarios [FILTER]: those whose name contains it. The ones without real hosts mostly wait for each other's servers
-# and hosts: more at once than there are cores. Those with real hosts share the machine's bridges and disks: one at a time.
-scenarios() {
-    step 'scenarios: simulated hosts' cargo_test --workspace --test scenarios "$@" -- --test-threads="$(($(nproc) + 1))"
-    real_scenarios "$@"
+# named NAME: nextest's filter for the scenarios whose names contain NAME.
+named() {
+    printf '(%s)%s' "$all_scenarios" "${1:+ & test($1)}"
 }
 
-real_scenarios() {
-    step 'scenarios: real hosts' cargo_test --workspace --test real "$@" -- --test-threads=1
+# Every test but the scenarios, which have servers of their own.
+unit_tests() {
+    nextest -E "not ($all_scenarios)"
+}
+
+# scenarios FILTER: those of nextest's filter. They mostly wait for each other's servers and hosts: more at once than there are cores.
+scenarios() {
+    retried_step 'scenarios' "$1" nextest --test-threads "$(($(nproc) + 2))"
 }
 
 # The rollouts of simulated hosts once more, on hosts that rpm-ostree updates.
 rollouts_by_rpm_ostree() {
-    BERTH_TEST_BACKEND=rpm-ostree cargo_test --workspace --test scenarios \
-        -- rollout_sim:: gates:: capacity:: roll_forward:: --test-threads="$(($(nproc) + 1))"
-}
-
-# Those of the libraries and the command line.
-integration_tests() {
-    local file tests=()
-    for file in {api,core,agent,controller,cli,judge}/tests/*.rs; do
-        [ ! -e "$file" ] || tests+=(--test "$(basename "$file" .rs)")
-    done
-    step 'integration tests' cargo_test --workspace "${tests[@]}"
+    local rollouts='test(/^(rollout_sim|gates|capacity|roll_forward)::/)'
+    export BERTH_TEST_BACKEND=rpm-ostree
+    retried_step 'scenarios: rollouts by rpm-ostree' "binary(scenarios) & $rollouts" nextest --test-threads "$(($(nproc) + 2))"
+    unset BERTH_TEST_BACKEND
 }
 
 # The demo shows its own steps and times; here is only what it takes to start it.
@@ -119,18 +117,20 @@ prepare_scenarios() {
     servers+=(kubectl kubelet)
     cluster+=(lua5.1=lua5.1 "$@")
     prepare_cluster
+    need_cargo_tools || exit 1
     need_prometheus || exit 1
     need_validators || exit 1
 }
 
 build_tests() {
     build 'build' cargo test --workspace --no-run
-    step 'servers of the control plane' fetch_tools
+    step 'programs and servers of the tests' fetch_tools
 }
 
 case ${1:-} in
     check)
         prepare
+        need_cargo_tools || exit 1
         announce
         check
         ;;
@@ -138,12 +138,13 @@ case ${1:-} in
         prepare_scenarios c++=g++ zsh=zsh fish=fish
         check
         build_tests
-        step 'unit tests' cargo_test --workspace --lib --bins
-        step 'model' model_check
-        step 'simulation' simulation
         fuzz 5
-        integration_tests
-        scenarios
+        # Scenarios mostly wait. These use what they leave of the processors.
+        beside 'model' model_check
+        beside 'simulation' simulation
+        step 'unit tests' unit_tests
+        scenarios "$all_scenarios"
+        join_beside
         ;;
     test-model)
         prepare
@@ -174,16 +175,22 @@ case ${1:-} in
     test-real)
         servers+=(kubectl kubelet)
         prepare_cluster
+        need_cargo_tools || exit 1
         build_tests
         # Every scenario, not only those that fit into `make test`.
         export BERTH_TEST_REAL=all
-        real_scenarios
-        step 'scenarios: rollouts by rpm-ostree' rollouts_by_rpm_ostree
+        scenarios 'binary(real)'
+        rollouts_by_rpm_ostree
         ;;
     scenarios)
         prepare_scenarios
         build_tests
-        scenarios ${2:+"$2"}
+        scenarios "$(named "${2:-}")"
+        ;;
+    flaky)
+        prepare_scenarios
+        build_tests
+        flaky "${TEST:-}" "${TIMES:-20}"
         ;;
     soak)
         prepare_cluster
@@ -195,7 +202,7 @@ case ${1:-} in
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [FILTER]|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [NAME]|flaky|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac

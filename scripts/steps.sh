@@ -1,48 +1,116 @@
 # Named, timed steps, and a table of them at the end. Sourced by the other scripts; runs nothing by itself.
+#
+# A step's output goes to a log. People see a digest of it; if the step fails, they see what failed.
 # shellcheck shell=bash
 
 logs=$(mktemp -d "${TMPDIR:-/tmp}/berth-steps.XXXXXX")
-trap 'rm -rf "$logs"' EXIT
-names=() times=() results=() skips=() unreachable=() failures=() tests=()
-passed=0 failed=0 ignored=0 broken=0
+trap 'end_background; rm -rf "$logs"' EXIT
+# Where the first output of a flaky test stays. It outlives the run.
+flaky_logs=${cache:?}/flaky
+names=() times=() results=() tests=() skips=() unreachable=() failures=() flakes=()
+passed=0 failed=0 broken=0
+# Steps that run beside others: name and process of each.
+beside_names=() beside_pids=()
+# Process groups that must not outlive the script.
+background=()
 
-# Seconds with a tenth since $1, which is an $EPOCHREALTIME.
+# More failed scenarios than this are no flakes: they are not run again.
+most_flakes=8
+
+# A line of nextest about a test that has ended: state, seconds, program and test.
+test_line='^ *([A-Z][A-Za-z0-9/ +-]*) \[ *([0-9.]+)s\] ([^ ]+ [^ ]+)$'
+
+# Prints the seconds since $1, which is an $EPOCHREALTIME, with a tenth.
 since() {
     local now=${EPOCHREALTIME/[.,]/} then=${1/[.,]/}
     local tenths=$(((now - then) / 100000))
     printf '%d.%d' $((tenths / 10)) $((tenths % 10))
 }
 
-# Of all that cargo and its tests print, the lines for people, each test with the time at which it ended.
+# True if a state of nextest is that of a test that passed. LEAK: a server outlived its test.
+is_passed() {
+    [ "$1" = PASS ] || [ "$1" = LEAK ]
+}
+
+# True if a state is that of a test that has not ended.
+is_running() {
+    [ "$1" = SLOW ] || [ "$1" = TERMINATING ]
+}
+
+# Of all that cargo, nextest and the tests print, prints the lines for people.
 digest() {
-    local begin=$1 line
+    local line state
     while IFS= read -r line; do
+        if [[ $line =~ $test_line ]]; then
+            state=${BASH_REMATCH[1]}
+            is_running "$state" && continue
+            is_passed "$state" && state=
+            printf '    %8s s  %s%s\n' "${BASH_REMATCH[2]}" "${BASH_REMATCH[3]}" "${state:+  $state}"
+            continue
+        fi
         case $line in
-            'test '*' ... '*) printf '    %7s s  %s\n' "$(since "$begin")" "${line#test }" ;;
-            *' states'* | *' rollouts'* | 'bug '* | 'fuzz '* | BROKEN*) printf '    %s\n' "$line" ;;
+            *' states'* | *' rollouts'* | 'bug '* | 'fuzz '* | BROKEN* | 'round '*) printf '    %s\n' "$line" ;;
             SKIPPED:* | UNREACHABLE:* | 'berth-tools: '*) printf '    %s\n' "$line" ;;
         esac
     done
 }
 
-# Adds the test results in log $1 to the sums, and what was slow, skipped or failed to the lists.
-tally() {
-    local ok bad ign line
+# Prints the tests of log $1 that failed.
+failed_in() {
+    local line
     while IFS= read -r line; do
-        tests+=("$line")
-    done < <(sed -nE 's/^time (.*) ([0-9.]+)$/\2 \1/p' "$1")
-    while read -r ok bad ign; do
-        passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + ign))
-    done < <(sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed; ([0-9]+) ignored.*/\1 \2 \3/p' "$1")
+        [[ $line =~ $test_line ]] || continue
+        is_passed "${BASH_REMATCH[1]}" || is_running "${BASH_REMATCH[1]}" || printf '%s\n' "${BASH_REMATCH[3]}"
+    done <"$1" | sort -u
+}
+
+# Prints what failed test $2 printed, as log $1 has it.
+output_of() {
+    awk -v name="$2" '
+        /^ *[A-Z][A-Za-z0-9\/ +-]* \[[ >]*[0-9.]+s\] [^ ]+ [^ ]+$/ {
+            shown = $1 != "SLOW" && $1 != "TERMINATING" && $(NF - 1) " " $NF == name
+        }
+        /^ +Summary \[/ { shown = 0 }
+        shown' "$1"
+}
+
+# Prints what went wrong in step $2, whose output is log $1: that of each failed test, else all of it.
+show_failure() {
+    local test tests
+    mapfile -t tests < <(failed_in "$1")
+    if [ ${#tests[@]} -eq 0 ]; then
+        sed 's/^/    | /' "$1"
+        return
+    fi
+    for test in "${tests[@]}"; do
+        output_of "$1" "$test" | sed 's/^/    | /'
+    done
+}
+
+# Adds what log $1 of step $2 has to the sums and lists, all but its failed tests.
+tally() {
+    local line
+    while IFS= read -r line; do
+        if [[ $line =~ $test_line ]] && is_passed "${BASH_REMATCH[1]}"; then
+            passed=$((passed + 1))
+            tests+=("${BASH_REMATCH[2]} ${BASH_REMATCH[3]}")
+        fi
+    done <"$1"
     while IFS= read -r line; do
         skips+=("$2: $line")
     done < <(sed -nE 's/^SKIPPED: //p' "$1" | sort -u)
     while IFS= read -r line; do
         unreachable+=("$2: $line")
     done < <(sed -nE 's/^UNREACHABLE: //p' "$1" | sort -u)
-    while IFS= read -r line; do
-        failures+=("$2: $line")
-    done < <(sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$1" | sort -u)
+}
+
+# Counts the failed tests of log $1 of step $2.
+tally_failures() {
+    local test
+    while IFS= read -r test; do
+        failures+=("$2: $test")
+        failed=$((failed + 1))
+    done < <(failed_in "$1")
 }
 
 # build NAME COMMAND...: a step that builds. On a terminal it shows cargo's own progress.
@@ -54,32 +122,120 @@ build() {
     local name=$1 begin=$EPOCHREALTIME result=ok
     shift
     printf '==> %s\n' "$name"
-    "$@" || result=FAILED broken=$((broken + 1))
-    note "$name" "$begin" $result
+    "$@" || result=FAILED
+    note "$name" "$(since "$begin")" $result
 }
 
-# step NAME COMMAND...: runs it quietly, and shows all it said if it fails. Later steps run all the same.
+# step NAME COMMAND...: runs it. Later steps run all the same if it fails.
 step() {
     local name=$1 begin=$EPOCHREALTIME log result=ok
-    shift
     log=$logs/${#names[@]}.log
+    shift
     printf '==> %s\n' "$name"
-    if ! "$@" 2>&1 | tee "$log" | digest "$begin"; then
-        result=FAILED broken=$((broken + 1))
-    fi
-    [ $result = ok ] || sed 's/^/    | /' "$log"
-    tally "$log" "$name"
-    note "$name" "$begin" $result
+    "$@" 2>&1 | tee "$log" | digest || result=FAILED
+    conclude "$name" "$(since "$begin")" $result "$log"
 }
 
-# Puts a step that ended into the table.
+# beside NAME COMMAND...: starts a step that runs beside those that follow, with what these leave of the processors.
+beside() {
+    local name=$1 log=$logs/beside-${#beside_pids[@]}
+    shift
+    printf '==> %s (beside the next steps)\n' "$name"
+    in_background beside_step "$log" "$@"
+    beside_names+=("$name") beside_pids+=($!)
+}
+
+# in_background COMMAND...: starts it in a process group of its own, so that all of it can be ended.
+in_background() {
+    set -m
+    "$@" &
+    set +m
+    background+=($!)
+}
+
+beside_step() {
+    local log=$1 begin=$EPOCHREALTIME result=ok
+    shift
+    trap - EXIT
+    renice -n 19 -p "$BASHPID" >/dev/null
+    "$@" >"$log.log" 2>&1 || result=FAILED
+    printf '%s %s\n' "$(since "$begin")" $result >"$log.end"
+}
+
+# Waits for the steps that run beside others, and shows each.
+join_beside() {
+    local i log seconds result
+    for i in "${!beside_pids[@]}"; do
+        log=$logs/beside-$i
+        printf '==> %s\n' "${beside_names[i]}"
+        wait "${beside_pids[i]}" || true
+        # A step that was killed has not said how it ended.
+        read -r seconds result <"$log.end" || seconds=0 result=FAILED
+        digest <"$log.log"
+        conclude "${beside_names[i]}" "$seconds" "$result" "$log.log"
+    done
+    beside_names=() beside_pids=()
+}
+
+# Ends all that runs in the background.
+end_background() {
+    local group
+    for group in ${background[@]+"${background[@]}"}; do
+        kill -- "-$group" 2>/dev/null || true
+    done
+    background=()
+}
+
+# conclude NAME SECONDS RESULT LOG: the end of a step.
+conclude() {
+    [ "$3" = ok ] || show_failure "$4"
+    tally "$4" "$1"
+    tally_failures "$4" "$1"
+    note "$1" "$2" "$3"
+}
+
+# note NAME SECONDS RESULT: puts a step that ended into the table.
 note() {
-    names+=("$1") times+=("$(since "$2")") results+=("$3")
-    printf '    %7s s  %s\n' "${times[-1]}" "$3"
+    [ "$3" = ok ] || broken=$((broken + 1))
+    names+=("$1") times+=("$2") results+=("$3")
+    printf '    %8s s  %s\n' "$2" "$3"
 }
 
-# Lists the skipped tests. One that this machine could have run is a failure; one that needs a page which cannot be reached from
-# it is none.
+# retried_step NAME FILTER COMMAND...: a step of scenarios, those of nextest's FILTER. What fails is run once more, alone: a test
+# that passes then is flaky. The output of its first run is kept.
+retried_step() {
+    local name=$1 filter=$2 begin=$EPOCHREALTIME log result=ok test suspects
+    log=$logs/${#names[@]}.log
+    shift 2
+    printf '==> %s\n' "$name"
+    "$@" -E "$filter" 2>&1 | tee "$log" | digest || result=FAILED
+    mapfile -t suspects < <(failed_in "$log")
+    if [ $result = ok ] || [ ${#suspects[@]} -eq 0 ] || [ ${#suspects[@]} -gt $most_flakes ]; then
+        conclude "$name" "$(since "$begin")" $result "$log"
+        return
+    fi
+    show_failure "$log"
+    tally "$log" "$name"
+    note "$name" "$(since "$begin")" ok
+    for test in "${suspects[@]}"; do
+        keep_output "$log" "$test"
+        step "once more, alone: ${test#* }" "$@" -E "binary_id(${test% *}) & test(=${test#* })"
+        [ "${results[-1]}" = ok ] || continue
+        flakes+=("${test#* }: $kept")
+        [ "${STRICT:-}" != 1 ] || broken=$((broken + 1))
+    done
+}
+
+# Keeps the output of failed test $2 of log $1 in a file, whose path is then in $kept.
+keep_output() {
+    mkdir -p "$flaky_logs"
+    find "$flaky_logs" -type f -mtime +30 -delete
+    kept=$flaky_logs/$(date +%Y%m%d-%H%M%S)-${2//[^a-z0-9_]/-}.txt
+    output_of "$1" "$2" >"$kept"
+}
+
+# Lists the skipped tests. One that this machine could have run is a failure. One that needs a page which cannot be reached from
+# here is not.
 report_skips() {
     local line able=no
     if [ ${#unreachable[@]} -gt 0 ]; then
@@ -87,29 +243,28 @@ report_skips() {
         printf '  %s\n' "${unreachable[@]}"
     fi
     [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && able=yes
-    [ ${#skips[@]} -eq 0 ] && [ "$ignored" -eq 0 ] && return 0
+    [ ${#skips[@]} -gt 0 ] || return 0
     printf '\nNot run:\n'
-    for line in ${skips[@]+"${skips[@]}"}; do
+    for line in "${skips[@]}"; do
         printf '  %s\n' "$line"
     done
-    [ "$ignored" -eq 0 ] || printf '  %d tests are marked as ignored\n' "$ignored"
     if [ $able = yes ]; then
         printf '  This is x86_64 and root: it could have run them, so this is a failure.\n'
         broken=$((broken + 1))
     fi
 }
 
-# The tests with servers of their own that took longest.
+# Lists the tests that took longest.
 report_slow() {
     local seconds name
     [ ${#tests[@]} -eq 0 ] && return 0
     printf '\n%-64s %9s\n' 'SLOWEST TESTS (some of them run at the same time)' SECONDS
     printf '%s\n' "${tests[@]}" | sort -rn | sed -n 1,12p | while read -r seconds name; do
-        printf '%-64s %9s\n' "$name" "$seconds"
+        printf '%-64s %9s\n' "${name#* }" "$seconds"
     done
 }
 
-# The table, what was slow or skipped, and the closing line. Ends the script.
+# The table, what was slow or skipped, and the closing lines. Ends the script.
 finish() {
     local i total=$1
     printf '\n%-44s %9s\n' STEP SECONDS
@@ -119,7 +274,11 @@ finish() {
     printf '%-44s %9s\n' total "$(since "$total")"
     report_slow
     report_skips
-    # Last, so that whoever sees only the end of the log finds them.
+    # Last, so that a reader who sees only the end of the log finds them.
+    if [ ${#flakes[@]} -gt 0 ]; then
+        printf '\nFailed once and passed when run again, alone; the first output is in the file:\n'
+        printf 'FLAKY: %s\n' "${flakes[@]}"
+    fi
     if [ ${#failures[@]} -gt 0 ]; then
         printf '\nFailed:\n'
         printf '  %s\n' "${failures[@]}"

@@ -1,7 +1,9 @@
 //! Berth's own programs, built as they are shipped (in the profile of the tests) and found by asking cargo.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -176,7 +178,31 @@ fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo built no program {name}"))
 }
 
-fn build<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
+/// Names a directory in which the test processes of one run share the answers of cargo. Without it, each process asks.
+const SHARED: &str = "BERTH_TEST_BUILT";
+
+/// Builds these programs. Returns their paths by name.
+fn build<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
+    let Some(directory) = std::env::var_os(SHARED) else {
+        return ask_cargo(args);
+    };
+    let directory = PathBuf::from(directory);
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let mut hasher = DefaultHasher::new();
+    args.iter().for_each(|arg| arg.as_ref().hash(&mut hasher));
+    let name = format!("{:x}", hasher.finish());
+    let answer = directory.join(format!("{name}.json"));
+    let lock = File::create(directory.join(format!("{name}.lock")))?;
+    lock.lock().context("cannot wait for another process that builds")?;
+    if let Ok(text) = fs::read(&answer) {
+        return serde_json::from_slice(&text).with_context(|| format!("cannot read {}", answer.display()));
+    }
+    let found = ask_cargo(args)?;
+    fs::write(&answer, serde_json::to_vec(&found)?).with_context(|| format!("cannot write {}", answer.display()))?;
+    Ok(found)
+}
+
+fn ask_cargo<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command

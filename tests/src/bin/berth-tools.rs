@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use berth_tests::hosts::real::unavailable;
+use berth_tests::programs;
 use berth_tests::tools::{Tool, Tools, cache_dir, ensure_packages};
 use clap::{Parser, Subcommand};
 
@@ -27,18 +29,27 @@ fn main() -> Result<()> {
     let What::Fetch { packages } = Arguments::parse().command;
     let started = Instant::now();
     println!("cache: {}", cache_dir()?.display());
+    build_programs()?;
     let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
     ensure_packages(&packages)?;
-    for tool in Tool::ALL {
-        let begun = Instant::now();
-        let tools = Tools::ensure(&[tool])?;
-        let time = begun.elapsed().as_secs_f64();
-        println!(
-            "{:<24} {time:>6.1} s  {}",
-            tool.file_name(),
-            tools.path(tool)?.display()
-        );
+    for (tool, path) in Tools::ensure(&Tool::ALL)?.iter() {
+        println!("{:<24} {}", tool.file_name(), path.display());
     }
     println!("all there after {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Builds Berth's programs as the tests want them.
+fn build_programs() -> Result<()> {
+    let begun = Instant::now();
+    programs::programs()?;
+    programs::seeded()?;
+    if unavailable().is_none() {
+        programs::static_agent()?;
+    }
+    println!(
+        "Berth's programs are there after {:.1} s",
+        begun.elapsed().as_secs_f64()
+    );
     Ok(())
 }

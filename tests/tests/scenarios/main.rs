@@ -31,4 +31,5 @@ mod sim_host;
 mod sim_kubelet;
 mod sim_rpm_ostree;
 mod soak;
+mod steps;
 mod units;

@@ -1,0 +1,312 @@
+//! Finding, fetching or building the programs that the harness runs: etcd, the Kubernetes servers and a registry.
+//!
+//! In this order: the directory that `KUBEBUILDER_ASSETS` names; the cache; `PATH`, if the version fits; release binaries from the
+//! sites that `tests/controlplane/releases.txt` pins; a build from the Go modules in `tests/controlplane`. What is fetched or built
+//! goes into the cache, by version.
+
+mod go;
+mod packages;
+mod progress;
+mod release;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use go::GoModule;
+pub use packages::ensure_packages;
+
+/// A program that the harness runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tool {
+    /// The API server's store.
+    Etcd,
+    /// The API server.
+    KubeApiserver,
+    /// Garbage collection, disruption budgets, service account tokens, node lifecycle.
+    KubeControllerManager,
+    /// The scheduler.
+    KubeScheduler,
+    /// The command line client.
+    Kubectl,
+    /// The node's agent, for real hosts.
+    Kubelet,
+    /// The image registry (CNCF distribution).
+    Registry,
+}
+
+impl Tool {
+    /// Every tool, cheapest and most needed first.
+    pub const ALL: [Self; 7] = [
+        Self::Etcd,
+        Self::Registry,
+        Self::KubeApiserver,
+        Self::KubeControllerManager,
+        Self::Kubectl,
+        Self::Kubelet,
+        Self::KubeScheduler,
+    ];
+
+    /// The name of its file.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::KubeApiserver => "kube-apiserver",
+            Self::KubeControllerManager => "kube-controller-manager",
+            Self::KubeScheduler => "kube-scheduler",
+            Self::Kubectl => "kubectl",
+            Self::Kubelet => "kubelet",
+            Self::Registry => "registry",
+        }
+    }
+
+    /// Version that is built, and that a release binary has to fit.
+    fn version(self) -> Result<&'static str> {
+        match self {
+            Self::Etcd => self.module().version("go.etcd.io/etcd/server/v3"),
+            Self::Registry => self.module().version("github.com/distribution/distribution/v3"),
+            _ => self.module().version("k8s.io/kubernetes"),
+        }
+    }
+
+    /// The Go module that builds it.
+    fn module(self) -> &'static GoModule {
+        match self {
+            Self::Registry => &go::REGISTRY,
+            _ => &go::KUBERNETES,
+        }
+    }
+
+    /// Its file in the cache, whose directory is named by version.
+    fn cached(self) -> Result<PathBuf> {
+        let name = match self {
+            Self::Registry => format!("registry-{}", self.version()?),
+            _ => format!(
+                "controlplane-k8s-{}-etcd-{}",
+                Self::KubeApiserver.version()?,
+                Self::Etcd.version()?
+            ),
+        };
+        Ok(cache_dir()?.join(name).join(self.file_name()))
+    }
+}
+
+/// Paths of the tools that were asked for.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    paths: BTreeMap<Tool, PathBuf>,
+}
+
+impl Tools {
+    /// Finds these tools, and fetches or builds what is not there. The first build takes minutes, and says so on stderr.
+    ///
+    /// `KUBEBUILDER_ASSETS` wins if it has all the Kubernetes binaries asked for: a mixture of versions
+    /// would break the rule that no component may be newer than its API server. Programs on `PATH` must be of the minor
+    /// version that would be built, so that they mix with those.
+    ///
+    /// # Errors
+    /// When a tool can be neither found nor fetched nor built; the error says how to provide it.
+    pub fn ensure(wanted: &[Tool]) -> Result<Self> {
+        let (registry, kubernetes): (Vec<_>, Vec<_>) = wanted.iter().partition(|tool| **tool == Tool::Registry);
+        let mut paths = BTreeMap::new();
+        let mut missing = vec![];
+        for group in [kubernetes, registry] {
+            if let Some(directory) = assets(&group) {
+                paths.extend(group.iter().map(|tool| (*tool, directory.join(tool.file_name()))));
+                continue;
+            }
+            for tool in group {
+                match found(tool)? {
+                    Some(path) => drop(paths.insert(tool, path)),
+                    None => missing.push(tool),
+                }
+            }
+        }
+        if !missing.is_empty() {
+            paths.extend(provide(&missing)?);
+        }
+        Ok(Self { paths })
+    }
+
+    /// The absolute path of a tool that was asked for.
+    pub fn path(&self, tool: Tool) -> Result<&Path> {
+        self.paths
+            .get(&tool)
+            .map(PathBuf::as_path)
+            .with_context(|| format!("{} was not asked for", tool.file_name()))
+    }
+
+    /// Every tool with its path.
+    pub fn iter(&self) -> impl Iterator<Item = (Tool, &Path)> {
+        self.paths.iter().map(|(tool, path)| (*tool, path.as_path()))
+    }
+}
+
+/// The harness's cache: `$XDG_CACHE_HOME/berth`, else `~/.cache/berth`. Made if it is not there.
+pub fn cache_dir() -> Result<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let base = absolute("XDG_CACHE_HOME")
+        .or_else(|| Some(absolute("HOME")?.join(".cache")))
+        .context("neither XDG_CACHE_HOME nor HOME names a directory for the cache")?;
+    let directory = base.join("berth");
+    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// The directory that `KUBEBUILDER_ASSETS` names, if it has all of these.
+fn assets(wanted: &[Tool]) -> Option<PathBuf> {
+    let directory = fs::canonicalize(std::env::var_os("KUBEBUILDER_ASSETS")?).ok()?;
+    wanted
+        .iter()
+        .all(|tool| directory.join(tool.file_name()).is_file())
+        .then_some(directory)
+}
+
+/// The tool in the cache, else a fitting one on `PATH`.
+fn found(tool: Tool) -> Result<Option<PathBuf>> {
+    let cached = tool.cached()?;
+    if cached.is_file() {
+        return Ok(Some(cached));
+    }
+    let Some(path) = find_program(tool.file_name()) else {
+        return Ok(None);
+    };
+    let version = tool.version()?;
+    if fits(version, &version_of(tool, &path)) {
+        return Ok(Some(path));
+    }
+    eprintln!(
+        "berth-tools: {} does not say that it is {version} or another patch of it: not used",
+        path.display()
+    );
+    Ok(None)
+}
+
+/// Fetches or builds these tools into the cache.
+fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
+    // Two processes must not both do it. The second one finds the tools when the lock is free.
+    let lock = File::create(cache_dir()?.join(".tools.lock"))?;
+    if lock.try_lock().is_err() {
+        eprintln!("berth-tools: waiting for another process that fetches or builds programs");
+        lock.lock().context("waiting for the lock of the tools")?;
+    }
+    let mut missing = vec![];
+    for tool in tools {
+        let path = tool.cached()?;
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        }
+        if !path.is_file() {
+            missing.push(*tool);
+        }
+    }
+    let missing = release::fetch(&missing)?;
+    let built = go::build(&missing);
+    tools
+        .iter()
+        .map(|tool| match (tool, &built) {
+            (Tool::Registry, Err(error)) if missing.contains(tool) => {
+                Ok((*tool, packaged_registry().with_context(|| format!("{error:#}"))?))
+            }
+            (_, Err(error)) if missing.contains(tool) => bail!("{error:#}"),
+            _ => Ok((*tool, tool.cached()?)),
+        })
+        .collect()
+}
+
+/// The registry of the distribution's package.
+fn packaged_registry() -> Result<PathBuf> {
+    let name = "docker-registry";
+    if let Some(path) = find_program(name) {
+        return Ok(path);
+    }
+    ensure_packages(&[name])?;
+    find_program(name).context("the package docker-registry has no program of that name")
+}
+
+/// A program's words about its version; empty if it does not end soon.
+fn version_of(tool: Tool, path: &Path) -> String {
+    let asked: &[&str] = match tool {
+        Tool::Kubectl => &["version", "--client"],
+        _ => &["--version"],
+    };
+    let output = Command::new("timeout").arg("10").arg(path).args(asked).output();
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+/// Compares the first version in what a program said with the wanted one, up to the minor version.
+fn fits(wanted: &str, said: &str) -> bool {
+    let minor = |version: &str| {
+        let mut parts = version.split('.').map(str::parse::<u32>);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    let found = said
+        .split_whitespace()
+        .find_map(|word| minor(word.strip_prefix('v').unwrap_or(word)));
+    found.is_some() && found == minor(wanted)
+}
+
+/// Looks a program up on `PATH`.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_go_mod() {
+        assert_eq!(Tool::Kubelet.version().unwrap(), "1.36.3");
+        assert_eq!(Tool::Etcd.version().unwrap(), "3.6.8");
+        assert_eq!(Tool::Registry.version().unwrap(), "3.0.0");
+        assert!(go::KUBERNETES.version("example.com/none").is_err());
+    }
+
+    #[test]
+    fn a_release_binary_fits_by_its_minor_version() {
+        for (wanted, said, expected) in [
+            ("1.36.3", "Kubernetes v1.36.3", true),
+            ("1.36.3", "Kubernetes v1.36.11", true),
+            ("1.36.3", "Client Version: v1.36.0\nKustomize Version: v5.8.0\n", true),
+            (
+                "3.6.8",
+                "etcd Version: 3.6.9\nGit SHA: 1a2b3c4\nGo Version: go1.25.1\n",
+                true,
+            ),
+            ("3.0.0", "registry github.com/distribution/distribution/v3 v3.0.0", true),
+            ("1.36.3", "Kubernetes v1.35.3", false),
+            ("1.36.3", "Kubernetes v1.3.36", false),
+            ("1.36.3", "Kubernetes v0.0.0-master+$Format:%H$", false),
+            ("3.0.0", "Usage of registry:", false),
+            ("3.0.0", "", false),
+        ] {
+            assert_eq!(fits(wanted, said), expected, "{wanted}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_program_is_asked_for_its_version() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("etcd");
+        fs::write(&path, "#!/bin/sh\n[ $1 = --version ] && echo etcd Version: 3.6.1\n").unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(fits("3.6.8", &version_of(Tool::Etcd, &path)));
+        assert_eq!(version_of(Tool::Etcd, Path::new("/nowhere")), "");
+    }
+}

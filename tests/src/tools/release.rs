@@ -1,0 +1,230 @@
+//! Fetches the tools as release binaries, where their sites can be reached.
+//!
+//! `tests/controlplane/releases.txt` pins what is fetched. What is not the pinned bytes is thrown away. A tool that cannot be had
+//! is built.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use flate2::read::GzDecoder;
+use reqwest::{Client, Url};
+use tempfile::NamedTempFile;
+use tokio::time::timeout;
+
+use super::progress::Progress;
+use super::{Tool, cache_dir};
+
+/// What is fetched unless [`VARIABLE`] names another file.
+const PINNED: &str = include_str!("../../controlplane/releases.txt");
+/// Names a file to use in place of the pinned one: that of a mirror, or an empty one, which fetches nothing.
+const VARIABLE: &str = "BERTH_TEST_RELEASES";
+/// Time for a site to answer. One that takes longer is not asked again.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Longest silence in the middle of a file.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Largest file that is fetched, in bytes.
+const LARGEST: u64 = 1 << 30;
+
+/// A file at a release site, and the tools in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Release {
+    url: Url,
+    /// SHA-256 or SHA-512 in hexadecimal digits, by its length.
+    digest: String,
+    /// Tools by their paths in the archive. No path: the file is the program itself.
+    members: Vec<(Tool, Option<String>)>,
+}
+
+/// Fetches these tools into the cache, and returns those that cannot be had. The caller holds the lock of the tools.
+///
+/// # Errors
+/// When the file of releases cannot be read, or the cache cannot be written.
+pub(super) fn fetch(tools: &[Tool]) -> Result<Vec<Tool>> {
+    let text = match std::env::var_os(VARIABLE) {
+        Some(path) => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
+        None => PINNED.to_owned(),
+    };
+    let releases = parse(&text, std::env::consts::ARCH)?;
+    // The caller may be part of another runtime.
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(fetch_all(&releases, tools))
+        });
+        fetched
+            .join()
+            .map_err(|_| anyhow::anyhow!("the fetch ended unexpectedly"))?
+    })
+}
+
+async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
+    crate::install_crypto();
+    let client = Client::builder()
+        .connect_timeout(ANSWER)
+        .read_timeout(SILENCE)
+        .build()
+        .context("cannot set up an HTTP client")?;
+    let mut missing = tools.to_vec();
+    let mut silent: BTreeSet<&str> = BTreeSet::new();
+    for release in releases {
+        let wanted: Vec<_> = release
+            .members
+            .iter()
+            .filter(|(tool, _)| missing.contains(tool))
+            .collect();
+        let site = release.url.host_str().unwrap_or_default();
+        if wanted.is_empty() || silent.contains(site) {
+            continue;
+        }
+        let file = match download(&client, release).await {
+            Ok(file) => file,
+            Err(error) => {
+                // A wrong file says nothing about the site's next one.
+                if !error.is::<WrongFile>() {
+                    silent.insert(site);
+                }
+                eprintln!("berth-tools: {} cannot be fetched: {error:#}", release.url);
+                continue;
+            }
+        };
+        for (tool, member) in wanted {
+            match install(&file, member.as_deref(), &tool.cached()?) {
+                Ok(()) => missing.retain(|other| other != tool),
+                Err(error) => eprintln!("berth-tools: {} in {}: {error:#}", tool.file_name(), release.url),
+            }
+        }
+    }
+    Ok(missing)
+}
+
+/// A site answered with something that is not the pinned file.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct WrongFile(String);
+
+/// Fetches a file and compares its digest.
+async fn download(client: &Client, release: &Release) -> Result<NamedTempFile> {
+    let request = client.get(release.url.clone()).send();
+    let answer = timeout(ANSWER, request).await;
+    let mut response = answer.with_context(|| format!("no answer in {} s", ANSWER.as_secs()))??;
+    if !response.status().is_success() {
+        return Err(WrongFile(format!("the site answers {}", response.status())).into());
+    }
+    let name = release
+        .url
+        .path_segments()
+        .and_then(|mut path| path.next_back())
+        .unwrap_or_default();
+    let mut progress = Progress::begin(&format!("fetching {}", release.url));
+    let total = response
+        .content_length()
+        .map_or_else(String::new, |total| format!(" of {}", total >> 20));
+    let mut file = NamedTempFile::new_in(cache_dir()?).context("cannot write into the cache")?;
+    let mut hash = digest_of(&release.digest)?;
+    let mut size = 0;
+    while let Some(bytes) = response.chunk().await.context("the transfer broke off")? {
+        size += u64::try_from(bytes.len())?;
+        ensure!(size <= LARGEST, WrongFile(format!("it has more than {LARGEST} bytes")));
+        hash.update(&bytes);
+        file.write_all(&bytes).context("cannot write into the cache")?;
+        progress.show(|_| format!("{name}: {}{total} MiB", size >> 20));
+    }
+    let found = hex(hash.finish().as_ref());
+    if found != release.digest {
+        let words = format!(
+            "its digest is {found}, and releases.txt has {}: thrown away",
+            release.digest
+        );
+        return Err(WrongFile(words).into());
+    }
+    progress.end(&format!("{name}: fetched"));
+    Ok(file)
+}
+
+/// Puts a program into the cache at once, so that half a program is never found.
+fn install(file: &NamedTempFile, member: Option<&str>, path: &Path) -> Result<()> {
+    let mut source = file.reopen().context("cannot read what was fetched")?;
+    source.rewind()?;
+    let directory = path.parent().context("a file without a directory")?;
+    let mut program = NamedTempFile::new_in(directory).context("cannot write into the cache")?;
+    match member {
+        Some(member) => unpack(source, member, program.as_file_mut())?,
+        None => drop(std::io::copy(&mut source, program.as_file_mut())?),
+    }
+    program.as_file().set_permissions(fs::Permissions::from_mode(0o755))?;
+    program
+        .persist(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+/// Copies a file out of a `tar.gz`.
+fn unpack(archive: impl Read, member: &str, to: &mut File) -> Result<()> {
+    let mut archive = tar::Archive::new(GzDecoder::new(archive));
+    for entry in archive.entries().context("it is not a tar.gz archive")? {
+        let mut entry = entry.context("the archive is damaged")?;
+        if entry.path().is_ok_and(|path| path == Path::new(member)) {
+            std::io::copy(&mut entry, to).context("the archive is damaged")?;
+            return Ok(());
+        }
+    }
+    bail!("the archive has no {member}")
+}
+
+fn digest_of(digest: &str) -> Result<ring::digest::Context> {
+    let algorithm = match digest.len() {
+        64 => &ring::digest::SHA256,
+        128 => &ring::digest::SHA512,
+        _ => bail!("{digest} is neither a SHA-256 nor a SHA-512"),
+    };
+    Ok(ring::digest::Context::new(algorithm))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads the releases for one architecture (Rust's name). A line has the architecture, the address, the digest, and for each tool
+/// its name or `name=path in the archive`.
+fn parse(text: &str, arch: &str) -> Result<Vec<Release>> {
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut releases = vec![];
+    for line in lines {
+        let release = parse_line(line).with_context(|| format!("in the list of releases: {line}"))?;
+        if line.split_whitespace().next() == Some(arch) {
+            releases.push(release);
+        }
+    }
+    Ok(releases)
+}
+
+fn parse_line(line: &str) -> Result<Release> {
+    let mut words = line.split_whitespace().skip(1);
+    let url = words.next().context("it has no address")?;
+    let url = Url::parse(url).context("the address is wrong")?;
+    let digest = words.next().context("it has no digest")?.to_owned();
+    digest_of(&digest)?;
+    let members = words.map(parse_member).collect::<Result<Vec<_>>>()?;
+    ensure!(!members.is_empty(), "it has no tools");
+    Ok(Release { url, digest, members })
+}
+
+fn parse_member(word: &str) -> Result<(Tool, Option<String>)> {
+    let (name, path) = match word.split_once('=') {
+        Some((name, path)) => (name, Some(path.to_owned())),
+        None => (word, None),
+    };
+    let tool = Tool::ALL.into_iter().find(|tool| tool.file_name() == name);
+    Ok((tool.with_context(|| format!("{name} is not a tool"))?, path))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The report of a run of tests, `scripts/steps.sh`: what it counts, what is run again, and what makes the run fail.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use berth_tests::programs::workspace_root;
+
+/// A run of steps that ended.
+struct Run {
+    well: bool,
+    said: String,
+}
+
+/// Runs a script with the functions of `scripts/steps.sh`. `lines FILE` there prints the lines of nextest that a file has for this
+/// call: those of FILE.1 at the first one, of FILE.2 at the next.
+fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Run> {
+    const LINES: &str = r#"
+        lines() {
+            echo >>"$1.calls"
+            local file
+            file=$1.$(wc -l <"$1.calls")
+            cat "$file"
+            ! grep -q 'FAIL\|TIMEOUT' "$file"
+        }
+    "#;
+    let directory = tempfile::tempdir()?;
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text)?;
+    }
+    let root = workspace_root();
+    let scripts = root.join("scripts");
+    let script = format!(
+        "set -euo pipefail; . {0}/need.sh; . {0}/steps.sh; {LINES} begin=$EPOCHREALTIME; cd {1}; {script}; finish $begin",
+        scripts.display(),
+        directory.path().display()
+    );
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .env("XDG_CACHE_HOME", directory.path())
+        .env("STRICT", if strict { "1" } else { "" })
+        .output()?;
+    let mut said = String::from_utf8(output.stdout)?;
+    said += &String::from_utf8(output.stderr)?;
+    // The kept output goes with the directory.
+    for file in fs::read_dir(directory.path().join("berth/flaky")).into_iter().flatten() {
+        said += &format!("kept: {}", fs::read_to_string(file?.path())?);
+    }
+    Ok(Run {
+        well: output.status.success(),
+        said,
+    })
+}
+
+const FIRST: &str = "        PASS [   0.010s] berth-tests::scenarios gates::good
+        FAIL [   1.500s] berth-tests::scenarios gates::bad
+── stdout ──
+the first words
+        PASS [   0.020s] berth-tests::scenarios gates::other
+the words of another
+     Summary [   2.000s] 3 tests run: 2 passed, 1 failed
+";
+
+#[test]
+fn a_scenario_that_passes_alone_is_flaky() -> Result<()> {
+    let again = "        PASS [   1.000s] berth-tests::scenarios gates::bad\n";
+    let files = [("a.1", FIRST), ("a.2", again)];
+    let script = "retried_step scenarios 'binary(scenarios)' lines a";
+    let run_once = run(script, &files, false)?;
+    let said = &run_once.said;
+    ensure!(run_once.well, "{said}");
+    ensure!(said.contains("\n3 passed, 0 failed\n"), "{said}");
+    ensure!(said.contains("FLAKY: gates::bad: /"), "{said}");
+    ensure!(said.contains("    | the first words\n"), "the run shows it: {said}");
+    let kept = said.split("kept: ").nth(1).unwrap_or_default();
+    ensure!(
+        kept.contains("the first words") && !kept.contains("another"),
+        "the file has the output of that test alone: {kept}"
+    );
+    ensure!(!run(script, &files, true)?.well, "STRICT=1 makes it fail");
+    Ok(())
+}
+
+#[test]
+fn two_failures_fail() -> Result<()> {
+    let again = "     TIMEOUT [ 600.001s] berth-tests::scenarios gates::bad\n";
+    let files = [("a.1", FIRST), ("a.2", again)];
+    let Run { well, said } = run("retried_step scenarios 'binary(scenarios)' lines a", &files, false)?;
+    ensure!(!well && said.contains("\n2 passed, 1 failed\n"), "{said}");
+    ensure!(!said.contains("FLAKY"), "{said}");
+    ensure!(
+        said.contains("once more, alone: gates::bad: berth-tests::scenarios gates::bad\n"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn many_failures_are_no_flakes() -> Result<()> {
+    let first: String = (1..=9)
+        .map(|n| format!("        FAIL [   1.500s] berth-tests::scenarios gates::bad{n}\n"))
+        .collect();
+    let Run { well, said } = run(
+        "retried_step scenarios 'binary(scenarios)' lines a",
+        &[("a.1", &first)],
+        false,
+    )?;
+    ensure!(!well && said.contains("\n0 passed, 9 failed\n"), "{said}");
+    ensure!(!said.contains("once more"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn unit_tests_are_not_run_again() -> Result<()> {
+    let Run { well, said } = run("step 'unit tests' lines a", &[("a.1", FIRST)], false)?;
+    ensure!(!well && said.contains("\n2 passed, 1 failed\n"), "{said}");
+    ensure!(
+        said.contains("  unit tests: berth-tests::scenarios gates::bad\n"),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// A step that does not compile has no failed test.
+#[test]
+fn a_step_that_fails_without_a_test_is_a_failure() -> Result<()> {
+    let script = "step build lines a || true; step 'unit tests' lines b";
+    let files = [
+        ("a.1", "error: FAIL to compile\n"),
+        ("b.1", "        PASS [   0.010s] berth-core a::b\n"),
+    ];
+    let Run { well, said } = run(script, &files, false)?;
+    ensure!(!well && said.contains("\n1 passed, 1 failed\n"), "{said}");
+    ensure!(said.contains("    | error: FAIL to compile\n"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn steps_run_beside_others_and_count() -> Result<()> {
+    let script = "beside model lines a; step 'unit tests' lines b; join_beside";
+    let good = "        PASS [   0.010s] berth-core a::b\n";
+    let files = [("a.1", "bug one: found\n"), ("b.1", good)];
+    let Run { well, said } = run(script, &files, false)?;
+    ensure!(well && said.contains("    bug one: found\n"), "{said}");
+    let files = [("a.1", "BROKEN: FAIL of the model\n"), ("b.1", good)];
+    let Run { well, said } = run(script, &files, false)?;
+    ensure!(!well && said.contains("    | BROKEN: FAIL of the model\n"), "{said}");
+    let table = said.split("SECONDS\n").nth(1).unwrap_or_default();
+    ensure!(
+        table
+            .lines()
+            .any(|line| line.starts_with("model ") && line.ends_with("FAILED")),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// What runs beside must not outlive the script, however that ends.
+#[test]
+fn nothing_outlives_the_script() -> Result<()> {
+    let script = "forever() { sleep 1000; }; beside model forever; sleep 0.2; echo group ${background[0]}; exit 3";
+    let Run { well, said } = run(script, &[], false)?;
+    ensure!(!well, "{said}");
+    let group = said
+        .split("group ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next());
+    let group: i32 = group.unwrap_or_default().parse()?;
+    let gone = || nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), None).is_err();
+    let begun = std::time::Instant::now();
+    while !gone() && begun.elapsed() < std::time::Duration::from_secs(10) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    ensure!(gone(), "the group {group} still runs");
+    Ok(())
+}
+
+/// The rows of `make flaky`: the worst first.
+#[test]
+fn the_table_of_flakes_counts_runs_and_failures() -> Result<()> {
+    let script =
+        ". \"${root}/scripts/flaky.sh\"; step 'round 1 of 2' lines a; step 'round 2 of 2' lines a; flaky_table";
+    let second = "        PASS [   3.000s] berth-tests::scenarios gates::good\n        PASS [   2.000s] berth-tests::scenarios gates::bad\n";
+    let Run { well, said } = run(script, &[("a.1", FIRST), ("a.2", second)], false)?;
+    ensure!(!well, "a failure fails: {said}");
+    let rows: Vec<Vec<&str>> = said
+        .lines()
+        .skip_while(|line| !line.starts_with("TEST "))
+        .skip(1)
+        .take(3)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let expected = [
+        ["gates::bad", "2", "1", "2.0"],
+        ["gates::good", "2", "0", "3.0"],
+        ["gates::other", "1", "0", "0.0"],
+    ];
+    ensure!(rows == expected, "{rows:?}\n{said}");
+    Ok(())
+}
