@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::site::is_said;
-use super::{Cluster, Published};
+use super::{Cluster, Published, SOON};
 use crate::audit::AuditLog;
 use crate::hosts::HostChange;
 use crate::hosts::sim::SimHost;
@@ -157,13 +157,26 @@ impl<'a> Part<'a> {
     pub async fn roll_once_staged(&self, image: &Published, mut rollout: Value) -> Result<()> {
         rollout["paused"] = json!(true);
         self.pool(image, rollout).await?;
-        let wait = Duration::from_secs(30);
-        self.until("all members wait", wait, || async {
+        self.until("all members wait", SOON, || async {
             let status = self.status().await?;
-            Ok(status.target.is_some_and(|t| t.image == image.reference) && status.nodes.staged == status.nodes.total)
+            let is_target = status.target.is_some_and(|t| t.image == image.reference);
+            Ok(is_target && status.nodes.staged == status.nodes.total && self.are_prepared().await?)
         })
         .await?;
         self.rollout(json!({ "paused": false })).await
+    }
+
+    /// True if a berth could be offered to each host: its agent has read what is published, and says that it is prepared.
+    async fn are_prepared(&self) -> Result<bool> {
+        for host in &self.hosts {
+            let object = self.bootc_node(host.name()).await?;
+            let status = object.status.unwrap_or_default();
+            let is_read = status.observed_generation == object.metadata.generation;
+            if !is_read || !condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Makes the pool, or changes its spec. Every member may stage at once.

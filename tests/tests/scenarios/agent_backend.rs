@@ -56,7 +56,7 @@ async fn look(host: &Host) -> Result<Deployments> {
 /// Waits, woken by the host's own news, until the pull runs no longer.
 async fn ended(host: &Host) -> Result<PullState> {
     let mut changes = host.changes();
-    for _ in 0..100 {
+    for _ in 0..600 {
         match host.find_pull(None).await?.map(|pull| pull.state) {
             Some(PullState::Running) => {}
             Some(ended) => return Ok(ended),
@@ -270,7 +270,7 @@ async fn an_older_ostree_is_finalized_by_the_reboot_itself() -> Result<()> {
     let asked = options_of(&world, "FinalizeDeployment");
     let asked = asked.last().context("no FinalizeDeployment")?;
     assert_eq!(asked.get("checksum"), Some(&format!("s {}", world.v2)), "{asked:?}");
-    for _ in 0..100 {
+    for _ in 0..600 {
         let facts = world.sim.facts();
         if facts.boot_id.is_some() && facts.booted == world.v2.to_string() {
             return Ok(());
@@ -282,7 +282,7 @@ async fn an_older_ostree_is_finalized_by_the_reboot_itself() -> Result<()> {
 
 #[tokio::test]
 async fn the_next_agent_hears_the_pull_out_and_begins_no_other() -> Result<()> {
-    let world = world(Updaters::RpmOstree, Duration::from_secs(1)).await?;
+    let world = world(Updaters::RpmOstree, Duration::from_secs(5)).await?;
     let first = world.agent().await?;
     look(&first).await?;
     // What was begun, and whose address is lost, is joined by the same call.
@@ -301,7 +301,7 @@ async fn the_next_agent_hears_the_pull_out_and_begins_no_other() -> Result<()> {
 /// An image staged in place of another image is armed, whatever was asked for: ostree takes the lock file away with the other one.
 #[tokio::test]
 async fn somebody_elses_work_is_waited_for_and_what_replaces_it_is_seen_armed() -> Result<()> {
-    let world = world(Updaters::RpmOstree, Duration::from_secs(1)).await?;
+    let world = world(Updaters::RpmOstree, Duration::from_secs(5)).await?;
     let host = world.agent().await?;
     look(&host).await?;
     let somebody = world.sim.rpm_ostree_client().await?;
@@ -407,7 +407,7 @@ async fn what_is_begun_and_cannot_be_started_is_let_go() -> Result<()> {
 /// Waits until the daemon has heard that the agent left.
 async fn free(world: &World) -> Result<()> {
     let somebody = world.sim.rpm_ostree_client().await?;
-    for _ in 0..40 {
+    for _ in 0..400 {
         if somebody.sysroot().await?.active_transaction_path().await?.is_empty() {
             return Ok(());
         }

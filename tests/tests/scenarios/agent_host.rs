@@ -85,7 +85,7 @@ async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
         let world = World::start(|_| ()).await?;
         world.sim.settings(|s| {
             s.bootc_version = version.to_owned();
-            s.after_staging = Duration::from_secs(2);
+            s.after_staging = Duration::from_secs(8);
         });
         let host = world.agent().await?;
         let BootcVersion::Version { download_only, .. } = host.bootc_version().await? else {
@@ -101,10 +101,10 @@ async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
         let armed = world.sim.armed_times();
         let state = host.find_pull(None).await?.map(|pull| pull.state);
         assert_eq!(state, Some(PullState::Running), "{version}");
-        println!("bootc {version}: staged and not locked for {armed:?}, of a pull that goes on for 2 s after staging");
+        println!("bootc {version}: staged and not locked for {armed:?}, of a pull that goes on for 8 s after staging");
         match version {
             "1.17.0" => ensure!(armed.is_empty(), "{armed:?}"),
-            _ => ensure!(armed.iter().all(|t| *t < Duration::from_millis(500)), "{armed:?}"),
+            _ => ensure!(armed.iter().all(|t| *t < Duration::from_secs(4)), "{armed:?}"),
         }
         assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
         host.forget_pull(&world.v2).await?;
@@ -122,7 +122,7 @@ async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
 #[tokio::test]
 async fn what_an_adopted_pull_has_staged_is_locked_before_the_pull_ends() -> Result<()> {
     let world = World::start(|_| ()).await?;
-    world.sim.settings(|s| s.after_staging = Duration::from_secs(8));
+    world.sim.settings(|s| s.after_staging = Duration::from_secs(20));
     let host = world.agent().await?;
     host.bootc_version().await?;
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
@@ -130,7 +130,7 @@ async fn what_an_adopted_pull_has_staged_is_locked_before_the_pull_ends() -> Res
     let until = async |what: &str, holds: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !holds() {
-            ensure!(began.elapsed() < Duration::from_secs(4), "{what} takes too long");
+            ensure!(began.elapsed() < Duration::from_secs(10), "{what} takes too long");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
@@ -217,7 +217,7 @@ async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
 #[tokio::test]
 async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
     let world = World::start(|_| ()).await?;
-    world.sim.settings(|s| s.pull_time = Duration::from_secs(2));
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(6));
     let host = world.agent().await?;
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     assert!(matches!(host.status().await, Err(HostError::Busy(_))));
@@ -299,7 +299,7 @@ async fn the_next_agent_reads_the_progress_on() -> Result<()> {
 #[tokio::test]
 async fn the_next_agent_adopts_the_pull() -> Result<()> {
     let world = World::start(|_| ()).await?;
-    world.sim.settings(|s| s.pull_time = Duration::from_secs(1));
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(5));
     let first = world.agent().await?;
     first.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     drop(first);
@@ -403,12 +403,12 @@ async fn a_pull_can_be_cancelled() -> Result<()> {
 #[tokio::test]
 async fn a_broker_that_restarts_is_found_again() -> Result<()> {
     let world = World::start(|_| ()).await?;
-    world.sim.settings(|s| s.pull_time = Duration::from_secs(2));
+    world.sim.settings(|s| s.pull_time = Duration::from_secs(8));
     let host = world.agent().await?;
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     let mut changes = host.changes();
     world.sim.restart_bus().await?;
-    tokio::time::timeout(Duration::from_secs(5), changes.changed())
+    tokio::time::timeout(Duration::from_secs(20), changes.changed())
         .await
         .context("not told")??;
     assert_eq!(
@@ -500,7 +500,7 @@ async fn two_agents_never_act_at_once() -> Result<()> {
             .is_err()
     );
     drop(first);
-    tokio::time::timeout(Duration::from_secs(5), waiting)
+    tokio::time::timeout(Duration::from_secs(20), waiting)
         .await
         .context("still waiting")??;
     Ok(())

@@ -294,7 +294,7 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     let (code, said) = first.check().await?;
     ensure!(code == 0 && said.contains("RegistryAway: "), "{code}: {said}");
     let took = begin.elapsed();
-    ensure!(took < Duration::from_secs(12), "a deadline of 2 s took {took:?}");
+    ensure!(took < Duration::from_secs(30), "a deadline of 2 s took {took:?}");
     let record = first.record()?;
     ensure!(record["finished"] == true, "{record}");
     Ok(())
@@ -304,7 +304,7 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
 async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.host.settings(|s| s.login = Some("dTpvbmU=".to_owned()));
     first.forget()?;
-    first.configure(&image.reference, "deadline = \"2s\"\n")?;
+    first.configure(&image.reference, "deadline = \"8s\"\n")?;
     let (code, said) = first.check().await?;
     let is_told = said.contains("ImageUnavailable: ") && said.contains("unauthorized: authentication required");
     ensure!(code == 0 && is_told, "{code}: {said}");
@@ -326,7 +326,7 @@ async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Publishe
 /// What would be done is only said in a dry run. Done, it takes too long here: the pull is stopped, and the boot goes on.
 async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
-    let more = "deadline = \"4s\"\npivot = true\n[limit]\nminimumVersion = \"9.0\"\n";
+    let more = "deadline = \"10s\"\npivot = true\n[limit]\nminimumVersion = \"9.0\"\n";
     first.configure(&image.reference, more)?;
     let (code, said) = first.check_with(&["--dry-run"]).await?;
     let would = format!(
@@ -345,8 +345,8 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     first.host.settings(|s| s.pull_time = usual);
     let is_told = said.contains("PivotFailed: ") && said.contains("the pull did not end before the deadline");
     ensure!(code == 0 && is_told, "{code}: {said}");
-    let bounds = Duration::from_secs(4)..Duration::from_secs(20);
-    ensure!(bounds.contains(&took), "a deadline of 4 s took {took:?}");
+    let bounds = Duration::from_secs(10)..Duration::from_secs(60);
+    ensure!(bounds.contains(&took), "a deadline of 10 s took {took:?}");
     ensure!(
         pulls() == pulled + 1,
         "the dry run pulled, or nothing did: {:?}",

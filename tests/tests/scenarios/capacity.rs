@@ -215,8 +215,10 @@ async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
     .await?;
     part.rollout(json!({ "maxUnavailable": 2 })).await?;
     part.until_run(&v2, &[1, 3], LONG).await?;
-    let unavailable = part.status().await?.nodes.unavailable;
-    ensure!(unavailable == 1, "one node is unavailable, not {unavailable}");
+    part.until("one node is unavailable", SOON, || async {
+        Ok(part.status().await?.nodes.unavailable == 1)
+    })
+    .await?;
     part.host(2).start_kubelet().await;
     part.cordon(n2, false).await?;
     part.until("all are available", SOON, || async {

@@ -270,7 +270,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     managed_pod(part, "guarded", node).await?;
     protect(part, "guarded").await?;
     // As much time again is left for what is deleted to go.
-    let v2 = roll_with(part, json!({ "timeout": "8s", "onTimeout": "Force" })).await?;
+    let v2 = roll_with(part, json!({ "timeout": "20s", "onTimeout": "Force" })).await?;
     until_in_the_way(part, node, "default/guarded", "disruption budget guarded").await?;
     ensure!(part.boots(1) == 1, "nothing reboots over a drain");
     part.until_all_run(&v2, LONG).await?;
@@ -290,7 +290,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     // The drain has begun before the first try.
     let waited = deleted.duration_since(first);
     ensure!(
-        waited >= SignedDuration::from_millis(7500),
+        waited >= SignedDuration::from_secs(15),
         "not before its time was over: {waited:?}"
     );
     ensure!(deleted < down(part, 1)?, "and before the reboot");

@@ -226,9 +226,12 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     for node in [w2, canary] {
         part.block(node).await?;
     }
-    let wave = json!({ "name": "first", "nodeSelector": { "matchLabels": { "tier": "canary" } }, "soakTime": "6s" });
+    let waves = |soak: &str| {
+        let selector = json!({ "matchLabels": { "tier": "canary" } });
+        json!([{ "name": "first", "nodeSelector": selector, "soakTime": soak }])
+    };
     let v2 = part
-        .roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": [wave] }))
+        .roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": waves("1h") }))
         .await?;
     part.until_hold(&[canary], SOON).await?;
     part.until_waiting(&[w1, w2, last], "WaveWaiting", "wave first is proven", SOON)
@@ -242,6 +245,7 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
         Ok(is("first", WaveState::Soaking) && is("rest", WaveState::Waiting))
     })
     .await?;
+    part.rollout(json!({ "waves": waves("6s") })).await?;
     part.until_run(&v2, &[1], SOON).await?;
     part.until_waiting(&[last], "WaveWaiting", "wave rest is proven", SOON)
         .await?;

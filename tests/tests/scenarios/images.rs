@@ -217,7 +217,7 @@ async fn not_polled(part: &Part<'_>) -> Result<()> {
 
 async fn pulled_back(part: &Part<'_>) -> Result<()> {
     let v1 = begin(part).await?;
-    image(part, json!({ "minimumAge": "10s" })).await?;
+    image(part, json!({ "minimumAge": "25s" })).await?;
     let bad = moved(part, "2.0.0").await?;
     let (well, said) = berth(part, &["poll"]).await?;
     ensure!(well && said.contains("is adopted in"), "{said}");

@@ -178,8 +178,8 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     ensure!(lost.0.starts_with("org.freedesktop.DBus.Error.NoReply"), "{lost:?}");
     world.until("it has exited", async || Ok(!world.runs())).await?;
     // Idle.
-    world.host.rpm_ostree(|f| f.idle_exit = Duration::from_millis(50));
     deployments(&client).await?;
+    world.host.rpm_ostree(|f| f.idle_exit = Duration::from_millis(50));
     world.until("it exits", async || Ok(!world.runs())).await?;
     world.host.rpm_ostree(|f| f.idle_exit = SOON);
     // Keys that are missing or nonsense.

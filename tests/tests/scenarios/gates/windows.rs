@@ -42,7 +42,7 @@ pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
         .open_until
         .context("until when it may reboot")?
         .duration_since(Timestamp::now());
-    let hour = SignedDuration::from_mins(58)..=SignedDuration::from_mins(60);
+    let hour = SignedDuration::from_mins(57)..=SignedDuration::from_mins(60);
     ensure!(hour.contains(&left), "the window is open for an hour, not {left:?}");
     part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
         .await?;
@@ -56,16 +56,18 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     let v2 = part.roll_to("2.0.0", json!({ "paused": true })).await?;
     part.until_says("Progressing", "False", "Paused", "", SOON).await?;
     part.until_phase(node, "Waiting", SOON).await?;
-    // Time enough to be seen draining on a machine that is busy.
-    let (from, to) = (Timestamp::now() + 25.seconds(), Timestamp::now() + 35.seconds());
-    part.rollout(json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] }))
-        .await?;
+    let excluding =
+        |from: Timestamp, to: Timestamp| json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] });
+    let from = Timestamp::now() + 10.minutes();
+    part.rollout(excluding(from, from + 1.hour())).await?;
     part.until_phase(node, "Draining", SOON).await?;
     let until = part.holdings().await?.pop().and_then(|h| h.open_until);
     ensure!(
         until.is_some_and(|t| t <= from),
         "it may reboot before the exclusion only: {until:?}"
     );
+    let from = Timestamp::now() + 2.seconds();
+    part.rollout(excluding(from, from + 1.hour())).await?;
     until_taken_back(part, 1, Outcome::Revoked).await?;
     ensure!(Timestamp::now() >= from, "not before the exclusion begins");
     part.until_says("Progressing", "False", "Excluded", "an exclusion is in force", SOON)
@@ -74,6 +76,8 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
         .await?;
     // Nothing holds up the drain any more, and still the host waits for the end of the exclusion.
     part.unblock(node).await?;
+    let to = Timestamp::now() + 3.seconds();
+    part.rollout(excluding(from, to)).await?;
     part.until_all_run(&v2, LONG).await?;
     let events = part.cluster.log.events();
     let mut downs = events
@@ -198,11 +202,10 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
         SOON,
     )
     .await?;
-    ensure!(
-        part.ever(0)? == ["closed:new"],
-        "nobody was offered a berth: {:?}",
-        part.ever(0)?
-    );
+    // A new leader stamps each berth as it is.
+    let mut ever = part.ever(0)?;
+    ever.dedup();
+    ensure!(ever == ["closed:new"], "nobody was offered a berth: {ever:?}");
     ensure!(part.boots(1) == 1, "and nobody goes");
     // Without either nothing depends on a clock.
     part.rollout(json!({ "exclusions": null })).await?;
@@ -247,7 +250,7 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
         );
         let opens = delayed(&part.name, &schedule, WHOLE, now).ok().flatten()?;
         let share = opens.duration_since(start.timestamp()).as_secs_f64() / WHOLE as f64;
-        let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 20.0;
+        let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 40.0;
         (0.1..0.9)
             .contains(&share)
             .then(|| (start.timestamp(), schedule, (wanted / share) as u64))
@@ -256,8 +259,8 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     let opens = delayed(&part.name, &schedule, splay, now)?.context("it is delayed")?;
     let ahead = opens.duration_since(now);
     ensure!(
-        (18..22).contains(&ahead.as_secs()),
-        "it opens in twenty seconds, not in {ahead:?}"
+        (38..42).contains(&ahead.as_secs()),
+        "it opens in forty seconds, not in {ahead:?}"
     );
     ensure!(
         delayed(&part.name, &schedule, 0, now)?.is_none(),
@@ -288,7 +291,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         }
     };
     // How long a turn takes here is measured: three measurements tell.
-    rebooting_takes(20);
+    rebooting_takes(35);
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 3 })).await?;
     part.until_all_run(&v2, LONG).await?;
     part.until("the reboot is measured", SOON, || async {
@@ -297,7 +300,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
             .await?
             .phase_durations
             .reboot_seconds
-            .is_some_and(|s| s >= 20))
+            .is_some_and(|s| s >= 35))
     })
     .await?;
     rebooting_takes(1);
@@ -306,11 +309,11 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         Ok(part.status().await?.nodes.staged == 3)
     })
     .await?;
-    // Open for twenty more seconds today, and for three in a year.
+    // Open for half a minute more today, and for three in a year.
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
     let schedule = format!("{} {} {} {} *", now.minute(), now.hour(), now.day(), now.month());
     let next = whole_minute((&now + 1.year()).timestamp());
-    let closes = now.timestamp() + 20.seconds();
+    let closes = now.timestamp() + 35.seconds();
     let rollout = json!({
         "paused": false,
         "windows": [{ "schedule": schedule, "duration": "1h" }],
@@ -336,7 +339,9 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
     ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "nobody goes");
     let mut ever = vec![];
     for berth in 0..3 {
-        ever.extend(part.ever(berth)?);
+        let mut of_berth = part.ever(berth)?;
+        of_berth.dedup();
+        ever.extend(of_berth);
     }
     let offers = ever.iter().filter(|holder| holder.starts_with("offered:")).count();
     ensure!(
