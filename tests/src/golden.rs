@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::Digest;
@@ -163,9 +164,22 @@ fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
 /// # Errors
 /// When the file does not allow the walk, or a write said nothing, or the audit log cannot be read.
 pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
-    let audit = AuditLog::read(audit_log)?;
-    let statuses = busy_statuses(&audit, node)?;
-    ensure_golden(golden, &walk(statuses.iter().map(|(_, _, object)| object), node)?)
+    soon(|| {
+        let audit = AuditLog::read(audit_log)?;
+        let statuses = busy_statuses(&audit, node)?;
+        ensure_golden(golden, &walk(statuses.iter().map(|(_, _, object)| object), node)?)
+    })
+}
+
+/// Tries a check for 2 s: the API server answers a request a little before its audit log has it.
+fn soon(check: impl Fn() -> Result<()>) -> Result<()> {
+    for _ in 0..20 {
+        if check().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    check()
 }
 
 /// As [`ensure_walk`], of the conditions since the node was last asked to go to an image. It may be asked for another one by now.
@@ -173,9 +187,11 @@ pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
 /// # Errors
 /// As [`ensure_walk`].
 pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
-    let audit = AuditLog::read(audit_log)?;
-    let statuses = busy_statuses(&audit, node)?;
-    ensure_golden(golden, &walk(since_asked_for(&statuses, image), node)?)
+    soon(|| {
+        let audit = AuditLog::read(audit_log)?;
+        let statuses = busy_statuses(&audit, node)?;
+        ensure_golden(golden, &walk(since_asked_for(&statuses, image), node)?)
+    })
 }
 
 fn busy_statuses<'a>(audit: &'a AuditLog, node: &str) -> Result<Vec<(&'a str, u64, BootcNode)>> {

@@ -31,7 +31,7 @@ const REPOSITORY: &str = "os";
 /// Bytes that a version adds to the one before, for each of its layers.
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
 /// Setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
-const DELAY: &str = "[Login]\nInhibitDelayMaxSec=15\n";
+const DELAY: &str = "[Login]\nInhibitDelayMaxSec=90\n";
 /// The Secret with which the controller asks.
 const PULL_SECRET: &str = "berth-pull";
 /// The agent's pods and DaemonSet.

@@ -1,7 +1,5 @@
 //! Pods to drain: a Deployment and a disruption budget, as a tenant of the cluster would have them.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
@@ -57,14 +55,10 @@ impl Site {
         api.patch(name, &PatchParams::apply("tenant").force(), &Patch::Apply(&object))
             .await
             .context("cannot apply the Deployment")?;
-        self.until(
-            &format!("Deployment {name} is available"),
-            Duration::from_secs(30),
-            || async {
-                let status = api.get(name).await?.status.unwrap_or_default();
-                Ok(status.available_replicas.unwrap_or(0) as usize == replicas)
-            },
-        )
+        self.until(&format!("Deployment {name} is available"), super::SOON, || async {
+            let status = api.get(name).await?.status.unwrap_or_default();
+            Ok(status.available_replicas.unwrap_or(0) as usize == replicas)
+        })
         .await
     }
 
@@ -79,15 +73,11 @@ impl Site {
         api.patch(name, &PatchParams::apply("tenant").force(), &Patch::Apply(&object))
             .await
             .context("cannot apply the budget")?;
-        self.until(
-            &format!("budget {name} is observed"),
-            Duration::from_secs(20),
-            || async {
-                let object = api.get(name).await?;
-                let status = object.status.unwrap_or_default();
-                Ok(status.observed_generation == object.metadata.generation && status.expected_pods > 0)
-            },
-        )
+        self.until(&format!("budget {name} is observed"), super::SOON, || async {
+            let object = api.get(name).await?;
+            let status = object.status.unwrap_or_default();
+            Ok(status.observed_generation == object.metadata.generation && status.expected_pods > 0)
+        })
         .await
     }
 

@@ -28,7 +28,7 @@ const COMES_WITHIN: Duration = Duration::from_secs(30);
 /// Time for which the slowness of a scene goes on after its last fault has begun.
 const AFTERMATH: Duration = Duration::from_secs(1);
 /// Time for which a stopped host may still go down for a reboot that it had asked for.
-const REBOOT_ON_ITS_WAY: Duration = Duration::from_millis(600);
+const REBOOT_ON_ITS_WAY: Duration = Duration::from_secs(2);
 /// Longest wait for a request to reboot that is to be lost.
 const LOST_WITHIN: Duration = Duration::from_secs(60);
 /// Time for which an admin's change is tried again, since Nodes come and go here.

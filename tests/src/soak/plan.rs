@@ -162,7 +162,7 @@ impl Plan {
         jiff::SignedDuration::from_secs(if is_slow || self.all_faults().any(delays) {
             12
         } else {
-            1
+            3
         })
     }
 

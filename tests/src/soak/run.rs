@@ -18,7 +18,7 @@ use crate::programs::{self, Programs};
 /// Number of hosts of a soak.
 pub const HOSTS: usize = 12;
 /// Time after the last fault within which everything must have come to its end.
-const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+const SETTLED_WITHIN: Duration = Duration::from_secs(150);
 /// The same where an agent has to notice by itself that a reboot was lost: a minute, and another one of backoff.
 const NOTICED_WITHIN: Duration = Duration::from_secs(200);
 /// Pods that are drained from one node to the other.

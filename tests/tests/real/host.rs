@@ -248,7 +248,7 @@ async fn a_killed_pull_goes_on_where_it_was() {
         return;
     }
     let rig = Rig::new().await.unwrap();
-    rig.host.limit_pulls(Some(400 << 10)).await.unwrap();
+    rig.host.limit_pulls(Some(200 << 10)).await.unwrap();
     let reference = rig.reference(2);
     let start = [
         "systemd-run",

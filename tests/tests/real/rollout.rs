@@ -324,7 +324,7 @@ async fn until_another_agent(rig: &Rig, host: &RealHost, old: &str) -> Result<()
 async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
     rig.block_drains().await?;
     for host in &rig.cluster.hosts {
-        host.limit_pulls(Some(200 << 10)).await?;
+        host.limit_pulls(Some(60 << 10)).await?;
     }
     let v5 = rig.roll_to("5.0.0", 1).await?;
     for host in rig.cluster.hosts.iter().take(2) {

@@ -137,7 +137,7 @@ async fn words_of_failed_pull(host: &Host, image: &DesiredImage) -> Result<Strin
 
 /// Waits until a pull tells of bytes.
 async fn tells_of_bytes(host: &Host) -> Result<()> {
-    for _ in 0..100 {
+    for _ in 0..600 {
         if host.pull_progress().is_some_and(|p| p.bytes > 0) {
             return Ok(());
         }
@@ -221,7 +221,7 @@ async fn fails_in_words(rig: &Rig, host: &Host) -> Result<()> {
 /// The pull goes on without an agent; the next one joins it, and hears its end.
 async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
     let image = rig.desired(&rig.v2)?;
-    rig.real.limit_pulls(Some(1 << 20)).await?;
+    rig.real.limit_pulls(Some(512 << 10)).await?;
     first.start_pull(&image, both_locks()?).await?;
     drop(first);
     let second = rig.agent().await?;

@@ -191,7 +191,7 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
     let (boots, tenants) = (cluster.boots(), pods(cluster).await?);
     let v2 = cluster.publish("2.0.0").await?;
     // Slow enough to be seen.
-    host.limit_pulls(Some(1 << 20)).await?;
+    host.limit_pulls(Some(100 << 10)).await?;
     cluster
         .pool(
             "workers",
@@ -206,9 +206,9 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
     cluster
         .until("the progress of the pull is told", SOON, progress)
         .await?;
+    host.limit_pulls(None).await?;
     until_fed(cluster, host).await?;
     cluster.until_all_run(&v2, LONG).await?;
-    host.limit_pulls(None).await?;
     let booted = cluster.boots()[host.name()] - boots[host.name()];
     ensure!(booted == 1, "{booted} boots");
     ensure!(is_active(host).await?, "the service is back after the reboot");
@@ -332,7 +332,7 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
     ensure!(property(host, "WatchdogUSec").await? == "5s", "the drop-in is in force");
     let restarted = || async {
         let now = unit(host).await?;
-        Ok(now["ActiveState"] == "active" && now["NRestarts"] == "1" && now["MainPID"] != hung)
+        Ok(now["ActiveState"] == "active" && now["NRestarts"] != "0" && now["MainPID"] != hung)
     };
     cluster.until("systemd restarts the service", SOON, restarted).await?;
     // An agent with nothing to do gives a sign of life less often than that, and a service that runs keeps its watchdog.

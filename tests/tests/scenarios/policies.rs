@@ -301,7 +301,16 @@ async fn elsewhere(rig: &mut Rig) {
     let mut lease = theirs.create(&PostParams::default(), &lease).await.unwrap();
     hold(&mut lease, "y");
     let ours: Api<Lease> = Api::namespaced(rig.agent.clone(), namespace);
-    let answer = ours.replace("other", &PostParams::default(), &lease).await;
+    // The API server knows of the new Role a little later.
+    let started = Instant::now();
+    let answer = loop {
+        let answer = ours.replace("other", &PostParams::default(), &lease).await;
+        let is_refused = matches!(&answer, Err(kube::Error::Api(status)) if status.code == 403);
+        if !is_refused || started.elapsed() > Duration::from_secs(30) {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
     rig.record("a Lease of another namespace", answer, None);
 }
 

@@ -28,7 +28,7 @@ async fn said(nodes: &Api<Node>, name: &str) -> Result<Said> {
 }
 
 async fn until(what: &str, mut check: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !check().await.unwrap_or(false) {
         if Instant::now() > deadline {
             bail!("not within 20 s: {what}");

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use zbus::{OwnedVariant, Variant};
 
 const REPOSITORY: &str = "registry.test/os";
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 const PULL: Duration = Duration::from_millis(200);
 
 struct World {
@@ -151,6 +151,7 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
         })
         .await?;
     // Cancelled.
+    world.host.settings(|s| s.pull_time = SOON);
     let address = world.rebase(&client).await?;
     let peer = client.join(&address).await?;
     let transaction = TransactionProxy::new(&peer).await?;
@@ -158,6 +159,7 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     transaction.cancel().await?;
     let ended = client.follow(&address).await?;
     ensure!(ended.words == "Operation was cancelled", "{ended:?}");
+    world.host.settings(|s| s.pull_time = PULL);
     // Fails in its own words.
     world
         .host

@@ -308,7 +308,13 @@ mod tests {
         agents.want(2);
         agents.start();
         wait(&agents, 2, &[]).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let is_written = |index| std::fs::read_to_string(agents.log(index)).is_ok_and(|log| log.ends_with("--more\n"));
+        for _ in 0..500 {
+            if (0..2).all(is_written) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         for index in 0..2 {
             let log = std::fs::read_to_string(agents.log(index)).unwrap();
             assert!(log.contains("--node-name node-1") && log.ends_with("--more\n"), "{log}");

@@ -4,7 +4,10 @@ use super::*;
 
 #[tokio::test]
 async fn pause_holds_in_every_phase() -> Result<()> {
-    let options = hosts_with(2, |s| s.pull_time = Duration::from_secs(1));
+    let options = hosts_with(2, |s| {
+        s.pull_time = Duration::from_secs(4);
+        s.reboot_time = Duration::from_secs(5);
+    });
     scenario("pause_holds_in_every_phase", options, |cluster| {
         Box::pin(async move {
             let pause = |paused: bool| cluster.patch_pool("workers", json!({ "rollout": { "paused": paused } }));
@@ -67,12 +70,13 @@ async fn an_admins_cordon_stays() -> Result<()> {
                 cluster.host(1).facts().version == "1.0.0",
                 "node1 waits while node2 is cordoned by its admin"
             );
-            let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
-            let said = berth_api::condition::find(&status.conditions, "Progressing").map(|c| c.message.clone());
-            ensure!(
-                said.is_some_and(|m| m.contains("node2")),
-                "the pool names who uses up its capacity: {status:?}"
-            );
+            cluster
+                .until("the pool names who uses up its capacity", SOON, || async {
+                    let status = cluster.pool_status("workers").await?;
+                    let said = berth_api::condition::find(&status.conditions, "Progressing");
+                    Ok(said.is_some_and(|condition| condition.message.contains("node2")))
+                })
+                .await?;
             cluster.allow("workers", 2);
             cluster
                 .patch_pool("workers", json!({ "rollout": { "maxUnavailable": 2 } }))

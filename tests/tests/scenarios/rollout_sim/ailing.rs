@@ -107,7 +107,10 @@ async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
 
                 // One that never comes with all that belongs to it, until its admin goes back to the one before.
                 until_phase(cluster, "node1", "Updated").await?;
-                host.settings(|s| s.staged_then_fails = u32::MAX);
+                host.settings(|s| {
+                    s.staged_then_fails = u32::MAX;
+                    s.pull_time = Duration::from_secs(2);
+                });
                 let bad = roll_to(cluster, "3.0.0", 1).await?;
                 until_degraded(cluster, "node1", "ImageNotFound", "bound image").await?;
                 let back = json!({ "image": { "ref": v2.reference } });
@@ -350,7 +353,7 @@ async fn a_silent_host_is_told() -> Result<()> {
             }
             let ended = async || Ok(host.agent_pids().iter().all(|pid| !agents.contains(pid)));
             cluster
-                .until("the agent has ended", Duration::from_secs(3), ended)
+                .until("the agent has ended", Duration::from_secs(6), ended)
                 .await?;
             host.settings(|s| s.logind_silent = false);
             cluster.remove_budget("web").await?;

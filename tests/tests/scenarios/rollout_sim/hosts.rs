@@ -145,12 +145,13 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
             change(4, &|s| s.finalization_failures = 1);
             change(5, &|s| s.never_ready = [digest.clone()].into());
             change(6, &|s| s.staged_then_fails = 1);
+            change(7, &|s| s.pull_time = Duration::from_secs(5));
             cluster
                 .host(8)
                 .stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
             let rollout = json!({ "maxUnavailable": 8, "maxStaging": 8, "rebootTimeout": "3s" });
             cluster.pool("workers", &v2.reference, rollout).await?;
-            until_phase(cluster, "node7", "Staging").await.ok();
+            until_phase(cluster, "node7", "Staging").await?;
             cluster.host(7).restart_bus().await?;
             // Those whose trouble passes end updated; node6 only once it has pulled again what came without its bound image.
             let mended: Vec<_> = [4, 6, 7, 8].map(|n| cluster.host(n)).into();

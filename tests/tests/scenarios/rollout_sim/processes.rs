@@ -14,7 +14,7 @@ fn cpu_ticks(pid: u32) -> Result<u64> {
 
 #[tokio::test]
 async fn the_agent_is_killed_in_every_phase() -> Result<()> {
-    let options = hosts_with(2, |s| s.pull_time = Duration::from_secs(2));
+    let options = hosts_with(2, |s| s.pull_time = Duration::from_secs(5));
     scenario("the_agent_is_killed_in_every_phase", options, |cluster| {
         Box::pin(async move {
             cluster.deploy("web", 2).await?;
@@ -178,7 +178,9 @@ impl Watched {
 async fn the_api_server_is_away_for_a_while() -> Result<()> {
     // Built beforehand: no scenario waits for a compiler.
     tokio::task::spawn_blocking(programs::kubectl).await??;
-    scenario("the_api_server_is_away_for_a_while", hosts(3), |cluster| {
+    // Its reboot lasts until the API server is gone.
+    let options = hosts_with(3, |s| s.reboot_time = Duration::from_secs(6));
+    scenario("the_api_server_is_away_for_a_while", options, |cluster| {
         Box::pin(async move {
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             let watched = Watched::start(cluster).await?;
@@ -244,13 +246,14 @@ async fn controllers_come_and_go() -> Result<()> {
 
 #[tokio::test]
 async fn two_agents_on_one_node() -> Result<()> {
-    scenario("two_agents_on_one_node", hosts(2), |cluster| {
+    let options = hosts_with(2, |s| s.pull_time = Duration::from_secs(4));
+    scenario("two_agents_on_one_node", options, |cluster| {
         Box::pin(async move {
             for host in &cluster.fleet.hosts {
                 host.second_agent();
             }
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            some_in(cluster, "Staging").await.ok();
+            some_in(cluster, "Staging").await?;
             cluster.host(1).kill_agent();
             cluster.until_all_run(&v2, LONG).await?;
             for host in &cluster.fleet.hosts {

@@ -188,7 +188,7 @@ impl Client {
 /// Waits for the end of a job and answers its result.
 pub async fn wait_for(removed: &mut JobRemovedStream, job: &OwnedObjectPath) -> Result<String> {
     loop {
-        let signal = timeout(Duration::from_secs(5), removed.next())
+        let signal = timeout(Duration::from_secs(30), removed.next())
             .await?
             .context("the bus went away")?;
         let args = signal.args()?;

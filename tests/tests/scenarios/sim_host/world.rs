@@ -53,7 +53,7 @@ impl World {
 
     /// Waits until the host runs under another boot ID.
     pub async fn rebooted(&self, since: &str) -> Result<()> {
-        let deadline = Instant::now() + SECOND * 5;
+        let deadline = Instant::now() + SECOND * 30;
         while self.host.facts().boot_id.is_none_or(|id| id == since) {
             ensure!(Instant::now() < deadline, "the host did not reboot");
             sleep(Duration::from_millis(10)).await;
