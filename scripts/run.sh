@@ -17,8 +17,6 @@ begin=$EPOCHREALTIME
 builds=${CARGO_TARGET_DIR:-$root/target}/debug
 # Tests with servers of their own, by the programs that hold them.
 all_scenarios='binary(scenarios) | binary(real)'
-# Each test is a process. What cargo builds for one of them is there for the others.
-export BERTH_TEST_BUILT=$logs/built
 
 # nextest ARGUMENT...: runs tests of the workspace. Output of tests that pass is shown as well, so that a skipped one can say why.
 # A test that is marked as ignored runs like any other.
@@ -59,16 +57,21 @@ unit_tests() {
     nextest -E "not ($all_scenarios)"
 }
 
-# scenarios FILTER: those of nextest's filter. They mostly wait for each other's servers and hosts: more at once than there are cores.
+# Scenarios mostly wait for their servers and hosts: more of them run at once than there are cores.
+nextest_scenarios() {
+    nextest --test-threads "$(($(nproc) + 2))" "$@"
+}
+
+# scenarios FILTER: those of nextest's filter.
 scenarios() {
-    retried_step 'scenarios' "$1" nextest --test-threads "$(($(nproc) + 2))"
+    retried_step 'scenarios' "$1" nextest_scenarios
 }
 
 # The rollouts of simulated hosts once more, on hosts that rpm-ostree updates.
 rollouts_by_rpm_ostree() {
     local rollouts='test(/^(rollout_sim|gates|capacity|roll_forward)::/)'
     export BERTH_TEST_BACKEND=rpm-ostree
-    retried_step 'scenarios: rollouts by rpm-ostree' "binary(scenarios) & $rollouts" nextest --test-threads "$(($(nproc) + 2))"
+    retried_step 'scenarios: rollouts by rpm-ostree' "binary(scenarios) & $rollouts" nextest_scenarios
     unset BERTH_TEST_BACKEND
 }
 
@@ -117,14 +120,23 @@ prepare_scenarios() {
     servers+=(kubectl kubelet)
     cluster+=(lua5.1=lua5.1 "$@")
     prepare_cluster
-    need_cargo_tools || exit 1
     need_prometheus || exit 1
     need_validators || exit 1
+    need_cargo_tools || exit 1
 }
 
 build_tests() {
+    local target=${builds%/debug}
     build 'build' cargo test --workspace --no-run
+    # Each test is a process. Cargo is asked once for the programs under test, and they stay as they are then.
+    mkdir -p "$target"
+    find "$target" -maxdepth 1 -name 'programs.*' -mmin +600 -exec rm -rf {} +
+    BERTH_TEST_BUILT=$(mktemp -d "$target/programs.XXXXXX")
+    export BERTH_TEST_BUILT
+    trap 'end_background; rm -rf "$logs" "$BERTH_TEST_BUILT"' EXIT
     step 'programs and servers of the tests' fetch_tools
+    # Without them each scenario would try again, one after the other.
+    [ "${results[-1]}" = ok ] || { finish "$begin" || exit 1; }
 }
 
 case ${1:-} in
@@ -139,7 +151,7 @@ case ${1:-} in
         check
         build_tests
         fuzz 5
-        # Scenarios mostly wait. These use what they leave of the processors.
+        # Scenarios mostly wait. The model and the simulation use the idle processor time.
         beside 'model' model_check
         beside 'simulation' simulation
         step 'unit tests' unit_tests

@@ -7,7 +7,7 @@ logs=$(mktemp -d "${TMPDIR:-/tmp}/berth-steps.XXXXXX")
 trap 'end_background; rm -rf "$logs"' EXIT
 # Where the first output of a flaky test stays. It outlives the run.
 flaky_logs=${cache:?}/flaky
-names=() times=() results=() tests=() skips=() unreachable=() failures=() flakes=()
+names=() times=() results=() tests=() skips=() unreachable=() failures=() flakes=() broken_steps=()
 passed=0 failed=0 broken=0
 # Steps that run beside others: name and process of each.
 beside_names=() beside_pids=()
@@ -74,7 +74,12 @@ output_of() {
         shown' "$1"
 }
 
-# Prints what went wrong in step $2, whose output is log $1: that of each failed test, else all of it.
+# True if log $1 is that of a run of tests that was not broken off.
+is_complete() {
+    grep -qE '^ +Summary \[ *[0-9.]+s\] [0-9]+ tests? run:' "$1"
+}
+
+# Prints the output of each failed test of log $1, and all of the log if no test failed.
 show_failure() {
     local test tests
     mapfile -t tests < <(failed_in "$1")
@@ -85,9 +90,10 @@ show_failure() {
     for test in "${tests[@]}"; do
         output_of "$1" "$test" | sed 's/^/    | /'
     done
+    is_complete "$1" || tail -n 20 "$1" | sed 's/^/    | /'
 }
 
-# Adds what log $1 of step $2 has to the sums and lists, all but its failed tests.
+# Counts the passed and skipped tests of step $2, from its log $1.
 tally() {
     local line
     while IFS= read -r line; do
@@ -123,6 +129,7 @@ build() {
     shift
     printf '==> %s\n' "$name"
     "$@" || result=FAILED
+    [ $result = ok ] || broken_steps+=("$name")
     note "$name" "$(since "$begin")" $result
 }
 
@@ -136,11 +143,12 @@ step() {
     conclude "$name" "$(since "$begin")" $result "$log"
 }
 
-# beside NAME COMMAND...: starts a step that runs beside those that follow, with what these leave of the processors.
+# beside NAME COMMAND...: starts a step that runs beside the following ones, in idle processor time.
 beside() {
     local name=$1 log=$logs/beside-${#beside_pids[@]}
     shift
     printf '==> %s (beside the next steps)\n' "$name"
+    : >"$log.log"
     in_background beside_step "$log" "$@"
     beside_names+=("$name") beside_pids+=($!)
 }
@@ -156,8 +164,7 @@ in_background() {
 beside_step() {
     local log=$1 begin=$EPOCHREALTIME result=ok
     shift
-    trap - EXIT
-    renice -n 19 -p "$BASHPID" >/dev/null
+    renice -n 19 -p "$BASHPID" >/dev/null 2>&1 || true
     "$@" >"$log.log" 2>&1 || result=FAILED
     printf '%s %s\n' "$(since "$begin")" $result >"$log.end"
 }
@@ -174,7 +181,7 @@ join_beside() {
         digest <"$log.log"
         conclude "${beside_names[i]}" "$seconds" "$result" "$log.log"
     done
-    beside_names=() beside_pids=()
+    beside_names=() beside_pids=() background=()
 }
 
 # Ends all that runs in the background.
@@ -191,6 +198,7 @@ conclude() {
     [ "$3" = ok ] || show_failure "$4"
     tally "$4" "$1"
     tally_failures "$4" "$1"
+    [ "$3" = ok ] || [ -n "$(failed_in "$4")" ] || broken_steps+=("$1")
     note "$1" "$2" "$3"
 }
 
@@ -201,8 +209,8 @@ note() {
     printf '    %8s s  %s\n' "$2" "$3"
 }
 
-# retried_step NAME FILTER COMMAND...: a step of scenarios, those of nextest's FILTER. What fails is run once more, alone: a test
-# that passes then is flaky. The output of its first run is kept.
+# retried_step NAME FILTER COMMAND...: a step of scenarios, those of nextest's FILTER. A test that fails is run once more, alone. If
+# it passes then, it is flaky. The output of its first run is kept.
 retried_step() {
     local name=$1 filter=$2 begin=$EPOCHREALTIME log result=ok test suspects
     log=$logs/${#names[@]}.log
@@ -210,13 +218,14 @@ retried_step() {
     printf '==> %s\n' "$name"
     "$@" -E "$filter" 2>&1 | tee "$log" | digest || result=FAILED
     mapfile -t suspects < <(failed_in "$log")
-    if [ $result = ok ] || [ ${#suspects[@]} -eq 0 ] || [ ${#suspects[@]} -gt $most_flakes ]; then
+    if [ $result = ok ] || [ ${#suspects[@]} -eq 0 ] || [ ${#suspects[@]} -gt $most_flakes ] || ! is_complete "$log"; then
         conclude "$name" "$(since "$begin")" $result "$log"
         return
     fi
     show_failure "$log"
     tally "$log" "$name"
     note "$name" "$(since "$begin")" ok
+    join_beside
     for test in "${suspects[@]}"; do
         keep_output "$log" "$test"
         step "once more, alone: ${test#* }" "$@" -E "binary_id(${test% *}) & test(=${test#* })"
@@ -279,12 +288,14 @@ finish() {
         printf '\nFailed once and passed when run again, alone; the first output is in the file:\n'
         printf 'FLAKY: %s\n' "${flakes[@]}"
     fi
-    if [ ${#failures[@]} -gt 0 ]; then
-        printf '\nFailed:\n'
-        printf '  %s\n' "${failures[@]}"
-    fi
     # A step that failed without a failed test (it did not compile, say) must not read as "0 failed".
-    [ "$failed" -gt 0 ] || failed=$broken
+    failed=$((failed + ${#broken_steps[@]}))
+    if [ "$failed" -gt 0 ]; then
+        printf '\nFailed:\n'
+        printf '  %s\n' ${failures[@]+"${failures[@]}"} ${broken_steps[@]+"${broken_steps[@]}"}
+    elif [ "$broken" -gt 0 ]; then
+        failed=$broken
+    fi
     if [ $((passed + failed)) -gt 0 ]; then
         printf '\n%d passed, %d failed\n' "$passed" "$failed"
     fi

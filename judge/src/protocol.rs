@@ -52,6 +52,15 @@ fn shown(state: &BerthState) -> String {
     }
 }
 
+/// The part of a held berth that its holder writes. A controller may ask for the berth back, and change the window.
+fn of_holder(holding: &Holding) -> Holding {
+    Holding {
+        revoke: None,
+        open_until: None,
+        ..holding.clone()
+    }
+}
+
 fn is_releasing(seen: &Seen) -> bool {
     seen.berth
         .holding()
@@ -341,17 +350,10 @@ impl Judge<'_> {
             (BerthState::Offered(_), BerthState::Closed(_)) => vec![],
             (BerthState::Offered(before), BerthState::Offered(after)) if before == after => vec![],
             (BerthState::Held(before), BerthState::Held(after)) => {
-                let unchanged = Holding {
-                    revoke: None,
-                    ..before.clone()
-                } == Holding {
-                    revoke: None,
-                    ..after.clone()
-                };
-                match unchanged {
-                    true => vec![],
-                    false => vec![change.wrong("I1", "it changed what belongs to the holder")],
+                if of_holder(before) == of_holder(after) {
+                    return vec![];
                 }
+                vec![change.wrong("I1", "it changed what belongs to the holder")]
             }
             (BerthState::Held(holding), BerthState::Closed(closed)) => match closed.reason {
                 ClosedReason::Gone if !self.may_be_gone(holding, change) => {

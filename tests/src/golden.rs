@@ -137,7 +137,7 @@ fn lines_of(text: &str) -> Vec<(&str, Vec<&str>)> {
 /// when the state between them is missing.
 fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
     let last = whole.len().saturating_sub(1);
-    // Numbers of states of `seen` that what was looked at of `whole` can come to.
+    // How many states of `seen` the states of `whole` so far can account for.
     let mut reached = BTreeSet::from([0]);
     for (n, state) in whole.iter().enumerate() {
         let may_be_missing = n != 0 && n != last && !state.starts_with("True/") && *state != REBOOTING;

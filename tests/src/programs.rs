@@ -197,8 +197,20 @@ fn build<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
     if let Ok(text) = fs::read(&answer) {
         return serde_json::from_slice(&text).with_context(|| format!("cannot read {}", answer.display()));
     }
-    let found = ask_cargo(args)?;
-    fs::write(&answer, serde_json::to_vec(&found)?).with_context(|| format!("cannot write {}", answer.display()))?;
+    // Other builds put other programs where cargo has put these.
+    let kept = directory.join(&name);
+    fs::create_dir_all(&kept).with_context(|| format!("cannot create {}", kept.display()))?;
+    let mut found = ask_cargo(args)?;
+    for (name, path) in &mut found {
+        let copy = kept.join(name);
+        if fs::hard_link(&*path, &copy).is_err() {
+            fs::copy(&*path, &copy).with_context(|| format!("cannot copy {}", path.display()))?;
+        }
+        *path = copy;
+    }
+    let half = directory.join(format!("{name}.new"));
+    fs::write(&half, serde_json::to_vec(&found)?).with_context(|| format!("cannot write {}", half.display()))?;
+    fs::rename(&half, &answer).with_context(|| format!("cannot write {}", answer.display()))?;
     Ok(found)
 }
 

@@ -138,6 +138,20 @@ fn a_controller_takes_nothing_away() {
 }
 
 #[test]
+fn a_controller_changes_the_window_of_a_holder_and_nothing_else() {
+    let mut world = World::taken();
+    let later = Timestamp::from_second(4_000_000_000).unwrap();
+    world
+        .next(CONTROLLER, |b| b.open_until(Some(later)).unwrap())
+        .next(CONTROLLER, |b| b.open_until(None).unwrap());
+    assert_eq!(world.judged(), Vec::<String>::new());
+    let mut world = World::taken();
+    world
+        .next(CONTROLLER, |b| b.committed(BootId::from("b1")).unwrap())
+        .blamed("I1", "belongs to the holder");
+}
+
+#[test]
 fn a_failure_is_on_record_before_the_berth_opens() {
     let gone = || {
         let mut world = World::committed();

@@ -1,4 +1,4 @@
-// The servers of a cluster as one program, since linking them one by one takes longer than compiling what they do not share.
+// The servers of a cluster as one program, because linking three programs takes longer than compiling their unshared packages.
 // The name that it is called by chooses the server.
 package main
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -12,14 +12,11 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use super::progress::{Progress, time_left};
-use super::{Tool, cache_dir};
+use super::{SCRATCH, Tool, cache_dir};
 use crate::process;
 
-/// Beginning of the names of the directories that builds work in.
-const SCRATCH: &str = ".build-";
-
-/// Flags that make the build shorter. Nobody debugs these programs. What is not inlined is compiled sooner; the libraries beneath
-/// Kubernetes, where a server spends its time, stay as fast as they are.
+/// Flags that make the build shorter. These programs are not debugged, so they need no DWARF. Compiling without inlining is faster;
+/// the libraries below Kubernetes, where servers spend their time, keep it.
 const COMPILER_FLAGS: [&str; 4] = [
     "-gcflags=all=-dwarf=false",
     "-gcflags=k8s.io/kubernetes/...=-dwarf=false -l",
@@ -74,20 +71,23 @@ fn package(tool: Tool) -> (&'static str, &'static str) {
 /// Builds these tools into the cache. The caller holds the lock of the tools.
 ///
 /// # Errors
-/// When Go is missing or a build fails; the error has the compiler's last words and says how to do without.
+/// When Go is missing or a build fails; the error has the compiler's last words and says how to do without. The builds that went
+/// well are in the cache all the same.
 pub(super) fn build(tools: &[Tool]) -> Result<()> {
     if tools.is_empty() {
         return Ok(());
     }
-    sweep(&cache_dir()?);
     let names: Vec<_> = tools.iter().map(|tool| tool.file_name()).collect();
     let names = names.join(", ");
-    let hint = || {
+    build_all(tools, &names).with_context(|| {
         format!(
             "cannot build {names}: install Go 1.26 or newer, or get release binaries: put them on PATH, or into the directory \
              that KUBEBUILDER_ASSETS names"
         )
-    };
+    })
+}
+
+fn build_all(tools: &[Tool], names: &str) -> Result<()> {
     let mut builds = vec![];
     for module in [&KUBERNETES, &REGISTRY] {
         let wanted: Vec<Tool> = tools
@@ -96,15 +96,19 @@ pub(super) fn build(tools: &[Tool]) -> Result<()> {
             .filter(|tool| std::ptr::eq(tool.module(), module))
             .collect();
         if !wanted.is_empty() {
-            builds.push(Build::prepare(module, wanted).with_context(hint)?);
+            builds.push(Build::prepare(module, wanted)?);
         }
     }
     let progress = Progress::begin(&format!("building {names} from Go modules, once; it takes minutes"));
-    run(&builds, progress).with_context(hint)?;
-    for build in &builds {
-        build.install()?;
+    let ends = run(&builds, progress);
+    let mut all_well = Ok(());
+    for (build, end) in builds.iter().zip(ends) {
+        match end {
+            Ok(()) => build.install()?,
+            Err(error) => all_well = Err(error),
+        }
     }
-    Ok(())
+    all_well
 }
 
 /// A build of one module.
@@ -162,8 +166,10 @@ impl Build {
         Ok(u64::try_from(lines)?)
     }
 
-    /// Compiles and links. Gives each line of Go to `tell`: with `-v` a package, else an error.
-    fn compile(&self, tell: &mpsc::Sender<String>) -> Result<()> {
+    /// Fetches the sources, compiles and links.
+    fn run(&self, tell: &mpsc::Sender<News>) -> Result<()> {
+        // The receiver outlives the builds.
+        let _ = tell.send(News::Packages(self.count_packages()?));
         let mut command = self.go(&["build", "-v", "-trimpath", "-buildvcs=false"]);
         command
             .args(COMPILER_FLAGS)
@@ -180,11 +186,12 @@ impl Build {
         let mut errors = vec![];
         for line in BufReader::new(child.stderr.take().context("go without standard error")?).lines() {
             let line = line.context("cannot read what go says")?;
+            // With -v Go names each package in a line of its own. Other lines are errors.
             if line.contains(char::is_whitespace) {
-                errors.push(line.clone());
+                errors.push(line);
+            } else {
+                let _ = tell.send(News::Compiled);
             }
-            // The receiver outlives the builds.
-            let _ = tell.send(line);
         }
         if !child.wait().context("cannot wait for go")?.success() {
             bail!("go build failed\n{}", process::last_lines(&errors.join("\n"), 20));
@@ -209,43 +216,52 @@ impl Build {
     }
 }
 
-/// Runs the builds side by side, so that one links while the other compiles.
-fn run(builds: &[Build], mut progress: Progress) -> Result<()> {
-    let mut total = 0;
-    for build in builds {
-        total += build.count_packages()?;
-    }
+/// Progress of a build.
+enum News {
+    /// The sources are there; so many packages are to be compiled.
+    Packages(u64),
+    /// One more package is compiled.
+    Compiled,
+}
+
+/// Runs the builds side by side, so that one links while the other compiles. Returns the end of each.
+fn run(builds: &[Build], mut progress: Progress) -> Vec<Result<()>> {
     let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
-        let running: Vec<_> = builds
-            .iter()
-            .map(|build| {
-                let tell = tell.clone();
-                scope.spawn(move || build.compile(&tell))
-            })
-            .collect();
+        let mut running = vec![];
+        for build in builds {
+            let tell = tell.clone();
+            running.push(scope.spawn(move || build.run(&tell)));
+        }
         drop(tell);
-        let mut compiled = 0;
+        let (mut compiled, mut total) = (0, 0);
         loop {
             match told.recv_timeout(Duration::from_secs(1)) {
-                Ok(line) if line.contains(char::is_whitespace) => {}
-                Ok(_) => compiled += 1,
+                Ok(News::Packages(packages)) => total += packages,
+                Ok(News::Compiled) => compiled += 1,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            progress.show(|elapsed| {
-                let left = time_left(elapsed, compiled, total);
-                format!("{compiled} of {total} Go packages are compiled{left}")
-            });
+            progress.show(|elapsed| line(compiled, total, elapsed));
         }
+        let mut ends = vec![];
         for build in running {
-            build
-                .join()
-                .map_err(|_| anyhow::anyhow!("a build ended unexpectedly"))??;
+            ends.push(build.join().unwrap_or_else(|_| bail!("a build ended unexpectedly")));
         }
         progress.end(&format!("{compiled} Go packages compiled, programs linked"));
-        Ok(())
+        ends
     })
+}
+
+/// The line that shows how far the builds are.
+fn line(compiled: u64, total: u64, elapsed: Duration) -> String {
+    if total == 0 {
+        return "fetching the sources".to_owned();
+    }
+    format!(
+        "{compiled} of {total} Go packages are compiled{}",
+        time_left(elapsed, compiled, total)
+    )
 }
 
 /// Linker flags. Without a version a Kubernetes server calls itself v0.0.0, and version checks go wrong.
@@ -254,14 +270,4 @@ fn kubernetes_version(version: &str) -> String {
     let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
     let variable = "-X k8s.io/component-base/version.git";
     format!("{variable}Version=v{version} {variable}Major={major} {variable}Minor={minor} {variable}TreeState=clean")
-}
-
-/// Removes what builds that were killed left. The caller holds the lock of the tools, so none of it is in use.
-fn sweep(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
-            // It is only tidiness: what cannot be removed may stay.
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
 }

@@ -207,27 +207,43 @@ fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
             missing.push(*tool);
         }
     }
+    sweep(&cache_dir()?);
     let missing = release::fetch(&missing)?;
     let built = go::build(&missing);
-    tools
-        .iter()
-        .map(|tool| match (tool, &built) {
-            (Tool::Registry, Err(error)) if missing.contains(tool) => {
-                Ok((*tool, packaged_registry().with_context(|| format!("{error:#}"))?))
-            }
-            (_, Err(error)) if missing.contains(tool) => bail!("{error:#}"),
-            _ => Ok((*tool, tool.cached()?)),
-        })
-        .collect()
+    let mut paths = vec![];
+    for tool in tools {
+        let path = tool.cached()?;
+        match &built {
+            Err(error) if !path.is_file() => paths.push((*tool, packaged(*tool, error)?)),
+            _ => paths.push((*tool, path)),
+        }
+    }
+    Ok(paths)
 }
 
-/// The registry of the distribution's package.
-fn packaged_registry() -> Result<PathBuf> {
+/// Beginning of the names of what fetches and builds work with in the cache.
+const SCRATCH: &str = ".build-";
+
+/// Removes what fetches and builds that were killed left. The caller holds the lock of the tools, so none of it is in use.
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
+            // It is only tidiness: what cannot be removed may stay.
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
+    }
+}
+
+/// The tool of a distribution's package, after its build has failed with `error`. Debian has a registry, and none of the others.
+fn packaged(tool: Tool, error: &anyhow::Error) -> Result<PathBuf> {
+    if tool != Tool::Registry {
+        bail!("{error:#}");
+    }
     let name = "docker-registry";
     if let Some(path) = find_program(name) {
         return Ok(path);
     }
-    ensure_packages(&[name])?;
+    ensure_packages(&[name]).with_context(|| format!("{error:#}"))?;
     find_program(name).context("the package docker-registry has no program of that name")
 }
 

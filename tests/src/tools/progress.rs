@@ -48,11 +48,21 @@ impl Progress {
 
     /// Ends it with a line that stays.
     pub(super) fn end(self, what: &str) {
-        let erase = if self.is_terminal { "\r\x1b[2K" } else { "" };
-        eprintln!(
-            "{erase}berth-tools: {what} in {:.1} s",
-            self.begun.elapsed().as_secs_f64()
-        );
+        self.erase();
+        eprintln!("berth-tools: {what} in {:.1} s", self.begun.elapsed().as_secs_f64());
+    }
+
+    /// Removes the line that moves.
+    fn erase(&self) {
+        if self.is_terminal {
+            eprint!("\r\x1b[2K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.erase();
     }
 }
 

@@ -1,11 +1,11 @@
 //! Fetches the tools as release binaries, where their sites can be reached.
 //!
-//! `tests/controlplane/releases.txt` pins what is fetched. What is not the pinned bytes is thrown away. A tool that cannot be had
-//! is built.
+//! `tests/controlplane/releases.txt` pins what is fetched. A file with another digest is discarded. A tool that cannot be fetched is
+//! built.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tempfile::NamedTempFile;
 use tokio::time::timeout;
 
 use super::progress::Progress;
-use super::{Tool, cache_dir};
+use super::{SCRATCH, Tool, cache_dir};
 
 /// What is fetched unless [`VARIABLE`] names another file.
 const PINNED: &str = include_str!("../../controlplane/releases.txt");
@@ -27,6 +27,8 @@ const VARIABLE: &str = "BERTH_TEST_RELEASES";
 const ANSWER: Duration = Duration::from_secs(3);
 /// Longest silence in the middle of a file.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Time for a whole file. A site that needs longer is slower than a build.
+const WHOLE: Duration = Duration::from_secs(300);
 /// Largest file that is fetched, in bytes.
 const LARGEST: u64 = 1 << 30;
 
@@ -34,7 +36,7 @@ const LARGEST: u64 = 1 << 30;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Release {
     url: Url,
-    /// SHA-256 or SHA-512 in hexadecimal digits, by its length.
+    /// SHA-256 in hexadecimal digits.
     digest: String,
     /// Tools by their paths in the archive. No path: the file is the program itself.
     members: Vec<(Tool, Option<String>)>,
@@ -69,6 +71,7 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
         .read_timeout(SILENCE)
         .build()
         .context("cannot set up an HTTP client")?;
+    let directory = cache_dir()?;
     let mut missing = tools.to_vec();
     let mut silent: BTreeSet<&str> = BTreeSet::new();
     for release in releases {
@@ -81,9 +84,19 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
         if wanted.is_empty() || silent.contains(site) {
             continue;
         }
-        let file = match download(&client, release).await {
-            Ok(file) => file,
-            Err(error) => {
+        let file = match timeout(WHOLE, download(&client, release, &directory)).await {
+            Ok(Ok(file)) => file,
+            Ok(Err(error)) if error.is::<std::io::Error>() => return Err(error),
+            Err(_) => {
+                silent.insert(site);
+                eprintln!(
+                    "berth-tools: {} takes more than {} s: given up",
+                    release.url,
+                    WHOLE.as_secs()
+                );
+                continue;
+            }
+            Ok(Err(error)) => {
                 // A wrong file says nothing about the site's next one.
                 if !error.is::<WrongFile>() {
                     silent.insert(site);
@@ -93,7 +106,7 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
             }
         };
         for (tool, member) in wanted {
-            match install(&file, member.as_deref(), &tool.cached()?) {
+            match install(&file, member.as_deref(), &directory, &tool.cached()?) {
                 Ok(()) => missing.retain(|other| other != tool),
                 Err(error) => eprintln!("berth-tools: {} in {}: {error:#}", tool.file_name(), release.url),
             }
@@ -108,7 +121,7 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
 struct WrongFile(String);
 
 /// Fetches a file and compares its digest.
-async fn download(client: &Client, release: &Release) -> Result<NamedTempFile> {
+async fn download(client: &Client, release: &Release, directory: &Path) -> Result<NamedTempFile> {
     let request = client.get(release.url.clone()).send();
     let answer = timeout(ANSWER, request).await;
     let mut response = answer.with_context(|| format!("no answer in {} s", ANSWER.as_secs()))??;
@@ -124,8 +137,8 @@ async fn download(client: &Client, release: &Release) -> Result<NamedTempFile> {
     let total = response
         .content_length()
         .map_or_else(String::new, |total| format!(" of {}", total >> 20));
-    let mut file = NamedTempFile::new_in(cache_dir()?).context("cannot write into the cache")?;
-    let mut hash = digest_of(&release.digest)?;
+    let mut file = scratch(directory)?;
+    let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
     let mut size = 0;
     while let Some(bytes) = response.chunk().await.context("the transfer broke off")? {
         size += u64::try_from(bytes.len())?;
@@ -137,7 +150,7 @@ async fn download(client: &Client, release: &Release) -> Result<NamedTempFile> {
     let found = hex(hash.finish().as_ref());
     if found != release.digest {
         let words = format!(
-            "its digest is {found}, and releases.txt has {}: thrown away",
+            "its digest is {found}, and releases.txt has {}: discarded",
             release.digest
         );
         return Err(WrongFile(words).into());
@@ -147,11 +160,9 @@ async fn download(client: &Client, release: &Release) -> Result<NamedTempFile> {
 }
 
 /// Puts a program into the cache at once, so that half a program is never found.
-fn install(file: &NamedTempFile, member: Option<&str>, path: &Path) -> Result<()> {
-    let mut source = file.reopen().context("cannot read what was fetched")?;
-    source.rewind()?;
-    let directory = path.parent().context("a file without a directory")?;
-    let mut program = NamedTempFile::new_in(directory).context("cannot write into the cache")?;
+fn install(file: &NamedTempFile, member: Option<&str>, directory: &Path, path: &Path) -> Result<()> {
+    let mut source = file.reopen().context("cannot read the fetched file")?;
+    let mut program = scratch(directory)?;
     match member {
         Some(member) => unpack(source, member, program.as_file_mut())?,
         None => drop(std::io::copy(&mut source, program.as_file_mut())?),
@@ -161,6 +172,12 @@ fn install(file: &NamedTempFile, member: Option<&str>, path: &Path) -> Result<()
         .persist(path)
         .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
+}
+
+/// A file that is removed unless it is moved elsewhere.
+fn scratch(directory: &Path) -> Result<NamedTempFile> {
+    let file = tempfile::Builder::new().prefix(SCRATCH).tempfile_in(directory);
+    file.context("cannot write into the cache")
 }
 
 /// Copies a file out of a `tar.gz`.
@@ -174,15 +191,6 @@ fn unpack(archive: impl Read, member: &str, to: &mut File) -> Result<()> {
         }
     }
     bail!("the archive has no {member}")
-}
-
-fn digest_of(digest: &str) -> Result<ring::digest::Context> {
-    let algorithm = match digest.len() {
-        64 => &ring::digest::SHA256,
-        128 => &ring::digest::SHA512,
-        _ => bail!("{digest} is neither a SHA-256 nor a SHA-512"),
-    };
-    Ok(ring::digest::Context::new(algorithm))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -211,7 +219,7 @@ fn parse_line(line: &str) -> Result<Release> {
     let url = words.next().context("it has no address")?;
     let url = Url::parse(url).context("the address is wrong")?;
     let digest = words.next().context("it has no digest")?.to_owned();
-    digest_of(&digest)?;
+    ensure!(digest.len() == 64, "{digest} is not a SHA-256");
     let members = words.map(parse_member).collect::<Result<Vec<_>>>()?;
     ensure!(!members.is_empty(), "it has no tools");
     Ok(Release { url, digest, members })

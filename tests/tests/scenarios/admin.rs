@@ -169,17 +169,13 @@ async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result
 async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     let (cluster, start) = start(3).await?;
     for host in &cluster.fleet.hosts {
-        host.settings(|s| s.shutdown_time = Duration::from_secs(30));
+        host.settings(|s| s.shutdown_time = Duration::from_secs(2));
     }
     let v2 = roll_to(&cluster, "2.0.0", 2).await?;
     let lost = holder_in(&cluster, "Rebooting").await?;
     let name = lost.name();
     cluster.excuse(name);
-    // Before its image is finalized.
     lost.power_loss().await;
-    for host in &cluster.fleet.hosts {
-        host.settings(|s| s.shutdown_time = Duration::from_millis(50));
-    }
     say_not_ready(&cluster, name).await?;
     // Without a word and without a yes nothing happens.
     let refused = berth(&cluster, &["exclude", name]).await?;

@@ -226,8 +226,8 @@ async fn images_are_resolved_with_credentials_tls_a_proxy_and_mirrors() -> Resul
     site.says("one", "Resolved", "").await?;
 
     // Spared from the proxy, and with the next leader.
-    let before = proxied.load(Ordering::Relaxed);
     site.controller.stop(Duration::from_secs(5));
+    let before = proxied.load(Ordering::Relaxed);
     let env = [("HTTPS_PROXY", proxy.as_str()), ("NO_PROXY", "127.0.0.0/8")];
     site.controller = controller(&site.plane, &own.path, &env)?;
     site.pool("one", &format!("{host}/a/os:next"), "pull").await?;

@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use berth_tests::programs::workspace_root;
+use nix::sys::signal::killpg;
+use nix::unistd::Pid;
 
 /// A run of steps that ended.
 struct Run {
@@ -63,7 +66,8 @@ the words of another
 
 #[test]
 fn a_scenario_that_passes_alone_is_flaky() -> Result<()> {
-    let again = "        PASS [   1.000s] berth-tests::scenarios gates::bad\n";
+    let again =
+        "        PASS [   1.000s] berth-tests::scenarios gates::bad\n     Summary [   1.000s] 1 test run: 1 passed\n";
     let files = [("a.1", FIRST), ("a.2", again)];
     let script = "retried_step scenarios 'binary(scenarios)' lines a";
     let run_once = run(script, &files, false)?;
@@ -97,9 +101,10 @@ fn two_failures_fail() -> Result<()> {
 
 #[test]
 fn many_failures_are_no_flakes() -> Result<()> {
-    let first: String = (1..=9)
+    let mut first: String = (1..=9)
         .map(|n| format!("        FAIL [   1.500s] berth-tests::scenarios gates::bad{n}\n"))
         .collect();
+    first += "     Summary [   2.000s] 9 tests run: 0 passed, 9 failed\n";
     let Run { well, said } = run(
         "retried_step scenarios 'binary(scenarios)' lines a",
         &[("a.1", &first)],
@@ -107,6 +112,22 @@ fn many_failures_are_no_flakes() -> Result<()> {
     )?;
     ensure!(!well && said.contains("\n0 passed, 9 failed\n"), "{said}");
     ensure!(!said.contains("once more"), "{said}");
+    Ok(())
+}
+
+/// A run that was killed has not shown that its other tests pass.
+#[test]
+fn a_run_that_was_broken_off_fails() -> Result<()> {
+    let again =
+        "        PASS [   1.000s] berth-tests::scenarios gates::bad\n     Summary [   1.000s] 1 test run: 1 passed\n";
+    let killed = FIRST.replace("     Summary [   2.000s] 3 tests run: 2 passed, 1 failed\n", "Killed\n");
+    let canceled = FIRST.replace("3 tests run", "3/300 tests run");
+    for first in [killed, canceled] {
+        let files = [("a.1", first.as_str()), ("a.2", again)];
+        let Run { well, said } = run("retried_step scenarios 'binary(scenarios)' lines a", &files, false)?;
+        ensure!(!well && said.contains("\n2 passed, 1 failed\n"), "{said}");
+        ensure!(!said.contains("FLAKY") && !said.contains("once more"), "{said}");
+    }
     Ok(())
 }
 
@@ -132,6 +153,15 @@ fn a_step_that_fails_without_a_test_is_a_failure() -> Result<()> {
     let Run { well, said } = run(script, &files, false)?;
     ensure!(!well && said.contains("\n1 passed, 1 failed\n"), "{said}");
     ensure!(said.contains("    | error: FAIL to compile\n"), "{said}");
+    ensure!(said.contains("Failed:\n  build\n"), "{said}");
+    // It is named beside a test that failed.
+    let script = "step build lines a || true; step 'unit tests' lines b";
+    let Run { well, said } = run(script, &[("a.1", "FAIL\n"), ("b.1", FIRST)], false)?;
+    ensure!(!well && said.contains("\n2 passed, 2 failed\n"), "{said}");
+    ensure!(
+        said.contains("Failed:\n  unit tests: berth-tests::scenarios gates::bad\n  build\n"),
+        "{said}"
+    );
     Ok(())
 }
 
@@ -166,13 +196,17 @@ fn nothing_outlives_the_script() -> Result<()> {
         .nth(1)
         .and_then(|rest| rest.split_whitespace().next());
     let group: i32 = group.unwrap_or_default().parse()?;
-    let gone = || nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), None).is_err();
-    let begun = std::time::Instant::now();
-    while !gone() && begun.elapsed() < std::time::Duration::from_secs(10) {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    let begun = Instant::now();
+    while !is_gone(group) && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(20));
     }
-    ensure!(gone(), "the group {group} still runs");
+    ensure!(is_gone(group), "the group {group} still runs");
     Ok(())
+}
+
+/// True if no process of this group runs.
+fn is_gone(group: i32) -> bool {
+    killpg(Pid::from_raw(group), None).is_err()
 }
 
 /// The rows of `make flaky`: the worst first.
@@ -188,7 +222,7 @@ fn the_table_of_flakes_counts_runs_and_failures() -> Result<()> {
         .skip_while(|line| !line.starts_with("TEST "))
         .skip(1)
         .take(3)
-        .map(|line| line.split_whitespace().collect())
+        .map(|line| line.split_whitespace().skip(1).collect())
         .collect();
     let expected = [
         ["gates::bad", "2", "1", "2.0"],
