@@ -17,7 +17,6 @@ pub mod registry;
 pub mod rpmostreed;
 pub mod scratch;
 pub mod soak;
-mod timed;
 pub mod tools;
 pub mod walk;
 

@@ -22,7 +22,6 @@ use crate::ports::Port;
 use crate::process::Process;
 use crate::programs::workspace_root;
 use crate::scratch::Scratch;
-use crate::timed::Timed;
 use crate::tools::{Tool, Tools};
 
 pub use identities::{Bound, Kubeconfig};
@@ -95,7 +94,6 @@ pub struct ControlPlane {
     admin: Client,
     _ports: [Port; 3],
     _directory: Scratch,
-    _timed: Timed,
 }
 
 impl std::fmt::Debug for ControlPlane {
@@ -158,7 +156,6 @@ impl ControlPlane {
             wanted.push(Tool::KubeScheduler);
         }
         let tools = tokio::task::spawn_blocking(move || Tools::ensure(&wanted)).await??;
-        let timed = Timed::begin();
         let directory = Scratch::new("berth-controlplane-")?;
         let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
         let authority = Authority::new()?;
@@ -179,7 +176,6 @@ impl ControlPlane {
             admin,
             _ports: ports,
             _directory: directory,
-            _timed: timed,
         };
         this.start_all().await?;
         Ok(this)
