@@ -164,15 +164,23 @@ fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
 /// # Errors
 /// When the file does not allow the walk, or a write said nothing, or the audit log cannot be read.
 pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
-    soon(|| {
-        let audit = AuditLog::read(audit_log)?;
-        let statuses = busy_statuses(&audit, node)?;
-        ensure_golden(golden, &walk(statuses.iter().map(|(_, _, object)| object), node)?)
+    soon(audit_log, node, golden, |statuses| {
+        statuses.iter().map(|(_, _, object)| object).collect()
     })
 }
 
-/// Tries a check for 2 s: the API server answers a request a little before its audit log has it.
-fn soon(check: impl Fn() -> Result<()>) -> Result<()> {
+/// Tries for 2 s: the API server answers a request a little before its audit log has it. `choose` takes the statuses to compare.
+fn soon(
+    audit_log: &Path,
+    node: &str,
+    golden: &str,
+    choose: impl for<'a> Fn(&'a [(&'a str, u64, BootcNode)]) -> Vec<&'a BootcNode>,
+) -> Result<()> {
+    let check = || {
+        let audit = AuditLog::read(audit_log)?;
+        let statuses = busy_statuses(&audit, node)?;
+        ensure_golden(golden, &walk(choose(&statuses), node)?)
+    };
     for _ in 0..20 {
         if check().is_ok() {
             return Ok(());
@@ -187,11 +195,7 @@ fn soon(check: impl Fn() -> Result<()>) -> Result<()> {
 /// # Errors
 /// As [`ensure_walk`].
 pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
-    soon(|| {
-        let audit = AuditLog::read(audit_log)?;
-        let statuses = busy_statuses(&audit, node)?;
-        ensure_golden(golden, &walk(since_asked_for(&statuses, image), node)?)
-    })
+    soon(audit_log, node, golden, |statuses| since_asked_for(statuses, image))
 }
 
 fn busy_statuses<'a>(audit: &'a AuditLog, node: &str) -> Result<Vec<(&'a str, u64, BootcNode)>> {

@@ -12,7 +12,7 @@ mod ways;
 pub mod workload;
 
 pub use controllers::{ControllerSettings, Controllers};
-pub use part::{Part, Scenario, together};
+pub use part::{Part, Scenario, is_prepared, together};
 pub use real::RealCluster;
 pub use simulated::{Cluster, ClusterOptions};
 pub use site::{Published, Site};

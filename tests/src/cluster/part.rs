@@ -24,6 +24,14 @@ use crate::hosts::sim::SimHost;
 /// The label that says which part a node belongs to.
 const LABEL: &str = "part";
 
+/// True if a berth could be offered to the node: its agent has read the published spec, and reports that it is prepared.
+pub fn is_prepared(object: &BootcNode) -> bool {
+    object.status.as_ref().is_some_and(|status| {
+        status.observed_generation == object.metadata.generation
+            && condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED)
+    })
+}
+
 /// Hosts of a cluster, and the pool of the same name that selects them.
 #[derive(Debug)]
 pub struct Part<'a> {
@@ -166,13 +174,10 @@ impl<'a> Part<'a> {
         self.rollout(json!({ "paused": false })).await
     }
 
-    /// True if a berth could be offered to each host: its agent has read what is published, and says that it is prepared.
+    /// True if a berth could be offered to each host, see [`is_prepared`].
     async fn are_prepared(&self) -> Result<bool> {
         for host in &self.hosts {
-            let object = self.bootc_node(host.name()).await?;
-            let status = object.status.unwrap_or_default();
-            let is_read = status.observed_generation == object.metadata.generation;
-            if !is_read || !condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED) {
+            if !is_prepared(&self.bootc_node(host.name()).await?) {
                 return Ok(false);
             }
         }

@@ -4,10 +4,10 @@
 use std::cell::RefCell;
 
 use anyhow::{Context, Result, ensure};
+use berth_api::Digest;
 use berth_api::berth::{BerthState, ClosedReason, Offer, Outcome, lease};
 use berth_api::node::Staging;
-use berth_api::{Digest, condition};
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, is_prepared, together};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::PostParams;
@@ -73,11 +73,8 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     part.until("all others are prepared", LONG, || async {
         for node in going {
             let object = part.bootc_node(node).await?;
-            let status = object.status.unwrap_or_default();
-            // A permit to pull that ends changes what is published. No berth is offered before the agent has read that.
-            let is_read =
-                status.observed_generation == object.metadata.generation && object.spec.staging == Staging::Allowed;
-            if !is_read || !condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED) {
+            // A permit to pull that ends changes the spec. No berth is offered before the agent has read that.
+            if object.spec.staging != Staging::Allowed || !is_prepared(&object) {
                 return Ok(false);
             }
         }
