@@ -23,7 +23,7 @@ use crate::clients::{KubeletClient, RequestError};
 use crate::firstboot::record::RecordFile;
 use crate::guard::GuardProbe;
 use crate::host::clock::Clock as HostClock;
-use crate::host::{Host, HostError};
+use crate::host::{Host, HostError, cpu};
 use crate::ledger;
 use crate::metrics::Metrics;
 use crate::node::cordon::NodeError;
@@ -81,6 +81,8 @@ pub struct Agent {
     pub(crate) drain: (u64, Drain),
     pub(crate) rival_pods: RivalPods,
     pub(crate) bootc_version: Option<String>,
+    /// Most demanding variant of its architecture that the host's CPU runs.
+    platform_variant: Option<&'static str>,
     /// Image that the machine was installed from, once that was looked at. It never changes.
     pub(crate) boot_image: Option<Option<NodeBootImage>>,
     /// Record of the machine's first boot. It was over before this agent began.
@@ -109,6 +111,7 @@ impl Agent {
         let past = setup.host.memory();
         let boot_id = setup.host.boot_id()?;
         let firstboot = RecordFile::new(setup.host.root()).load().map(|record| record.status);
+        let platform_variant = cpu::platform_variant(setup.host.root());
         Ok(Self {
             knowledge: Knowledge::new(setup.node.clone(), boot_id, past.clone(), &clock.now()),
             written: past,
@@ -125,6 +128,7 @@ impl Agent {
             drain: (0, Drain::default()),
             rival_pods: RivalPods::default(),
             bootc_version: None,
+            platform_variant,
             boot_image: None,
             firstboot,
             experimental_composefs: setup.experimental_composefs,
@@ -306,6 +310,7 @@ impl Agent {
             generation: object.metadata.generation,
             step: next,
             bootc_version: self.bootc_version.clone(),
+            platform_variant: self.platform_variant,
             boot_image: self.boot_image.as_ref(),
             firstboot: self.firstboot.as_ref(),
             heartbeat: self.heartbeat.time.clone(),

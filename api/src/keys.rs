@@ -34,7 +34,8 @@ pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 /// offered no berth.
 pub const LABEL_HOLD: &str = "berth.dev/hold";
 
-/// Label on a Node, put there by an admin: variant of its architecture that it runs, such as `v3` of `amd64`.
+/// Label on a Node, set by an admin: most demanding variant of its architecture that the node gets images for, such as
+/// `v2` of `amd64`.
 pub const LABEL_VARIANT: &str = "berth.dev/platform-variant";
 
 /// Label on an OS image: the oldest version that a machine may have been installed from.

@@ -33,4 +33,3 @@ pub mod windows;
 pub use digest::Digest;
 pub use image_ref::ImageRef;
 pub use names::{BootId, NodeName, NodeUid, PoolName};
-pub use platform::Platform;

@@ -212,6 +212,11 @@ pub struct BootcNodeStatus {
     /// True when the host's clock is synchronised; absent until the agent has asked. Windows need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_synchronized: Option<bool>,
+    /// Most demanding variant of its architecture that the host's CPU runs, such as `v3` of amd64; absent where the agent
+    /// cannot tell. The node gets the most demanding image of an index that this variant runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub platform_variant: Option<String>,
     /// Image that the machine was first installed from; absent where the installer noted none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<NodeBootImage>,

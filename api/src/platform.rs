@@ -1,4 +1,4 @@
-//! Platforms: the machine that a node is, and the images that it runs.
+//! Platforms: the machine that a node is, and the image of an index that it gets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,58 +6,158 @@ use std::fmt;
 use crate::keys;
 use crate::pool::PlatformDigest;
 
-/// Labels that node-feature-discovery puts on an amd64 node begin so.
+/// Prefix of the labels for CPU features that node-feature-discovery puts on amd64 nodes.
 const NFD: &str = "feature.node.kubernetes.io/cpu-cpuid.";
-/// Features that only CPUs of a level of x86-64 have, of those that node-feature-discovery tells by default. All CPUs with
-/// these have the level's others as well.
+/// Features that stand for a level of x86-64, of those that node-feature-discovery reports by default. All CPUs with
+/// these have the other features of the level too.
 const LEVELS: [(&str, &[&str]); 2] = [
     ("v4", &["AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"]),
     ("v3", &["AVX2", "FMA3"]),
 ];
 
-/// Platform of a node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Platform {
-    /// Architecture in OCI words, such as `amd64`, which are Kubernetes' words too.
+/// Platform of a machine as its Node object describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Architecture in OCI words, such as `amd64`. Kubernetes uses the same words. Empty until the kubelet reports it.
     pub architecture: String,
-    /// Variant that its labels tell, such as `v3`; without one it runs what every machine of its architecture runs.
-    pub variant: Option<String>,
+    /// Value of the label [`keys::LABEL_VARIANT`].
+    pub label: Option<String>,
+    /// Level of x86-64 by the labels of node-feature-discovery.
+    pub discovered: Option<&'static str>,
 }
 
-impl Platform {
-    /// Reads the platform off `status.nodeInfo.architecture` and the labels of a Node. Our own label comes before those of
-    /// node-feature-discovery.
+/// Most demanding variant of its architecture that a machine runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Variant<'a> {
+    /// The machine's agent has not reported yet.
+    #[default]
+    NotReported,
+    /// The agent has reported, and does not know it.
+    Unknown,
+    /// This variant, such as `v3`.
+    Known(&'a str),
+}
+
+/// Platform of a machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Platform<'a> {
+    /// Architecture in OCI words, such as `amd64`.
+    pub architecture: &'a str,
+    /// Most demanding variant that the machine runs.
+    pub variant: Variant<'a>,
+}
+
+/// Image of an index for one machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Choice<'a> {
+    /// The most demanding image that the machine runs.
+    Image(&'a PlatformDigest),
+    /// The index has images for the machine's architecture. Which of them the machine runs depends on its variant, which
+    /// is not known.
+    VariantUnknown,
+    /// The machine runs no image of the index.
+    NoSuchPlatform,
+}
+
+impl Machine {
+    /// Reads `status.nodeInfo.architecture` and the labels of a Node.
     pub fn new(architecture: &str, labels: &BTreeMap<String, String>) -> Self {
         let has = |feature: &&str| {
             labels
                 .get(&format!("{NFD}{feature}"))
                 .is_some_and(|value| value == "true")
         };
-        let level = || {
-            let level = LEVELS.iter().find(|(_, features)| features.iter().all(has));
-            level.filter(|_| architecture == "amd64").map(|(level, _)| *level)
-        };
-        let told = labels.get(keys::LABEL_VARIANT).map(String::as_str);
+        let mut levels = LEVELS.iter().filter(|_| architecture == "amd64");
+        let discovered = levels.find(|(_, features)| features.iter().all(has));
         Self {
             architecture: architecture.to_owned(),
-            variant: told.or_else(level).map(str::to_owned),
+            label: labels.get(keys::LABEL_VARIANT).cloned(),
+            discovered: discovered.map(|(level, _)| *level),
         }
     }
 
-    /// Says whether the node runs an image: one for its architecture, and for its variant or a lesser one.
-    pub fn runs(&self, image: &PlatformDigest) -> bool {
-        let variant = || match (&self.variant, &image.variant) {
-            (_, None) => true,
-            (None, Some(_)) => false,
-            (Some(own), Some(asked)) => own == asked || level(own) > level(asked) && level(asked).is_some(),
+    /// Platform of the machine, given its agent's report.
+    ///
+    /// The label comes first. On amd64 it can lower the reported level and not raise it: a CPU that lacks an instruction
+    /// cannot run the image. Node-feature-discovery counts only where the agent reports no level.
+    pub fn platform<'a>(&'a self, reported: Variant<'a>) -> Platform<'a> {
+        let variant = match (self.label.as_deref(), reported) {
+            (Some(label), Variant::Known(level)) if self.architecture == "amd64" && is_above(label, level) => reported,
+            (Some(label), _) => Variant::Known(label),
+            (None, Variant::Unknown) => self.discovered.map_or(reported, Variant::Known),
+            (None, _) => reported,
         };
-        self.architecture == image.architecture && variant()
+        Platform {
+            architecture: &self.architecture,
+            variant,
+        }
     }
 }
 
-impl fmt::Display for Platform {
+impl<'a> Variant<'a> {
+    /// Variant by the status of a BootcNode. `has_reported`: its agent has written a status for this very Node.
+    pub fn reported(has_reported: bool, variant: Option<&'a str>) -> Self {
+        match variant {
+            _ if !has_reported => Self::NotReported,
+            Some(variant) => Self::Known(variant),
+            None => Self::Unknown,
+        }
+    }
+
+    /// The variant, if it is known.
+    pub fn known(self) -> Option<&'a str> {
+        match self {
+            Self::Known(variant) => Some(variant),
+            Self::NotReported | Self::Unknown => None,
+        }
+    }
+}
+
+impl Platform<'_> {
+    /// True if the machine is known to run an image: one for its architecture, and for its variant or a lesser one.
+    pub fn runs(&self, image: &PlatformDigest) -> bool {
+        let Some(asked) = &image.variant else {
+            return self.architecture == image.architecture;
+        };
+        let own = self.variant.known();
+        let has_variant = own.is_some_and(|own| own == asked || is_above(own, asked));
+        self.architecture == image.architecture && has_variant
+    }
+
+    /// Chooses the most demanding of these images that the machine is known to run.
+    ///
+    /// A machine whose agent does not report its variant gets the image that every machine of the architecture runs. Before
+    /// the first report it gets an image only where the report could not change the choice.
+    pub fn choose<'a>(&self, images: &'a [PlatformDigest]) -> Choice<'a> {
+        let of_architecture = images.iter().filter(|image| image.architecture == self.architecture);
+        let count = of_architecture.clone().count();
+        if count == 0 {
+            return Choice::NoSuchPlatform;
+        }
+        if count > 1 && self.variant == Variant::NotReported {
+            return Choice::VariantUnknown;
+        }
+        let own = self.variant.known();
+        let demands = |image: &&PlatformDigest| {
+            let variant = image.variant.as_deref();
+            (variant.is_some() && variant == own, variant.and_then(level))
+        };
+        // Of equal images the first: `max_by_key` takes the last one.
+        let best = of_architecture
+            .rev()
+            .filter(|image| self.runs(image))
+            .max_by_key(demands);
+        match best {
+            Some(image) => Choice::Image(image),
+            None if own.is_none() => Choice::VariantUnknown,
+            None => Choice::NoSuchPlatform,
+        }
+    }
+}
+
+impl fmt::Display for Platform<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write(f, &self.architecture, self.variant.as_deref())
+        write(f, self.architecture, self.variant.known())
     }
 }
 
@@ -74,6 +174,11 @@ fn write(f: &mut fmt::Formatter<'_>, architecture: &str, variant: Option<&str>) 
     }
 }
 
+/// True if a variant demands more than another one of its architecture.
+fn is_above(variant: &str, other: &str) -> bool {
+    level(other).is_some() && level(variant) > level(other)
+}
+
 /// Rank of a variant among those of its architecture: `v3` comes after `v2`, `v8.2` after `v8`. `None` for a name that has
 /// no rank.
 pub fn level(variant: &str) -> Option<(u32, u32)> {
@@ -83,77 +188,4 @@ pub fn level(variant: &str) -> Option<(u32, u32)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node(architecture: &str, labels: &[(&str, &str)]) -> Platform {
-        let labels = labels
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        Platform::new(architecture, &labels.collect())
-    }
-
-    fn image(architecture: &str, variant: Option<&str>) -> PlatformDigest {
-        PlatformDigest {
-            architecture: architecture.to_owned(),
-            variant: variant.map(str::to_owned),
-            digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
-        }
-    }
-
-    #[test]
-    fn a_node_runs_what_its_labels_say_that_it_runs() {
-        const OWN: &str = keys::LABEL_VARIANT;
-        const AVX2: &str = "feature.node.kubernetes.io/cpu-cpuid.AVX2";
-        const FMA3: &str = "feature.node.kubernetes.io/cpu-cpuid.FMA3";
-        for (architecture, labels, runs, does_not) in [
-            ("amd64", &[][..], vec![None], vec!["v2", "v3"]),
-            ("amd64", &[(AVX2, "true")][..], vec![None], vec!["v2", "v3"]),
-            (
-                "amd64",
-                &[(AVX2, "true"), (FMA3, "true")],
-                vec![None, Some("v2"), Some("v3")],
-                vec!["v4"],
-            ),
-            (
-                "amd64",
-                &[(AVX2, "true"), (FMA3, "true"), (OWN, "v2")],
-                vec![None, Some("v2")],
-                vec!["v3"],
-            ),
-            (
-                "amd64",
-                &[(OWN, "nonsense")],
-                vec![None, Some("nonsense")],
-                vec!["v2", "v3"],
-            ),
-            ("arm64", &[(AVX2, "true"), (FMA3, "true")], vec![None], vec!["v8.2"]),
-            (
-                "arm64",
-                &[(OWN, "v9")],
-                vec![None, Some("v8.2"), Some("v9")],
-                vec!["v9.2", "rva22"],
-            ),
-            (
-                "ppc64le",
-                &[(OWN, "power9")],
-                vec![None, Some("power9")],
-                vec!["power10", "v1"],
-            ),
-        ] {
-            let node = node(architecture, labels);
-            for variant in runs {
-                assert!(node.runs(&image(architecture, variant)), "{node} runs {variant:?}");
-                assert!(!node.runs(&image("s390x", variant)), "{node} is no s390x");
-            }
-            for variant in does_not {
-                assert!(
-                    !node.runs(&image(architecture, Some(variant))),
-                    "{node} does not run {variant}"
-                );
-            }
-        }
-        assert_eq!(node("amd64", &[(OWN, "v3")]).to_string(), "amd64/v3");
-        assert_eq!(image("arm64", None).to_string(), "arm64");
-    }
-}
+mod tests;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use berth_api::node::{BootcNode, BootcNodeStatus};
+use berth_api::platform::{Machine, Variant};
 use berth_api::pool::Target;
-use berth_api::{Digest, NodeName, Platform, PoolName, keys};
+use berth_api::{Digest, NodeName, PoolName, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -25,11 +26,23 @@ impl Member<'_> {
         self.bootc.and_then(|b| b.status.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn platform(&self) -> Platform {
+    pub(crate) fn machine(&self) -> Machine {
         let info = self.node.status.as_ref().and_then(|s| s.node_info.as_ref());
-        Platform::new(
+        Machine::new(
             info.map(|i| i.architecture.as_str()).unwrap_or_default(),
             self.node.labels(),
+        )
+    }
+
+    /// Most demanding variant of its architecture that the node's agent reports.
+    pub(crate) fn reported_variant(&self) -> Variant<'_> {
+        let status = self.bootc.and_then(|bootc| bootc.status.as_ref());
+        // A report from another Node of this name is about another machine.
+        let status = status.filter(|status| status.node_uid == self.node.metadata.uid);
+        let has_reported = status.is_some_and(|status| status.agent_version.is_some());
+        Variant::reported(
+            has_reported,
+            status.and_then(|status| status.platform_variant.as_deref()),
         )
     }
 
@@ -44,7 +57,8 @@ impl Member<'_> {
 
     /// The digest that the target has for its platform.
     pub(crate) fn wanted<'t>(&self, target: Option<&'t Target>) -> Option<&'t Digest> {
-        target?.digest_for(&self.platform())
+        let machine = self.machine();
+        target?.digest_for(machine.platform(self.reported_variant()))
     }
 
     pub(crate) fn up_to_date(&self, target: Option<&Target>) -> bool {

@@ -7,6 +7,7 @@ use berth_api::condition::{self, Why};
 use berth_api::keys;
 use berth_api::membership::Conflict;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
+use berth_api::platform::{Choice, Variant};
 use berth_api::pool::{BootcNodePool, Target, WaveState};
 use berth_api::text::names;
 use berth_api::waves::is_control_plane;
@@ -228,6 +229,19 @@ impl<'a> Outlook<'a> {
         blocks
     }
 
+    /// Why the target has no image for a member.
+    fn without_image(&self, member: &Member<'_>) -> String {
+        let machine = member.machine();
+        let platform = machine.platform(member.reported_variant());
+        match self.target.map(|target| target.choose(platform)) {
+            Some(Choice::VariantUnknown) if platform.variant == Variant::NotReported => {
+                "waits for its agent to report its CPU".to_owned()
+            }
+            Some(Choice::VariantUnknown) => "which of the index's images its CPU runs is not known".to_owned(),
+            _ => format!("the image has no manifest for {platform}"),
+        }
+    }
+
     /// Words of a row for a reason to wait: none where another column, or a line above, says it.
     fn wait_words(&self, wait: BlockReason, member: &Member<'_>) -> Option<String> {
         let wave = || {
@@ -238,7 +252,7 @@ impl<'a> Outlook<'a> {
         Some(match wait {
             BlockReason::Wave => format!("waits for wave {}", wave()),
             BlockReason::Soaking => format!("waits until wave {} has soaked", wave()),
-            BlockReason::NoImage => format!("the image has no manifest for {}", member.platform()),
+            BlockReason::NoImage => self.without_image(member),
             BlockReason::FailedBefore => "this digest failed here and is not tried again".to_owned(),
             BlockReason::HeldBack => format!("held back; kubectl berth unhold {} lets it go", member.name),
             BlockReason::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),

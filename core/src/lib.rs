@@ -3,12 +3,13 @@
 //! preview and inside the model checker.
 //!
 //! [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine that is no node yet;
-//! [`registries`] reads the files that say how registries are reached, [`insight`] says for people how far a node is, and
+//! [`registries`] reads the files that say how registries are reached, [`cpu`] which images a CPU runs, [`insight`] says for people how far a node is, and
 //! [`gauges`] what Prometheus is told.
 
 pub mod agent;
 #[cfg(feature = "controller")]
 pub mod controller;
+pub mod cpu;
 pub mod firstboot;
 pub mod gauges;
 pub mod insight;

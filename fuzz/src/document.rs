@@ -12,10 +12,10 @@ pub fn document(data: &[u8]) {
             Document::Index { platforms, version } => {
                 assert!((1..=32).contains(&platforms.len()));
                 platforms.iter().for_each(fits);
-                let mut architectures: Vec<_> = platforms.iter().map(|p| &p.architecture).collect();
-                architectures.sort();
-                architectures.dedup();
-                assert_eq!(architectures.len(), platforms.len(), "an architecture has two images");
+                let mut all: Vec<_> = platforms.iter().map(|p| (&p.architecture, &p.variant)).collect();
+                all.sort();
+                all.dedup();
+                assert_eq!(all.len(), platforms.len(), "a platform has two images");
                 version
             }
             Document::Image { version, .. } => version,

@@ -215,6 +215,7 @@ fn decide(view: &View) -> Decision {
         generation: Some(1),
         step: &next,
         bootc_version: None,
+        platform_variant: None,
         boot_image: None,
         firstboot: None,
         heartbeat: Time::from(rich::NOW),

@@ -9,13 +9,14 @@ use berth_api::boot_image::{
     BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, BootImageStatus, ManualBootImage,
 };
 use berth_api::fleet::{self, BootcFleet, BootcFleetSpec};
+use berth_api::keys;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Phase, Staging};
+use berth_api::platform::Machine;
 use berth_api::pool::{
     BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, ImageMetadata, PlatformDigest,
     PoolImage, Rollout, Target, Wave, Window,
 };
 use berth_api::quantity::Quantity;
-use berth_api::{Platform, keys};
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
     BadTurn, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
@@ -147,9 +148,9 @@ fn node(number: No, seen: &SeenNode) -> NodeView {
         unschedulable: seen.object.unschedulable,
         our_cordon: seen.object.cordon != Cordon::No,
         created: 0,
-        platform: Platform {
+        machine: Machine {
             architecture: ARCHITECTURE.to_owned(),
-            variant: None,
+            ..Machine::default()
         },
         addresses: seen
             .labels

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use berth_api::ImageRef;
+use berth_api::platform::{Choice, Platform, Variant};
+use berth_api::pool::PlatformDigest;
+use berth_api::{Digest, ImageRef};
 use berth_core::agent::rules::credentials::PLACES;
+use berth_core::cpu;
 use berth_core::firstboot::{Answer, Target};
 use berth_core::registries::document::{self, Document, DocumentError};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
 use super::auth::digest;
+use super::cpu::platform_variant;
 use super::failure::Reason;
 use super::{Host, HostError};
 
@@ -42,26 +46,23 @@ impl Host {
 
     async fn find_image(&self, image: &ImageRef, give_up: Instant) -> Result<Target, LookUpError> {
         let manifest = self.inspect("manifest", &["--raw"], image, give_up).await?;
-        let own = architecture();
+        let own = Platform {
+            architecture: cpu::architecture(),
+            variant: platform_variant(&self.root).map_or(Variant::Unknown, Variant::Known),
+        };
         let of_platform = match document::manifest(manifest.as_bytes())? {
             Document::Image { .. } => match image.digest() {
                 Some(digest) => digest.clone(),
                 None => digest(manifest.as_bytes()),
             },
-            Document::Index { platforms, .. } => {
-                let fitting = platforms.into_iter().find(|platform| platform.architecture == own);
-                let none = || LookUpError::OtherMachine(format!("the index names no image for {own}"));
-                fitting.ok_or_else(none)?.digest
-            }
+            Document::Index { platforms, .. } => for_machine(&platforms, own, "the index names no image")?.clone(),
         };
         // By digest: a tag that moves meanwhile mixes nothing up.
         let pinned = image.at(&of_platform);
         let config = self.inspect("config", &["--config", "--raw"], &pinned, give_up).await?;
         let config = document::config(config.as_bytes(), &of_platform)?;
-        if config.platform.architecture != own {
-            let why = format!("the image is for {}, and the machine is {own}", config.platform);
-            return Err(LookUpError::OtherMachine(why));
-        }
+        let (platform, words) = (&config.platform, format!("the image is for {}, not", config.platform));
+        for_machine(std::slice::from_ref(platform), own, &words)?;
         Ok(Target {
             digest: of_platform,
             version: config.version,
@@ -89,6 +90,20 @@ impl Host {
         self.tools
             .run_within(&format!("inspect-{what}"), &command, left.max(Duration::from_secs(1)))
             .await
+    }
+}
+
+/// Digest of the image that a machine runs. `none`: words for a machine that runs none of them.
+fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) -> Result<&'a Digest, LookUpError> {
+    match own.choose(images) {
+        Choice::Image(image) => Ok(&image.digest),
+        Choice::NoSuchPlatform => Err(LookUpError::OtherMachine(format!("{none} for {own}"))),
+        Choice::VariantUnknown => {
+            let there: Vec<String> = images.iter().map(ToString::to_string).collect();
+            let there = there.join(", ");
+            let why = format!("it has images for {there}, and which of them this machine's CPU runs is not known");
+            Err(LookUpError::OtherMachine(why))
+        }
     }
 }
 
@@ -120,16 +135,6 @@ fn name(image: &ImageRef) -> String {
     }
 }
 
-/// Architecture of this program, and so of the machine, in OCI words.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "powerpc64" => "ppc64le",
-        other => other,
-    }
-}
-
 /// Words of skopeo, without the form of its log.
 fn plain(words: &str) -> String {
     match words.split_once("level=fatal msg=\"") {
@@ -152,6 +157,48 @@ mod tests {
         ] {
             assert_eq!(name(&image.parse().unwrap()), format!("docker://{asked}"));
         }
+    }
+
+    #[test]
+    fn a_machine_gets_the_image_that_its_cpu_runs() {
+        let entry = |n: &str, architecture: &str, variant: &str| {
+            let digest = n.repeat(64);
+            format!(
+                r#"{{"digest": "sha256:{digest}", "size": 1,
+                     "platform": {{"os": "linux", "architecture": "{architecture}"{variant}}}}}"#
+            )
+        };
+        // As AlmaLinux lists them; its plain amd64 needs v3.
+        let entries = [
+            entry("a", "amd64", ""),
+            entry("b", "arm64", ""),
+            entry("c", "amd64", r#", "variant": "v2""#),
+        ];
+        let index = format!(r#"{{"schemaVersion": 2, "manifests": [{}]}}"#, entries.join(","));
+        let Document::Index { platforms, .. } = document::manifest(index.as_bytes()).unwrap() else {
+            panic!("an index");
+        };
+        let found = |architecture: &'static str, variant: Option<&'static str>| {
+            let own = Platform {
+                architecture,
+                variant: variant.map_or(Variant::Unknown, Variant::Known),
+            };
+            match for_machine(&platforms, own, "the index names no image") {
+                Ok(digest) => digest.to_string()[7..8].to_owned(),
+                Err(error) => error.to_string(),
+            }
+        };
+        assert_eq!(found("amd64", Some("v3")), "a");
+        assert_eq!(found("amd64", Some("v4")), "a");
+        assert_eq!(found("amd64", Some("v2")), "c");
+        assert_eq!(found("arm64", Some("v8.2")), "b");
+        assert_eq!(found("arm64", None), "b");
+        assert_eq!(found("amd64", Some("v1")), "the index names no image for amd64/v1");
+        assert_eq!(found("s390x", None), "the index names no image for s390x");
+        assert_eq!(
+            found("amd64", None),
+            "it has images for arm64, amd64/v2, amd64/v3, and which of them this machine's CPU runs is not known"
+        );
     }
 
     #[test]

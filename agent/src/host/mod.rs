@@ -21,6 +21,7 @@ mod boot_image;
 mod bootc;
 mod bus;
 pub mod clock;
+pub mod cpu;
 mod driver;
 pub mod failure;
 pub(crate) mod files;

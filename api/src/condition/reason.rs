@@ -228,6 +228,8 @@ reasons! {
         FleetUnreadable,
         /// The image has nothing for the platform of a member.
         NoSuchPlatform,
+        /// Which image of the index the member's CPU runs is not known.
+        CpuLevelUnknown,
         /// The boot image in use is too old for the image.
         BootImageSkew,
         /// The boot image in use is too old for the image in force.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::boot_image::{BootImageLimit, BootImageStatus};
 use crate::digest::Digest;
-use crate::platform::Platform;
+use crate::platform::{Choice, Platform};
 
 /// State of a pool, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -81,7 +81,7 @@ pub struct Target {
     /// Statements of its builder, for people. Absent while its configuration could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ImageMetadata>,
-    /// The manifest of each platform. Hosts report these digests, never the digest of the index.
+    /// The manifests, one for each architecture and variant. Hosts report these digests, never the digest of the index.
     #[schemars(length(max = 32))]
     pub platforms: Vec<PlatformDigest>,
     /// Time when this digest was first published to the members.
@@ -120,9 +120,23 @@ pub struct ImageMetadata {
 }
 
 impl Target {
+    /// The image for a node's platform.
+    pub fn choose(&self, node: Platform<'_>) -> Choice<'_> {
+        node.choose(&self.platforms)
+    }
+
+    /// Its platforms, for people.
+    pub fn shown_platforms(&self) -> String {
+        let shown: Vec<String> = self.platforms.iter().map(ToString::to_string).collect();
+        shown.join(", ")
+    }
+
     /// The manifest digest for a node's platform.
-    pub fn digest_for(&self, node: &Platform) -> Option<&Digest> {
-        self.platforms.iter().find(|p| node.runs(p)).map(|p| &p.digest)
+    pub fn digest_for(&self, node: Platform<'_>) -> Option<&Digest> {
+        match self.choose(node) {
+            Choice::Image(image) => Some(&image.digest),
+            Choice::VariantUnknown | Choice::NoSuchPlatform => None,
+        }
     }
 }
 
@@ -170,7 +184,9 @@ pub struct PlatformDigest {
     /// OCI architecture, such as `amd64`.
     #[schemars(length(max = 32))]
     pub architecture: String,
-    /// Variant of the architecture, such as `v3`, when the image has none that every machine of it runs.
+    /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture runs
+    /// it. An amd64 image that the index lists without a variant, beside one for a lesser variant, is recorded as the
+    /// variant that the index leaves out: beside `v2` as `v3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub variant: Option<String>,

@@ -30,6 +30,8 @@ pub struct Subject<'a> {
     pub step: &'a Step,
     /// Version of bootc on the host, once known.
     pub bootc_version: Option<String>,
+    /// Most demanding variant of its architecture that the host's CPU runs, if that is known.
+    pub platform_variant: Option<&'a str>,
     /// Image that the machine was installed from; `None` if nobody has looked yet.
     pub boot_image: Option<&'a Option<NodeBootImage>>,
     /// Record of the machine's first boot, where there is one. The agent reads it at its start: who removes the file and restarts
@@ -104,6 +106,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         timeline: timeline::told(&facts.past.timeline, subject.firstboot),
         turns: timeline::ended(&facts.past.turns),
         clock_synchronized: facts.host.clock_synchronized,
+        platform_variant: subject.platform_variant.map(str::to_owned),
         boot_image: subject.boot_image.unwrap_or(&before.boot_image).clone(),
         firstboot: subject.firstboot.cloned(),
         deployments: deployments::record(facts, phase, &before.deployments),

@@ -469,7 +469,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
         ready: node.ready,
         unschedulable: node.unschedulable,
         our_cordon: node.our_cordon,
-        desired: desired_digest(pool.target(), &node.platform).cloned(),
+        desired: desired_digest(pool.target(), node.platform(host)).cloned(),
         published: ours.and_then(|s| s.image.as_ref()).map(|i| i.digest.clone()),
         published_uid: NodeUid::from(spec.map_or("", |s| s.node_uid.as_str())),
         observed: false,

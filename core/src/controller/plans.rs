@@ -12,7 +12,7 @@ use crate::controller::plan::{Plan, PoolFacts};
 use crate::controller::publish::desired_digest;
 use crate::controller::quorum::ControlPlane;
 use crate::controller::servers::Answers;
-use crate::controller::view::NodeView;
+use crate::controller::view::{BootcNodeView, NodeView};
 
 impl Shared<'_> {
     /// Says whether any pool has a control plane node that does not run its target: only then somebody has to ask the servers.
@@ -27,8 +27,9 @@ impl Shared<'_> {
 
     fn is_outdated(&self, pool: &Pool, node: &NodeView) -> bool {
         let host = self.snapshot.hosts.get(node.name.as_str());
-        let report = host.and_then(|host| host.view.report());
-        let desired = desired_digest(pool.target(), &node.platform);
+        let host = host.map(|host| host.view.as_ref());
+        let report = host.and_then(BootcNodeView::report);
+        let desired = desired_digest(pool.target(), node.platform(host));
         desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
     }
 

@@ -8,8 +8,9 @@ use berth_api::berth::{self, Berth, BerthState};
 use berth_api::firstboot::FirstbootOutcome;
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, NodeDeployment, Phase};
+use berth_api::platform::{Machine, Platform, Variant};
 use berth_api::pool::BootcNodePool;
-use berth_api::{Digest, NodeName, NodeUid, Platform, PoolName, condition, keys};
+use berth_api::{Digest, NodeName, NodeUid, PoolName, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -63,8 +64,8 @@ pub struct NodeView {
     pub our_cordon: bool,
     /// Time of its creation, by the API server's clock, in seconds since 1970.
     pub created: i64,
-    /// Its platform.
-    pub platform: Platform,
+    /// Its platform, without what its agent reports.
+    pub machine: Machine,
     /// Its `InternalIP` addresses.
     pub addresses: Vec<String>,
 }
@@ -127,6 +128,8 @@ pub struct Report {
     pub phase_start: Option<Timestamp>,
     /// Version of the agent.
     pub agent_version: Option<String>,
+    /// Most demanding variant that the CPU runs.
+    pub platform_variant: Option<String>,
     /// The agent could not pull or stage, and tries again later.
     pub failure: Option<Failing>,
     /// The last turn that ended badly.
@@ -219,6 +222,16 @@ impl NodeView {
     /// Way in which the node is unavailable (U), if it is.
     pub(super) fn down(&self) -> Option<How> {
         How::down(self.ready, self.unschedulable, self.our_cordon)
+    }
+
+    /// Its platform. `host`: its BootcNode.
+    pub fn platform<'a>(&'a self, host: Option<&'a BootcNodeView>) -> Platform<'a> {
+        let report = host.and_then(BootcNodeView::report);
+        // A report from another Node of this name is about another machine.
+        let report = report.filter(|report| report.node_uid.as_deref() == Some(self.uid.as_str()));
+        let has_reported = report.is_some_and(|report| report.agent_version.is_some());
+        let variant = report.and_then(|report| report.platform_variant.as_deref());
+        self.machine.platform(Variant::reported(has_reported, variant))
     }
 }
 
@@ -353,7 +366,7 @@ impl NodeView {
                 .creation_timestamp
                 .as_ref()
                 .map_or(0, |time| time.0.as_second()),
-            platform: Platform::new(
+            machine: Machine::new(
                 info.map(|i| i.architecture.as_str()).unwrap_or_default(),
                 node.metadata.labels.as_ref().unwrap_or(&BTreeMap::new()),
             ),
@@ -465,6 +478,7 @@ impl Report {
             phase: status.phase,
             phase_start: status.phase_start_time.map(|t| t.0),
             agent_version: status.agent_version,
+            platform_variant: status.platform_variant,
             failure: status.failure.map(|f| Failing {
                 digest: f.digest,
                 attempts: f.attempts,

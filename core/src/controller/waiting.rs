@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use berth_api::condition::{self, Verdict, Why, Word, one_line};
 use berth_api::membership::Membership;
+use berth_api::platform::{Choice, Platform, Variant};
 use berth_api::pool::{Target, WaveState};
-use berth_api::{NodeName, Platform, PoolName, keys};
+use berth_api::{NodeName, PoolName, keys};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::Moment;
@@ -64,7 +65,7 @@ impl<'a> Words<'a> {
     }
 
     /// `None`: the plan offers it a berth, or does not know it.
-    fn waiting(&self, wait: Option<BlockReason>, platform: &Platform) -> Waiting<'_> {
+    fn waiting(&self, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
         let own = |reason: Word, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
@@ -77,7 +78,7 @@ impl<'a> Words<'a> {
             BlockReason::NoClock => own(Why::ClockNotSynchronized.into(), wait),
             BlockReason::TooLate => own(Why::WindowTooShort.into(), wait),
             BlockReason::NoImage => match self.target {
-                Some(target) => Waiting::Yes(Why::NoSuchPlatform.into(), no_such_platform(target, platform).into()),
+                Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
             },
             // A matter of the whole pool, or of a leader that is about to begin.
@@ -104,13 +105,30 @@ impl<'a> Words<'a> {
     }
 }
 
-fn no_such_platform(target: &Target, platform: &Platform) -> String {
-    let there: Vec<_> = target.platforms.iter().map(ToString::to_string).collect();
-    format!(
-        "{} has no image for {platform}; it has: {}",
-        target.image,
-        there.join(", ")
-    )
+/// Why a target has no image for a node of this platform.
+fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
+    let (image, there) = (&target.image, target.shown_platforms());
+    let label = keys::LABEL_VARIANT;
+    let (reason, message) = match target.choose(platform) {
+        // The plan was made before the last report.
+        Choice::Image(_) => return Waiting::No,
+        Choice::NoSuchPlatform => {
+            let message = format!("{image} has no image for {platform}; it has: {there}");
+            (Why::NoSuchPlatform, message)
+        }
+        Choice::VariantUnknown if platform.variant == Variant::NotReported => {
+            let message = format!("{image} has images for {there}; waits for the node's agent to report its CPU");
+            (Why::CpuLevelUnknown, message)
+        }
+        Choice::VariantUnknown => {
+            let message = format!(
+                "{image} has images for {there}, and which of them the node's CPU runs is not known; update the agent, or \
+                 label the node with {label}"
+            );
+            (Why::CpuLevelUnknown, message)
+        }
+    };
+    Waiting::Yes(reason.into(), message.into())
 }
 
 /// Every BootcNode whose condition `Waiting` should say something else than it does, with what it should say.
@@ -130,7 +148,8 @@ pub fn wanted(
         (Some(conflict), _) => Waiting::Yes(Why::NodeConflict.into(), conflict.message().into()),
         (None, None) => Waiting::No,
         (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
-            words.waiting(words.plan.waiting.get(&node.name).copied(), &node.platform)
+            let host = snapshot.hosts.get(node.name.as_str()).map(|host| host.view.as_ref());
+            words.waiting(words.plan.waiting.get(&node.name).copied(), node.platform(host))
         }),
     };
     let verdict = |(name, host): (&String, &crate::controller::snapshot::Entry<BootcNodeView>)| {

@@ -42,7 +42,7 @@ const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 pub enum Document {
     /// An index.
     Index {
-        /// The images for Linux, at least one, and one for each architecture.
+        /// The images for Linux, at least one, and one for each architecture and variant.
         platforms: Vec<PlatformDigest>,
         /// The version that the index names.
         version: Option<String>,
@@ -168,22 +168,31 @@ pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
     }
 }
 
-/// The Linux images of an index, one for each architecture: the first that all machines of it run, else the least demanding
-/// one. Other entries of builders, such as attestations with the platform `unknown`, are left out.
+/// The Linux images of an index, one for each architecture and variant, the least demanding first. Other entries of builders,
+/// such as attestations with the platform `unknown`, are left out.
 fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, DocumentError> {
-    let mut platforms: Vec<PlatformDigest> = vec![];
+    let mut found: Vec<(RawPlatform, Digest)> = vec![];
     for entry in entries {
         let Some(of) = entry.platform.filter(|p| p.os == "linux") else {
             continue;
         };
-        if !is_architecture(&of.architecture) {
-            continue;
+        if is_architecture(&of.architecture) {
+            found.push((of, digest(&entry.digest)?));
         }
-        platforms.push(platform(of.architecture, of.variant, digest(&entry.digest)?));
+    }
+    let unnamed = unnamed_amd64(found.iter().map(|(of, _)| of));
+    let mut platforms: Vec<PlatformDigest> = vec![];
+    for (of, digest) in found {
+        let variant = of.variant.filter(|variant| !variant.is_empty());
+        let variant = match of.architecture.as_str() {
+            "amd64" => variant.or_else(|| unnamed.map(str::to_owned)),
+            _ => variant,
+        };
+        platforms.push(platform(of.architecture, variant, digest));
     }
     platforms.sort_by_key(demands);
     let mut known = BTreeSet::new();
-    platforms.retain(|p| known.insert(p.architecture.clone()));
+    platforms.retain(|p| known.insert((p.architecture.clone(), p.variant.clone())));
     platforms.truncate(MAX_PLATFORMS);
     if platforms.is_empty() {
         return Err(DocumentError::NotForLinux(
@@ -193,7 +202,21 @@ fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, Documen
     Ok(platforms)
 }
 
-/// An image for a platform. A variant that every machine of the architecture runs is none.
+/// Variant that the amd64 image of an index needs which is listed without one; `None` if every machine runs it.
+///
+/// Alone, or beside more demanding images, it is the one for every machine. Beside a lesser image it is not: AlmaLinux lists
+/// `amd64/v2` and an `amd64` that needs v3, its default. No distribution's default needs more than v3. So the image is taken for
+/// the highest level up to v3 that the index does not name, if it names a lesser one.
+fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option<&'static str> {
+    let amd64 = platforms.filter(|of| of.architecture == "amd64");
+    let named: BTreeSet<(u32, u32)> = amd64.filter_map(|of| level(of.variant.as_deref()?)).collect();
+    let (missing, variant) = [((3, 0), "v3"), ((2, 0), "v2"), ((1, 0), "v1")]
+        .into_iter()
+        .find(|(level, _)| !named.contains(level))?;
+    named.iter().any(|level| *level < missing).then_some(variant)
+}
+
+/// An image for a platform. A variant that every machine of the architecture runs is left out.
 fn platform(architecture: String, variant: Option<String>, digest: Digest) -> PlatformDigest {
     let variant = variant.filter(|variant| !is_baseline(&architecture, variant));
     PlatformDigest {
@@ -213,11 +236,11 @@ fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
     )
 }
 
-/// Says whether every machine of that architecture runs an image of that variant.
+/// True if every machine of that architecture runs an image of that variant.
 fn is_baseline(architecture: &str, variant: &str) -> bool {
     match (architecture, variant) {
         (_, "") | ("amd64", "v1") | ("arm64", "v8") => true,
-        // Of the others nobody ever built an index with more than one variant for hosts.
+        // No builder makes more than one variant for hosts of any other architecture.
         _ => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
     }
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use berth_api::Digest;
 use berth_api::node::BootcNode;
-use berth_api::{Digest, Platform};
+use berth_api::platform::{Platform, Variant};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::Api;
@@ -18,6 +19,12 @@ use super::memory::{self, CONTROLLER, Memory, relist};
 use super::{Figure, Progress, Selection, idle, runs, setting, thousand};
 use crate::audit::AuditLog;
 use crate::cluster::{Cluster, ClusterOptions, Published};
+
+/// Platform of the cluster's nodes.
+const AMD64: Platform<'static> = Platform {
+    architecture: "amd64",
+    variant: Variant::NotReported,
+};
 
 /// The figures of this module.
 pub const BENCHES: [&str; 5] = [
@@ -112,7 +119,7 @@ impl Bench {
             self.cluster.controllers.start(CONTROLLER)?;
             let target = self.cluster.pools().get(POOL).await?.status.and_then(|s| s.target);
             let digest = target
-                .and_then(|t| t.digest_for(&Platform::new("amd64", &BTreeMap::new())).cloned())
+                .and_then(|t| t.digest_for(AMD64).cloned())
                 .context("the pool has no target")?;
             self.until_all(&digest).await?;
             self.progress.say(&format!(

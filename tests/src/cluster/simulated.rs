@@ -207,6 +207,34 @@ impl Cluster {
         })
     }
 
+    /// Pushes an index with one image for each of these architectures and variants. Answers them in the same order.
+    pub async fn publish_platforms(&self, version: &str, of: &[(&str, Option<&str>)]) -> Result<Vec<Published>> {
+        let mut images = vec![];
+        for (architecture, variant) in of {
+            let content = format!("{version} {architecture} {variant:?}");
+            let image = Image::tiny_os_for(version, content.as_bytes(), architecture)?;
+            images.push(image.spec.for_platform(architecture, *variant).build()?);
+        }
+        let index = Index::new(images)?;
+        let digest = self
+            .registry
+            .client()
+            .push_index(REPOSITORY, Some(version), &index)
+            .await?;
+        let repository = format!("{}/{REPOSITORY}", self.registry.host());
+        let mut published = vec![];
+        for image in index.images {
+            self.catalog
+                .insert(&image.digest.to_string(), CatalogImage::new(version));
+            published.push(Published {
+                reference: format!("{repository}:{version}"),
+                pinned: format!("{repository}@{digest}"),
+                digest: image.digest,
+            });
+        }
+        Ok(published)
+    }
+
     /// Makes the hosts forget an image, as if the registry had lost it. The registry itself still resolves it.
     pub fn forget(&self, image: &Published) {
         self.catalog.remove(&image.digest.to_string());

@@ -13,13 +13,13 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::process::Command;
 
-use crate::boot_images;
+use crate::{boot_images, variants};
 
 #[tokio::test]
 async fn images() -> Result<()> {
     tokio::task::spawn_blocking(programs::kubectl).await??;
     let cluster = Cluster::start(ClusterOptions {
-        hosts: 9,
+        hosts: 12,
         ..ClusterOptions::default()
     })
     .await?;
@@ -30,6 +30,7 @@ async fn images() -> Result<()> {
     let aged_machine = Part::new(&cluster, "aged-machine", 6..=6).await?;
     let mixed = Part::new(&cluster, "mixed", 7..=8).await?;
     let first_boot = Part::new(&cluster, "first-boot", 9..=9).await?;
+    let variants = Part::new(&cluster, "variants", 10..=12).await?;
     together(
         &cluster,
         vec![
@@ -44,6 +45,10 @@ async fn images() -> Result<()> {
             (
                 "a_first_boot_that_is_refused_is_told_on_the_cluster",
                 Box::pin(boot_images::a_first_boot(&first_boot)),
+            ),
+            (
+                "each_node_gets_the_image_that_its_cpu_runs",
+                Box::pin(variants::of_each_cpu(&variants)),
             ),
             ("a_tag_that_moves_is_followed", Box::pin(a_tag_that_moves(&follows))),
             ("a_pinned_pool_waits_for_approval", Box::pin(a_pinned_pool(&pinned))),

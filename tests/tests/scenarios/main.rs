@@ -33,3 +33,4 @@ mod sim_rpm_ostree;
 mod soak;
 mod steps;
 mod units;
+mod variants;

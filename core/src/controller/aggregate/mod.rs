@@ -7,8 +7,9 @@ use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::boot_image::{BootImagePolicy, BootImageStatus};
 use berth_api::condition::{self, Verdict, Why};
 use berth_api::node::{Phase, Staging};
+use berth_api::platform::{Choice, Platform};
 use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
-use berth_api::{Digest, NodeName, keys};
+use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
@@ -39,6 +40,12 @@ pub struct MemberView<'a> {
     pub overdue: bool,
     /// True if its agent has been heard of lately.
     pub heard: bool,
+}
+
+impl<'a> MemberView<'a> {
+    fn platform(&self) -> Platform<'a> {
+        self.node.platform(self.host)
+    }
 }
 
 /// Everything that a pool's status depends on.
@@ -190,23 +197,23 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     }
 }
 
-/// Members that a newly resolved target has no image for. A machine that has not told its platform yet is none of them.
-fn unserved<'a>(members: &[MemberView<'a>], target: &Target) -> impl Iterator<Item = &'a NodeView> {
-    let nodes = members.iter().map(|member| member.node);
-    nodes.filter(|node| !node.platform.architecture.is_empty() && target.digest_for(&node.platform).is_none())
+/// Members that cannot run any image of a target. A machine that has not reported its architecture or CPU is not counted:
+/// it waits for the report.
+fn unserved<'m, 'a>(members: &'m [MemberView<'a>], target: &'m Target) -> impl Iterator<Item = &'m MemberView<'a>> {
+    members.iter().filter(|member| {
+        let platform = member.platform();
+        !platform.architecture.is_empty() && target.choose(platform) == Choice::NoSuchPlatform
+    })
 }
 
 /// Refusal of an image that has nothing for some members.
 fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusal> {
     let mut nodes = unserved(members, image).peekable();
     nodes.peek()?;
-    let nodes = few(nodes.map(|node| format!("{} ({})", node.name, node.platform)));
-    let there: Vec<_> = image.platforms.iter().map(ToString::to_string).collect();
+    let nodes = few(nodes.map(|member| format!("{} ({})", member.node.name, member.platform())));
     let words = format!(
-        "has images for {}, and so none for {nodes}; add them to the image, exclude these nodes, or label those that run \
-         such a variant with {}",
-        there.join(", "),
-        keys::LABEL_VARIANT
+        "has images for {}, not for {nodes}; add that platform to the image, or exclude these nodes",
+        image.shown_platforms()
     );
     Some(Refusal {
         reason: Why::NoSuchPlatform,
@@ -234,7 +241,7 @@ fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
             HoldPhase::Taken | HoldPhase::Releasing(_) => Doing::Draining,
         };
     }
-    let desired = target.and_then(|t| t.digest_for(&member.node.platform));
+    let desired = target.and_then(|t| t.digest_for(member.platform()));
     let report = member.host.and_then(BootcNodeView::report);
     let (Some(desired), Some(report)) = (desired, report) else {
         return Doing::Pending;
@@ -376,7 +383,7 @@ fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> 
 
 /// The member's turns end without an update. It is tried again and again, and somebody may have to help.
 fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
-    let desired = target.digest_for(&member.node.platform)?;
+    let desired = target.digest_for(member.platform())?;
     let report = member.host.and_then(BootcNodeView::report)?;
     let turn = report
         .last_turn

@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
 
+use berth_api::BootId;
 use berth_api::berth::{Berth, Offer};
 use berth_api::node::BootcNodeSpec;
+use berth_api::platform::Machine;
 use berth_api::pool::{BerthCounts, PlatformDigest};
-use berth_api::{BootId, Platform};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 mod references;
@@ -42,7 +43,7 @@ pub(super) fn node(name: &str) -> NodeView {
         unschedulable: false,
         our_cordon: false,
         created: 0,
-        platform: Platform::new("amd64", &BTreeMap::new()),
+        machine: Machine::new("amd64", &BTreeMap::new()),
         addresses: vec![],
     }
 }
@@ -445,12 +446,21 @@ fn a_registry_that_is_not_allowed_is_said_so_and_the_target_stays() {
 
 #[test]
 fn an_image_that_not_every_member_can_run_is_not_adopted() {
-    let labels = BTreeMap::from([("berth.dev/platform-variant".to_owned(), "v3".to_owned())]);
-    let newer = Platform::new("amd64", &labels);
-    let silent = Platform::default();
-    let mut case = case(vec![up("n1", booted(2)), up("n2", booted(2)), up("n3", booted(2))]);
-    case.members[0].0.platform = newer.clone();
-    case.members[2].0.platform = silent;
+    let reported = |variant: Option<&str>| Report {
+        node_uid: Some("u".into()),
+        agent_version: Some("0.1.0".into()),
+        platform_variant: variant.map(str::to_owned),
+        ..booted(2)
+    };
+    let mut case = case(vec![
+        up("n1", reported(Some("v3"))),
+        up("n2", reported(Some("v2"))),
+        up("n3", reported(Some("v3"))),
+        // They wait until their levels are known, and keep no other node from the image.
+        up("n4", reported(None)),
+        up("n5", booted(2)),
+    ]);
+    case.members[2].0.machine = Machine::default();
     case.news = Some(Target {
         image: "quay.io/os:v3".into(),
         digest: digest(3),
@@ -461,18 +471,16 @@ fn an_image_that_not_every_member_can_run_is_not_adopted() {
         }],
         ..target()
     });
-    assert_eq!(
-        case.status().target.unwrap().digest,
-        digest(2),
-        "n2 is not known to run it"
-    );
+    assert_eq!(case.status().target.unwrap().digest, digest(2), "n2 cannot run it");
     assert_eq!(
         case.says("ImageResolved"),
-        "False NoSuchPlatform quay.io/os:v3 has images for amd64/v3, and so none for n2 (amd64); add them to the image, \
-         exclude these nodes, or label those that run such a variant with berth.dev/platform-variant"
+        "False NoSuchPlatform quay.io/os:v3 has images for amd64/v3, not for n2 (amd64/v2); add that platform to the image, \
+         or exclude these nodes"
     );
-    case.members[1].0.platform = newer;
-    assert_eq!(case.status().target.unwrap().digest, digest(3));
+    case.members[1] = up("n2", reported(Some("v4")));
+    let status = case.status();
+    assert_eq!(status.target.unwrap().digest, digest(3));
+    assert_eq!((status.nodes.pending, status.nodes.updated), (5, 0));
     assert!(case.says("ImageResolved").starts_with("True Resolved"));
 }
 

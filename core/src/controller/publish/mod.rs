@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use berth_api::backend::BackendRule;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
+use berth_api::platform::Platform;
 use berth_api::pool::{Drain, RivalUpdaters, SignatureRule, Target};
-use berth_api::{Digest, ImageRef, NodeName, NodeUid, Platform, PoolName, keys};
+use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
 use crate::controller::memory::StagingPermits;
 use crate::controller::snapshot::Objects;
@@ -175,7 +176,7 @@ fn occupied(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> bool {
 }
 
 /// Spec that is the same for every node of one platform in a pool.
-type Forms<'a> = BTreeMap<(&'a PoolName, &'a Platform), BootcNodeSpec>;
+type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
 /// The pool that the node's BootcNode should name, if any, and what it should say before staging is allowed to some.
 /// `None`: nothing is to be changed.
@@ -230,9 +231,10 @@ fn draft<'a>(
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
+    let platform = node.platform(host);
     let form = forms
-        .entry((pool, &node.platform))
-        .or_insert_with(|| form(pool, terms, &node.platform));
+        .entry((pool, platform))
+        .or_insert_with(|| form(pool, terms, platform));
     let spec = BootcNodeSpec {
         node_uid: node.uid.to_string(),
         ..form.clone()
@@ -248,7 +250,7 @@ fn draft<'a>(
     ))
 }
 
-fn form(pool: &PoolName, terms: &Terms, platform: &Platform) -> BootcNodeSpec {
+fn form(pool: &PoolName, terms: &Terms, platform: Platform<'_>) -> BootcNodeSpec {
     let seconds = |d: Duration| format!("{}s", d.as_secs());
     BootcNodeSpec {
         pool_name: pool.to_string(),
@@ -266,12 +268,12 @@ fn form(pool: &PoolName, terms: &Terms, platform: &Platform) -> BootcNodeSpec {
 }
 
 /// The digest that a target has for a node's platform.
-pub fn desired_digest<'a>(target: Option<&'a Target>, platform: &Platform) -> Option<&'a Digest> {
+pub fn desired_digest<'a>(target: Option<&'a Target>, platform: Platform<'_>) -> Option<&'a Digest> {
     target.and_then(|t| t.digest_for(platform))
 }
 
 /// The image for a node of that platform, when the pool has a target and the target has one.
-fn desired_image(terms: &Terms, platform: &Platform) -> Option<DesiredImage> {
+fn desired_image(terms: &Terms, platform: Platform<'_>) -> Option<DesiredImage> {
     let target = terms.target.as_ref()?;
     let digest = target.digest_for(platform)?;
     let reference: ImageRef = target.image.parse().ok()?;

@@ -1,6 +1,6 @@
-use berth_api::Platform;
 use berth_api::backend::BackendRule;
 use berth_api::node::Phase;
+use berth_api::platform::Machine;
 use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters, SignatureRule};
 
 use super::*;
@@ -24,7 +24,7 @@ fn node(name: &str) -> NodeView {
         unschedulable: false,
         our_cordon: false,
         created: 0,
-        platform: Platform::new("amd64", &BTreeMap::new()),
+        machine: Machine::new("amd64", &BTreeMap::new()),
         addresses: vec![],
     }
 }
@@ -213,11 +213,52 @@ fn a_member_is_told_what_it_needs_and_then_left_alone() {
 fn a_platform_without_an_image_gets_none() {
     let mut world = world(&["n1"], 1);
     let mut other = node("n1");
-    other.platform.architecture = "s390x".into();
+    other.machine.architecture = "s390x".into();
     world.nodes.insert("n1".into(), Entry::new(other));
     world.step();
     let spec = world.spec("n1");
     assert!(spec.image.is_none() && spec.pool_name == "a");
+}
+
+#[test]
+fn each_node_gets_the_image_that_its_cpu_runs() {
+    let mut world = world(&["n1", "n2", "n3", "n4", "n5"], 5);
+    let terms = world.terms.get_mut(&"a".into()).unwrap();
+    let target = terms.target.as_mut().unwrap();
+    let one = target.platforms[0].clone();
+    target.platforms = [("v2", 12), ("v3", 13)]
+        .map(|(variant, n)| PlatformDigest {
+            variant: Some(variant.into()),
+            digest: digest(n),
+            ..one.clone()
+        })
+        .into();
+    world.step();
+    let image = |world: &World, name: &str| world.spec(name).image.as_ref().map(|image| image.digest.clone());
+    for name in ["n1", "n2", "n3", "n4", "n5"] {
+        assert_eq!(image(&world, name), None, "{name} has not reported");
+    }
+    let reported = |report: &mut Report, variant: Option<&str>| {
+        report.agent_version = Some("0.1.0".into());
+        report.platform_variant = variant.map(str::to_owned);
+    };
+    world.report("n1", |report| reported(report, Some("v2")));
+    world.report("n2", |report| reported(report, Some("v4")));
+    world.report("n3", |report| reported(report, None));
+    world.report("n4", |report| {
+        reported(report, Some("v3"));
+        report.node_uid = Some("of the Node that had this name before".into());
+    });
+    let mut labelled = node("n5");
+    labelled.machine.label = Some("v2".into());
+    world.nodes.insert("n5".into(), Entry::new(labelled));
+    world.report("n5", |report| reported(report, Some("v3")));
+    world.step();
+    assert_eq!(image(&world, "n1"), Some(digest(12)));
+    assert_eq!(image(&world, "n2"), Some(digest(13)));
+    assert_eq!(image(&world, "n3"), None, "its agent does not know");
+    assert_eq!(image(&world, "n4"), None, "another machine reported");
+    assert_eq!(image(&world, "n5"), Some(digest(12)), "the label lowers it");
 }
 
 #[test]

@@ -23,8 +23,11 @@ fn target() -> Target {
     }
 }
 
-fn arm64() -> Platform {
-    Platform::new("arm64", &BTreeMap::new())
+fn arm64() -> Platform<'static> {
+    Platform {
+        architecture: "arm64",
+        variant: Variant::Known("v8"),
+    }
 }
 
 fn wave(name: &str, state: WaveState) -> WaveStatus {
@@ -86,7 +89,7 @@ fn only_what_is_about_the_node_itself_is_said_on_it() {
         ),
         (
             &[BlockReason::NoImage],
-            Some(("NoSuchPlatform", "r/os:1 has no image for arm64; it has: amd64")),
+            Some(("NoSuchPlatform", "r/os:1 has no image for arm64/v8; it has: amd64")),
         ),
         (
             &[
@@ -121,14 +124,63 @@ fn only_what_is_about_the_node_itself_is_said_on_it() {
                 Some(("", _)) => Waiting::No,
                 Some((reason, message)) => Waiting::Yes(Word::stored(reason), message.into()),
             };
-            assert_eq!(words.waiting(Some(*wait), &arm64()), expected, "{wait:?}");
+            assert_eq!(words.waiting(Some(*wait), arm64()), expected, "{wait:?}");
         }
     }
-    assert_eq!(words.waiting(None, &arm64()), Waiting::No, "it is offered a berth");
+    assert_eq!(words.waiting(None, arm64()), Waiting::No, "it is offered a berth");
     let unresolved = Words::of(&plan, None);
     assert_eq!(
-        unresolved.waiting(Some(BlockReason::NoImage), &arm64()),
+        unresolved.waiting(Some(BlockReason::NoImage), arm64()),
         Waiting::Unjudged
+    );
+}
+
+#[test]
+fn a_node_of_unknown_level_waits_and_says_so() {
+    let mut target = target();
+    let one = &target.platforms[0];
+    target.platforms = ["v2", "v3"]
+        .map(|variant| PlatformDigest {
+            variant: Some(variant.into()),
+            ..one.clone()
+        })
+        .into();
+    let plan = Plan::default();
+    let words = Words::of(&plan, Some(&target));
+    let said = |variant: Variant<'static>| {
+        let platform = Platform {
+            architecture: "amd64",
+            variant,
+        };
+        words.waiting(Some(BlockReason::NoImage), platform)
+    };
+    let yes = |reason: &'static str, message: &'static str| Waiting::Yes(Word::stored(reason), message.into());
+    assert_eq!(
+        said(Variant::NotReported),
+        yes(
+            "CpuLevelUnknown",
+            "r/os:1 has images for amd64/v2, amd64/v3; waits for the node's agent to report its CPU"
+        )
+    );
+    assert_eq!(
+        said(Variant::Unknown),
+        yes(
+            "CpuLevelUnknown",
+            "r/os:1 has images for amd64/v2, amd64/v3, and which of them the node's CPU runs is not known; update the agent, \
+             or label the node with berth.dev/platform-variant"
+        )
+    );
+    assert_eq!(
+        said(Variant::Known("v1")),
+        yes(
+            "NoSuchPlatform",
+            "r/os:1 has no image for amd64/v1; it has: amd64/v2, amd64/v3"
+        )
+    );
+    assert_eq!(
+        said(Variant::Known("v2")),
+        Waiting::No,
+        "the plan is older than the report"
     );
 }
 

@@ -30,7 +30,7 @@ fn an_index_gives_its_linux_platforms_once_each() {
 }
 
 #[test]
-fn each_architecture_has_the_image_that_most_machines_run() {
+fn an_index_gives_the_images_of_all_variants() {
     let found = |entries: &[(char, &str, Option<&str>)]| {
         let entry = |(c, arch, variant): &(char, &str, Option<&str>)| {
             let mut platform = serde_json::json!({"architecture": arch, "os": "linux"});
@@ -51,19 +51,81 @@ fn each_architecture_has_the_image_that_most_machines_run() {
         shown.join(", ")
     };
     let (v1, v2, v3) = (Some("v1"), Some("v2"), Some("v3"));
-    assert_eq!(found(&[('a', "amd64", v3), ('b', "amd64", None)]), "amd64 b");
-    assert_eq!(found(&[('b', "amd64", v1), ('a', "amd64", v3)]), "amd64 b");
-    assert_eq!(found(&[('a', "amd64", None), ('b', "amd64", v1)]), "amd64 a");
-    assert_eq!(found(&[('a', "amd64", v3), ('b', "amd64", v2)]), "amd64/v2 b");
+    // The least demanding first: its labels are read.
+    assert_eq!(
+        found(&[('a', "amd64", v3), ('b', "amd64", None)]),
+        "amd64 b, amd64/v3 a"
+    );
+    assert_eq!(found(&[('b', "amd64", v1), ('a', "amd64", v3)]), "amd64 b, amd64/v3 a");
+    assert_eq!(
+        found(&[('a', "amd64", v3), ('b', "amd64", v2)]),
+        "amd64/v2 b, amd64/v3 a"
+    );
     assert_eq!(
         found(&[('a', "ppc64le", Some("power9")), ('b', "ppc64le", v2)]),
-        "ppc64le/v2 b"
+        "ppc64le/v2 b, ppc64le/power9 a"
     );
     assert_eq!(
-        found(&[('a', "amd64", v3), ('b', "arm64", Some("v8"))]),
-        "arm64 b, amd64/v3 a"
+        found(&[
+            ('a', "amd64", v3),
+            ('b', "arm64", Some("v8")),
+            ('c', "arm64", Some("v9"))
+        ]),
+        "arm64 b, amd64/v3 a, arm64/v9 c"
     );
     assert_eq!(found(&[('a', "s390x", Some("z15"))]), "s390x a");
+    // Of two for the same platform the first.
+    assert_eq!(found(&[('a', "arm64", None), ('b', "arm64", Some("v8"))]), "arm64 a");
+    assert_eq!(found(&[('a', "amd64", v2), ('b', "amd64", v2)]), "amd64/v2 a");
+}
+
+#[test]
+fn an_amd64_image_beside_a_lesser_one_is_not_for_every_machine() {
+    const UNNAMED: char = 'f';
+    for (named, taken_for) in [
+        (&[][..], "amd64"),
+        // AlmaLinux 10.
+        (&["v2"], "amd64/v3"),
+        (&["v1"], "amd64/v3"),
+        (&["v1", "v2"], "amd64/v3"),
+        (&["v2", "v4"], "amd64/v3"),
+        (&["v1", "v3"], "amd64/v2"),
+        (&["v3"], "amd64"),
+        (&["v4"], "amd64"),
+        (&["v2", "v3"], "amd64"),
+    ] {
+        let entry = |digest: String, platform: serde_json::Value| serde_json::json!({"mediaType": TYPE, "size": 1, "digest": digest, "platform": platform});
+        let mut entries = vec![
+            entry(
+                hex(UNNAMED),
+                serde_json::json!({"architecture": "amd64", "os": "linux"}),
+            ),
+            entry(hex('a'), serde_json::json!({"architecture": "arm64", "os": "linux"})),
+            // Other architectures and systems say nothing about it.
+            entry(
+                hex('b'),
+                serde_json::json!({"architecture": "arm", "os": "linux", "variant": "v2"}),
+            ),
+            entry(
+                hex('c'),
+                serde_json::json!({"architecture": "amd64", "os": "windows", "variant": "v2"}),
+            ),
+        ];
+        for (variant, c) in named.iter().zip('1'..) {
+            let platform = serde_json::json!({"architecture": "amd64", "os": "linux", "variant": variant});
+            entries.push(entry(hex(c), platform));
+        }
+        for _ in 0..entries.len() {
+            entries.rotate_left(1);
+            let index = serde_json::json!({"schemaVersion": 2, "manifests": entries});
+            let Document::Index { platforms, .. } = manifest(index.to_string().as_bytes()).unwrap() else {
+                panic!()
+            };
+            let unnamed = platforms.iter().find(|p| p.digest.to_string() == hex(UNNAMED)).unwrap();
+            assert_eq!(unnamed.to_string(), taken_for, "beside {named:?}");
+            assert_eq!(platforms.len(), named.len() + 3);
+        }
+    }
 }
 
 #[test]

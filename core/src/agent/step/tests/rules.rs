@@ -47,6 +47,7 @@ fn degraded(facts: &Facts) -> String {
         generation: None,
         step: &next,
         bootc_version: None,
+        platform_variant: None,
         boot_image: None,
         firstboot: None,
         heartbeat: later(0),

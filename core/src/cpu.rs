@@ -1,0 +1,90 @@
+//! The most demanding variant of its architecture that a machine's CPU runs, read from `/proc/cpuinfo`. Pure.
+
+/// File that the kernel lists the features of each CPU in.
+pub const PATH: &str = "/proc/cpuinfo";
+
+/// Levels of x86-64 by the psABI, each with the features that it adds, in the words of the kernel. `abm` stands for LZCNT,
+/// `pni` for SSE3, `cx16` for CMPXCHG16B. The kernel hides OSXSAVE, and with it AVX where it does not enable it.
+const AMD64: [(&str, &[&str]); 4] = [
+    ("v1", &["lm"]),
+    ("v2", &["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"]),
+    (
+        "v3",
+        &["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"],
+    ),
+    ("v4", &["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]),
+];
+
+/// Versions of Armv8-A and Armv9-A, each with the mandatory features that the kernel reports. Hypervisors and kernels hide
+/// some of them, so that a CPU may have more than this says.
+const ARM64: [(&str, &[&str]); 7] = [
+    ("v8", &["fp", "asimd"]),
+    ("v8.1", &["atomics", "asimdrdm", "crc32"]),
+    ("v8.2", &["dcpop"]),
+    ("v8.3", &["jscvt", "fcma", "lrcpc", "paca"]),
+    ("v8.4", &["asimddp", "dit", "flagm", "ilrcpc", "uscat"]),
+    ("v8.5", &["dcpodp", "flagm2", "frint", "sb"]),
+    ("v9", &["sve2"]),
+];
+
+/// Features of a machine's CPUs.
+#[derive(Debug, Clone, Default)]
+pub struct Features {
+    /// Bit `n`: each CPU that was read has all features of level `n` of the architecture's table.
+    levels: Option<u8>,
+}
+
+fn levels(architecture: &str) -> &'static [(&'static str, &'static [&'static str])] {
+    match architecture {
+        "amd64" => &AMD64,
+        "arm64" => &ARM64,
+        _ => &[],
+    }
+}
+
+impl Features {
+    /// Takes in one line of the file. A machine may have CPUs of several kinds: only what all of them have counts.
+    pub fn read(&mut self, architecture: &str, line: &str) {
+        let Some((key, words)) = line.split_once(':') else {
+            return;
+        };
+        if !matches!(key.trim(), "flags" | "Features") {
+            return;
+        }
+        let words: Vec<&str> = words.split_ascii_whitespace().collect();
+        let mut has = 0;
+        for (bit, (_, features)) in levels(architecture).iter().enumerate() {
+            if features.iter().all(|feature| words.contains(feature)) {
+                has |= 1 << bit;
+            }
+        }
+        self.levels = Some(self.levels.unwrap_or(u8::MAX) & has);
+    }
+
+    /// The highest level that all CPUs have with each level below it. `None`: no CPU was listed, or the architecture has no
+    /// levels.
+    pub fn variant(&self, architecture: &str) -> Option<&'static str> {
+        let has = self.levels?;
+        let mut variant = None;
+        for (bit, (name, _)) in levels(architecture).iter().enumerate() {
+            if has & (1 << bit) == 0 {
+                break;
+            }
+            variant = Some(*name);
+        }
+        variant
+    }
+}
+
+/// Architecture that this program was built for, and so the machine's, in OCI words.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;
