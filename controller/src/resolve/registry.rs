@@ -237,12 +237,10 @@ impl<'a> Attempt<'a> {
 
     /// Gets what the reference names, and its digest.
     async fn image(&self, reference: &ImageRef) -> Result<(Digest, Found), ResolveError> {
-        let pinned = reference.digest().map(ToString::to_string);
-        let name = pinned.as_deref().or(reference.tag()).unwrap_or_default();
-        let (bytes, digest) = self.manifest(name).await?;
-        if reference.digest().is_some_and(|pinned| *pinned != digest) {
-            return Err(mismatch());
-        }
+        let (bytes, digest) = match (reference.digest(), reference.tag()) {
+            (Some(digest), _) => (self.manifest_at(digest).await?, digest.clone()),
+            (None, tag) => self.manifest(tag.unwrap_or_default()).await?,
+        };
         let found = match document::manifest(&bytes)? {
             Document::Index { platforms, version } => Found::Index { platforms, version },
             Document::Image { config, size, version } => {
@@ -274,6 +272,12 @@ impl<'a> Attempt<'a> {
         let digest = response.headers().get("docker-content-digest");
         let digest: Option<Digest> = digest.and_then(|d| d.to_str().ok()).and_then(|d| d.parse().ok());
         Ok(known.iter().find(|image| Some(&image.digest) == digest.as_ref()))
+    }
+
+    /// Gets the manifest with a digest.
+    async fn manifest_at(&self, digest: &Digest) -> Result<Vec<u8>, ResolveError> {
+        let (bytes, found) = self.manifest(&digest.to_string()).await?;
+        if found == *digest { Ok(bytes) } else { Err(mismatch()) }
     }
 
     /// Gets a manifest and its digest, which must be the one that the registry names, if it names one.
@@ -309,11 +313,12 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Words of one image of an index on itself. An index is resolved without it, whatever goes wrong, unless it is known
-    /// that no host can boot it.
+    /// Reads the labels of one image of an index. An index is resolved without them if they cannot be had. It is not resolved
+    /// if no host can boot the image, or if the registry sends something else than the index names: its labels may hold
+    /// limits, which must be those of the image that nodes pull.
     async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
         let asked = async {
-            let (bytes, _) = self.manifest(&digest.to_string()).await?;
+            let bytes = self.manifest_at(digest).await?;
             match document::manifest(&bytes)? {
                 Document::Image { config, size, version } => {
                     self.config(&config, size, version, digest).await.map(Some)
@@ -326,7 +331,9 @@ impl<'a> Attempt<'a> {
             Ok(None)
         };
         match tokio::time::timeout(DESCRIPTION, asked).await {
-            Ok(Err(error)) if error.reason == ResolveReason::NotBootable => Err(error),
+            Ok(Err(error)) if matches!(error.reason, ResolveReason::NotBootable | ResolveReason::DigestMismatch) => {
+                Err(error)
+            }
             Ok(Err(error)) => unknown(&error),
             Ok(Ok(config)) => Ok(config),
             Err(_) => unknown(&"no answer in time"),

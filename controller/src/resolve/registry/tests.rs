@@ -240,7 +240,6 @@ async fn a_configuration_that_cannot_be_had_costs_the_version_alone() {
         let refused = Page { status, ..page("") };
         assert_eq!(version(refused).await, None, "{status}");
     }
-    assert_eq!(version(page("something else")).await, None);
     assert_eq!(version(endless()).await, None);
 }
 
@@ -271,6 +270,39 @@ async fn a_wrong_digest_is_refused() {
     })
     .await;
     assert_eq!(wrong.resolve().await.unwrap_err().reason, ResolveReason::DigestMismatch);
+}
+
+/// The index names an image with a limit for boot images; the registry sends another one in its place, without the limit.
+#[tokio::test]
+async fn a_registry_that_sends_another_image_than_the_index_names_is_refused() {
+    let limited = || {
+        let labels = json!({ "containers.bootc": "1", "berth.dev/min-boot-image": "9.4" });
+        labelled("1", &labels)
+    };
+    let limit = registry(|_| limited()).await.resolve().await.unwrap().metadata;
+    let limit = limit.unwrap().boot_image.unwrap().minimum_version;
+    assert_eq!(limit.as_deref(), Some("9.4"));
+    let other = image_of("1", "2");
+    let asked = limited()[2].0.rsplit('/').next().unwrap_or_default().to_owned();
+    // It may name the digest that it was asked for, or none.
+    for header in [format!("Docker-Content-Digest: {asked}\r\n"), String::new()] {
+        let mut pages = limited();
+        pages[2].1 = Page {
+            header,
+            ..other[2].1.clone()
+        };
+        pages.push(other[3].clone());
+        let error = registry(|_| pages).await.resolve().await.unwrap_err();
+        assert_eq!(error.reason, ResolveReason::DigestMismatch, "{error}");
+    }
+    let mut pages = limited();
+    pages[3].1 = other[3].1.clone();
+    let error = registry(|_| pages).await.resolve().await.unwrap_err();
+    assert_eq!(
+        error.reason,
+        ResolveReason::DigestMismatch,
+        "another configuration: {error}"
+    );
 }
 
 /// End of a poll of a tag whose image is known, and its requests for the tag's manifest.
