@@ -84,6 +84,18 @@ bugs! {
     OldLookTrusted => "old-look-trusted",
     /// Reboot under an old commit, whatever has become of the cordon and the drain since.
     OldCommitUsed => "old-commit-used",
+    /// Give a berth back without the proof of a boot whose host is silent.
+    SilentLetsGo => "silent-lets-go",
+    /// Take a commit back although the host does not say what is staged.
+    UnseenLetsGo => "unseen-lets-go",
+    /// Begin a turn that the host cannot remember.
+    MemoryNotNeeded => "memory-not-needed",
+    /// Take a berth although the API server lets other nodes write it.
+    GuardIgnored => "guard-ignored",
+    /// Begin a turn although a rollback is queued on the host.
+    RollbackIgnored => "rollback-ignored",
+    /// Take a commit back while a shutdown is scheduled.
+    ScheduledIgnored => "scheduled-ignored",
     /// Leave as it is what could not be locked.
     UnlockableLeft => "unlockable-left",
 }

@@ -6,7 +6,9 @@ use crate::decide::{Act, Decision, Put, Steps};
 use crate::fault::Fault;
 use crate::judge;
 use crate::mind::{Mind, Told};
-use crate::state::{Agent, Berth, Cordon, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status};
+use crate::state::{
+    Agent, Berth, Cordon, Host, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status,
+};
 use crate::world::{Broken, World};
 
 /// Fate of a request to the API server.
@@ -32,12 +34,9 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
         settle(state, node, &decision.gathered);
         let here = &state.nodes[node];
         let told = match decision.act {
-            Act::Look => Told::Looked(Os {
-                booted: here.host.booted,
-                staged: here.host.staged,
-                locked: here.host.locked,
-            }),
+            Act::Look => Told::Looked(look(&here.host)),
             Act::ReadNode => Told::Node(here.object.there.then_some(here.object)),
+            Act::TryGuard => Told::Guard(!state.fleet.unguarded),
             _ => return decision,
         };
         tell(world, state, node, told, steps);
@@ -49,6 +48,19 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
     }
 }
 
+/// The deployments as the host shows them.
+fn look(host: &Host) -> Option<Os> {
+    if host.unusable {
+        return None;
+    }
+    Some(Os {
+        booted: host.booted,
+        staged: host.staged,
+        locked: host.locked,
+        queued: if host.queued { host.previous } else { 0 },
+    })
+}
+
 /// Tells an agent something that is no step of its own.
 pub fn tell(world: &World, state: &mut State, node: usize, told: Told, steps: &mut Steps) {
     let mind = steps.told(world, state, node, told);
@@ -56,6 +68,9 @@ pub fn tell(world: &World, state: &mut State, node: usize, told: Told, steps: &m
     let here = &mut state.nodes[node];
     if let Told::Node(Some(_)) = told {
         here.agent.node = Seen::Is(here.object, true);
+    }
+    if let Told::Guard(refuses) = told {
+        here.ghost.unguarded = !refuses;
     }
 }
 
@@ -91,7 +106,11 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how
         }
         Act::Reboot => reboot(&mut state, node, decision, how),
         Act::Refused => Some(Broken("step asks for what the protocol refuses")),
-        Act::Look | Act::ReadNode => None,
+        Act::Look | Act::ReadNode | Act::TryGuard => None,
+        Act::Forgets => {
+            settle(&mut state, node, &decision.failed);
+            None
+        }
         Act::Pull(image) | Act::Cancel(image) => pull(&mut state, node, decision, image),
         Act::Lock | Act::Unlock | Act::Unstage => change(&mut state, node, decision),
     };
@@ -281,8 +300,11 @@ pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: C
 
 /// The agent dies.
 pub fn crash(state: &mut State, node: usize) {
+    let fleet = state.fleet;
     let here = &mut state.nodes[node];
-    here.agent = Agent::default();
+    here.agent = Agent::fresh(fleet);
+    here.ghost.unguarded = fleet.tries_guard;
+    here.host.recall();
     // A new process tries at once.
     here.host.pull_backoff = false;
 }

@@ -83,6 +83,14 @@ pub fn seeded(bug: Bug) -> Seeded {
         waves: true,
         ..two.clone()
     };
+    let guarded = World {
+        tries_guard: true,
+        ..small.clone()
+    };
+    let ran_before = World {
+        previous: 2,
+        ..small.clone()
+    };
     let (world, breaks) = match bug {
         Bug::SkipBerth => (with(&small, &[]), judge::I3_ARMED),
         Bug::NoCas => (with(&small, &[(Late, 1), (Pause, 1)]), judge::I1A_HOLDER),
@@ -115,6 +123,18 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),
         Bug::OldCommitUsed => (with(&small, &[(AgentCrash, 1), (Fault::Meddle, 1)]), judge::I1A_CLEAR),
         Bug::UnlockableLeft => (with(&small, &[(Fault::Stuck, 1), (Fault::Rival, 1)]), judge::I3_REST),
+        Bug::SilentLetsGo => (with(&small, &[(Fault::Silent, 1)]), judge::I5_PROOF),
+        Bug::UnseenLetsGo => (
+            with(&small, &[(Fault::Unusable, 1), (Fault::Dropped, 1)]),
+            judge::I3_ARMED,
+        ),
+        Bug::MemoryNotNeeded => (with(&small, &[(Fault::ReadOnly, 1)]), judge::I8_MEMORY),
+        Bug::GuardIgnored => (with(&guarded, &[(Fault::Unguarded, 1)]), judge::I6_GUARD),
+        Bug::RollbackIgnored => (with(&ran_before, &[(Fault::Queue, 1)]), judge::I2_QUEUED),
+        Bug::ScheduledIgnored => (
+            with(&small, &[(Fault::Schedule, 1), (Fault::Dropped, 1)]),
+            judge::I2_SCHEDULED,
+        ),
         Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
     };
     Seeded {

@@ -8,10 +8,10 @@ use crate::fault::Fault;
 use crate::judge;
 use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
 use crate::state::{
-    Berth, BootImages, Controller, Entry, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight, State, Status,
-    Write,
+    Berth, BootImages, Controller, Entry, Fleet, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight, State,
+    Status, Write,
 };
-use crate::world::{Broken, World, rename_write};
+use crate::world::{Broken, World};
 
 /// View that the watches show now.
 fn see(state: &State) -> Look {
@@ -52,7 +52,12 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
     View {
         nodes: look.nodes.iter().map(seen).collect(),
         pools: look.pools.clone(),
-        fleet: look.fleet,
+        // What agents learn of the API server is nothing to a controller.
+        fleet: Fleet {
+            unguarded: false,
+            tries_guard: false,
+            ..look.fleet
+        },
         slots: state.slots.iter().enumerate().map(berth).collect(),
         shown,
         gone,
@@ -107,24 +112,6 @@ fn entries(state: &State, look: &Look, writes: &[Write]) -> VecDeque<Entry> {
     writes.iter().map(entry).collect()
 }
 
-/// Every way in which names can be given to the nodes: which of two equal ones comes first is by name, and the model's
-/// nodes have none.
-fn namings(nodes: usize) -> &'static [&'static [No]] {
-    match nodes {
-        3 => &[&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]],
-        2 => &[&[0, 1], &[1, 0]],
-        _ => &[],
-    }
-}
-
-fn inverse(to: &[No]) -> Vec<No> {
-    let mut back = vec![0; to.len()];
-    for (from, to) in (0..).zip(to) {
-        back[usize::from(*to)] = from;
-    }
-    back
-}
-
 /// Decisions of a pass about the berths, for each naming of the nodes that makes a difference.
 fn decide(
     world: &World,
@@ -137,23 +124,13 @@ fn decide(
         .zip(&view.pools)
         .map(|(pool, _)| Arc::new(judge::sight(world, view, pool)))
         .collect();
-    let mut decided = BTreeSet::new();
-    let others = if every { namings(view.nodes.len()) } else { &[] };
-    if others.is_empty() {
-        let passed = plans.of(world, view);
-        decided.insert(written(world, state, view, &passed.pools, &sights));
+    if every {
+        let all = plans.named(world, view);
+        let written = all.iter().map(|pools| written(world, state, view, pools, &sights));
+        return written.collect();
     }
-    for naming in others {
-        let passed = plans.of(world, &view.renamed(naming));
-        let mut pools = passed.pools.clone();
-        let back = inverse(naming);
-        for planned in &mut pools {
-            planned.writes.iter_mut().for_each(|w| rename_write(w, &back));
-            planned.failures.iter_mut().for_each(|f| *f = f.renamed(&back));
-        }
-        decided.insert(written(world, state, view, &pools, &sights));
-    }
-    decided
+    let passed = plans.of(world, view);
+    [written(world, state, view, &passed.pools, &sights)].into()
 }
 
 /// The writes of all pools' plans, each with the world that it was decided on for the judge, who looks at them first.
@@ -222,7 +199,8 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
         begun.controllers[who].lapsed.drop(held.node);
     }
     let view = view(world, &begun, who, &look, aged);
-    let publishes = &plans.of(world, &view).publishes;
+    let passed = plans.of(world, &view);
+    let publishes = &passed.publishes;
     if !publishes.is_empty() && !aged {
         begun.controllers[who].queue = entries(state, &look, publishes);
         return vec![(begun, judge::publishes(world, &view, publishes))];

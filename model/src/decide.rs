@@ -13,9 +13,10 @@ use berth_core::agent::report::{Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::hash::{self, Fast};
 use crate::mind::{self, Mind, Told};
 use crate::rich;
-use crate::state::{Agent, Berth, Host, Image, Lease, NOBODY, NONE, No, Seen, Spec, State};
+use crate::state::{Agent, Berth, Host, Image, Lease, Memory, NOBODY, NONE, No, Seen, Spec, State};
 use crate::world::World;
 
 /// All that a decision depends on. The node itself is number 0, so that what one decides serves for all.
@@ -40,6 +41,10 @@ pub enum Act {
     Look,
     /// Read the Node.
     ReadNode,
+    /// Try what the API server must refuse.
+    TryGuard,
+    /// Do nothing: the step needs the memory on the host, which could not be written.
+    Forgets,
     /// Begin to pull.
     Pull(Image),
     /// Stop a pull.
@@ -109,8 +114,9 @@ pub struct Decision {
 /// The decisions made so far, and what was told between them.
 #[derive(Debug, Default)]
 pub struct Steps {
-    known: HashMap<View, Decision, crate::hash::Fast>,
-    told: HashMap<(View, Told), Mind, crate::hash::Fast>,
+    /// The decision on each view, by the view's fingerprint.
+    known: HashMap<u64, Decision, Fast>,
+    told: HashMap<u64, Mind, Fast>,
 }
 
 impl View {
@@ -139,6 +145,9 @@ impl View {
             blocked: false,
             no_lock: false,
             no_unstage: false,
+            unusable: false,
+            queued: false,
+            disk: here.host.disk.map(|_| Memory::default()),
             ..here.host
         };
         let view = Self {
@@ -175,10 +184,7 @@ impl Steps {
     /// The next step of a node's agent.
     pub fn next(&mut self, world: &World, state: &State, node: usize) -> Decision {
         let (view, slots) = View::of(world, state, node);
-        let decision = match self.known.get(&view) {
-            Some(known) => *known,
-            None => *self.known.entry(view.clone()).or_insert_with(|| decide(&view)),
-        };
+        let decision = *self.known.entry(hash::of(&view)).or_insert_with(|| decide(&view));
         match decision.act {
             Act::Put(put, at, berth) => {
                 let slot = slots.get(usize::from(at)).and_then(|s| No::try_from(*s).ok());
@@ -193,15 +199,9 @@ impl Steps {
 
     /// Knowledge of a node's agent after it was told something.
     pub fn told(&mut self, world: &World, state: &State, node: usize, told: Told) -> Mind {
-        let key = (View::of(world, state, node).0, told);
-        match self.told.get(&key) {
-            Some(known) => *known,
-            None => {
-                let mind = mind::told(&key.0, told);
-                self.told.insert(key, mind);
-                mind
-            }
-        }
+        let (view, _) = View::of(world, state, node);
+        let key = hash::of(&(&view, told));
+        *self.told.entry(key).or_insert_with(|| mind::told(&view, told))
     }
 }
 
@@ -227,17 +227,22 @@ fn decide(view: &View) -> Decision {
         knowledge.after(event, &mind::now());
         knowledge
     };
+    // A step that needs the memory fails when that cannot be written.
+    let is_forgotten = next.needs_memory() && view.host.read_only;
     let (begun, done, failed) = if let Step::Wait(why, _) = &next {
         let rests = after(&knowledge, Event::Rests(*why));
         (knowledge, rests.clone(), rests)
     } else {
-        let begun = after(&knowledge, Event::Begins(&next));
+        let mut begun = after(&knowledge, Event::Begins(&next));
+        if is_forgotten {
+            begun = after(&begun, Event::Memory(Some(mind::READ_ONLY.to_owned())));
+        }
         let done = after(&begun, Event::Ends(&next, done(&next)));
         let failed = after(&begun, Event::Ends(&next, failed(&next)));
         (begun, done, failed)
     };
     Decision {
-        act: act(&facts, &next),
+        act: if is_forgotten { Act::Forgets } else { act(&facts, &next) },
         prepared: condition::is_true(&told.conditions, condition::node::UPDATE_PREPARED),
         released: told.phase == Some(Phase::Released),
         turn: told.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
@@ -286,8 +291,7 @@ fn act(facts: &Facts, next: &Step) -> Act {
         Step::Wait(why, _) => Act::Wait(*why),
         Step::LookAtHost => Act::Look,
         Step::ReadNode => Act::ReadNode,
-        // Its API server has its policies, as its agents know.
-        Step::TryGuard => Act::Refused,
+        Step::TryGuard => Act::TryGuard,
         Step::StartPull(image, _) => Act::Pull(rich::image(Some(&image.digest))),
         Step::CancelPull(digest) => Act::Cancel(rich::image(Some(digest))),
         Step::Lock(_) => Act::Lock,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::fair::{Fair, I10};
-use crate::hash::{self, Fast};
+use crate::hash::Fast;
 use crate::moves::{Memo, Told, picture, ways};
 use crate::state::{No, State};
 use crate::world::{Broken, World};
@@ -91,8 +91,7 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
         breach: Mutex::new(None),
     };
     let mut start = world.start();
-    start.canonical();
-    let first = hash::of(&start);
+    let (first, _) = start.canonical();
     search.visit(first, 0);
     let mut workers: Vec<Worker> = (0..limits.threads)
         .map(|_| Worker {
@@ -100,7 +99,7 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
             fair: Fair::default(),
         })
         .collect();
-    let mut frontier = vec![start];
+    let mut frontier = vec![(first, start)];
     let mut depth = 0;
     while !frontier.is_empty() && !search.stop.load(Ordering::Relaxed) {
         frontier = search.level(frontier, &mut workers);
@@ -136,7 +135,7 @@ impl Search<'_> {
         new
     }
 
-    fn level(&self, frontier: Vec<State>, workers: &mut [Worker]) -> Vec<State> {
+    fn level(&self, frontier: Vec<(u64, State)>, workers: &mut [Worker]) -> Vec<(u64, State)> {
         let next = Mutex::new(vec![]);
         let at = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -152,7 +151,9 @@ impl Search<'_> {
                         if chunk.is_empty() {
                             break;
                         }
-                        chunk.iter().for_each(|state| self.expand(state, worker, &mut found));
+                        for (key, state) in chunk {
+                            self.expand(*key, state, worker, &mut found);
+                        }
                     }
                     next.lock().unwrap_or_else(PoisonError::into_inner).append(&mut found);
                 });
@@ -161,17 +162,16 @@ impl Search<'_> {
         next.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn expand(&self, state: &State, worker: &mut Worker, found: &mut Vec<State>) {
-        let here = hash::of(state);
+    fn expand(&self, here: u64, state: &State, worker: &mut Worker, found: &mut Vec<(u64, State)>) {
         for way in ways(self.world, state, &mut worker.memo) {
             self.moves.fetch_add(1, Ordering::Relaxed);
             if let Some(broken) = way.broken {
                 return self.breach(here, broken, Some(way.to));
             }
             let mut to = way.to;
-            to.canonical();
-            if self.visit(hash::of(&to), here) {
-                found.push(to);
+            let (key, _) = to.canonical();
+            if self.visit(key, here) {
+                found.push((key, to));
             }
         }
         // After the moves: a rule that one of them breaks says more than that nobody gets further.
@@ -211,13 +211,13 @@ impl Search<'_> {
         let mut memo = Memo::default();
         let mut state = self.world.start();
         let first: Vec<No> = (0..).zip(&state.nodes).map(|(n, _)| n).collect();
-        let mut names = renamed(&first, &state.canonical());
+        let mut names = renamed(&first, &state.canonical().1);
         let mut history = vec![];
         for key in keys.iter().skip(1) {
             let on = ways(self.world, &state, &mut memo).into_iter().find_map(|way| {
                 let mut to = way.to.clone();
-                let moved = to.canonical();
-                (hash::of(&to) == *key).then_some((way.by, to, moved))
+                let (reached, moved) = to.canonical();
+                (reached == *key).then_some((way.by, to, moved))
             });
             let Some((by, to, moved)) = on else { break };
             history.push(

@@ -14,7 +14,7 @@ use crate::judge;
 use crate::mind::Told;
 use crate::moves::Memo;
 use crate::nature;
-use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Image, Lease, NONE, Node, Phase, State, Until};
+use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NONE, Node, Phase, State, Until};
 use crate::world::{Broken, World};
 
 /// Number of rounds that is enough for every node of a world to be updated, one after the other, twice.
@@ -68,7 +68,10 @@ impl Fair {
 /// others.
 pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
-    state.fleet = Fleet::default();
+    state.fleet = Fleet {
+        tries_guard: state.fleet.tries_guard,
+        ..Fleet::default()
+    };
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
         if world.bad & (1 << pool.target) != 0 {
@@ -88,15 +91,19 @@ pub fn heal(world: &World, state: &mut State) {
         if !here.object.there {
             nature::create(state, node);
         }
+        // One whose host says nothing in its turn keeps its berth, as it must.
+        let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
         let here = &mut state.nodes[node];
-        (here.host.inhibited, here.host.no_unstage) = (false, false);
-        here.host.no_lock = here.host.no_lock && world.keep_blocked;
-        if here.host.drain == Begun::LongAgo {
-            here.host.drain = Begun::Lately;
-        }
+        heal_host(&mut here.host, world.keep_blocked, in_turn);
         here.host.blocked = here.host.blocked && world.keep_blocked;
         if here.labels.held && !world.keep_blocked {
             here.labels.held = false;
+            state.touch_node(node);
+        }
+        let here = &mut state.nodes[node];
+        // A control plane node counts for the majority, and only one that is excluded no more gets a better image.
+        if here.labels.server && here.object.excluded && world.bad & (1 << here.host.booted) != 0 {
+            here.object.excluded = false;
             state.touch_node(node);
         }
         let here = &mut state.nodes[node];
@@ -114,6 +121,19 @@ pub fn heal(world: &World, state: &mut State) {
     }
     for pool in 0..state.pools.len() {
         state.touch_pool(pool as u8);
+    }
+}
+
+/// Ends what is wrong with a host. `keeps`: what keeps a node from its turn stays so.
+fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
+    (host.inhibited, host.no_unstage, host.scheduled) = (false, false, false);
+    host.no_lock &= keeps;
+    host.read_only &= keeps && !in_turn;
+    host.silent &= keeps && !in_turn;
+    host.unusable &= keeps && !in_turn;
+    host.queued &= keeps && !in_turn;
+    if host.drain == Begun::LongAgo {
+        host.drain = Begun::Lately;
     }
 }
 
@@ -207,17 +227,23 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
         nature::pulled(state, node);
     }
     let here = &mut state.nodes[node];
-    (here.host.backoff, here.host.pull_backoff) = (false, false);
+    here.host.backoff_is_over();
+    if here.host.silent && here.agent.silence == Begun::Lately {
+        here.agent.silence = Begun::LongAgo;
+    }
     if here.host.down {
         nature::boot(state, node, true, true);
     } else if let Some(later) = nature::later(here) {
         here.agent.reboot = later;
     }
     nature::kubelet(world, state, node);
+    if nature::guard_is_due(state, node) {
+        state.nodes[node].agent.guard_due = true;
+    }
     let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
     let here = &mut state.nodes[node];
     if here.host.blocked && draining && !here.agent.drained {
-        here.host.drain = Begun::LongAgo;
+        here.host.drain_is_over();
     }
     // What nobody announces is looked at again.
     agent::tell(world, state, node, Told::Heartbeat, &mut memo.steps);
@@ -230,12 +256,12 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
         let (next, breaks) = agent::act(world, std::mem::take(state), node, decision, How::Done);
         *state = next;
         broken = broken.or(breaks);
-        let rests = matches!(decision.act, Act::Wait(_) | Act::Pull(_));
+        let rests = matches!(decision.act, Act::Wait(_) | Act::Pull(_) | Act::Forgets);
         if rests || (decision.act == Act::Drain && !state.nodes[node].agent.drained) {
             // A boot that is not proven by the next round had its time.
             let here = &mut state.nodes[node];
             if here.ghost.unproven && here.host.proof == Begun::Lately {
-                here.host.proof = Begun::LongAgo;
+                here.host.proof_is_over();
             }
             break;
         }
@@ -260,7 +286,11 @@ pub fn is_updated(world: &World, state: &State) -> bool {
         .slots
         .iter()
         .all(|l| matches!(l.is, Berth::Missing | Berth::Closed(_)));
-    let is_stuck = |n: &Node| n.host.blocked || n.host.no_lock || n.labels.held;
+    let is_stuck = |n: &Node| {
+        let host = &n.host;
+        let is_host_stuck = host.no_lock || host.read_only || host.silent || host.unusable || host.queued;
+        host.blocked || is_host_stuck || n.labels.held
+    };
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
     let members = state.nodes.iter().take(world.nodes).all(|node| {
         let counts = node.object.there && !node.object.excluded && node.labels.pool != NONE && !is_stuck(node);

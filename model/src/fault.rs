@@ -76,6 +76,18 @@ faults! {
     Stuck,
     /// Something inhibits shutdowns on a host, or ends that.
     Inhibit,
+    /// The bus of a host falls silent, or answers again.
+    Silent,
+    /// A host does not say what is deployed on it, or does again.
+    Unusable,
+    /// The agent's memory cannot be written to a host's disk, or can again.
+    ReadOnly,
+    /// The API server no longer refuses what it must, or does again.
+    Unguarded,
+    /// Somebody queues a rollback on a host, or takes that back.
+    Queue,
+    /// Somebody schedules a shutdown of a host, or cancels it.
+    Schedule,
     /// A node's pods cannot be moved, or can again; the drain's time passes.
     Block,
     /// Another updater on the host unlocks, removes or stages something.

@@ -1,5 +1,7 @@
 //! A quick hash for what nobody can choose: states and views. Two lanes of multiply and rotate; 64 bits are enough for
 //! the tens of millions of states of the longest runs (the odds that two of 5·10⁷ meet are below one in 10,000).
+//!
+//! States are hundreds of small fields. So bytes are collected, and mixed eight at a time.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
@@ -11,6 +13,8 @@ pub type Fast = BuildHasherDefault<Mix>;
 pub struct Mix {
     one: u64,
     two: u64,
+    /// Bytes that are not mixed yet, below a bit that marks their end.
+    word: u64,
 }
 
 impl Default for Mix {
@@ -18,11 +22,35 @@ impl Default for Mix {
         Self {
             one: 0x243f_6a88_85a3_08d3,
             two: 0x1319_8a2e_0370_7344,
+            word: 1,
         }
     }
 }
 
+/// The bit that marks the end of the collected bytes, once there are seven.
+const FULL: u64 = 1 << 56;
+
 impl Mix {
+    fn byte(&mut self, byte: u8) {
+        let is_full = self.word >= FULL;
+        self.word = (self.word << 8) | u64::from(byte);
+        if is_full {
+            self.add(self.word);
+            self.word = 1;
+        }
+    }
+
+    /// A number that is small most of the time: one byte, or a mark and eight.
+    fn small(&mut self, value: u64) {
+        match u8::try_from(value) {
+            Ok(byte) if byte != u8::MAX => self.byte(byte),
+            _ => {
+                self.byte(u8::MAX);
+                self.add(value);
+            }
+        }
+    }
+
     fn add(&mut self, word: u64) {
         self.one = (self.one ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         self.two = (self.two.rotate_left(23) ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -31,7 +59,9 @@ impl Mix {
 
 impl Hasher for Mix {
     fn finish(&self) -> u64 {
-        let mixed = (self.one ^ self.two.rotate_left(32)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let mut all = *self;
+        all.add(self.word);
+        let mixed = (all.one ^ all.two.rotate_left(32)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         mixed ^ (mixed >> 32)
     }
 
@@ -44,11 +74,12 @@ impl Hasher for Mix {
     }
 
     fn write_u8(&mut self, value: u8) {
-        self.add(value.into());
+        self.byte(value);
     }
 
     fn write_u16(&mut self, value: u16) {
-        self.add(value.into());
+        // The number that stands for no node is the largest one.
+        self.small(value.wrapping_add(1).into());
     }
 
     fn write_u32(&mut self, value: u32) {
@@ -60,11 +91,11 @@ impl Hasher for Mix {
     }
 
     fn write_usize(&mut self, value: usize) {
-        self.add(value as u64);
+        self.small(value as u64);
     }
 
     fn write_isize(&mut self, value: isize) {
-        self.add(value as u64);
+        self.small(value as u64);
     }
 }
 

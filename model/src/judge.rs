@@ -63,6 +63,14 @@ pub const ORDER: Broken = Broken("a pool begins when those that go before it are
 pub const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
 /// I8 what failed here is not tried again
 pub const I8_FAILED: Broken = Broken("I8 what failed here is not tried again");
+/// I2 no licence is taken back while a shutdown is scheduled
+pub const I2_SCHEDULED: Broken = Broken("I2 no licence is taken back while a shutdown is scheduled");
+/// I2 no reboot is licensed while the next boot takes another image
+pub const I2_QUEUED: Broken = Broken("I2 no reboot is licensed while the next boot takes another image");
+/// I6 no berth is taken from an API server that does not guard it
+pub const I6_GUARD: Broken = Broken("I6 no berth is taken from an API server that does not guard it");
+/// I8 a turn begins only when its host remembers it
+pub const I8_MEMORY: Broken = Broken("I8 a turn begins only when its host remembers it");
 /// I8 a failure is on record before its berth reopens
 pub const I8_RECORD: Broken = Broken("I8 a failure is on record before its berth reopens");
 
@@ -169,8 +177,27 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
     }
 }
 
+/// Properties of an agent's write of a berth, by the state of its host and of the API server.
+fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
+    let here = &state.nodes[node];
+    let begins = matches!(put, Put::Take | Put::Commit | Put::Relicense);
+    // As it was read last: a rollback may be queued in the next moment.
+    let is_wanted = |image: Image| image != 0 && here.host.failed & (1 << image) == 0;
+    let is_queued = here.agent.os.is_some_and(|os| is_wanted(os.queued));
+    match put {
+        Put::Uncommit if here.host.scheduled => Some(I2_SCHEDULED),
+        Put::Take if here.ghost.unguarded => Some(I6_GUARD),
+        Put::Take | Put::Commit if is_queued => Some(I2_QUEUED),
+        _ if begins && here.host.disk.is_some() => Some(I8_MEMORY),
+        _ => None,
+    }
+}
+
 /// Properties of an agent's write of a berth, by what it has just read.
 pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) -> Option<Broken> {
+    if let Some(broken) = prevented(state, node, put) {
+        return Some(broken);
+    }
     let here = &state.nodes[node];
     let before = &state.slots[usize::from(slot)].is;
     let Berth::Held(new) = after else { return None };

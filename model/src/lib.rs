@@ -8,12 +8,14 @@
 pub mod agent;
 #[cfg(feature = "seeded-bugs")]
 pub mod bugs;
+pub mod canonical;
 pub mod controller;
 pub mod decide;
 pub mod explore;
 pub mod fair;
 pub mod fault;
 pub mod hash;
+pub mod host;
 pub mod judge;
 pub mod mind;
 pub mod moves;

@@ -11,6 +11,11 @@ use clap::Parser;
 
 mod rollouts;
 
+/// Fewest states in all worlds together. Fewer show that a world has lost something that goes wrong in it.
+const FEWEST_STATES: usize = 3_000_000;
+/// Fewest deliberate bugs that must be found.
+const FEWEST_BUGS: usize = 35;
+
 /// Explores the worlds of the model, then wakes each deliberate bug and finds it.
 #[derive(Debug, Parser)]
 struct Options {
@@ -74,41 +79,65 @@ fn main() -> ExitCode {
         broken += usize::from(outcome.found.is_some() || cut_off);
         show(world, &outcome);
     }
-    println!("{total} states in all worlds");
+    let is_whole = !options.deep && options.world.is_empty() && options.states == usize::MAX;
     // The deliberate bugs are found in worlds of their own; deeper is not needed.
-    let missed = if options.deep {
-        0
+    let (found, missed) = if options.deep {
+        (0, 0)
     } else {
         seeded(limits, &options.world)
     };
-    if broken + missed == 0 {
+    let (states, bugs) = match is_whole {
+        true => (
+            format!(", at least {FEWEST_STATES} wanted"),
+            format!(", at least {FEWEST_BUGS} wanted"),
+        ),
+        false => (String::new(), String::new()),
+    };
+    println!("{total} states in all worlds{states}");
+    println!("{found} bugs found, {missed} missed{bugs}");
+    if let Some(seconds) = processor_time() {
+        println!("{seconds} s of processor time");
+    }
+    let is_enough = !is_whole || (total >= FEWEST_STATES && found >= FEWEST_BUGS);
+    if broken + missed == 0 && is_enough {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-/// Every deliberate bug must be found by its rule.
-fn seeded(limits: Limits, only: &str) -> usize {
-    let mut missed = 0;
+/// Returns the processor time that this process has used, in seconds, if the system says.
+fn processor_time() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let after_name = stat.rsplit_once(')')?.1;
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    let ticks: Vec<u64> = ticks.filter_map(|field| field.parse().ok()).collect();
+    // Linux counts in hundredths of a second, on every machine that matters.
+    Some(ticks.iter().sum::<u64>() / 100)
+}
+
+/// Looks for every deliberate bug, which must break its rule. Returns how many do, and how many do not.
+fn seeded(limits: Limits, only: &str) -> (usize, usize) {
+    let (mut found, mut missed) = (0, 0);
     for seeded in bugs::all().iter().filter(|s| s.bug.name().contains(only)) {
         berth_api::seeded::wake(Some(seeded.bug));
         let outcome = explore(&seeded.world, limits);
         berth_api::seeded::wake(None);
         let name = seeded.bug.name();
         match &outcome.found {
-            Some(found) if found.broken == seeded.breaks => {
+            Some(breach) if breach.broken == seeded.breaks => {
                 println!(
                     "bug {name}: caught by {:?} after {} moves ({} states)",
-                    found.broken.0,
-                    found.history.len(),
+                    breach.broken.0,
+                    breach.history.len(),
                     outcome.states
                 );
-                tell(found);
+                tell(breach);
+                found += 1;
             }
-            Some(found) => {
-                println!("bug {name}: broke {:?}, not {:?}", found.broken.0, seeded.breaks.0);
-                tell(found);
+            Some(breach) => {
+                println!("bug {name}: broke {:?}, not {:?}", breach.broken.0, seeded.breaks.0);
+                tell(breach);
                 missed += 1;
             }
             None => {
@@ -117,7 +146,7 @@ fn seeded(limits: Limits, only: &str) -> usize {
             }
         }
     }
-    missed
+    (found, missed)
 }
 
 fn tell(found: &Found) {

@@ -3,11 +3,14 @@
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
+use berth_api::Digest;
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, Failure, Turn as BadTurn};
-use berth_core::agent::facts::{ClusterNode, Deployments, DrainFacts, Guard, Os as HostOs, Past, PullFacts, Trouble};
+use berth_core::agent::facts::{
+    ClusterNode, Deployments, DrainFacts, Guard as Answer, Os as HostOs, Past, PullFacts, Trouble,
+};
 use berth_core::agent::knowledge::{
-    Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn,
+    Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn,
 };
 use berth_core::agent::node::{CordonRecord, NodeFacts, Signs};
 use berth_core::agent::reason::Reason;
@@ -19,10 +22,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::decide::{View, desired};
 use crate::rich;
-use crate::state::{Agent, Begun, Cordon, Ended, Failing, Host, Image, Lease, Object, Os, Phase, Reboot, Seen};
+use crate::state::{Agent, Begun, Cordon, Ended, Failing, Guard, Host, Image, Lease, Object, Os, Phase, Reboot, Seen};
 
 /// Longer than anything is waited for, and shorter than what is believed of the time before a process began.
 const OVER: Duration = Duration::from_secs(23 * 3600);
+/// Error of a host whose bus is silent.
+const NO_ANSWER: &str = "no answer";
+/// Error of a disk that cannot be written.
+pub const READ_ONLY: &str = "read-only";
 
 /// The phases of a berth, whatever came of the turn.
 const PHASES: [Phase; 3] = [Phase::Taken, Phase::Committed, Phase::Releasing(Outcome::Updated)];
@@ -58,12 +65,23 @@ pub fn knowledge(view: &View) -> Knowledge {
         Begun::LongAgo => Some(OVER),
     };
     let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now());
-    // The model's API server has its policies.
-    knowledge.after(Event::Guard(Ok(Guard::Refuses)), &now());
+    knowledge.guard.answer = match agent.guard {
+        Guard::Refuses => Answer::Refuses,
+        Guard::Allows => Answer::Allows(String::new()),
+        Guard::Unknown => Answer::Unknown,
+    };
+    knowledge.guard.again = now().clock + if agent.guard_due { Duration::ZERO } else { OVER };
     knowledge.published_for = Some(rich::uid(0, agent.published));
     knowledge.desired = desired(view.spec);
-    knowledge.os = os(agent.os);
+    knowledge.os = if agent.blind { blind() } else { os(agent.os) };
     knowledge.fresh = agent.fresh;
+    knowledge.disarmed = agent.disarmed;
+    if agent.blind_long {
+        knowledge.looked = ago(OVER);
+    }
+    knowledge.unreachable = began(agent.silence).map(|time| (NO_ANSWER.to_owned(), ago(time)));
+    knowledge.forgetful = agent.forgetful.then(|| READ_ONLY.to_owned());
+    knowledge.ended = ended(host.ended).filter(|_| agent.told).cloned();
     knowledge.finalization_failed = host.unfinalized;
     knowledge.pulled = rich::some_digest(agent.pulled);
     knowledge.cluster_node = match agent.node {
@@ -85,25 +103,64 @@ pub fn knowledge(view: &View) -> Knowledge {
 /// Reads all that every decision needs, as the agent does at the beginning of a pass.
 pub fn gather(knowledge: &mut Knowledge, view: &View) {
     let host = &view.host;
-    let mut after = |event| knowledge.after(event, &now());
-    after(Event::Published {
+    let published = Event::Published {
         desired: desired(view.spec),
         uid: view.spec.map(|spec| rich::uid(0, spec.uid)),
         status: None,
+    };
+    knowledge.after(published, &now());
+    remember(knowledge, view);
+    if host.silent {
+        knowledge.after(Event::Unreachable(NO_ANSWER.to_owned()), &now());
+    } else {
+        knowledge.after(Event::Services(services(knowledge, host)), &now());
+        knowledge.after(Event::Pull(pull(host)), &now());
+        if knowledge.ended.is_some() {
+            remember(knowledge, view);
+        }
+        if knowledge.pull_to_forget().is_some() {
+            knowledge.ended = None;
+        }
+    }
+    let berths = (0..).zip(&view.berths).filter_map(|(index, (pool, berth))| {
+        let lease = Lease { epoch: 0, is: *berth };
+        rich::berth((*pool, index), &lease, rich::OWN_EPOCH)
     });
+    knowledge.after(Event::Berths(berths.collect()), &now());
+}
+
+/// Writes the memory to the disk when it has changed, and as long as that fails, as the agent does.
+fn remember(knowledge: &mut Knowledge, view: &View) {
+    let host = &view.host;
+    let is_written = host.disk.is_none() && remembered(*host, &knowledge.past).memory() == host.memory();
+    if !is_written || knowledge.forgetful.is_some() {
+        let failure = host.read_only.then(|| READ_ONLY.to_owned());
+        knowledge.after(Event::Memory(failure), &now());
+    }
+}
+
+/// Answers of the host's services.
+fn services(knowledge: &Knowledge, host: &Host) -> Services {
     let mut services = Services::under(rich::boot(0));
     services.shutting_down = host.down;
     services.clock_synchronized = Some(true);
-    if host.inhibited {
-        services.inhibitors = vec!["somebody".to_owned()];
+    if knowledge.is_reboot_ahead() {
+        services.shutdown_scheduled = host.scheduled;
+        if host.inhibited {
+            services.inhibitors = vec!["somebody".to_owned()];
+        }
     }
-    after(Event::Services(services));
+    services
+}
+
+/// State of the pull unit.
+fn pull(host: &Host) -> PullReading {
     let failed = || HostFailure {
         reason: Reason::PullFailed,
         message: String::new(),
         retry: true,
     };
-    after(Event::Pull(match host.ended {
+    match host.ended {
         _ if host.down => PullReading::None,
         Ended::Well(image) => PullReading::Succeeded(rich::digest(image)),
         Ended::Badly(image) => PullReading::Failed {
@@ -115,21 +172,26 @@ pub fn gather(knowledge: &mut Knowledge, view: &View) {
             progress: None,
         }),
         Ended::No => PullReading::None,
-    }));
-    let berths = (0..).zip(&view.berths).filter_map(|(index, (pool, berth))| {
-        let lease = Lease { epoch: 0, is: *berth };
-        rich::berth((*pool, index), &lease, rich::OWN_EPOCH)
-    });
-    after(Event::Berths(berths.collect()));
+    }
+}
+
+/// Digest of a pull that has ended.
+fn ended(ended: Ended) -> Option<&'static Digest> {
+    match ended {
+        Ended::No => None,
+        Ended::Well(image) | Ended::Badly(image) => Some(rich::digest_of(image)),
+    }
 }
 
 /// Something that an agent is told between two decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Told {
-    /// The deployments, as they are.
-    Looked(Os),
+    /// The deployments, as they are; `None` if the host does not say.
+    Looked(Option<Os>),
     /// The Node, as it is.
     Node(Option<Object>),
+    /// The API server's answer to a write that it must refuse: true if it refuses.
+    Guard(bool),
     /// Time for a sign of life.
     Heartbeat,
 }
@@ -140,11 +202,21 @@ pub fn told(view: &View, told: Told) -> Mind {
     gather(&mut knowledge, view);
     let event = match told {
         Told::Looked(seen) => Event::Looked(Look {
-            os: os(Some(seen)),
+            os: if seen.is_some() { os(seen) } else { blind() },
             rivals: vec![],
             finalization_failed: view.host.unfinalized,
         }),
         Told::Node(object) => Event::NodeRead(object.map_or(ClusterNode::Gone, |o| ClusterNode::Is(node(&o)))),
+        Told::Guard(refuses) => {
+            knowledge.after(Event::Begins(&Step::TryGuard), &now());
+            let answer = if refuses {
+                Answer::Refuses
+            } else {
+                Answer::Allows(String::new())
+            };
+            knowledge.after(Event::Guard(Ok(answer)), &now());
+            Event::Ends(&Step::TryGuard, Ending::Done)
+        }
         Told::Heartbeat => Event::Heartbeat,
     };
     knowledge.after(event, &now());
@@ -163,6 +235,7 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             booted: rich::image(d.booted.digest.as_ref()),
             staged: d.staged.as_ref().map_or(0, |s| rich::image(s.digest.as_ref())),
             locked: d.staged.as_ref().is_some_and(|s| s.locked),
+            queued: rich::image(knowledge.os.queued_digest()),
         }),
         fresh: knowledge.fresh,
         pulled: rich::image(knowledge.pulled.as_ref()),
@@ -184,6 +257,22 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             .and_then(|wrote| PHASES.into_iter().find(|p| discriminant(&rich::phase(*p)) == wrote)),
         lock_fails: knowledge.lock_fails.is_some(),
         failing: small_failing(knowledge),
+        blind: matches!(knowledge.os, HostOs::Unusable { .. }),
+        blind_long: matches!(knowledge.os, HostOs::Unusable { .. }) && is_long_ago(knowledge.looked),
+        disarmed: knowledge.disarmed,
+        silence: match &knowledge.unreachable {
+            None => Begun::No,
+            Some((_, since)) if is_long_ago(*since) => Begun::LongAgo,
+            Some(_) => Begun::Lately,
+        },
+        forgetful: knowledge.forgetful.is_some(),
+        told: knowledge.ended.is_some(),
+        guard: match knowledge.guard.answer {
+            Answer::Refuses | Answer::NothingToTry => Guard::Refuses,
+            Answer::Allows(_) => Guard::Allows,
+            Answer::Unknown => Guard::Unknown,
+        },
+        guard_due: !is_long_ago_from(now().clock, knowledge.guard.again),
     };
     let since = |since: Since| match since.before {
         Duration::ZERO => Begun::Lately,
@@ -191,7 +280,10 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
     };
     let host = Host {
         drain: knowledge.draining.map_or(Begun::No, since),
-        ended: if view.host.down { view.host.ended } else { Ended::No },
+        ended: match view.host.down || view.host.silent || knowledge.ended.is_some() {
+            true => view.host.ended,
+            false => Ended::No,
+        },
         ..remembered(view.host, &knowledge.past)
     };
     // What began with a boot that is proven by now makes no difference any more.
@@ -204,6 +296,22 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
     Mind { agent, host }
 }
 
+fn is_long_ago(moment: Moment) -> bool {
+    is_long_ago_from(moment, now().clock)
+}
+
+fn is_long_ago_from(moment: Moment, now: Moment) -> bool {
+    !now.since(moment).is_zero()
+}
+
+/// Deployments of a host that does not say what they are.
+fn blind() -> HostOs {
+    HostOs::Unusable {
+        reason: Reason::StepFailed,
+        message: String::new(),
+    }
+}
+
 fn os(seen: Option<Os>) -> HostOs {
     let deployment = |image: Image, locked: bool| Deployment {
         digest: rich::some_digest(image),
@@ -214,6 +322,8 @@ fn os(seen: Option<Os>) -> HostOs {
         HostOs::Bootc(Box::new(Deployments {
             booted: deployment(os.booted, false),
             staged: (os.staged != 0).then(|| deployment(os.staged, os.locked)),
+            rollback: (os.queued != 0).then(|| deployment(os.queued, false)),
+            rollback_queued: os.queued != 0,
             ..Deployments::default()
         }))
     })
@@ -402,8 +512,15 @@ impl Mind {
             no_lock,
             no_unstage,
             unfinalized,
+            silent,
+            unusable,
+            read_only,
+            queued,
+            scheduled,
+            disk,
             ..
         } = *host;
+        let before = host.memory();
         *host = Host {
             booted,
             previous,
@@ -416,7 +533,14 @@ impl Mind {
             no_lock,
             no_unstage,
             unfinalized,
+            silent,
+            unusable,
+            read_only,
+            queued,
+            scheduled,
+            disk,
             ..self.host
         };
+        host.store(before);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::fault::Fault;
 use crate::state::{
-    Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, NONE, No, Node, Object, Phase, Reboot, Request, Spec,
-    State, Until,
+    Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, Guard, NONE, No, Node, Object, Phase, Reboot, Request,
+    Spec, State, Until,
 };
 use crate::world::{Broken, World};
 use crate::{agent, controller};
@@ -51,6 +51,26 @@ pub enum Event {
     NoLock(bool),
     /// The staged image cannot be removed, or can again.
     NoUnstage(bool),
+    /// The host's bus falls silent, or answers again.
+    Silent(bool),
+    /// The silence lasts.
+    SilenceOver,
+    /// The host does not say what is deployed, or does again.
+    Unusable(bool),
+    /// That is so for a while.
+    LooksAgain,
+    /// The disk cannot be written, or can again.
+    ReadOnly(bool),
+    /// Somebody queues a rollback, or takes that back.
+    Queues(bool),
+    /// Somebody schedules a shutdown, or cancels it.
+    Schedules(bool),
+    /// The scheduled shutdown begins.
+    ShutsDown,
+    /// The API server does not refuse what it must, or does again.
+    Unguarded(bool),
+    /// Time to try whether it does.
+    GuardDue,
     /// Another updater unlocks what is staged.
     RivalUnlocks,
     /// A rival removes the staged image.
@@ -96,16 +116,22 @@ pub type Push<'a> = &'a mut dyn FnMut(Option<usize>, Event, State, Option<Broken
 pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     state.next_boot(node);
     let phase = state.held_by(node).map(|(_, h)| (h.phase, h.uid));
+    let fleet = state.fleet;
     let here = &mut state.nodes[node];
     let host = &mut here.host;
+    host.recall();
     let applies = clean && host.staged != 0 && !host.locked;
     host.unfinalized = applies && !finalized;
     if applies && finalized {
         (host.booted, host.previous) = (host.staged, host.booted);
+    } else if host.queued {
+        (host.booted, host.previous) = (host.previous, host.booted);
     }
+    (host.queued, host.scheduled, host.silent) = (false, false, false);
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
     (host.relicensed, host.proof, host.ended, host.pull_backoff) = (false, Begun::No, Ended::No, false);
-    (here.agent, here.other) = (Agent::default(), Agent::default());
+    (here.agent, here.other) = (Agent::fresh(fleet), Agent::fresh(fleet));
+    here.ghost.unguarded = fleet.tries_guard;
     (here.ghost.armed, here.ghost.partial) = (0, 0);
     here.ghost.ready = false;
     // Power may be lost while the last write of a turn is on its way: nothing can be done about that one.
@@ -228,18 +254,33 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
         happens(Event::GraceOver, &|s| s.nodes[node].agent.reboot = later);
     }
     if here.ghost.unproven && here.host.proof == Begun::Lately && !here.host.down {
-        happens(Event::ProofOver, &|s| s.nodes[node].host.proof = Begun::LongAgo);
+        happens(Event::ProofOver, &|s| s.nodes[node].host.proof_is_over());
     }
     if here.host.backoff || here.host.pull_backoff {
-        happens(Event::BackoffOver, &|s| {
-            let host = &mut s.nodes[node].host;
-            (host.backoff, host.pull_backoff) = (false, false);
-        });
+        happens(Event::BackoffOver, &|s| s.nodes[node].host.backoff_is_over());
     }
     let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
     if here.host.blocked && draining && !here.agent.drained && here.host.drain == Begun::Lately {
-        happens(Event::DrainOver, &|s| s.nodes[node].host.drain = Begun::LongAgo);
+        happens(Event::DrainOver, &|s| s.nodes[node].host.drain_is_over());
     }
+    if here.agent.silence == Begun::Lately && here.host.silent {
+        happens(Event::SilenceOver, &|s| s.nodes[node].agent.silence = Begun::LongAgo);
+    }
+    if here.agent.blind && here.agent.fresh && !here.agent.blind_long {
+        happens(Event::LooksAgain, &|s| s.nodes[node].agent.blind_long = true);
+    }
+    if here.host.scheduled && !here.host.down {
+        happens(Event::ShutsDown, &|s| s.nodes[node].host.down = true);
+    }
+    if guard_is_due(state, node) && !here.host.down {
+        happens(Event::GuardDue, &|s| s.nodes[node].agent.guard_due = true);
+    }
+}
+
+/// True if the agent would get another answer than the last one, were it time to try what the API server must refuse.
+pub fn guard_is_due(state: &State, node: usize) -> bool {
+    let agent = &state.nodes[node].agent;
+    !agent.guard_due && (agent.guard == Guard::Refuses) == state.fleet.unguarded
 }
 
 /// Next state of a requested reboot, when time passes.
@@ -277,8 +318,7 @@ fn pulled_in_part(state: &mut State, node: usize) {
 fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     let host = state.nodes[node].host;
     let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
-        let mut after = state.clone();
-        if after.spend(fault) {
+        if let Some(mut after) = state.spent(fault) {
             change(&mut after);
             push(Some(node), event, after, None);
         }
@@ -308,7 +348,7 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
         });
     }
     fault(Fault::Power, Event::PowerLost, &|s| boot(s, node, false, false));
-    if state.nodes[node].agent != Agent::default() && !host.down {
+    if state.nodes[node].agent != Agent::fresh(state.fleet) && !host.down {
         fault(Fault::AgentCrash, Event::AgentDies, &|s| agent::crash(s, node));
     }
     if !host.down {
@@ -318,6 +358,25 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
         });
         fault(Fault::Inhibit, Event::Inhibits(!host.inhibited), &|s| {
             s.nodes[node].host.inhibited = !host.inhibited
+        });
+    }
+    fault(Fault::Silent, Event::Silent(!host.silent), &|s| {
+        s.nodes[node].host.silent = !host.silent
+    });
+    fault(Fault::Unusable, Event::Unusable(!host.unusable), &|s| {
+        s.nodes[node].host.unusable = !host.unusable
+    });
+    fault(Fault::ReadOnly, Event::ReadOnly(!host.read_only), &|s| {
+        s.nodes[node].host.read_only = !host.read_only
+    });
+    if host.queued || host.previous != 0 && !host.down && !by_hand {
+        fault(Fault::Queue, Event::Queues(!host.queued), &|s| {
+            s.nodes[node].host.queued = !host.queued
+        });
+    }
+    if !host.down {
+        fault(Fault::Schedule, Event::Schedules(!host.scheduled), &|s| {
+            s.nodes[node].host.scheduled = !host.scheduled
         });
     }
     fault(Fault::Block, Event::Blocks(!host.blocked), &|s| {
@@ -352,8 +411,7 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
         return push(Some(node), Event::Created, after, None);
     }
     let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
-        let mut after = state.clone();
-        if after.spend(fault) {
+        if let Some(mut after) = state.spent(fault) {
             change(&mut after);
             after.touch_node(node);
             push(Some(node), event, after, None);
@@ -391,15 +449,13 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
         _ => NONE,
     };
     fault(Fault::Move, Event::Moves(other), &|s| s.nodes[node].labels.pool = other);
-    if here.spec.is_some_and(|s| !s.deleting) {
-        let mut after = state.clone();
-        if after.spend(Fault::Forget) {
-            let here = &mut after.nodes[node];
-            here.spec = here.spec.map(|spec| Spec { deleting: true, ..spec });
-            here.status.observed = false;
-            after.touch_bootc(node);
-            push(Some(node), Event::Forgotten, after, None);
-        }
+    let is_there = here.spec.is_some_and(|spec| !spec.deleting);
+    if let Some(mut after) = state.spent(Fault::Forget).filter(|_| is_there) {
+        let here = &mut after.nodes[node];
+        here.spec = here.spec.map(|spec| Spec { deleting: true, ..spec });
+        here.status.observed = false;
+        after.touch_bootc(node);
+        push(Some(node), Event::Forgotten, after, None);
     }
 }
 
@@ -407,8 +463,7 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
 pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
     let pool = &state.pools[0];
     let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {
-        let mut after = state.clone();
-        if after.spend(fault) {
+        if let Some(mut after) = state.spent(fault) {
             change(&mut after);
             (0..after.pools.len()).for_each(|pool| after.touch_pool(pool as u8));
             push(None, event, after, None);
@@ -437,6 +492,11 @@ pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
     fault(Fault::Fleet, Event::PausesFleet(!state.fleet.paused), &|s| {
         s.fleet.paused = !s.fleet.paused
     });
+    if state.fleet.tries_guard {
+        fault(Fault::Unguarded, Event::Unguarded(!state.fleet.unguarded), &|s| {
+            s.fleet.unguarded = !s.fleet.unguarded
+        });
+    }
     if world.windows {
         fault(Fault::Window, Event::Window(pool.outside), &|s| window(s, pool.outside));
         fault(Fault::Clock, Event::Clock(state.fleet.clock_lost), &|s| {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::berth::{ClosedReason, Offer, Outcome};
@@ -22,13 +23,15 @@ use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::view::LeaseView;
 use jiff::SignedDuration;
 
+use crate::canonical::{rename_lease, rename_nodes, rename_pools, rename_write};
+use crate::hash::{self, Fast};
 use crate::rich;
 use crate::set::Set;
 use crate::state::{
     Berth, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool, Spec, Status, Write,
 };
 use crate::watch::{self, Eyes};
-use crate::world::{Broken, World, rename_lease, rename_nodes, rename_pools};
+use crate::world::{Broken, World};
 
 /// All that a pass of a controller depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -127,8 +130,29 @@ pub struct Planned {
 /// The passes made so far.
 #[derive(Debug, Default)]
 pub struct Plans {
-    known: HashMap<View, Passed, crate::hash::Fast>,
+    /// The pass on each view, by the view's fingerprint.
+    known: HashMap<u64, Arc<Passed>, Fast>,
+    /// The plans under every naming of the nodes, likewise.
+    named: HashMap<u64, Arc<Vec<Vec<Planned>>>, Fast>,
     eyes: Eyes,
+}
+
+/// Every way in which names can be given to the nodes: which of two equal ones comes first is by name, and the model's
+/// nodes have none.
+fn namings(nodes: usize) -> &'static [&'static [No]] {
+    match nodes {
+        3 => &[&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]],
+        2 => &[&[0, 1], &[1, 0]],
+        _ => &[],
+    }
+}
+
+fn inverse(to: &[No]) -> Vec<No> {
+    let mut back = vec![0; to.len()];
+    for (from, to) in (0..).zip(to) {
+        back[usize::from(*to)] = from;
+    }
+    back
 }
 
 /// In a world of more nodes hardly any view comes twice, so none is kept.
@@ -138,16 +162,45 @@ const MOST: usize = 1 << 20;
 
 impl Plans {
     /// Decisions of a pass on a view.
-    pub fn of(&mut self, world: &World, view: &View) -> &Passed {
-        if !self.known.contains_key(view) {
-            if view.nodes.len() > SMALL {
-                self.known.clear();
-                self.eyes.rest(MOST);
-            }
-            let passed = Pass::new(world, view, &mut self.eyes).decide();
-            self.known.insert(view.clone(), passed);
+    pub fn of(&mut self, world: &World, view: &View) -> Arc<Passed> {
+        let key = hash::of(view);
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
         }
-        &self.known[view]
+        let passed = Arc::new(Pass::new(world, view, &mut self.eyes).decide());
+        if view.nodes.len() > SMALL {
+            self.eyes.rest(MOST);
+        } else {
+            self.known.insert(key, passed.clone());
+        }
+        passed
+    }
+
+    /// The plans of a pass on a view, for each naming of the nodes that makes a difference.
+    pub fn named(&mut self, world: &World, view: &View) -> Arc<Vec<Vec<Planned>>> {
+        let key = hash::of(view);
+        if let Some(known) = self.named.get(&key) {
+            return known.clone();
+        }
+        let mut all: Vec<Vec<Planned>> = vec![];
+        for naming in namings(view.nodes.len()) {
+            let passed = self.of(world, &view.renamed(naming));
+            let mut pools = passed.pools.clone();
+            let back = inverse(naming);
+            for planned in &mut pools {
+                planned.writes.iter_mut().for_each(|w| rename_write(w, &back));
+                planned.failures.iter_mut().for_each(|f| *f = f.renamed(&back));
+            }
+            if !all.contains(&pools) {
+                all.push(pools);
+            }
+        }
+        if all.is_empty() {
+            all.push(self.of(world, view).pools.clone());
+        }
+        let all = Arc::new(all);
+        self.named.insert(key, all.clone());
+        all
     }
 }
 
@@ -157,7 +210,7 @@ struct Pass<'a> {
     view: &'a View,
     snapshot: Snapshot,
     pools: Vec<facts::Pool>,
-    membership: std::sync::Arc<Membership>,
+    membership: Arc<Membership>,
     leases: Vec<LeaseView>,
     confirmed_gone: BTreeSet<NodeUid>,
 }

@@ -43,7 +43,15 @@ pub fn word(number: u8) -> Option<String> {
 /// # Panics
 /// Never: the text is a digest.
 pub fn digest(image: Image) -> Digest {
-    digests()[usize::from(image)].clone()
+    digest_of(image).clone()
+}
+
+/// The same, kept for ever.
+///
+/// # Panics
+/// Never: the text is a digest.
+pub fn digest_of(image: Image) -> &'static Digest {
+    &digests()[usize::from(image)]
 }
 
 /// The digests of all images, in order.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use berth_api::berth::{ClosedReason, Outcome};
 
+pub use crate::host::{Begun, Ended, Host, Memory};
 use crate::set::Set;
 
 /// The number of a node or of a berth.
@@ -223,83 +224,6 @@ pub struct Status {
     pub token: u8,
 }
 
-/// Disk and memory of a host, its agent apart.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Host {
-    /// Image that runs.
-    pub booted: Image,
-    /// Image that ran before that, to roll back to.
-    pub previous: Image,
-    /// Image that is staged.
-    pub staged: Image,
-    /// Finalization of that is locked.
-    pub locked: bool,
-    /// Image that is being pulled.
-    pub pull: Image,
-    /// A shutdown has begun.
-    pub down: bool,
-    /// Something inhibits a shutdown.
-    pub inhibited: bool,
-    /// Pods cannot be moved away.
-    pub blocked: bool,
-    /// The staged image cannot be locked.
-    pub no_lock: bool,
-    /// The staged image cannot be removed.
-    pub no_unstage: bool,
-    /// Finalization failed at the last shutdown.
-    pub unfinalized: bool,
-    /// Failed images, as bits.
-    pub failed: u8,
-    /// An image that was committed and not booted, and how often.
-    pub not_applied: (Image, u8),
-    /// Image that Berth staged last.
-    pub ours: Image,
-    /// Image whose last pull failed or was stopped, as the agent remembers.
-    pub incomplete: Image,
-    /// The image of the last turn that ended badly.
-    pub turn: Image,
-    /// True while its backoff runs.
-    pub backoff: bool,
-    /// A failed pull's backoff runs.
-    pub pull_backoff: bool,
-    /// The retry token that was obeyed last.
-    pub token: u8,
-    /// The target of this turn, once it was seen to run unproven.
-    pub tried: Image,
-    /// The berth was licensed anew under the boot that runs.
-    pub relicensed: bool,
-    /// When the drain began.
-    pub drain: Begun,
-    /// When the proof of the boot that runs began.
-    pub proof: Begun,
-    /// A pull that has ended, while the agent does not know.
-    pub ended: Ended,
-}
-
-/// When something began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Begun {
-    /// No beginning yet.
-    #[default]
-    No,
-    /// Lately.
-    Lately,
-    /// So long ago that it should have ended.
-    LongAgo,
-}
-
-/// The end of a pull.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Ended {
-    /// None has ended.
-    #[default]
-    No,
-    /// That of this image ended well.
-    Well(Image),
-    /// The pull of this image failed.
-    Badly(Image),
-}
-
 /// Knowledge of an agent's process, lost when it dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Agent {
@@ -329,6 +253,49 @@ pub struct Agent {
     pub lock_fails: bool,
     /// The change of what is staged that failed last.
     pub failing: Failing,
+    /// The host did not say what is deployed when it was read last.
+    pub blind: bool,
+    /// It did so long ago that it is read again.
+    pub blind_long: bool,
+    /// This process knows that it left nothing armed.
+    pub disarmed: bool,
+    /// The host's bus has not answered since then.
+    pub silence: Begun,
+    /// The memory could not be written to the disk.
+    pub forgetful: bool,
+    /// The end of a pull is taken in, and the host still shows it.
+    pub told: bool,
+    /// The API server's last answer to writes that it must refuse.
+    pub guard: Guard,
+    /// They are tried again now.
+    pub guard_due: bool,
+}
+
+impl Agent {
+    /// An agent that has just begun.
+    pub fn fresh(fleet: Fleet) -> Self {
+        Self {
+            guard: if fleet.tries_guard {
+                Guard::Unknown
+            } else {
+                Guard::Refuses
+            },
+            guard_due: fleet.tries_guard,
+            ..Self::default()
+        }
+    }
+}
+
+/// Answer of the API server to writes that it must refuse.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// It refuses them.
+    #[default]
+    Refuses,
+    /// It would do one of them.
+    Allows,
+    /// There was no answer yet.
+    Unknown,
 }
 
 /// A change of what is staged that fails.
@@ -352,6 +319,8 @@ pub struct Os {
     pub staged: Image,
     /// True if that is locked.
     pub locked: bool,
+    /// Image that the next boot takes in place of the one that runs; 0 if there is none.
+    pub queued: Image,
 }
 
 /// The Node as read.
@@ -399,6 +368,8 @@ pub struct Ghost {
     pub ready: bool,
     /// True if its berth was closed over its head while it was excluded.
     pub abandoned: bool,
+    /// The API server did not refuse what it must when the agent's process tried that last, or was never tried.
+    pub unguarded: bool,
 }
 
 /// A Node's labels.
@@ -569,6 +540,10 @@ pub struct Fleet {
     pub paused: bool,
     /// The clock of the controllers' machines is not synchronised.
     pub clock_lost: bool,
+    /// The API server does not refuse what it must.
+    pub unguarded: bool,
+    /// Agents try whether it does. Elsewhere they know that from the start.
+    pub tries_guard: bool,
 }
 
 /// View of the watches.

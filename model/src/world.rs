@@ -1,16 +1,13 @@
-//! Conventions of all parts of the model: where berths are, what a write to an object does to everybody who read it
-//! before, and which states are the same but for the names of the nodes.
-
-use std::sync::Arc;
+//! Conventions of all parts of the model: where berths are, and what a write to an object does to everybody who read it
+//! before.
 
 use berth_api::berth;
 use berth_api::seeded::Bug;
 
 use crate::fault::{FAULTS, Fault};
-use crate::hash;
 use crate::set::Set;
 use crate::state::{
-    Berth, Controller, Held, Lease, NOBODY, NONE, No, Node, Phase, Pool, Request, Seen, Sight, State, Write,
+    Agent, Berth, Controller, Held, Lease, NOBODY, NONE, No, Node, Phase, Pool, Request, Seen, State, Write,
 };
 
 /// A world: who is in it, and what may go wrong.
@@ -50,6 +47,10 @@ pub struct World {
     pub staged: bool,
     /// A node that cannot be drained, whose host cannot lock, or that is held back stays so in the fair schedule, and must not hold up the others.
     pub keep_blocked: bool,
+    /// Agents try whether the API server refuses what it must.
+    pub tries_guard: bool,
+    /// Image that ran before the one that runs at the start; 0 is none.
+    pub previous: u8,
     /// The rollout halts at so many failures.
     pub max_failures: usize,
     /// Number of times that each fault may happen in one history.
@@ -116,6 +117,7 @@ impl World {
                 ..Pool::default()
             }
         };
+        state.fleet.tries_guard = self.tries_guard;
         state.pools = self.pools.iter().enumerate().map(pool).collect();
         let lease = |at: usize| {
             let (pool, index) = self.place(at);
@@ -136,6 +138,10 @@ impl World {
             node.labels.canary = self.waves && number < first;
             node.labels.zone = (number.checked_rem(self.zones.into())).map_or(0, |zone| zone as u8 + 1);
             node.labels.server = number < self.servers;
+            node.agent = Agent::fresh(state.fleet);
+            node.other = node.agent;
+            node.ghost.unguarded = self.tries_guard;
+            node.host.previous = self.previous;
         }
         state.controllers[0] = Controller {
             epoch: 1,
@@ -184,6 +190,16 @@ impl State {
         let some = *left > 0;
         *left -= u8::from(some);
         some
+    }
+
+    /// The state after one of the faults that are left is used; `None` if none is left.
+    pub fn spent(&self, fault: Fault) -> Option<Self> {
+        if !self.may(fault) {
+            return None;
+        }
+        let mut after = self.clone();
+        after.spend(fault);
+        Some(after)
     }
 
     /// Says whether a fault is left.
@@ -256,7 +272,7 @@ impl State {
     }
 
     /// Boot IDs are only ever compared: the same state with the smallest numbers.
-    fn settle_boots(&mut self, node: usize) {
+    pub(crate) fn settle_boots(&mut self, node: usize) {
         let mut seen = 1u32;
         self.each_boot(node, |boot| seen |= 1 << (*boot).min(31));
         if (seen & (seen + 1)) != 0 {
@@ -299,146 +315,5 @@ impl State {
                 look.slots.iter_mut().for_each(&mut lease);
             }
         }
-    }
-
-    /// The same state in its one form: the smallest boot IDs, the nodes in the order of what they are. Answers where
-    /// each node went.
-    pub fn canonical(&mut self) -> Vec<No> {
-        let nodes = self.nodes.len();
-        for node in 0..nodes {
-            self.settle_boots(node);
-        }
-        self.air.sort_by_key(hash::of);
-        let mut order: Vec<(u64, No)> = (0..nodes).map(|n| (self.key(n) >> 1, n as No)).collect();
-        order.sort_unstable();
-        let mut to = vec![0; nodes];
-        for (new, (_, old)) in order.iter().enumerate() {
-            to[usize::from(*old)] = new as No;
-        }
-        if to.iter().enumerate().any(|(old, new)| old != usize::from(*new)) {
-            self.rename(&to);
-            self.air.sort_by_key(hash::of);
-        }
-        to
-    }
-
-    /// Key of a node that does not depend on its number.
-    fn key(&self, node: usize) -> u64 {
-        let mut roles = vec![];
-        for (slot, lease) in self.slots.iter().enumerate() {
-            let last = matches!(lease.is, Berth::Closed(c) if usize::from(c.last) == node);
-            roles.push((slot, last, lease.who().is_some_and(|(n, _)| usize::from(n) == node)));
-        }
-        let bit = |set: &Set| set.has(node);
-        let of_controllers = self.controllers.each_ref().map(|c| {
-            let queue: Vec<(usize, bool)> = c
-                .queue
-                .iter()
-                .enumerate()
-                .map(|(i, e)| (i, names(&e.write, node)))
-                .collect();
-            (bit(&c.lapsed), queue, c.look.as_ref().map(|look| look.nodes[node]))
-        });
-        let air: Vec<bool> = self.air.iter().map(|r| concerns(r, node)).collect();
-        let failures: Vec<bool> = self.pools.iter().flat_map(|p| p.failures.iter().map(bit)).collect();
-        hash::of(&(self.nodes[node], roles, of_controllers, air, failures))
-    }
-
-    /// The same state with other numbers for the nodes.
-    pub(crate) fn rename(&mut self, to: &[No]) {
-        rename_nodes(&mut self.nodes, to);
-        self.slots.iter_mut().for_each(|l| rename_lease(l, to));
-        rename_pools(&mut self.pools, to);
-        for request in &mut self.air {
-            match request {
-                Request::Berth { lease, node, .. } => {
-                    rename_lease(lease, to);
-                    *node = to[usize::from(*node)];
-                }
-                Request::Node { node, .. } => *node = to[usize::from(*node)],
-                Request::Controller(write) => rename_write(write, to),
-            }
-        }
-        for controller in &mut self.controllers {
-            controller.lapsed = controller.lapsed.renamed(to);
-            controller.queue.iter_mut().for_each(|e| rename_write(&mut e.write, to));
-            if let Some(look) = &mut controller.look {
-                rename_nodes(&mut look.nodes, to);
-                look.slots.iter_mut().for_each(|l| rename_lease(l, to));
-                rename_pools(&mut look.pools, to);
-            }
-        }
-    }
-}
-
-fn names(write: &Write, node: usize) -> bool {
-    match write {
-        Write::Berth { lease, .. } => lease.who().is_some_and(|(n, _)| usize::from(n) == node),
-        Write::Publish { node: n, .. } => usize::from(*n) == node,
-        Write::Pool { .. } => false,
-    }
-}
-
-fn concerns(request: &Request, node: usize) -> bool {
-    match request {
-        Request::Berth { node: n, .. } | Request::Node { node: n, .. } => usize::from(*n) == node,
-        Request::Controller(write) => names(write, node),
-    }
-}
-
-/// Sorts what is indexed by nodes, by their new numbers.
-pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[No]) {
-    let old = nodes.to_vec();
-    for (here, new) in old.into_iter().zip(to) {
-        nodes[usize::from(*new)] = here;
-    }
-}
-
-/// Pools, with the nodes' new numbers.
-pub fn rename_pools(pools: &mut [Pool], to: &[No]) {
-    for failed in pools.iter_mut().flat_map(|p| &mut p.failures).filter(|f| !f.is_empty()) {
-        *failed = failed.renamed(to);
-    }
-}
-
-/// A Lease, with the nodes' new numbers.
-pub fn rename_lease(lease: &mut Lease, to: &[No]) {
-    let new = |node: &mut No| {
-        if let Some(new) = to.get(usize::from(*node)) {
-            *node = *new;
-        }
-    };
-    match &mut lease.is {
-        Berth::Missing => {}
-        Berth::Closed(c) => new(&mut c.last),
-        Berth::Offered(o) => new(&mut o.node),
-        Berth::Held(h) => new(&mut h.node),
-    }
-}
-
-/// A controller's write, with the nodes' new numbers.
-pub fn rename_write(write: &mut Write, to: &[No]) {
-    match write {
-        Write::Berth { lease, offer, .. } => {
-            rename_lease(lease, to);
-            if let Some(sight) = offer.as_mut().filter(|s| {
-                ***s != Sight {
-                    limit: s.limit,
-                    closed: s.closed,
-                    ..Sight::default()
-                }
-            }) {
-                let sight = Arc::make_mut(sight);
-                sight.unavailable = sight.unavailable.renamed(to);
-                sight.excluded = sight.excluded.renamed(to);
-                sight.held_back = sight.held_back.renamed(to);
-                sight.away = sight.away.renamed(to);
-                sight.waits = sight.waits.renamed(to);
-                sight.early = sight.early.renamed(to);
-                sight.fleet_down = sight.fleet_down.renamed(to);
-            }
-        }
-        Write::Publish { node, .. } => *node = to[usize::from(*node)],
-        Write::Pool { failures, .. } => failures.iter_mut().for_each(|f| *f = f.renamed(to)),
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::fault::Fault::{
     self, Accept, AgentCrash, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
-    Finalize, Fleet, Forget, Hold, Inhibit, Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Resize,
-    Retry, Rival, Rollback, Second, StaleRead, StaleWatch, Stuck, Window,
+    Finalize, Fleet, Forget, Hold, Inhibit, Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Queue,
+    ReadOnly, Resize, Retry, Rival, Rollback, Schedule, Second, Silent, StaleRead, StaleWatch, Stuck, Unguarded,
+    Unusable, Window,
 };
 use crate::world::World;
 
@@ -27,6 +28,8 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         too_old: 0,
         staged: true,
         keep_blocked: false,
+        tries_guard: false,
+        previous: 0,
         max_failures: 9,
         faults: vec![],
     }
@@ -45,7 +48,62 @@ pub fn all(deep: bool) -> Vec<World> {
     worlds.extend(processes(&with));
     worlds.extend(admins(&with));
     worlds.extend(hosts(&with));
+    worlds.extend(failing_hosts(&with));
     worlds
+}
+
+/// Hosts that do not answer, do not remember, or follow somebody else.
+fn failing_hosts(with: With<'_>) -> Vec<World> {
+    let pair = |world: World| World { nodes: 2, ..world };
+    let keeps = |world: World| World {
+        keep_blocked: true,
+        ..world
+    };
+    vec![
+        with(
+            keeps(pair(calm("silent", "the bus of a host falls silent"))),
+            &[(Silent, 2), (Dropped, 1), (Pause, 1)],
+            &[(AgentCrash, 1), (Inhibit, 1)],
+        ),
+        with(
+            keeps(pair(calm("unusable", "a host does not say what is deployed"))),
+            &[(Unusable, 2), (Dropped, 1), (Rival, 1)],
+            &[(AgentCrash, 1), (Edit, 1)],
+        ),
+        with(
+            keeps(pair(World {
+                images: &[2, 3],
+                bad: 1 << 2,
+                ..calm("read-only", "an agent's memory cannot be written")
+            })),
+            &[(ReadOnly, 2), (AgentCrash, 1), (Edit, 1)],
+            &[(Rollback, 1), (Power, 1)],
+        ),
+        with(
+            World {
+                tries_guard: true,
+                ..pair(calm(
+                    "guard",
+                    "the API server does not refuse what it must, for a while",
+                ))
+            },
+            &[(Unguarded, 2), (AgentCrash, 1)],
+            &[(Late, 1), (Pause, 1)],
+        ),
+        with(
+            keeps(pair(World {
+                previous: 2,
+                ..calm("queue", "somebody queues a rollback, and hosts lose power")
+            })),
+            &[(Queue, 2), (Power, 1), (Dropped, 1)],
+            &[(AgentCrash, 1), (Inhibit, 1)],
+        ),
+        with(
+            pair(calm("schedule", "somebody schedules a shutdown, or cancels it")),
+            &[(Schedule, 1), (Dropped, 1), (AgentCrash, 1)],
+            &[(Schedule, 1), (Inhibit, 1), (Power, 1)],
+        ),
+    ]
 }
 
 type With<'a> = &'a dyn Fn(World, &[(Fault, u8)], &[(Fault, u8)]) -> World;

@@ -39,6 +39,12 @@ pub fn known(bug: Bug) -> Known {
         Bug::OldLookTrusted => OutOfReach("nothing lets two agents act on one host"),
         Bug::OldCommitUsed => OutOfReach("no agent is away between its commit and its reboot while an admin uncordons"),
         Bug::UnlockableLeft => OutOfReach("no host of a rollout refuses to lock what is staged, time and again"),
+        Bug::SilentLetsGo => OutOfReach("no host of a rollout falls silent between its boot and its proof"),
+        Bug::UnseenLetsGo => OutOfReach("no host of a rollout hides its deployments while an image is unlocked"),
+        Bug::MemoryNotNeeded => OutOfReach("no host of a rollout has a disk that cannot be written"),
+        Bug::GuardIgnored => OutOfReach("no rollout takes the admission policies away"),
+        Bug::RollbackIgnored => OutOfReach("nobody queues a rollback on a host of a rollout"),
+        Bug::ScheduledIgnored => OutOfReach("nobody schedules a shutdown on a host of a rollout"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
         Bug::NoEpochStamp => {
             OutOfReach("what a deposed leader writes late loses: the new one has changed that berth first")

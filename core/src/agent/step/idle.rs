@@ -278,11 +278,11 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
         return Step::Wait(WaitReason::BackingOff, Some(left));
     }
-    if facts.host.forgetful.is_some() {
+    if facts.host.forgetful.is_some() && !Bug::MemoryNotNeeded.is_awake() {
         // I8: a host that forgets what it tried reboots for ever.
         return Step::Wait(WaitReason::Forgetful, Some(LOOK_SELDOM));
     }
-    if facts.guard.unguarded().is_some() {
+    if facts.guard.unguarded().is_some() && !Bug::GuardIgnored.is_awake() {
         // I6: who may write every berth may also take away the one that this node would hold.
         return Step::Wait(WaitReason::Unguarded, Some(facts.guard.next_try));
     }

@@ -1,0 +1,169 @@
+//! The one form of states that are the same but for the names of the nodes, and its fingerprint.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::hash;
+use crate::state::{Berth, Lease, No, Pool, Request, Sight, State, Write};
+
+impl State {
+    /// Brings the state into its one form: the smallest boot IDs, the nodes in the order of what they are. Returns its
+    /// fingerprint, and where each node went.
+    pub fn canonical(&mut self) -> (u64, Vec<No>) {
+        let nodes = self.nodes.len();
+        for node in 0..nodes {
+            self.settle_boots(node);
+        }
+        self.sort_air();
+        // A node does not name others, so that its own hash stays as it is under other numbers.
+        let own: Vec<u64> = self.nodes.iter().map(hash::of).collect();
+        let mut order: Vec<(u64, No)> = (0..).zip(&own).map(|(n, own)| (self.key(n, *own) >> 1, n)).collect();
+        order.sort_unstable();
+        let mut to = vec![0; nodes];
+        for (new, (_, old)) in order.iter().enumerate() {
+            to[usize::from(*old)] = new as No;
+        }
+        if to.iter().enumerate().any(|(old, new)| old != usize::from(*new)) {
+            self.rename(&to);
+            self.sort_air();
+        }
+        let mut all = hash::Mix::default();
+        for (_, old) in &order {
+            all.write_u64(own[usize::from(*old)]);
+        }
+        (&self.slots, &self.pools, self.fleet, &self.controllers).hash(&mut all);
+        (self.leader, &self.air, self.left).hash(&mut all);
+        (all.finish(), to)
+    }
+
+    fn sort_air(&mut self) {
+        if self.air.len() > 1 {
+            self.air.sort_by_cached_key(hash::of);
+        }
+    }
+
+    /// Key of a node that does not depend on its number. `own`: the hash of what it is.
+    fn key(&self, number: No, own: u64) -> u64 {
+        let node = usize::from(number);
+        let mut key = hash::Mix::default();
+        key.write_u64(own);
+        for lease in &self.slots {
+            let last = matches!(lease.is, Berth::Closed(c) if c.last == number);
+            (last, lease.who().is_some_and(|(n, _)| n == number)).hash(&mut key);
+        }
+        for controller in &self.controllers {
+            (controller.lapsed.has(node), controller.queue.len()).hash(&mut key);
+            for entry in &controller.queue {
+                names(&entry.write, node).hash(&mut key);
+            }
+            if let Some(look) = &controller.look {
+                look.nodes[node].hash(&mut key);
+            }
+        }
+        for request in &self.air {
+            concerns(request, node).hash(&mut key);
+        }
+        for failed in self.pools.iter().flat_map(|pool| &pool.failures) {
+            failed.has(node).hash(&mut key);
+        }
+        key.finish()
+    }
+
+    /// The same state with other numbers for the nodes.
+    pub(crate) fn rename(&mut self, to: &[No]) {
+        rename_nodes(&mut self.nodes, to);
+        self.slots.iter_mut().for_each(|l| rename_lease(l, to));
+        rename_pools(&mut self.pools, to);
+        for request in &mut self.air {
+            match request {
+                Request::Berth { lease, node, .. } => {
+                    rename_lease(lease, to);
+                    *node = to[usize::from(*node)];
+                }
+                Request::Node { node, .. } => *node = to[usize::from(*node)],
+                Request::Controller(write) => rename_write(write, to),
+            }
+        }
+        for controller in &mut self.controllers {
+            controller.lapsed = controller.lapsed.renamed(to);
+            controller.queue.iter_mut().for_each(|e| rename_write(&mut e.write, to));
+            if let Some(look) = &mut controller.look {
+                rename_nodes(&mut look.nodes, to);
+                look.slots.iter_mut().for_each(|l| rename_lease(l, to));
+                rename_pools(&mut look.pools, to);
+            }
+        }
+    }
+}
+
+fn names(write: &Write, node: usize) -> bool {
+    match write {
+        Write::Berth { lease, .. } => lease.who().is_some_and(|(n, _)| usize::from(n) == node),
+        Write::Publish { node: n, .. } => usize::from(*n) == node,
+        Write::Pool { .. } => false,
+    }
+}
+
+fn concerns(request: &Request, node: usize) -> bool {
+    match request {
+        Request::Berth { node: n, .. } | Request::Node { node: n, .. } => usize::from(*n) == node,
+        Request::Controller(write) => names(write, node),
+    }
+}
+
+/// Sorts what is indexed by nodes, by their new numbers.
+pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[No]) {
+    let old = nodes.to_vec();
+    for (here, new) in old.into_iter().zip(to) {
+        nodes[usize::from(*new)] = here;
+    }
+}
+
+/// Pools, with the nodes' new numbers.
+pub fn rename_pools(pools: &mut [Pool], to: &[No]) {
+    for failed in pools.iter_mut().flat_map(|p| &mut p.failures).filter(|f| !f.is_empty()) {
+        *failed = failed.renamed(to);
+    }
+}
+
+/// A Lease, with the nodes' new numbers.
+pub fn rename_lease(lease: &mut Lease, to: &[No]) {
+    let new = |node: &mut No| {
+        if let Some(new) = to.get(usize::from(*node)) {
+            *node = *new;
+        }
+    };
+    match &mut lease.is {
+        Berth::Missing => {}
+        Berth::Closed(c) => new(&mut c.last),
+        Berth::Offered(o) => new(&mut o.node),
+        Berth::Held(h) => new(&mut h.node),
+    }
+}
+
+/// A controller's write, with the nodes' new numbers.
+pub fn rename_write(write: &mut Write, to: &[No]) {
+    match write {
+        Write::Berth { lease, offer, .. } => {
+            rename_lease(lease, to);
+            if let Some(sight) = offer.as_mut().filter(|s| {
+                ***s != Sight {
+                    limit: s.limit,
+                    closed: s.closed,
+                    ..Sight::default()
+                }
+            }) {
+                let sight = Arc::make_mut(sight);
+                sight.unavailable = sight.unavailable.renamed(to);
+                sight.excluded = sight.excluded.renamed(to);
+                sight.held_back = sight.held_back.renamed(to);
+                sight.away = sight.away.renamed(to);
+                sight.waits = sight.waits.renamed(to);
+                sight.early = sight.early.renamed(to);
+                sight.fleet_down = sight.fleet_down.renamed(to);
+            }
+        }
+        Write::Publish { node, .. } => *node = to[usize::from(*node)],
+        Write::Pool { failures, .. } => failures.iter_mut().for_each(|f| *f = f.renamed(to)),
+    }
+}
