@@ -93,6 +93,8 @@ pub mod pool {
     pub const PAUSED: &str = "Paused";
     /// The reference is resolved to digests.
     pub const IMAGE_RESOLVED: &str = "ImageResolved";
+    /// The tag cannot be looked at, or its image is refused: no new image reaches the pool.
+    pub const FEED_FAILING: &str = "FeedFailing";
     /// A node matches more than one pool.
     pub const NODE_CONFLICT: &str = "NodeConflict";
     /// The image failed on so many nodes that it is tried on no other.
@@ -116,6 +118,7 @@ pub mod pool {
         DEGRADED,
         PAUSED,
         IMAGE_RESOLVED,
+        FEED_FAILING,
         NODE_CONFLICT,
         ROLLOUT_HALTED,
         WINDOW_OPEN,
@@ -138,6 +141,8 @@ pub mod fleet {
     pub const AGENTS_HEALTHY: &str = "AgentsHealthy";
     /// The registries of all pools answer.
     pub const REGISTRY_REACHABLE: &str = "RegistryReachable";
+    /// New images of every pool's tag reach the pool.
+    pub const FEEDS_HEALTHY: &str = "FeedsHealthy";
     /// No agent says that the API server lets it write what is another node's.
     pub const GUARDED: &str = "Guarded";
     /// No node says that its first boot went wrong.
@@ -149,6 +154,7 @@ pub mod fleet {
         CONTROLLER_HEALTHY,
         AGENTS_HEALTHY,
         REGISTRY_REACHABLE,
+        FEEDS_HEALTHY,
         GUARDED,
         BOOTSTRAP_HEALTHY,
     ];

@@ -168,7 +168,8 @@ pub struct BootcFleetStatus {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<PoolSummary>,
-    /// `Updating`, `Paused`, `ControllerHealthy`, `AgentsHealthy`, `RegistryReachable`, `Guarded`.
+    /// `Updating`, `Paused`, `ControllerHealthy`, `AgentsHealthy`, `RegistryReachable`, `FeedsHealthy`, `Guarded`,
+    /// `BootstrapHealthy`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]
     #[serde(default)]

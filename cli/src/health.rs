@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use berth_api::condition::{self, fleet as of_fleets, node as of_nodes, pool as of_pools};
+use berth_api::condition::{self, Why, fleet as of_fleets, node as of_nodes, pool as of_pools};
 use berth_api::insight::conditions::{DRAINING, REBOOTING, WORKING};
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use berth_api::text::names;
+use berth_core::controller::image::ResolveReason;
 use berth_core::insight::Assessment;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -115,8 +117,9 @@ pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
     let conditions = snapshot.fleet.iter().flat_map(|fleet| fleet.status.iter());
     let conditions = conditions.flat_map(|status| &status.conditions);
     let told = conditions.filter(|c| {
-        let is_health = !matches!(c.type_.as_str(), of_fleets::UPDATING | of_fleets::PAUSED);
-        is_health && c.status == "False"
+        // Each pool's own condition says what keeps its images away.
+        let told_elsewhere = [of_fleets::UPDATING, of_fleets::PAUSED, of_fleets::FEEDS_HEALTHY];
+        !told_elsewhere.contains(&c.type_.as_str()) && c.status == "False"
     });
     told.map(|condition| {
         let (message, impact, remedy) = match condition.type_.as_str() {
@@ -224,6 +227,18 @@ fn paused(pool: &BootcNodePool, name: &str) -> (Level, Impact, String, String) {
     (Level::Warning, Impact::UpdateStalled, message, remedy)
 }
 
+/// True if the tag can be looked at, and the image that it points to is refused for this reason.
+fn is_refusal(reason: &str) -> bool {
+    [Why::NoSuchPlatform, Why::BootImageSkew]
+        .iter()
+        .any(|refusal| refusal.as_str() == reason)
+}
+
+/// True if the failure mostly passes without a person.
+fn is_passing(reason: &str) -> bool {
+    ResolveReason::from_word(reason).is_some_and(ResolveReason::is_passing)
+}
+
 /// Level, impact, message and remedy of a pool's condition.
 fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Level, Impact, String, String) {
     use Impact::{ClusterCapacity, None, Unknown, UpdateSpeed, UpdateStalled};
@@ -248,11 +263,33 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
             format!("The image of pool {name} is looked at ({})", warning.reason),
             "nothing".to_owned(),
         ),
+        (of_pools::FEED_FAILING, reason) if is_refusal(reason) => (
+            Level::Error,
+            UpdateStalled,
+            format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
+            "do what the description says, or publish another image; the image in force stays".to_owned(),
+        ),
+        (of_pools::FEED_FAILING, reason) => (
+            if is_passing(reason) {
+                Level::Warning
+            } else {
+                Level::Error
+            },
+            UpdateStalled,
+            format!("No new image reaches pool {name}: its tag cannot be looked at ({reason})"),
+            format!("fix what the description names, then: kubectl berth poll {name}; the image in force stays"),
+        ),
+        (of_pools::IMAGE_RESOLVED, reason) if warning.status == "True" && is_refusal(reason) => (
+            Level::Warning,
+            UpdateStalled,
+            format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
+            "do what the description says, or publish another image; the image in force stays".to_owned(),
+        ),
         (of_pools::IMAGE_RESOLVED, reason) if warning.status == "True" => (
             Level::Warning,
             UpdateSpeed,
             format!("The tag of pool {name} cannot be looked at ({reason}); its image in force stays"),
-            "mend what the description names; the registry is asked again".to_owned(),
+            "fix what the description names; the registry is asked again".to_owned(),
         ),
         (of_pools::IMAGE_RESOLVED, reason) => (
             Level::Error,
@@ -277,6 +314,16 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
             UpdateStalled,
             format!("Pool {name} is closed to its next image: new machines could not join with their boot image"),
             "install new machines from a newer boot image, or record it with bootImage.source: Manual".to_owned(),
+        ),
+        (of_pools::BOOT_IMAGE_SKEW, _) if warning.status != "True" => (
+            Level::Warning,
+            ClusterCapacity,
+            format!(
+                "It is not known whether new machines could join pool {name} ({})",
+                warning.reason
+            ),
+            "record what new machines are installed from, with bootImage.source: Manual; or correct the image's limit"
+                .to_owned(),
         ),
         (of_pools::BOOT_IMAGE_SKEW, _) => (
             Level::Error,
@@ -380,6 +427,12 @@ fn together(pool: &str, group: &[Trouble<'_>], now: Timestamp) -> Option<HealthI
     })
 }
 
+/// The controller's word that the pool's image has nothing for the node's platform.
+fn unserved(conditions: &[Condition]) -> Option<&Condition> {
+    let waiting = condition::find_true(conditions, of_nodes::WAITING);
+    waiting.filter(|waiting| waiting.reason == Why::NoSuchPlatform.as_str())
+}
+
 fn troubles<'a>(
     line: &NodeLine,
     host: &'a BootcNode,
@@ -421,6 +474,13 @@ fn troubles<'a>(
             );
             let since = Some(c.last_transition_time.0);
             tell(Level::Error, Impact::ClusterCapacity, says, "", since, &c.message);
+        } else if let Some(c) = unserved(conditions) {
+            let says = (
+                "is of a platform that the image of its pool lacks",
+                "are of platforms that its image lacks",
+            );
+            let since = Some(c.last_transition_time.0);
+            tell(Level::Error, Impact::UpdateStalled, says, "", since, &c.message);
         }
     }
     let silent = status.filter(|s| silence(s, now).is_some());

@@ -228,7 +228,7 @@ pub(crate) fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Count
 /// Assessment of a pool in one word, the worst first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum PoolAssessment {
-    /// Something is wrong with a node.
+    /// Something is wrong with a node, or the pool does not go on until a person acts.
     Degraded,
     /// Nodes are on their way, or some have arrived.
     Progressing,
@@ -256,11 +256,13 @@ impl PoolAssessment {
         }
     }
 
-    /// Assessment by the counts. Unlike the original, a pool with a degraded node is never just pending.
-    pub(crate) const fn of(counts: &Counts) -> Self {
+    /// Assessment by the counts. `is_stalled` is true for a pool that does not go on until a person acts. Unlike the original, a
+    /// pool with a degraded node, or a stalled one with outdated nodes, is never just pending.
+    pub(crate) const fn of(counts: &Counts, is_stalled: bool) -> Self {
         match counts {
             Counts { total: 0, .. } => Self::Empty,
             counts if counts.degraded > 0 => Self::Degraded,
+            counts if is_stalled && counts.updated < counts.total => Self::Degraded,
             counts if counts.updated == counts.total => Self::Completed,
             counts if counts.excluded > 0 => Self::Excluded,
             counts if counts.progressing == 0 && counts.updated == 0 => Self::Pending,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
-use berth_api::condition::{self, pool as types};
+use berth_api::condition::{self, Why, pool as types};
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageMetadata, WaveState, WaveStatus};
 use berth_api::quantity::Quantity;
 use berth_api::{duration, keys};
@@ -291,8 +291,11 @@ fn pool_view(
     let target = status.target.as_ref();
     let excluded = roster.map(|roster| roster.excluded(&name)).unwrap_or_default();
     let counts = counts(&nodes);
+    let is_true = |type_| condition::is_true(&status.conditions, type_);
+    // An older controller has no Stalled.
+    let is_stalled = is_true(types::STALLED) || is_true(types::ROLLOUT_HALTED);
     PoolView {
-        assessment: PoolAssessment::of(&counts),
+        assessment: PoolAssessment::of(&counts, is_stalled),
         counts,
         image: clean(pool.spec.image_ref()),
         version: target.and_then(|t| t.version.as_deref()).map(clean),
@@ -386,7 +389,17 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
 
 /// Conditions that keep a pool from its target. A spec that no controller has read for long counts as one as well.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition], now: Timestamp) -> Vec<Warning> {
+    let failing = condition::find_true(conditions, types::FEED_FAILING);
+    let skew = condition::find_true(conditions, types::BOOT_IMAGE_SKEW);
+    let is_refused = skew.is_some_and(|skew| skew.reason == Why::NextImageRefused.as_str());
     let matters = |c: &&Condition| match c.type_.as_str() {
+        // BootImageSkew says the same.
+        types::FEED_FAILING if is_refused && c.reason == Why::BootImageSkew.as_str() => false,
+        types::IMAGE_RESOLVED if is_refused && c.status == "True" && c.reason == Why::BootImageSkew.as_str() => false,
+        // FeedFailing says the same, and since when.
+        types::IMAGE_RESOLVED if c.status == "True" && failing.is_some_and(|f| f.reason == c.reason) => false,
+        // Nobody knows whether new machines could join.
+        types::BOOT_IMAGE_SKEW => c.status == "True" || c.reason == Why::CannotCompare.as_str(),
         // An image in force of which there is more to say: a registry that is away, another image that waits.
         types::IMAGE_RESOLVED => c.status != "True" || c.reason != "Resolved",
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,

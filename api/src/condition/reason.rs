@@ -298,5 +298,9 @@ reasons! {
         FirstBootFailed,
         /// Objects of Berth's cannot be read.
         UnreadableObjects,
+        /// The pool's tag is looked at on request only.
+        NotPolled,
+        /// New images do not reach some pools.
+        FeedsFailing,
     }
 }

@@ -57,8 +57,8 @@ pub struct BootcNodePoolStatus {
     /// Medians of what members measured lately, for estimates.
     #[serde(default)]
     pub phase_durations: PhaseDurations,
-    /// `Updated`, `Progressing`, `Degraded`, `Paused`, `ImageResolved`, `NodeConflict`, `RolloutHalted`,
-    /// `WindowOpen`, `BootImageSkew`; `Ready`, `Reconciling` and `Stalled`, which sum them up.
+    /// `Updated`, `Progressing`, `Degraded`, `Paused`, `ImageResolved`, `FeedFailing`, `NodeConflict`,
+    /// `RolloutHalted`, `WindowOpen`, `BootImageSkew`; `Ready`, `Reconciling` and `Stalled`, which sum them up.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]
     #[serde(default)]

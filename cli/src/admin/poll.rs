@@ -18,8 +18,14 @@ use crate::text::{clean, short};
 /// Time between two looks at the pool's status, at first and at most, but for the jitter.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_millis(500);
-/// Reasons of `ImageResolved` for which a registry has answered.
-const ANSWERED: [&str; 4] = ["Resolved", "ImageAvailable", "MinimumAge", "NoSuchPlatform"];
+/// Reasons of `ImageResolved` with which a registry has answered.
+const ANSWERED: [&str; 5] = [
+    "Resolved",
+    "ImageAvailable",
+    "MinimumAge",
+    "NoSuchPlatform",
+    "BootImageSkew",
+];
 
 /// Requests a poll of the pool's tag, waits until the controller has acted on it, and describes what it found.
 ///
@@ -106,7 +112,7 @@ mod tests {
                 "status": {
                     "target": { "image": "quay.io/os:1", "digest": format!("sha256:{}", "1".repeat(64)), "platforms": [] },
                     "conditions": [{
-                        "type": "ImageResolved", "status": status, "reason": "NoSuchPlatform",
+                        "type": "ImageResolved", "status": status, "reason": "BootImageSkew",
                         "message": "quay.io/os:2 has nothing for n1", "lastTransitionTime": "2026-01-01T00:00:00Z",
                     }],
                 },

@@ -17,7 +17,7 @@ use kube::Resource;
 use kube::runtime::events::{Event, EventType};
 
 /// Reasons of all events that the controller writes.
-pub const REASONS: [&str; 33] = [
+pub const REASONS: [&str; 35] = [
     "RebootTimedOut",
     "NodeDegraded",
     "NodeRecovered",
@@ -25,6 +25,8 @@ pub const REASONS: [&str; 33] = [
     "ImageAdopted",
     "ImageNotResolved",
     "ImageResolved",
+    "ImageFeedFailing",
+    "ImageFeedRestored",
     "RolloutComplete",
     "RolloutHalted",
     "RolloutGoesOn",
@@ -94,7 +96,7 @@ const fn end(
 }
 
 /// The changes of a pool that an admin would want to be told of.
-const OF_POOL: [TurningPoint; 12] = [
+const OF_POOL: [TurningPoint; 14] = [
     point(types::ROLLOUT_HALTED, "True", true, "RolloutHalted", "Halt"),
     end(types::ROLLOUT_HALTED, "False", "RolloutGoesOn", "Resume"),
     point(types::UPDATED, "True", false, "RolloutComplete", "Report"),
@@ -104,6 +106,8 @@ const OF_POOL: [TurningPoint; 12] = [
     end(types::WINDOW_OPEN, "False", "WindowClosed", "Close"),
     point(types::IMAGE_RESOLVED, "False", true, "ImageNotResolved", "Resolve"),
     end(types::IMAGE_RESOLVED, "True", "ImageResolved", "Resolve"),
+    point(types::FEED_FAILING, "True", true, "ImageFeedFailing", "Resolve"),
+    end(types::FEED_FAILING, "False", "ImageFeedRestored", "Resolve"),
     point(types::BOOT_IMAGE_SKEW, "True", true, "BootImageSkew", "Refuse"),
     end(types::BOOT_IMAGE_SKEW, "False", "BootImageWithinLimit", "Report"),
     point(types::NODE_CONFLICT, "True", true, "NodeConflict", "Report"),

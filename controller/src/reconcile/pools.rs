@@ -163,6 +163,7 @@ fn status(
         minimum_age: object.spec.minimum_age(),
         boot_image: object.spec.boot_image(),
         answers: &resolution.answers,
+        polled: resolution.polled,
         available_seen: resolution.seen,
         poll_request: poll_request.or_else(|| old.poll_request.clone()),
         paused: object.spec.paused(),

@@ -70,6 +70,8 @@ pub struct Resolution {
     pub first: bool,
     /// The last request for a poll that was acted on.
     pub poll_request: Option<String>,
+    /// True if the tag is looked at at intervals.
+    pub polled: bool,
 }
 
 impl Resolution {
@@ -292,6 +294,7 @@ impl Resolver {
         let mut resolution = Resolution {
             seen: wish.seen,
             poll_request: wish.obeyed.map(str::to_owned),
+            polled: wish.interval.is_some(),
             ..Resolution::default()
         };
         let request = || wish.request.map(str::to_owned);

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use berth_api::NodeName;
-use berth_api::condition::{Reason as _, Why};
+use berth_api::condition::{Reason as _, Why, find, find_true, is_true, pool as types};
 use berth_api::fleet::BootcFleetStatus;
 use berth_api::node::Phase;
 use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::agent::reason::Reason;
 use crate::controller::gates::Gates;
+use crate::controller::image::ResolveReason;
 use crate::controller::plan::{BlockReason, GateReason};
 use crate::controller::view::HostContent;
 use crate::gauges::{Gauge, Series, families};
@@ -66,6 +67,8 @@ families! {
     target: "berth_pool_target_info", "1, with the image that the pool's members should run.";
     published: "berth_pool_target_publish_timestamp_seconds", "Time when the target was first published.";
     available: "berth_pool_available_info", "1, with the image that the pool's tag points at, while it is not the target.";
+    feed_failing: "berth_pool_feed_failing", "1 while no new image reaches the pool, by the reason: the tag cannot be looked at, or its image is refused.";
+    unresolved: "berth_pool_image_unresolved", "1 while the reference of the pool is not resolved, by the reason.";
     boot_image: "berth_pool_boot_image_info", "1, with the version that new machines are installed from.";
     too_old: "berth_pool_boot_image_too_old_nodes", "Machines that were installed from an image which is too old for the target.";
     unchecked: "berth_pool_boot_image_unchecked", "1 while nobody can say whether new machines could join: the check of boot images is off, or the versions cannot be compared.";
@@ -137,7 +140,7 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
     for (state, count) in berth_states(&status.berths) {
         families.berths.add([("pool", pool), ("state", state)], count);
     }
-    let halted = berth_api::condition::is_true(&status.conditions, berth_api::condition::pool::ROLLOUT_HALTED);
+    let halted = is_true(&status.conditions, types::ROLLOUT_HALTED);
     families.halted.add([("pool", pool)], i64::from(halted));
     let failed: u32 = status.failures.iter().map(|failure| failure.count).sum();
     families.failed.add([("pool", pool)], failed);
@@ -169,7 +172,17 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
             .available
             .add([("pool", pool), ("digest", &digest), ("version", version)], 1);
     }
-    let skew = berth_api::condition::find(&status.conditions, berth_api::condition::pool::BOOT_IMAGE_SKEW);
+    let failing = find_true(&status.conditions, types::FEED_FAILING);
+    let unresolved = find(&status.conditions, types::IMAGE_RESOLVED).filter(|c| c.status == "False");
+    for (family, condition) in [
+        (&mut families.feed_failing, failing),
+        (&mut families.unresolved, unresolved),
+    ] {
+        if let Some(condition) = condition {
+            family.add([("pool", pool), ("reason", known(&condition.reason))], 1);
+        }
+    }
+    let skew = find(&status.conditions, types::BOOT_IMAGE_SKEW);
     let unchecked = skew.is_some_and(|skew| {
         [Why::Disabled, Why::CannotCompare]
             .map(Why::as_str)
@@ -250,7 +263,8 @@ fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
     let others = Why::ALL.iter().map(|known| known.word());
     let outcomes = berth_api::berth::Outcome::ALL.iter().map(|known| known.as_str());
-    let mut all = of_hosts.chain(others).chain(outcomes);
+    let of_registries = ResolveReason::ALL.iter().map(|known| known.as_str());
+    let mut all = of_hosts.chain(others).chain(outcomes).chain(of_registries);
     all.find(|known| *known == reason).unwrap_or(OTHER)
 }
 

@@ -16,6 +16,11 @@ use jiff::Timestamp;
 use crate::Moment;
 use crate::text::rounded;
 
+pub mod feed;
+mod reason;
+
+pub use reason::ResolveReason;
+
 /// The questions to a registry that a reference leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
@@ -45,6 +50,11 @@ impl Questions {
     pub fn follows(&self) -> bool {
         self.tag.as_ref() == Some(&self.named)
     }
+}
+
+/// True if what the reference's tag points to becomes the target.
+pub fn follows(reference: &str) -> bool {
+    Questions::of(reference).is_ok_and(|questions| questions.follows())
 }
 
 /// Last answer of a registry to a question.

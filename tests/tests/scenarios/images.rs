@@ -5,6 +5,7 @@ use std::fs;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
+use berth_api::condition::find;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, SOON, together};
 use berth_tests::programs;
 use k8s_openapi::api::events::v1::Event;
@@ -245,6 +246,14 @@ async fn pulled_back(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&good, LONG).await
 }
 
+/// Status of `FeedFailing`, and since when it is that.
+async fn feed_since(part: &Part<'_>) -> Result<(String, String)> {
+    let status = part.status().await?;
+    let condition = find(&status.conditions, "FeedFailing").context("no condition FeedFailing")?;
+    let since = condition.last_transition_time.0.to_string();
+    Ok((condition.status.clone(), since))
+}
+
 async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     let before = part.status().await?.target.context("no target")?;
     part.cluster.registry.stop()?;
@@ -252,9 +261,22 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     ensure!(!well && said.contains("RegistryUnavailable"), "{said}");
     part.until_says("ImageResolved", "True", "RegistryUnavailable", "next try at", SOON)
         .await?;
+    part.until_says(
+        "FeedFailing",
+        "True",
+        "RegistryUnavailable",
+        "cannot be looked at",
+        SOON,
+    )
+    .await?;
+    let failing_since = feed_since(part).await?;
     part.cluster.controllers.kill(1);
     part.cluster.controllers.start(1)?;
     let (well, said) = berth(part, &["poll"]).await?;
+    ensure!(
+        feed_since(part).await? == failing_since,
+        "another leader has moved the time since when the tag cannot be followed"
+    );
     ensure!(
         !well && said.contains("since") && said.contains("stays in force"),
         "{said}"
@@ -265,6 +287,8 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     );
     part.cluster.registry.restart().await?;
     part.until_says("ImageResolved", "True", "Resolved", "is in force", LONG)
+        .await?;
+    part.until_says("FeedFailing", "False", "AsExpected", "can be looked at", SOON)
         .await?;
     ensure!(part.status().await?.target.as_ref() == Some(&before));
     let v3 = moved(part, "3.0.0").await?;

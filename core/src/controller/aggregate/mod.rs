@@ -69,6 +69,8 @@ pub struct Facts<'a> {
     pub boot_image: &'a BootImagePolicy,
     /// Answers of registries about the reference.
     pub answers: &'a Answers,
+    /// True if the tag is looked at at intervals.
+    pub polled: bool,
     /// Time for which leaders have known of `status.available`.
     pub available_seen: Duration,
     /// The last request for a poll that was acted on.
@@ -149,6 +151,14 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     // What was said of another reference says nothing of this one.
     let said = said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation);
     let boot = boot_image::assess(&boot_image, said, target.as_ref(), &image.next, now);
+    let feed = if facts.deleting {
+        None
+    } else if facts.refused.is_some() {
+        Some(Verdict::unknown(Why::ImageNotResolved, "see ImageResolved"))
+    } else {
+        image::feed::assess(&facts.image(), target.as_ref(), &image.next, facts.polled)
+    };
+    let feed = feed.map(|verdict| (condition::pool::FEED_FAILING, verdict));
     let resolved = match facts.refused {
         Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
         None => image.verdict,
@@ -158,10 +168,11 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     for (type_, verdict) in conditions::all(facts, target.as_ref(), &doing)
         .into_iter()
         .chain([own, skew])
+        .chain(feed)
     {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
     }
-    for (type_, verdict) in summary::summary(&conditions) {
+    for (type_, verdict) in summary::summary(&conditions, image::follows(facts.reference)) {
         condition::set(&mut conditions, type_, verdict, facts.generation, now);
     }
     BootcNodePoolStatus {
@@ -200,10 +211,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
 /// Members that cannot run any image of a target. A machine that has not reported its architecture or CPU is not counted:
 /// it waits for the report.
 fn unserved<'m, 'a>(members: &'m [MemberView<'a>], target: &'m Target) -> impl Iterator<Item = &'m MemberView<'a>> {
-    members.iter().filter(|member| {
-        let platform = member.platform();
-        !platform.architecture.is_empty() && target.choose(platform) == Choice::NoSuchPlatform
-    })
+    members.iter().filter(|member| !is_served(member, target))
 }
 
 /// Refusal of an image that has nothing for some members.
@@ -371,14 +379,35 @@ fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> 
             message,
         });
     }
-    match own {
-        Some((reason, message)) => Some(Trouble {
+    if let Some((reason, message)) = own {
+        return Some(Trouble {
             kind: Kind::Degraded,
             reason,
             message,
-        }),
-        None => bad_turn(member, target?),
+        });
     }
+    let target = target?;
+    unserved_trouble(member, target).or_else(|| bad_turn(member, target))
+}
+
+/// The target has nothing for the member's platform, as of a node that joined after it was adopted. Its agent is asked for
+/// nothing and so has nothing to report.
+fn unserved_trouble(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
+    if is_served(member, target) {
+        return None;
+    }
+    Some(Trouble {
+        kind: Kind::Degraded,
+        reason: Why::NoSuchPlatform.as_str().to_owned(),
+        message: format!("{} has no image for {}", target.image, member.platform()),
+    })
+}
+
+/// True unless the member cannot run any image of the target. One that has not reported its architecture or CPU counts as
+/// served: it waits for the report.
+fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
+    let platform = member.platform();
+    platform.architecture.is_empty() || target.choose(platform) != Choice::NoSuchPlatform
 }
 
 /// The member's turns end without an update. It is tried again and again, and somebody may have to help.

@@ -1,6 +1,7 @@
 //! A pool's state in the words of kstatus, by which tools wait for what they have applied: `Ready`, `Reconciling` and
 //! `Stalled`. They say nothing new: each follows from the other conditions.
 
+use crate::controller::image::ResolveReason;
 use berth_api::condition::{self, Verdict, Why, pool as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -12,21 +13,30 @@ const POOL_TROUBLES: [&str; 5] = [
     "OrderCycle",
     "UnknownPool",
 ];
-/// Reasons of `ImageResolved` that no further try mends by itself.
-const FINAL: [&str; 7] = [
-    "InvalidReference",
-    "NoSuchPlatform",
-    "NotBootable",
-    "BootImageSkew",
-    "RegistryNotAllowed",
-    "PullSecretNotFound",
-    "InvalidPullSecret",
-];
+/// Reasons of `ImageResolved` and `FeedFailing` that are not a registry's answer, and that a person must act on.
+const REFUSALS: [Why; 3] = [Why::NoSuchPlatform, Why::BootImageSkew, Why::RegistryNotAllowed];
 
-/// The three conditions, from all others.
-pub(super) fn summary(conditions: &[Condition]) -> [(&'static str, Verdict); 3] {
+/// True if no further try mends an image that is not resolved for this reason. One that was not found may be pushed yet.
+fn is_final(reason: &str) -> bool {
+    match ResolveReason::from_word(reason) {
+        Some(ResolveReason::ImageNotFound | ResolveReason::DigestUnavailable | ResolveReason::RegistryRefused) => false,
+        Some(known) => !known.is_passing(),
+        None => REFUSALS.iter().any(|refusal| refusal.as_str() == reason),
+    }
+}
+
+/// True if a tag that was followed so far will not be followed again without a person, for this reason.
+fn ends_feed(reason: &str) -> bool {
+    match ResolveReason::from_word(reason) {
+        Some(known) => !known.is_passing(),
+        None => REFUSALS.iter().any(|refusal| refusal.as_str() == reason),
+    }
+}
+
+/// The three conditions, from all others. `follows` is true for a pool that adopts what its tag points to.
+pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
     let no = || Verdict::no(Why::AsExpected, "");
-    let (ready, reconciling, stalled) = match state(conditions) {
+    let (ready, reconciling, stalled) = match state(conditions, follows) {
         State::Ready(why) => (Verdict::repeats(true, why), no(), no()),
         State::Stalled(why) => (
             Verdict::repeats(false, why),
@@ -56,7 +66,7 @@ enum State<'a> {
     Reconciling(Option<&'a Condition>),
 }
 
-fn state(conditions: &[Condition]) -> State<'_> {
+fn state(conditions: &[Condition], follows: bool) -> State<'_> {
     let of = |type_| condition::find(conditions, type_);
     let is_true = |type_| condition::find_true(conditions, type_);
     let progressing = of(types::PROGRESSING);
@@ -64,14 +74,19 @@ fn state(conditions: &[Condition]) -> State<'_> {
         return State::Reconciling(progressing);
     }
     let trouble = is_true(types::DEGRADED).filter(|c| POOL_TROUBLES.contains(&c.reason.as_str()));
-    let refused = of(types::IMAGE_RESOLVED).filter(|c| c.status == "False" && FINAL.contains(&c.reason.as_str()));
+    let refused = of(types::IMAGE_RESOLVED).filter(|c| c.status == "False" && is_final(&c.reason));
     if let Some(why) = is_true(types::ROLLOUT_HALTED).or(trouble).or(refused) {
         return State::Stalled(why);
     }
     // A pool that selects no node has nothing left to do.
     let is_done = |c: &&Condition| c.status == "True" || c.reason == "NoNodes";
     if let Some(done) = of(types::UPDATED).filter(is_done) {
-        return State::Ready(done);
+        // A rollout under way goes on without the feed. Once it is done, nothing new comes.
+        let dead = is_true(types::FEED_FAILING).filter(|c| follows && ends_feed(&c.reason));
+        return match dead {
+            Some(dead) => State::Stalled(dead),
+            None => State::Ready(done),
+        };
     }
     match is_true(types::PAUSED) {
         Some(paused) => State::Paused(paused),
@@ -86,8 +101,12 @@ mod tests {
 
     use super::*;
 
-    /// `Ready Reconciling Stalled reason-of-Ready` of a pool with these conditions.
+    /// `Ready Reconciling Stalled reason-of-Ready` of a pool with these conditions, which follows its tag.
     fn shown(of: &[(&'static str, &str, &'static str)]) -> String {
+        shown_of(of, true)
+    }
+
+    fn shown_of(of: &[(&'static str, &str, &'static str)], follows: bool) -> String {
         let mut conditions = vec![];
         for (type_, status, reason) in of {
             let verdict = match *status {
@@ -97,7 +116,7 @@ mod tests {
             };
             set(&mut conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
         }
-        let all = summary(&conditions);
+        let all = summary(&conditions, follows);
         let states: Vec<_> = all
             .iter()
             .map(|(_, v)| v.status.map_or("?", |yes| if yes { "T" } else { "F" }))
@@ -136,6 +155,37 @@ mod tests {
             ),
         ] {
             assert_eq!(found, expected);
+        }
+        for (reason, unresolved, dead) in [
+            // Reason, state of a pool that has no image for it, state of an updated pool whose tag cannot be followed.
+            ("Unauthorized", "F F T Unauthorized", "F F T Unauthorized"),
+            ("RegistryBlocked", "F F T RegistryBlocked", "F F T RegistryBlocked"),
+            ("ClientSetup", "F F T ClientSetup", "F F T ClientSetup"),
+            (
+                "PullSecretNotFound",
+                "F F T PullSecretNotFound",
+                "F F T PullSecretNotFound",
+            ),
+            ("DigestMismatch", "F F T DigestMismatch", "F F T DigestMismatch"),
+            ("NoSuchPlatform", "F F T NoSuchPlatform", "F F T NoSuchPlatform"),
+            ("BootImageSkew", "F F T BootImageSkew", "F F T BootImageSkew"),
+            ("ImageNotFound", "F T F OutsideWindow", "F F T ImageNotFound"),
+            ("RegistryRefused", "F T F OutsideWindow", "F F T RegistryRefused"),
+            ("RegistryUnavailable", "F T F OutsideWindow", "T F F AllUpdated"),
+            ("RateLimited", "F T F OutsideWindow", "T F F AllUpdated"),
+            ("InvalidAnswer", "F T F OutsideWindow", "T F F AllUpdated"),
+            ("PullSecretUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
+        ] {
+            assert_eq!(with(&[("ImageResolved", "False", reason)]), unresolved, "{reason}");
+            let updated = [("Updated", "True", "AllUpdated"), ("FeedFailing", "True", reason)];
+            assert_eq!(shown(&updated), dead, "{reason}");
+            assert_eq!(
+                shown_of(&updated, false),
+                "T F F AllUpdated",
+                "{reason}: the tag is only watched"
+            );
+            let going = with(&[("FeedFailing", "True", reason)]);
+            assert_eq!(going, "F T F OutsideWindow", "{reason}: the rollout goes on");
         }
         let deleting = [("Updated", "True", "AllUpdated"), ("Progressing", "True", "Deleting")];
         assert_eq!(shown(&deleting), "F T F Deleting");

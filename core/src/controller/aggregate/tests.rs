@@ -159,6 +159,7 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
         minimum_age: Duration::ZERO,
         boot_image: &BootImagePolicy::UNSET,
         answers,
+        polled: true,
         available_seen: Duration::ZERO,
         poll_request: None,
         refused: None,
@@ -621,4 +622,18 @@ fn a_retry_token_that_is_taken_away_stays_obeyed() {
     let mut case = case(vec![]);
     case.token = Some("a");
     assert_eq!(case.status().retry_token.as_deref(), Some("a"));
+}
+
+#[test]
+fn a_node_that_joins_with_a_platform_that_the_target_lacks_is_named() {
+    let mut case = case(vec![up("n1", booted(2)), up("n2", Report::default())]);
+    case.members[1].0.machine = Machine::new("arm64", &BTreeMap::new());
+    assert_eq!(case.status().nodes.degraded, 1);
+    assert_eq!(
+        case.says("Degraded"),
+        "True NodesDegraded 1 degraded: n2: NoSuchPlatform: quay.io/os:v2 has no image for arm64"
+    );
+    // A machine that has not reported its platform yet may be one that the image is for.
+    case.members[1].0.machine = Machine::default();
+    assert_eq!(case.status().nodes.degraded, 0);
 }

@@ -100,6 +100,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
         (types::CONTROLLER_HEALTHY, Some(controller(facts))),
         (types::AGENTS_HEALTHY, agents(facts)),
         (types::REGISTRY_REACHABLE, registry(facts)),
+        (types::FEEDS_HEALTHY, Some(feeds(facts))),
         (types::GUARDED, Some(guarded(facts))),
         (types::BOOTSTRAP_HEALTHY, Some(bootstrap(facts))),
     ];
@@ -251,6 +252,31 @@ fn registry(facts: &Facts<'_>) -> Option<Verdict> {
         (_, true) => Verdict::yes(Why::AsExpected, ""),
         (_, false) => Verdict::no(Why::RegistryAway, format!("images in force stay; {}", few(away))),
     })
+}
+
+/// Names the pools that no new image reaches. Their own conditions say since when, whoever leads.
+fn feeds(facts: &Facts<'_>) -> Verdict {
+    let failing = |pool: &PoolState<'_>| {
+        let conditions = &pool.status.conditions;
+        let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
+        let condition = unresolved.or_else(|| condition::find_true(conditions, condition::pool::FEED_FAILING))?;
+        let since = condition.last_transition_time.0;
+        Some(format!("{} ({} since {since:.0})", pool.name, condition.reason))
+    };
+    let failing: Vec<String> = facts.pools.iter().filter_map(failing).collect();
+    if facts.pools.is_empty() {
+        Verdict::unknown(Why::NoPools, "there is no BootcNodePool")
+    } else if failing.is_empty() {
+        Verdict::yes(Why::AsExpected, "")
+    } else {
+        let message = format!(
+            "{} of {} pools get no new image: {}; their conditions ImageResolved and FeedFailing say why",
+            failing.len(),
+            facts.pools.len(),
+            few(failing)
+        );
+        Verdict::no(Why::FeedsFailing, message)
+    }
 }
 
 fn guarded(facts: &Facts<'_>) -> Verdict {

@@ -228,7 +228,7 @@ fn a_pool_tells_its_conditions_its_image_and_its_window() {
     );
     assert!(!said.iter().any(|l| l.contains("close_timestamp")), "{said:#?}");
     assert!(lines(&Facts::default()).is_empty(), "what is gone has no series");
-    assert_eq!(gauges(&Facts::default()).len(), 25);
+    assert_eq!(gauges(&Facts::default()).len(), 27);
 }
 
 #[test]
@@ -256,5 +256,50 @@ fn a_pool_whose_boot_image_nobody_looks_at_says_so() {
             ..Facts::default()
         };
         has(&lines(&facts), &[&format!("pool_boot_image_unchecked p {unchecked}")]);
+    }
+}
+
+#[test]
+fn a_feed_that_fails_has_its_reason() {
+    let with = |type_: &str, status: &str, reason: &str| BootcNodePoolStatus {
+        conditions: vec![Condition {
+            reason: reason.into(),
+            ..condition(type_, status)
+        }],
+        ..BootcNodePoolStatus::default()
+    };
+    for (status, expected) in [
+        (
+            with("FeedFailing", "True", "Unauthorized"),
+            "pool_feed_failing p,Unauthorized 1",
+        ),
+        (
+            with("FeedFailing", "True", "PullSecretNotFound"),
+            "pool_feed_failing p,PullSecretNotFound 1",
+        ),
+        (
+            with("FeedFailing", "True", "NoSuchPlatform"),
+            "pool_feed_failing p,NoSuchPlatform 1",
+        ),
+        (with("FeedFailing", "True", "MadeUp"), "pool_feed_failing p,Other 1"),
+        (with("FeedFailing", "False", "AsExpected"), ""),
+        (with("FeedFailing", "Unknown", "NotPolled"), ""),
+        (
+            with("ImageResolved", "False", "ImageNotFound"),
+            "pool_image_unresolved p,ImageNotFound 1",
+        ),
+        (with("ImageResolved", "Unknown", "Resolving"), ""),
+        (with("ImageResolved", "True", "Unauthorized"), ""),
+    ] {
+        let facts = Facts {
+            pools: vec![pool(&status, vec![])],
+            fleet: None,
+        };
+        let said = lines(&facts);
+        let is_about =
+            |line: &&String| line.starts_with("pool_feed_failing ") || line.starts_with("pool_image_unresolved ");
+        let found: Vec<&String> = said.iter().filter(is_about).collect();
+        assert_eq!(found.first().map_or("", |line| line.as_str()), expected);
+        assert!(found.len() <= 1);
     }
 }

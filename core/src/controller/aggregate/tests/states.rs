@@ -28,7 +28,7 @@ fn conditions(of: &[Said]) -> Vec<Condition> {
         };
         set(&mut all, type_, verdict, None, Timestamp::UNIX_EPOCH);
     }
-    let told: Vec<_> = summary(&all).into();
+    let told: Vec<_> = summary(&all, true).into();
     for (type_, verdict) in told {
         set(&mut all, type_, verdict, None, Timestamp::UNIX_EPOCH);
     }

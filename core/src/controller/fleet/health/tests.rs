@@ -96,6 +96,43 @@ fn one_object_answers_whether_nodes_are_updated() {
 }
 
 #[test]
+fn pools_that_get_no_new_image_are_named_with_the_time() {
+    let old = BootcFleetStatus::default();
+    let with = |type_, verdict| {
+        let mut status = pool(3, "Ready", Why::AllUpdated);
+        condition::set(&mut status.conditions, type_, verdict, None, at(60));
+        status
+    };
+    let well = with(condition::pool::FEED_FAILING, Verdict::no(Why::AsExpected, ""));
+    let dead = with(
+        condition::pool::FEED_FAILING,
+        Verdict::yes(Word::stored("Unauthorized"), "words"),
+    );
+    let unresolved = with(
+        condition::pool::IMAGE_RESOLVED,
+        Verdict::no(Why::InvalidReference, "words"),
+    );
+    let state = |name, status| PoolState {
+        name,
+        status,
+        trouble: None,
+        is_asked: true,
+    };
+    for (pools, expected) in [
+        (vec![], "Unknown NoPools: there is no BootcNodePool"),
+        (vec![state("a", &well)], "True AsExpected: "),
+        (
+            vec![state("a", &well), state("b", &dead), state("c", &unresolved)],
+            "False FeedsFailing: 2 of 3 pools get no new image: b (Unauthorized since 1970-01-01T00:01:00Z), \
+             c (InvalidReference since 1970-01-01T00:01:00Z); their conditions ImageResolved and FeedFailing say why",
+        ),
+    ] {
+        let status = status(&facts(&old, &pools, &[]), at(1000));
+        assert_eq!(said(&status, types::FEEDS_HEALTHY), expected);
+    }
+}
+
+#[test]
 fn a_dead_agent_is_named_and_a_new_leader_does_not_forget_it() {
     let old = BootcFleetStatus::default();
     let (lively, dead) = (agent("n1", 20), agent("n2", 270));

@@ -1,0 +1,60 @@
+//! A pool's image feed: whether new images of its tag still reach the pool. `ImageResolved` is about the image in force and
+//! stays True while the tag cannot be followed; `FeedFailing` says so, and its `lastTransitionTime` says since when.
+
+use berth_api::condition::{Verdict, Why};
+use berth_api::pool::Target;
+
+use super::{Facts, Next, Questions, Refusal};
+
+/// `FeedFailing` of a pool. `in_force` is the target after this pass, `next` the fate of the image that the tag points to,
+/// `polled` is true for a pool whose tag is looked at at intervals.
+///
+/// `None`: this leader has not looked at the tag yet. The condition stays as a former leader wrote it.
+pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
+    let is_resolved = in_force.is_some_and(|target| target.image == facts.reference);
+    if !is_resolved {
+        return Some(Verdict::unknown(
+            Why::ImageNotResolved,
+            "the reference of the spec is not in force yet; see ImageResolved",
+        ));
+    }
+    if facts.answers.fleet_unreadable {
+        return None;
+    }
+    let questions = Questions::of(facts.reference).ok()?;
+    let Some(tag) = &questions.tag else {
+        return Some(Verdict::no(Why::AsExpected, "the reference names a digest and no tag"));
+    };
+    if !polled {
+        return Some(Verdict::unknown(
+            Why::NotPolled,
+            format!("image.pollInterval is 0: {tag} is looked at only when a poll is requested"),
+        ));
+    }
+    if let Some(trouble) = &facts.answers.tag.trouble {
+        let next_try = match trouble.next {
+            Some(at) => format!("next try at {at:.0}"),
+            None => "not tried again".to_owned(),
+        };
+        let message = format!(
+            "{tag} cannot be looked at: {}; attempt {}, {next_try}",
+            trouble.message, trouble.attempts
+        );
+        return Some(Verdict::yes(trouble.reason.clone(), message));
+    }
+    if questions.follows()
+        && let Next::Refused(Refusal { reason, words }) = next
+    {
+        return Some(Verdict::yes(
+            *reason,
+            format!("the image that {tag} points to is not adopted: it {words}"),
+        ));
+    }
+    // An image that was resolved in this very pass has just been looked at.
+    let is_adopted = facts.current().is_none();
+    let is_answered = is_adopted || facts.answers.tag.found.is_some();
+    is_answered.then(|| Verdict::no(Why::AsExpected, format!("{tag} can be looked at")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+use std::time::Duration;
+
+use berth_api::condition::Word;
+use berth_api::pool::Target;
+use berth_api::{Digest, condition};
+use jiff::Timestamp;
+
+use super::super::{Answer, Answers, Found, Trouble, decide};
+use super::*;
+
+const FOLLOWED: &str = "quay.io/os:stable";
+
+fn digest(n: u8) -> Digest {
+    format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
+}
+
+fn image(reference: &str, n: u8) -> Target {
+    Target {
+        image: reference.to_owned(),
+        digest: digest(n),
+        version: None,
+        metadata: None,
+        platforms: vec![],
+        publish_time: None,
+    }
+}
+
+fn found(n: u8) -> Answer {
+    Answer {
+        found: Some(Found {
+            image: image(FOLLOWED, n),
+            age: Duration::ZERO,
+        }),
+        trouble: None,
+    }
+}
+
+/// The registry has answered image 1 before, if so, and fails now.
+fn fails(reason: &'static str, before: Answer) -> Answer {
+    Answer {
+        trouble: Some(Trouble {
+            reason: Word::stored(reason),
+            message: "its words".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            attempts: 3,
+            next: Some(Timestamp::UNIX_EPOCH),
+        }),
+        ..before
+    }
+}
+
+/// `status reason` of a pool with this reference, which runs image 1 of the reference `of`; `-` where the condition stays.
+fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: bool) -> String {
+    let target = image(of, 1);
+    let answers = Answers {
+        named: answer.clone(),
+        tag: answer,
+        ..Answers::default()
+    };
+    let facts = Facts {
+        reference,
+        minimum_age: Duration::ZERO,
+        target: Some(&target),
+        available: None,
+        seen: Duration::ZERO,
+        answers: &answers,
+    };
+    let refusal = |_: &Target| {
+        is_refused.then(|| Refusal {
+            reason: Why::NoSuchPlatform,
+            words: "has nothing for n1".to_owned(),
+        })
+    };
+    let decision = decide(&facts, refusal, Timestamp::UNIX_EPOCH);
+    let Some(verdict) = assess(&facts, decision.target.as_ref(), &decision.next, polled) else {
+        return "-".to_owned();
+    };
+    let mut conditions = vec![];
+    condition::set(
+        &mut conditions,
+        condition::pool::FEED_FAILING,
+        verdict,
+        None,
+        Timestamp::UNIX_EPOCH,
+    );
+    format!("{} {}", conditions[0].status, conditions[0].reason)
+}
+
+#[test]
+fn a_tag_that_cannot_be_followed_is_said_so_whatever_keeps_it() {
+    let asked = |answer| says(FOLLOWED, FOLLOWED, answer, false, true);
+    for reason in [
+        "Unauthorized",
+        "ImageNotFound",
+        "PullSecretNotFound",
+        "DigestMismatch",
+        "NoSuchPlatform",
+        "RegistryUnavailable",
+    ] {
+        let expected = format!("True {reason}");
+        assert_eq!(asked(fails(reason, found(1))), expected);
+        // The next leader has found nothing yet.
+        assert_eq!(asked(fails(reason, Answer::default())), expected);
+    }
+    assert_eq!(asked(found(1)), "False AsExpected");
+    assert_eq!(asked(found(2)), "False AsExpected", "it is adopted");
+    let refused = says(FOLLOWED, FOLLOWED, found(2), true, true);
+    assert_eq!(refused, "True NoSuchPlatform");
+    assert_eq!(
+        asked(Answer::default()),
+        "-",
+        "a leader that has not asked changes nothing"
+    );
+}
+
+#[test]
+fn what_is_not_followed_does_not_fail() {
+    let pinned = format!("{FOLLOWED}@{}", digest(1));
+    let by_digest = format!("quay.io/os@{}", digest(1));
+    let lost = || fails("ImageNotFound", Answer::default());
+    // A pinned reference adopts nothing, but its tag is watched, and an admin counts on that.
+    assert_eq!(says(&pinned, &pinned, lost(), false, true), "True ImageNotFound");
+    assert_eq!(says(&pinned, &pinned, found(2), true, true), "False AsExpected");
+    assert_eq!(says(&by_digest, &by_digest, lost(), false, true), "False AsExpected");
+    // An air-gapped cluster asks nothing.
+    assert_eq!(says(FOLLOWED, FOLLOWED, lost(), false, false), "Unknown NotPolled");
+    // ImageResolved speaks of a reference that is not in force.
+    let other = "quay.io/os:other";
+    assert_eq!(says(other, FOLLOWED, lost(), false, true), "Unknown ImageNotResolved");
+    assert_eq!(says(other, FOLLOWED, found(2), true, true), "Unknown ImageNotResolved");
+    assert_eq!(
+        says(other, FOLLOWED, found(2), false, true),
+        "False AsExpected",
+        "adopted just now"
+    );
+    assert_eq!(
+        says("nonsense", FOLLOWED, lost(), false, true),
+        "Unknown ImageNotResolved"
+    );
+}
+
+#[test]
+fn a_fleet_that_cannot_be_read_changes_nothing() {
+    let target = image(FOLLOWED, 1);
+    let answers = Answers {
+        fleet_unreadable: true,
+        ..Answers::default()
+    };
+    let facts = Facts {
+        reference: FOLLOWED,
+        minimum_age: Duration::ZERO,
+        target: Some(&target),
+        available: None,
+        seen: Duration::ZERO,
+        answers: &answers,
+    };
+    assert_eq!(assess(&facts, Some(&target), &Next::Unknown, false), None);
+}
