@@ -13,7 +13,7 @@ use berth_api::text::names;
 use berth_api::waves::is_control_plane;
 use berth_api::{Digest, ImageRef, NodeName, PoolName};
 use berth_core::controller::facts::Pool;
-use berth_core::controller::plan::{BlockReason, Forecast, GateReason, Plan, PoolFacts, Turn, forecast, plan};
+use berth_core::controller::plan::{BlockReason, Forecast, GateReason, Plan, PoolFacts, Turn, forecast};
 use berth_core::controller::quorum::Meanwhile;
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -117,7 +117,7 @@ impl<'a> Outlook<'a> {
             .world
             .facts(&seen.unwrap_or_else(|| Pool::orphaned(name.as_str().into())));
         let target = target(pool).filter(|_| !facts.unresolved);
-        let plan = plan(&facts, now);
+        let plan = roster.world.plan(&facts, now);
         let forecast = match target {
             Some(_) => forecast(&facts, now),
             None => forecast(&facts.clone().with_unknown_image(), now),

@@ -1,11 +1,14 @@
 //! The cluster as the controller sees it: made from the same objects by the same functions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::berth::{BerthState, HoldPhase};
 use berth_api::condition::{self, pool as types};
 use berth_api::membership::Membership;
+use berth_api::waves::is_control_plane;
 use berth_api::{NodeName, PoolName, keys};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
@@ -14,7 +17,9 @@ use berth_core::controller::facts::{self, Occupied, Pool, Shared};
 use berth_core::controller::fleet::FleetUse;
 use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::memory::{Offers, Soaks};
-use berth_core::controller::plan::{How, PoolFacts, Use};
+use berth_core::controller::plan::{How, Plan, PoolFacts, Use};
+use berth_core::controller::quorum::ControlPlane;
+use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot::{self, Entry};
 use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 use jiff::Timestamp;
@@ -24,6 +29,9 @@ use kube::core::DeserializeGuard;
 use crate::Snapshot;
 use crate::nodes::silence;
 use crate::text::clean;
+
+/// Port of the API servers that are made up for the preview. Nothing is asked there.
+const API_PORT: u16 = 6443;
 
 /// Facts that the controller makes of the objects. Empty is what it alone could know: its memory of offers and soaks beyond
 /// what is in status, its own writes under way, and which API servers answer.
@@ -117,6 +125,35 @@ impl World {
             now: Moment::default(),
             epoch: self.epoch,
         })
+    }
+
+    /// The plan that the controller would make of these facts, control plane nodes (I11) included. Which API servers answer is not
+    /// known here: those of Ready nodes are taken to.
+    pub(crate) fn plan(&self, facts: &PoolFacts, wall: Timestamp) -> Plan {
+        self.control_plane().plan(&mut facts.clone(), wall)
+    }
+
+    fn control_plane(&self) -> ControlPlane {
+        let nodes = || self.seen.nodes.values().map(|node| node.view.as_ref());
+        // Long enough after the first question that a server without an answer counts as away.
+        let now = Moment::after(Duration::from_secs(3600));
+        let mut servers = BTreeMap::new();
+        for node in nodes().filter(|node| is_control_plane(&node.labels)) {
+            let addresses = node
+                .addresses
+                .iter()
+                .filter_map(|address| address.parse::<IpAddr>().ok());
+            let asked = Asked {
+                since: Moment::default(),
+                ready: node.ready.then_some(now),
+            };
+            // All addresses of a node are those of one server.
+            if let Some(address) = addresses.min() {
+                servers.insert(SocketAddr::new(address, API_PORT), asked);
+            }
+        }
+        let answers = Answers { listed: true, servers };
+        ControlPlane::of(nodes(), &answers, now).with_leases(&self.leases, &BTreeSet::new(), self.epoch)
     }
 
     /// Capacity of the pool, and the nodes that use it up.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use berth_api::berth::Outcome;
 use berth_core::controller::gauges::{self, Facts};
+use berth_core::controller::stagings::StagingNews;
 use berth_core::controller::turns::{Happened, TAKEN_AWAY, TurnNews};
 use berth_core::gauges::Gauge as Gauges;
 use berth_shell::pages::{Board, Families};
@@ -13,7 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::histogram::Histogram;
 
-/// Bounds of the buckets for a drain or a reboot, in seconds.
+/// Bounds of the buckets for a pull, a drain or a reboot, in seconds.
 const SECONDS: [f64; 11] = [
     5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,
 ];
@@ -53,6 +54,7 @@ pub struct Metrics {
     write_errors: Counter,
     registry_polls: Family<WithResult, Counter>,
     turns: Family<WithOutcome, Counter>,
+    stagings: Lengths,
     drains: Lengths,
     reboots: Lengths,
     process: Board,
@@ -69,6 +71,7 @@ impl Default for Metrics {
             write_errors: Counter::default(),
             registry_polls: Family::default(),
             turns: Family::default(),
+            stagings: lengths(),
             drains: lengths(),
             reboots: lengths(),
             process: Board::new(process(false)),
@@ -108,15 +111,27 @@ impl Metrics {
         self.registry_polls.get_or_create(&WithResult { result }).inc();
     }
 
+    /// Notes that the pool has series of its own. One that is gone already gets them back, and the next `show` removes them.
+    fn know(&self, pool: &str) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.iter().any(|known| known == pool) {
+            known.push(pool.to_owned());
+        }
+    }
+
+    /// Measures a pull.
+    pub fn staged(&self, news: &StagingNews) {
+        let pool = news.pool.to_string();
+        self.know(&pool);
+        self.stagings
+            .get_or_create(&OfPool { pool })
+            .observe(news.took.as_secs_f64());
+    }
+
     /// Counts and measures what has happened in a turn.
     pub fn turn(&self, news: &TurnNews) {
         let pool = || news.pool.to_string();
-        // A berth may close after its pool is gone, and bring its series back: the next `show` is to remove them.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if !known.iter().any(|known| *known == pool()) {
-            known.push(pool());
-        }
-        drop(known);
+        self.know(&pool());
         let measure = |lengths: &Lengths, length: Option<Duration>| {
             if let Some(length) = length {
                 lengths
@@ -145,6 +160,7 @@ impl Metrics {
                 self.turns.remove(&WithOutcome { pool, outcome });
             }
             let pool = OfPool { pool: pool.clone() };
+            self.stagings.remove(&pool);
             self.drains.remove(&pool);
             self.reboots.remove(&pool);
         }
@@ -162,6 +178,8 @@ impl Metrics {
         families.counter("berth_registry_polls", help, self.registry_polls.clone());
         let help = "Turns that ended, by outcome; TakenAway without a word of the holder";
         families.counter("berth_turns", help, self.turns.clone());
+        let help = "Time from the beginning of a pull until the image was staged, as the node measured it";
+        families.histogram("berth_staging_seconds", help, self.stagings.clone());
         let help = "Time from taking a berth to the commit, as this controller saw it";
         families.histogram("berth_drain_seconds", help, self.drains.clone());
         let help = "Time from the commit until the update was proven and given back, as this controller saw it";
@@ -224,6 +242,10 @@ mod tests {
         };
         let (minute, outcome) = (Some(Duration::from_secs(60)), "Updated");
         for pool in ["a", "b"] {
+            metrics.staged(&StagingNews {
+                pool: pool.into(),
+                took: Duration::from_secs(60),
+            });
             turn(pool, Happened::Taken);
             turn(pool, Happened::Committed(minute));
             turn(
@@ -247,6 +269,7 @@ mod tests {
             "berth_write_errors_total 1",
             "berth_registry_polls_total{result=\"Unchanged\"} 1",
             "berth_turns_total{pool=\"b\",outcome=\"Updated\"} 1",
+            "berth_staging_seconds_count{pool=\"b\"} 1",
             "berth_drain_seconds_count{pool=\"b\"} 1",
             "berth_reboot_seconds_bucket{le=\"60.0\",pool=\"b\"} 1",
             "berth_reboot_seconds_bucket{le=\"30.0\",pool=\"b\"} 0",

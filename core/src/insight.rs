@@ -186,12 +186,28 @@ fn reasons(facts: &Facts<'_>) -> Option<String> {
 fn degraded(facts: &Facts<'_>) -> Verdict {
     let own = condition::find_true(&facts.status.conditions, types::NODE_DEGRADED);
     let lost = condition::find_true(facts.told, types::REBOOT_TIMED_OUT);
-    match (own.filter(|_| facts.silent.is_none()), lost, facts.silent) {
-        (Some(own), ..) => Verdict::repeats(true, own),
-        (None, Some(lost), _) => Verdict::yes(Why::RebootTimedOut, lost.message.clone()),
-        (None, None, Some(silent)) => Verdict::yes(Why::AgentSilent, silent),
-        (None, None, None) => Verdict::no(Why::AsExpected, ""),
+    if let Some(own) = own.filter(|_| facts.silent.is_none()) {
+        return Verdict::repeats(true, own);
     }
+    if let Some(lost) = lost {
+        return Verdict::yes(Why::RebootTimedOut, lost.message.clone());
+    }
+    if let Some(silent) = facts.silent {
+        return Verdict::yes(Why::AgentSilent, silent);
+    }
+    // The agent is asked for nothing then, so it has nothing to report.
+    if let Some(unserved) = unserved(facts) {
+        return Verdict::yes(Why::NoSuchPlatform, unserved.message.clone());
+    }
+    Verdict::no(Why::AsExpected, "")
+}
+
+/// The controller's word that the pool's image has nothing for the node's platform. An image that is published since then
+/// proves it outdated.
+fn unserved<'a>(facts: &Facts<'a>) -> Option<&'a Condition> {
+    let waiting = condition::find_true(facts.told, types::WAITING)?;
+    let is_so = facts.desired.is_none() && waiting.reason == Why::NoSuchPlatform.as_str();
+    is_so.then_some(waiting)
 }
 
 fn version(status: &BootcNodeStatus) -> Option<String> {

@@ -309,6 +309,13 @@ impl NodeUpdate {
         self.chapters.last().is_some_and(|c| c.name.is_ending())
     }
 
+    /// The pull, if it led to a staged image.
+    fn staged(&self) -> Option<&Chapter> {
+        self.chapter(ChapterName::Waited)
+            .or(self.chapter(ChapterName::Drained))?;
+        self.chapter(ChapterName::Prepared)
+    }
+
     /// Lengths that it has measured so far.
     pub fn measured(&self) -> Measured {
         let ended = |name| self.chapter(name)?.seconds();
@@ -319,9 +326,7 @@ impl NodeUpdate {
             between(started(ChapterName::Rebooted)?, proven).filter(|s| *s <= LONGEST_REBOOT)
         };
         Measured {
-            // Nor is a pull that came to nothing.
-            staging: (self.chapter(ChapterName::Waited).or(self.chapter(ChapterName::Drained)))
-                .and_then(|_| ended(ChapterName::Prepared)),
+            staging: self.staged().and_then(Chapter::seconds),
             // A drain that came to nothing is no measure of one that did not.
             drain: self
                 .chapter(ChapterName::Rebooted)
@@ -340,6 +345,13 @@ impl Timeline {
             drain: newest(|m| m.drain),
             reboot: newest(|m| m.reboot),
         }
+    }
+
+    /// End of the newest pull that led to a staged image and has a length.
+    pub fn staging_ended(&self) -> Option<Timestamp> {
+        let pulls = self.updates.iter().filter_map(NodeUpdate::staged);
+        let mut measured = pulls.filter(|pull| pull.seconds().is_some());
+        Some(measured.next()?.end_time.as_ref()?.0)
     }
 
     /// True when nothing is recorded.

@@ -10,6 +10,7 @@ use berth_core::controller::image::Ages;
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::overdue::Overdue;
 use berth_core::controller::silence::Deputy;
+use berth_core::controller::stagings::Stagings;
 use berth_core::controller::troubles::Troubles;
 use berth_core::controller::turns::Turns;
 use berth_core::controller::waiting::Desk;
@@ -49,6 +50,8 @@ pub(super) struct Memory {
     pub(super) overdue: Overdue,
     /// The turns that go on, as of the last pass.
     pub(super) turns: Turns,
+    /// The last pull of each node, as of the last pass.
+    pub(super) stagings: Stagings,
     /// The nodes that are degraded, as of the last pass.
     pub(super) troubles: Troubles,
     /// Time when the pools were last measured.

@@ -83,6 +83,9 @@ impl Reconciler {
                 self.outside.events.tell(note);
             }
         }
+        for news in self.memory.stagings.see(&findings.seen.snapshot) {
+            metrics.staged(&news);
+        }
         for news in self.memory.troubles.see(&findings.seen.snapshot) {
             let note = Note::of_trouble(&news, object(&news.pool));
             self.outside.events.tell(note);

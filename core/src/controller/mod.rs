@@ -27,6 +27,7 @@ pub mod rereads;
 pub mod servers;
 pub mod silence;
 pub mod snapshot;
+pub mod stagings;
 pub mod troubles;
 pub mod turns;
 pub mod view;

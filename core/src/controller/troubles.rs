@@ -1,5 +1,5 @@
 //! Degraded nodes as the controller sees them come and go: each look is compared with the one before. Pure. A leader that has
-//! just begun tells nothing of what it finds.
+//! just begun repeats nothing of what it finds, but reports when that is over: a former leader has reported its beginning.
 
 use std::collections::BTreeMap;
 
@@ -75,9 +75,12 @@ impl Troubles {
                 Some(known) if known.reason == reason => known,
                 _ => {
                     let others = told.entry(reason.clone()).or_default();
-                    let is_told = self.began && *others < TOLD_OF;
+                    let is_told = *others < TOLD_OF;
                     if is_told {
                         *others += 1;
+                    }
+                    // A former leader has reported it.
+                    if is_told && self.began {
                         tell(Some((reason.clone(), message)));
                     }
                     Known { reason, is_told }
@@ -142,7 +145,9 @@ mod tests {
         assert!(found.is_empty(), "a new leader repeats nothing: {found:?}");
         assert!(look(&mut troubles, &[("a", "DiskFull"), ("b", "-")]).is_empty());
         let both = [("a", "-"), ("b", "NodeNotReady")];
-        assert_eq!(look(&mut troubles, &both), [said("b", "NodeNotReady")]);
+        let found = look(&mut troubles, &both);
+        let expected = [said("a", "-"), said("b", "NodeNotReady")];
+        assert_eq!(found, expected, "the end of what a former leader has reported");
         assert!(look(&mut troubles, &both).is_empty());
         assert_eq!(look(&mut troubles, &[("b", "DiskFull")]), [said("b", "DiskFull")]);
         assert_eq!(look(&mut troubles, &[("b", "-")]), [said("b", "-")]);

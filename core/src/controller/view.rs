@@ -148,6 +148,8 @@ pub struct Report {
     pub deployments: Vec<NodeDeployment>,
     /// Length of the last pull there.
     pub staging: Option<Duration>,
+    /// End of that pull, by the node's clock.
+    pub staging_ended: Option<Timestamp>,
     /// Length of the last drain there.
     pub drain: Option<Duration>,
     /// Length of the last reboot there.
@@ -494,6 +496,7 @@ impl Report {
             retry_token: status.retry_token,
             deployments: status.deployments,
             staging: seconds(measured.staging),
+            staging_ended: status.timeline.staging_ended(),
             drain: seconds(measured.drain),
             reboot: seconds(measured.reboot),
             clock_synchronized: status.clock_synchronized.unwrap_or_default(),

@@ -323,3 +323,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_node_that_the_image_has_nothing_for_is_degraded() {
+    let mut status = status(Phase::Idle);
+    let words = "quay.io/os:1 has no image for arm64; it has: amd64";
+    let waiting = Verdict::yes(Why::NoSuchPlatform, words);
+    condition::set(&mut status.conditions, types::WAITING, waiting, None, at(10));
+    let expected = format!("Degraded CannotDetermine 1.0 ? {words}");
+    assert_eq!(line(&status, '2', |facts| facts.desired = None), expected);
+    // An image was published since: the controller takes its word back soon.
+    assert!(line(&status, '2', |_| {}).starts_with("Outdated Pending"));
+}

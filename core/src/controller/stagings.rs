@@ -1,0 +1,123 @@
+//! How long the pulls of the members took, each reported once, for a histogram. Pure. A leader that has just begun reports no pull
+//! that ended before.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::{NodeUid, PoolName};
+use jiff::Timestamp;
+
+use crate::controller::snapshot::Snapshot;
+
+/// An image was pulled and staged on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagingNews {
+    /// The node's pool.
+    pub pool: PoolName,
+    /// Time from the beginning of the pull until the image was staged, by the node's clock.
+    pub took: Duration,
+}
+
+/// The last pull of each node, as of the last look.
+#[derive(Debug, Default)]
+pub struct Stagings {
+    /// End of the last pull, by the node's clock. It is only compared with itself.
+    known: BTreeMap<NodeUid, Option<Timestamp>>,
+    /// Nodes were looked at before.
+    began: bool,
+}
+
+impl Stagings {
+    /// Takes in the nodes as they are now, and returns the pulls that have ended since the last look.
+    pub fn see(&mut self, snapshot: &Snapshot) -> Vec<StagingNews> {
+        let mut news = vec![];
+        let mut before = std::mem::take(&mut self.known);
+        for (name, host) in snapshot.hosts.iter() {
+            let Some(node) = snapshot.nodes.get(name) else {
+                continue;
+            };
+            let uid = &node.view.uid;
+            let old = before.remove(uid);
+            let Ok(content) = &host.view.content else {
+                self.known.extend(old.map(|old| (uid.clone(), old)));
+                continue;
+            };
+            let last = content.report.staging_ended;
+            self.known.insert(uid.clone(), last);
+            // A node that was not known a moment ago is new, and its first pull is news.
+            let is_news = self.began && last.is_some() && old.flatten() != last;
+            if let (true, Some(took)) = (is_news, content.report.staging) {
+                let pool = content.spec.pool_name.as_str().into();
+                news.push(StagingNews { pool, took });
+            }
+        }
+        self.began = true;
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_api::node::BootcNode;
+    use k8s_openapi::api::core::v1::Node;
+    use kube::core::DeserializeGuard;
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::snapshot::Entry;
+    use crate::controller::view::{BootcNodeView, NodeView};
+
+    /// Seconds of the pulls that are news, for nodes whose last pull began at this second and took so long; 0: they had none.
+    fn look(stagings: &mut Stagings, nodes: &[(&str, i64, i64)]) -> Vec<u64> {
+        let mut snapshot = Snapshot::default();
+        for (name, began, took) in nodes {
+            let uid = format!("uid-{name}");
+            let metadata = json!({ "name": name, "uid": uid });
+            let node: Node = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            let at = |second: i64| Timestamp::from_second(second).unwrap().to_string();
+            let chapters = match began {
+                0 => json!([]),
+                began => json!([
+                    { "name": "Prepared", "startTime": at(*began), "endTime": at(began + took) },
+                    { "name": "Waited", "startTime": at(began + took) },
+                ]),
+            };
+            let digest = format!("sha256:{}", "1".repeat(64));
+            let update = json!({ "to": { "digest": digest }, "chapters": chapters });
+            let host: BootcNode = serde_json::from_value(json!({
+                "metadata": metadata, "spec": { "poolName": "p", "nodeUID": uid },
+                "status": { "timeline": { "updates": [update] } },
+            }))
+            .unwrap();
+            let view = BootcNodeView::of(DeserializeGuard(Ok(host)));
+            Arc::make_mut(&mut snapshot.nodes).insert((*name).to_owned(), Entry::new(NodeView::of(&node)));
+            Arc::make_mut(&mut snapshot.hosts).insert((*name).to_owned(), Entry::new(view));
+        }
+        let news = stagings.see(&snapshot).into_iter();
+        news.map(|news| news.took.as_secs()).collect()
+    }
+
+    #[test]
+    fn each_pull_is_measured_once() {
+        let mut stagings = Stagings::default();
+        assert!(
+            look(&mut stagings, &[("a", 100, 30), ("b", 0, 0)]).is_empty(),
+            "it ended before"
+        );
+        assert!(look(&mut stagings, &[("a", 100, 30), ("b", 0, 0)]).is_empty());
+        assert_eq!(look(&mut stagings, &[("a", 100, 30), ("b", 200, 40)]), [40]);
+        assert!(look(&mut stagings, &[("a", 100, 30), ("b", 200, 40)]).is_empty());
+        assert_eq!(
+            look(&mut stagings, &[("a", 300, 30), ("b", 200, 40)]),
+            [30],
+            "as long as the last one"
+        );
+        assert_eq!(
+            look(&mut stagings, &[("a", 300, 30), ("b", 200, 40), ("c", 10, 5)]),
+            [5],
+            "a new node"
+        );
+    }
+}
