@@ -116,6 +116,7 @@ impl World {
             leases: &self.leases,
             occupied: &self.occupied,
             in_doubt: &BTreeSet::new(),
+            refused: &BTreeSet::new(),
             confirmed_gone: &BTreeSet::new(),
             heard: &self.heard,
             outdated: &BTreeSet::new(),
@@ -153,7 +154,7 @@ impl World {
             }
         }
         let answers = Answers { listed: true, servers };
-        ControlPlane::of(nodes(), &answers, now).with_leases(&self.leases, &BTreeSet::new(), self.epoch)
+        ControlPlane::of(nodes(), &answers, now).with_leases(&self.leases, |_, berth| berth.epoch == self.epoch)
     }
 
     /// Capacity of the pool, and the nodes that use it up.

@@ -49,9 +49,12 @@ pub enum CallError {
     /// The object has changed since it was read, or is gone. Nothing was written; look again.
     #[error("the object has changed: {0}")]
     Conflict(String),
-    /// The server refused. Nothing was written.
+    /// The server refused this write, and would refuse it again. Nothing was written.
     #[error("refused: {0}")]
     Refused(String),
+    /// The server takes nothing from this process now, whatever it is. Nothing was written.
+    #[error("not now: {0}")]
+    NotNow(String),
     /// The fate of the write is unknown: it may even still be on its way.
     #[error("no answer: {0}")]
     Unknown(String),
@@ -78,6 +81,9 @@ fn sorted(status: &Status) -> CallError {
     let message = status.message.clone();
     match status.code {
         404 | 409 => CallError::Conflict(message),
+        // No longer authenticated, or too many requests.
+        401 | 429 => CallError::NotNow(message),
+        408 => CallError::Unknown(message),
         code if (400..500).contains(&code) => CallError::Refused(message),
         // A server error may come after the write was handed to storage.
         _ => CallError::Unknown(message),
@@ -295,6 +301,28 @@ mod tests {
         assert!(SILENCE > Duration::from_secs(295));
         let config = settled(Config::new("http://127.0.0.1:1".parse().unwrap()), SILENCE);
         assert!(config.reset_reader_on_write && !config.default_retry);
+    }
+
+    #[test]
+    fn only_an_answer_about_the_write_itself_is_a_refusal() {
+        let of = |code: u16| {
+            let status = Status {
+                code,
+                message: "words".to_owned(),
+                ..Status::default()
+            };
+            sorted(&status).to_string()
+        };
+        for (codes, expected) in [
+            (&[400, 403, 405, 413, 422][..], "refused: words"),
+            (&[401, 429], "not now: words"),
+            (&[404, 409], "the object has changed: words"),
+            (&[408, 500, 503, 504], "no answer: words"),
+        ] {
+            for code in codes {
+                assert_eq!(of(*code), expected, "{code}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -110,6 +110,7 @@ impl World {
                 leases: &self.leases,
                 occupied: &occupied,
                 in_doubt: &in_doubt,
+                refused: &in_doubt,
                 confirmed_gone: &gone,
                 heard: &self.heard,
                 outdated: &BTreeSet::new(),

@@ -257,6 +257,7 @@ impl<'a> Pass<'a> {
             leases: &self.leases,
             occupied: &occupied,
             in_doubt: &in_doubt,
+            refused: &BTreeSet::new(),
             confirmed_gone: &self.confirmed_gone,
             heard: &heard,
             offers: &offers,

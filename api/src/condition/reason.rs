@@ -198,6 +198,8 @@ reasons! {
         UnreadableLease,
         /// A Lease that is no berth has the name of one.
         NameTaken,
+        /// The API server refuses to write a Lease of the pool.
+        WriteRefused,
         /// A holder does not come back.
         RebootTimedOut,
         /// Members say that they are degraded.

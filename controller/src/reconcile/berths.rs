@@ -31,6 +31,18 @@ pub(super) struct Before<'a> {
     pub(super) gates: &'a BTreeMap<PoolName, Gates>,
     /// Pools of which what the watches show may have been overtaken.
     pub(super) outdated: &'a BTreeSet<PoolName>,
+    /// Leases that are not written in this pass, since the API server refused it a short time ago.
+    pub(super) left_alone: &'a BTreeSet<String>,
+}
+
+/// How far the writes of a plan came.
+enum Executed {
+    /// All were made.
+    All,
+    /// One of them failed: so many before it were made.
+    UpTo(usize),
+    /// One of them fails whenever it is tried. The rest of the plan counts on it, so another plan has to be made without it.
+    Unwritable,
 }
 
 impl Reconciler {
@@ -58,6 +70,7 @@ impl Reconciler {
     /// what was planned from.
     pub(super) async fn berths(&mut self, before: Before<'_>, known: Berths) -> Result<Planned, Lost> {
         let pools = &before.seen.pools;
+        let known = self.with_unlisted(known, before.left_alone);
         let control_plane = self.control_plane(before, &known);
         let plans = self.plans(before, control_plane.clone(), &known);
         let published = |pool: &Pool| {
@@ -69,6 +82,7 @@ impl Reconciler {
             plan.is_some_and(|plan| !plan.writes.is_empty() || plan.counts.total < published(pool))
         };
         if !pools.iter().any(asks) {
+            self.forget_writable(&plans, &known, before.left_alone, before.seen);
             return Ok(Planned { plans, berths: known });
         }
         let berths = self.live_berths(before.seen, known.clone()).await?;
@@ -77,6 +91,7 @@ impl Reconciler {
             let plans = BTreeMap::new();
             return Ok(Planned { plans, berths });
         }
+        let berths = self.with_unlisted(berths, before.left_alone);
         let looked = self.control_plane(before, &berths);
         let mut plans = match berths.leases == known.leases && looked == control_plane {
             true => plans,
@@ -91,12 +106,49 @@ impl Reconciler {
             };
             plans = self.plans(before, looked, &berths);
         }
-        for pool in pools {
-            let writes = plans.get(&pool.name).map(|plan| plan.writes.clone());
-            self.execute(before.seen, &berths, pool, writes.unwrap_or_default())
-                .await?;
-        }
+        self.forget_writable(&plans, &berths, before.left_alone, before.seen);
+        let plans = self.execute_all(before, plans, &berths).await?;
         Ok(Planned { plans, berths })
+    }
+
+    /// Makes the writes of all plans. Returns the plans as the status is to report them.
+    async fn execute_all(
+        &mut self,
+        before: Before<'_>,
+        mut plans: BTreeMap<PoolName, Plan>,
+        berths: &Berths,
+    ) -> Result<BTreeMap<PoolName, Plan>, Lost> {
+        let mut not_made: BTreeMap<PoolName, Vec<BerthWrite>> = BTreeMap::new();
+        let mut is_refused = false;
+        for pool in &before.seen.pools {
+            let Some(plan) = plans.get(&pool.name) else {
+                continue;
+            };
+            let writes = plan.writes.clone();
+            match self.execute(before.seen, berths, pool, &writes).await? {
+                Executed::All => {}
+                Executed::UpTo(made) => drop(not_made.insert(pool.name.clone(), writes[made..].to_vec())),
+                Executed::Unwritable => is_refused = true,
+            }
+        }
+        if is_refused {
+            // The next pass makes the writes that this plan has besides those that were made.
+            self.again(time::now());
+            let left_alone = self.left_alone(before.seen);
+            let before = Before {
+                left_alone: &left_alone,
+                ..before
+            };
+            let berths = self.with_unlisted(berths.clone(), &left_alone);
+            let control_plane = self.control_plane(before, &berths);
+            plans = self.plans(before, control_plane, &berths);
+        }
+        for (pool, writes) in not_made {
+            if let Some(plan) = plans.get_mut(&pool) {
+                plan.not_made(&writes);
+            }
+        }
+        Ok(plans)
     }
 
     /// All pools, when a watch is being set up again or is silent, or was so when the snapshot was taken.
@@ -153,6 +205,7 @@ impl Reconciler {
             leases: &berths.leases,
             occupied: &berths.occupied,
             in_doubt: &self.memory.in_doubt,
+            refused: before.left_alone,
             confirmed_gone: &before.seen.confirmed_gone,
             heard: &before.seen.heard,
             outdated: before.outdated,
@@ -188,49 +241,53 @@ impl Reconciler {
         seen: &Seen,
         berths: &Berths,
         pool: &Pool,
-        writes: Vec<BerthWrite>,
-    ) -> Result<(), Lost> {
+        writes: &[BerthWrite],
+    ) -> Result<Executed, Lost> {
         let key = format!("berths/{}", pool.name);
         if !self.memory.backoffs.ready(&key, seen.now) {
-            return Ok(());
+            return Ok(Executed::UpTo(0));
         }
         // A plan may write one Lease twice: closed, and offered to the next node. The second write counts on the first.
         let mut written = BTreeMap::new();
-        for write in writes {
+        for (made, write) in writes.iter().enumerate() {
             if write.is_offer() && !self.store.stale().is_empty() {
-                break;
+                return Ok(Executed::UpTo(made));
             }
-            let result = self.execute_one(berths, pool, &write, &written).await;
-            if matches!((&write, &result), (BerthWrite::Create(_), Err(CallError::Conflict(_))))
-                && self.memory.backoffs.failures(&key) > 0
-            {
-                // Another leader may have created it a moment ago; this one does not go away.
-                self.memory.taken.insert(pool.name.clone(), write.lease());
+            let name = write.lease();
+            let result = self.execute_one(berths, pool, write, &written).await;
+            if let Err(CallError::Refused(words)) = result {
+                self.write_refused(pool, write, words)?;
+                return Ok(Executed::Unwritable);
             }
-            match self.outcome(&key, result)? {
-                Some(lease) => written.extend(lease.map(|lease| (write.lease(), lease))),
-                None => break,
+            let is_there_already = matches!((write, &result), (BerthWrite::Create(_), Err(CallError::Conflict(_))));
+            if is_there_already && self.has_lost_label(pool, &name).await? {
+                return Ok(Executed::Unwritable);
             }
-            log(berths, pool, &write);
-            self.tell_of_berth(berths, pool, &write);
+            let Some(lease) = self.outcome(&key, result)? else {
+                return Ok(Executed::UpTo(made));
+            };
+            written.extend(lease.map(|lease| (name.clone(), lease)));
+            self.was_written(&name);
+            log(berths, pool, write);
+            self.tell_of_berth(berths, pool, write);
             if let BerthWrite::Update {
                 lease,
                 why: WriteReason::Lapsed,
                 ..
-            } = &write
+            } = write
             {
                 let before = berths.named(lease);
                 if let Some(offer) = before.and_then(|l| l.berth.as_ref().ok()?.offer()) {
                     self.memory.offers.lapsed(offer);
                 }
             }
-            let shown = seen.snapshot.leases.get(write.lease().as_str());
-            if unannounced(shown.map(|entry| &entry.view.berth), &write) {
+            let shown = seen.snapshot.leases.get(name.as_str());
+            if unannounced(shown.map(|entry| &entry.view.berth), write) {
                 // What waits for this fence waits no longer.
                 self.again(time::now());
             }
         }
-        Ok(())
+        Ok(Executed::All)
     }
 
     /// Makes one write, and answers the Lease as it is then.

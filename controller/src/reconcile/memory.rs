@@ -15,6 +15,7 @@ use berth_core::controller::troubles::Troubles;
 use berth_core::controller::turns::Turns;
 use berth_core::controller::waiting::Desk;
 
+use super::unwritable::Remembered;
 use crate::backoff::Backoffs;
 
 /// Memory of one leader.
@@ -28,8 +29,8 @@ pub(super) struct Memory {
     pub(super) asked: BTreeMap<String, Moment>,
     /// Time when a pool's status was last written.
     pub(super) reported: BTreeMap<PoolName, Moment>,
-    /// The Lease of each pool that is there and that the pool's label does not find.
-    pub(super) taken: BTreeMap<PoolName, String>,
+    /// Leases that cannot be written, by name.
+    pub(super) unwritable: BTreeMap<String, Remembered>,
     /// The open offers, and who let some lapse.
     pub(super) offers: Offers,
     /// The pool of each node.

@@ -31,6 +31,7 @@ mod pools;
 mod seen;
 mod silence;
 mod timeouts;
+mod unwritable;
 mod waiting;
 
 use berths::Before;
@@ -132,8 +133,10 @@ impl Reconciler {
         let berths = self.publish(&seen, &membership, &resolutions, berths).await?;
         let gates = self.gates(&seen);
         let outdated = self.outdated(&seen);
+        let left_alone = self.left_alone(&seen);
         let before = Before {
             seen: &seen,
+            left_alone: &left_alone,
             membership: &membership,
             gates: &gates,
             outdated: &outdated,
@@ -149,10 +152,6 @@ impl Reconciler {
             planned,
             timed_out,
         };
-        self.memory.taken.retain(|pool, lease| {
-            let plan = findings.planned.plans.get(pool);
-            plan.is_none_or(|plan| plan.creates(lease)) && findings.seen.pools.iter().any(|p| p.name == *pool)
-        });
         self.aggregate(&findings, &touched).await?;
         let agents = fleet::agents(&findings);
         self.fleet(&findings, &agents).await?;

@@ -8,6 +8,7 @@ use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::facts::Pool;
+use berth_core::controller::unwritable::Unwritable;
 use serde_json::json;
 
 use super::Reconciler;
@@ -64,8 +65,9 @@ impl Reconciler {
                 continue;
             };
             let old = object.status.clone().unwrap_or_default();
-            let taken = self.memory.taken.get(&pool.name).map(String::as_str);
-            let Some(new) = status(findings, (pool, object), taken, &old) else {
+            let remembered = self.memory.unwritable.values().map(|remembered| &remembered.unwritable);
+            let unwritable = remembered.filter(|lease| lease.pool == pool.name).collect();
+            let Some(new) = status(findings, (pool, object), unwritable, &old) else {
                 continue;
             };
             let key = format!("status/{}", pool.name);
@@ -131,7 +133,7 @@ impl Reconciler {
 fn status(
     findings: &Findings,
     (pool, object): (&Pool, &BootcNodePool),
-    name_taken: Option<&str>,
+    unwritable: Vec<&Unwritable>,
     old: &BootcNodePoolStatus,
 ) -> Option<BootcNodePoolStatus> {
     let plan = findings.planned.plans.get(&pool.name)?;
@@ -183,7 +185,7 @@ fn status(
         conflicts: findings.membership.conflicts_of(&pool.name).collect(),
         plan,
         unreadable,
-        name_taken,
+        unwritable,
     };
     Some(aggregate::status(&facts, findings.seen.wall))
 }

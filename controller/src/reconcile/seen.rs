@@ -63,6 +63,15 @@ impl Berths {
         }
     }
 
+    /// The same berths, and these.
+    pub(super) fn with(mut self, more: Vec<LeaseView>) -> Self {
+        if more.is_empty() {
+            return self;
+        }
+        self.leases.extend(more);
+        Self::of(self.leases, self.live)
+    }
+
     /// The Lease of that name.
     pub(super) fn named(&self, lease: &str) -> Option<&LeaseView> {
         self.leases.iter().find(|l| l.name() == lease)

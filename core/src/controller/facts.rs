@@ -322,6 +322,8 @@ pub struct Shared<'a> {
     pub occupied: &'a Occupied,
     /// Leases with a write of ours of unknown fate.
     pub in_doubt: &'a BTreeSet<String>,
+    /// Leases that the API server refused to write: they count as used, and nothing is written to them.
+    pub refused: &'a BTreeSet<String>,
     /// Node UIDs that a live read has shown to exist no more.
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent has been heard of lately.
@@ -371,6 +373,7 @@ impl Shared<'_> {
                 lease: lease.name().to_owned(),
                 berth: lease.berth.clone(),
                 in_doubt: self.in_doubt.contains(lease.name()),
+                refused: self.refused.contains(lease.name()),
                 age: self.offers.age(lease.name(), self.now),
             })
             .collect();

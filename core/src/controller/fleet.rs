@@ -94,11 +94,11 @@ impl Shared<'_> {
     pub fn fleet_use(&self) -> Option<FleetUse> {
         let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
         let readable = || self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)));
-        let unreadable: Vec<&str> = self
+        // Each of these may have a holder that cannot be known.
+        let unknown: Vec<(&str, How)> = self
             .leases
             .iter()
-            .filter(|l| l.berth.is_err())
-            .map(LeaseView::name)
+            .filter_map(|l| Some((l.name(), self.unknown(l)?)))
             .collect();
         let worked_on: BTreeSet<&NodeUid> = readable().filter_map(|(_, b)| Some(b.node()?.1)).collect();
         let leaving = self.membership.all_leaving().filter(|name| self.has_yet_to_leave(name));
@@ -107,7 +107,7 @@ impl Shared<'_> {
         let down: Vec<(&NodeView, How)> = nodes.filter_map(|n| Some((n.view.as_ref(), n.view.down()?))).collect();
         let unavailable: BTreeSet<&NodeUid> = down.iter().map(|(n, _)| &n.uid).collect();
         let mut users: BTreeMap<&str, How> = down.iter().map(|(n, how)| (n.name.as_str(), *how)).collect();
-        users.extend(unreadable.iter().map(|lease| (*lease, How::Unreadable)));
+        users.extend(unknown.iter().copied());
         users.extend(readable().filter_map(|(_, berth)| {
             let how = berth.holding().map_or(How::IsOffered, |_| How::Holds);
             Some((berth.node()?.0.as_str(), how))
@@ -117,24 +117,27 @@ impl Shared<'_> {
             let pool = self.snapshot.pools.get(pool.as_str());
             pool.is_some_and(|pool| pool.view.object.is_err())
         };
-        // What nobody plans is not withdrawn.
-        let stays = |lease: &LeaseView, berth: &Berth| berth.holding().is_some() || is_unreadable(&lease.pool);
+        let is_refused = |lease: &LeaseView| self.refused.contains(lease.name());
+        // Offers of pools that are not planned, and of Leases that cannot be written, are not withdrawn.
+        let stays = |lease: &LeaseView, berth: &Berth| {
+            berth.holding().is_some() || is_unreadable(&lease.pool) || is_refused(lease)
+        };
         let staying = readable().filter(|(l, b)| stays(l, b));
         let staying: BTreeSet<&NodeUid> = staying.filter_map(|(_, b)| Some(b.node()?.1)).collect();
-        let is_unfenced = |(l, b): &(&LeaseView, &Berth)| b.epoch != self.epoch || self.in_doubt.contains(l.name());
+        let is_unfenced = |(l, b): &(&LeaseView, &Berth)| !self.is_fenced(l, b) && !is_refused(l);
         let unfenced: BTreeSet<&PoolName> = readable().filter(is_unfenced).map(|(l, _)| &l.pool).collect();
         Some(FleetUse {
             limit,
-            held_or_offered: worked_on.len() + unreadable.len(),
+            held_or_offered: worked_on.len() + unknown.len(),
             unavailable: unavailable.len(),
-            all: worked_on.union(&unavailable).count() + unreadable.len(),
+            all: worked_on.union(&unavailable).count() + unknown.len(),
             used_by: users
                 .map(|(who, how)| Use {
                     who: who.to_owned(),
                     how,
                 })
                 .collect(),
-            may_stay: limit.saturating_sub(staying.len() + unreadable.len()),
+            may_stay: limit.saturating_sub(staying.len() + unknown.len()),
             unfenced: !unfenced.is_empty() && !Bug::NoEpochStamp.is_awake(),
             unreadable: unfenced
                 .into_iter()
@@ -142,6 +145,20 @@ impl Shared<'_> {
                 .cloned()
                 .collect(),
         })
+    }
+
+    /// Way in which a Lease uses up the limit without naming a node.
+    fn unknown(&self, lease: &LeaseView) -> Option<How> {
+        match &lease.berth {
+            Err(_) => Some(How::Unreadable),
+            Ok(berth) if berth.node().is_none() && self.refused.contains(lease.name()) => Some(How::Refused),
+            Ok(_) => None,
+        }
+    }
+
+    /// True if no write but the next one of this leader can land on the berth.
+    pub(super) fn is_fenced(&self, lease: &LeaseView, berth: &Berth) -> bool {
+        berth.epoch == self.epoch && !self.in_doubt.contains(lease.name())
     }
 
     /// Facts for the plans of all pools, in the order of the pools, with what they share.

@@ -30,5 +30,6 @@ pub mod snapshot;
 pub mod stagings;
 pub mod troubles;
 pub mod turns;
+pub mod unwritable;
 pub mod view;
 pub mod waiting;

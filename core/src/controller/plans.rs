@@ -1,9 +1,10 @@
 //! The plans of all pools: each counts what those before it offer, of the fleet's limit (I1) and to control plane nodes
 //! (I11). Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::PoolName;
+use berth_api::berth::{Berth, BerthState};
 use berth_api::waves::is_control_plane;
 use jiff::Timestamp;
 
@@ -12,7 +13,7 @@ use crate::controller::plan::{Plan, PoolFacts};
 use crate::controller::publish::desired_digest;
 use crate::controller::quorum::ControlPlane;
 use crate::controller::servers::Answers;
-use crate::controller::view::{BootcNodeView, NodeView};
+use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 
 impl Shared<'_> {
     /// Says whether any pool has a control plane node that does not run its target: only then somebody has to ask the servers.
@@ -39,7 +40,19 @@ impl Shared<'_> {
             return ControlPlane::default();
         };
         let nodes = self.snapshot.nodes.values().map(|node| node.view.as_ref());
-        ControlPlane::of(nodes, answers, self.now).with_leases(self.leases, self.in_doubt, self.epoch)
+        let control_plane = ControlPlane::of(nodes, answers, self.now);
+        let pools = control_plane
+            .nodes()
+            .filter_map(|(name, _)| self.membership.pool_of(name));
+        let pools: BTreeSet<PoolName> = pools.cloned().collect();
+        let cannot_open = |lease: &LeaseView, berth: &Berth| {
+            let is_closed = matches!(berth.state, BerthState::Closed(_));
+            // A late offer lands only on a berth that is still closed, and only for a node of its pool.
+            self.refused.contains(lease.name()) && !(is_closed && pools.contains(&lease.pool))
+        };
+        control_plane.with_leases(self.leases, |lease, berth| {
+            self.is_fenced(lease, berth) || cannot_open(lease, berth)
+        })
     }
 
     /// Plans all pools. The pool whose control plane nodes let the most offers lapse comes last, or it would get the turn

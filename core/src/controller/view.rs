@@ -521,6 +521,13 @@ impl LeaseView {
         Self { lease, pool, berth }
     }
 
+    /// Projects a Lease that has the name of a berth of that pool and not its label, as if it had the label.
+    pub fn without_label(mut lease: Lease, pool: &PoolName) -> Self {
+        let labels = lease.metadata.labels.get_or_insert_default();
+        labels.insert(keys::LABEL_POOL.to_owned(), pool.to_string());
+        Self::of(lease)
+    }
+
     /// Name of the Lease.
     pub fn name(&self) -> &str {
         self.lease.metadata.name.as_deref().unwrap_or_default()

@@ -14,7 +14,7 @@ use serde_json::json;
 #[tokio::test]
 async fn capacity() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
-        hosts: 23,
+        hosts: 26,
         ..ClusterOptions::default()
     })
     .await?;

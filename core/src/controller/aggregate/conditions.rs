@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::NodeName;
 use berth_api::berth::Outcome;
 use berth_api::condition::{Verdict, Why, Word, pool as types};
 use berth_api::pool::Target;
-use berth_api::{NodeName, keys};
 
 use super::{Doing, Facts, Kind, trouble};
 use crate::controller::fleet::FleetUse;
@@ -178,13 +178,9 @@ fn pool_trouble(facts: &Facts<'_>) -> Option<(Word, String)> {
         let unreadable = facts.unreadable.iter().map(|e| (*e).to_owned());
         return Some((Why::UnreadableLease.into(), few(unreadable)));
     }
-    if let Some(lease) = facts.name_taken {
-        let message = format!(
-            "Lease {lease} has the name of a berth, and not its label {}; nothing is offered until it has the label again, or \
-             is deleted, which is safe when it names no holder",
-            keys::LABEL_POOL
-        );
-        return Some((Why::NameTaken.into(), message));
+    if let Some(first) = facts.unwritable.first() {
+        let words = facts.unwritable.iter().map(|lease| lease.words());
+        return Some((first.reason().into(), few(words)));
     }
     let is_wrong = |order: &&Gate| matches!(order.reason, GateReason::OrderCycle | GateReason::UnknownPool);
     let order = facts.plan.order.as_ref().filter(is_wrong)?;

@@ -17,6 +17,7 @@ use crate::controller::history::history;
 use crate::controller::image::{self, Answers, Refusal};
 use crate::controller::overdue::knows_better;
 use crate::controller::plan::{MAX_NAMED, Plan};
+use crate::controller::unwritable::Unwritable;
 use crate::controller::view::{BootcNodeView, NodeView, Report};
 use crate::text::few;
 use berth_api::membership::Conflict;
@@ -99,8 +100,8 @@ pub struct Facts<'a> {
     pub plan: &'a Plan,
     /// Error of each Lease that cannot be read.
     pub unreadable: Vec<&'a str>,
-    /// Lease that has the name of one of the pool's berths, and not its label.
-    pub name_taken: Option<&'a str>,
+    /// Leases of the pool that cannot be written.
+    pub unwritable: Vec<&'a Unwritable>,
 }
 
 /// State of a member, worked out once for counts and messages.

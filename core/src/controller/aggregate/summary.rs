@@ -5,11 +5,12 @@ use crate::controller::image::ResolveReason;
 use berth_api::condition::{self, Verdict, Why, pool as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// Reasons of `Degraded` that keep the whole pool from going on until a person acts.
-const POOL_TROUBLES: [&str; 5] = [
+/// Reasons of `Degraded` that cost the pool its capacity, or a part of it, until a person acts.
+const POOL_TROUBLES: [&str; 6] = [
     "InvalidSelector",
     "UnreadableLease",
     "NameTaken",
+    "WriteRefused",
     "OrderCycle",
     "UnknownPool",
 ];

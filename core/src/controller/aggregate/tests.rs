@@ -13,6 +13,7 @@ mod states;
 use super::*;
 use crate::controller::fleet::FleetUse;
 use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
+use crate::controller::unwritable::Obstacle;
 use crate::controller::view::{BadTurn, HostContent, Report};
 
 fn digest(n: u8) -> Digest {
@@ -128,7 +129,7 @@ struct Case {
     failures: Vec<DigestFailures>,
     /// Obeyed last.
     token: Option<&'static str>,
-    name_taken: Option<&'static str>,
+    unwritable: Vec<Unwritable>,
 }
 
 fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Case {
@@ -144,7 +145,15 @@ fn case(members: Vec<(NodeView, Option<BootcNodeView>, Option<Holding>)>) -> Cas
         away: 0,
         failures: vec![],
         token: None,
-        name_taken: None,
+        unwritable: vec![],
+    }
+}
+
+fn unwritable(why: Obstacle) -> Unwritable {
+    Unwritable {
+        pool: "p".into(),
+        lease: "p-0".to_owned(),
+        why,
     }
 }
 
@@ -175,7 +184,7 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
         conflicts: vec![],
         plan,
         unreadable: vec![],
-        name_taken: None,
+        unwritable: vec![],
     }
 }
 
@@ -226,10 +235,21 @@ fn one_slow_reboot_is_no_measure_of_the_next() {
 #[test]
 fn a_lease_that_lost_its_label_is_named() {
     let mut case = case(vec![]);
-    case.name_taken = Some("p-0");
+    case.unwritable = vec![unwritable(Obstacle::NoLabel)];
     let says = case.says("Degraded");
     assert!(says.starts_with("True NameTaken Lease p-0 "), "{says}");
-    assert!(says.contains("berth.dev/pool"), "{says}");
+    assert!(says.contains("berth.dev/pool=p"), "{says}");
+}
+
+#[test]
+fn a_lease_that_cannot_be_written_is_named_with_the_servers_words() {
+    let mut case = case(vec![]);
+    case.unwritable = vec![unwritable(Obstacle::Refused("webhook x denied the request".to_owned()))];
+    let says = case.says("Degraded");
+    let expected = "True WriteRefused the API server refuses to write Lease p-0, which counts as used until it can be written: \
+                    webhook x denied the request";
+    assert_eq!(says, expected);
+    assert_eq!(case.condition("Stalled").status, "True");
 }
 
 impl Case {
@@ -260,7 +280,7 @@ impl Case {
             paused: self.paused,
             members,
             away,
-            name_taken: self.name_taken,
+            unwritable: self.unwritable.iter().collect(),
             ..of_empty_pool(&old, &answers, &self.plan)
         };
         status(&facts, Timestamp::UNIX_EPOCH)
@@ -350,7 +370,7 @@ fn what_is_wrong_with_a_pool_hides_no_node() {
         case.says("Degraded").starts_with("True NodesDegraded 1 "),
         "to wait is no trouble"
     );
-    case.name_taken = Some("p-0");
+    case.unwritable = vec![unwritable(Obstacle::NoLabel)];
     let says = case.says("Degraded");
     assert!(
         says.starts_with("True NameTaken ") && says.ends_with("; 1 degraded: n1: DiskFull: no space"),

@@ -19,6 +19,7 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
         lease: lease.to_owned(),
         berth: Ok(berth.clone()),
         in_doubt: false,
+        refused: false,
         age: Duration::ZERO,
     };
     for write in &plan.writes {
@@ -58,7 +59,7 @@ impl Own {
     fn of(facts: &PoolFacts) -> Self {
         let uses = facts.uses();
         let count = |is: &dyn Fn(How) -> bool| uses.iter().filter(|user| is(user.how)).count();
-        let holds = |how| matches!(how, How::Holds | How::Elsewhere | How::Unreadable);
+        let holds = |how| matches!(how, How::Holds | How::Elsewhere | How::Unreadable | How::Refused);
         Self {
             held: count(&holds),
             held_or_offered: count(&|how| holds(how) || how == How::IsOffered),

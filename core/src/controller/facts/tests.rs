@@ -99,6 +99,7 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             leases: &[],
             occupied: &occupied,
             in_doubt: &none,
+            refused: &none,
             confirmed_gone: &BTreeSet::new(),
             outdated: &BTreeSet::new(),
             heard: &BTreeSet::new(),

@@ -1,5 +1,6 @@
 //! Two pools of one fleet by example: what is offered in one pass, and why the others wait.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use berth_api::berth::{Berth, Offer};
@@ -15,8 +16,8 @@ use crate::controller::belonging::Belonging;
 use crate::controller::facts::Occupied;
 use crate::controller::memory::{Offers, Soaks};
 use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
-use crate::controller::quorum::ControlPlane;
 use crate::controller::rereads::Rereads;
+use crate::controller::servers::{Answers, Asked};
 use crate::controller::snapshot::{Entry, Snapshot};
 use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
@@ -32,6 +33,10 @@ struct Site {
     snapshot: Snapshot,
     leases: Vec<LeaseView>,
     offers: Offers,
+    /// Leases that cannot be written.
+    refused: BTreeSet<String>,
+    /// The API servers, one on each of these nodes.
+    servers: BTreeSet<&'static str>,
 }
 
 impl Site {
@@ -148,6 +153,7 @@ impl Site {
             "metadata": { "name": name, "uid": name, "labels": { "pool": pool } },
             "status": {
                 "conditions": [{ "type": "Ready", "status": if ready { "True" } else { "False" } }],
+                "addresses": [{ "type": "InternalIP", "address": address(name) }],
                 "nodeInfo": { "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
                     "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "",
                     "systemUUID": "" },
@@ -171,6 +177,7 @@ impl Site {
             leases: &self.leases,
             occupied: &Occupied::default(),
             in_doubt: &BTreeSet::new(),
+            refused: &self.refused,
             confirmed_gone: &BTreeSet::new(),
             heard: &heard,
             outdated,
@@ -181,7 +188,14 @@ impl Site {
             epoch: EPOCH,
         };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        shared.plans(&Pool::readable(&self.snapshot.pools), ControlPlane::default(), now)
+        let pools = Pool::readable(&self.snapshot.pools);
+        let answers = Answers {
+            listed: true,
+            servers: self.servers.iter().map(|node| (server(node), ready())).collect(),
+        };
+        let is_wanted = shared.updates_control_plane(&pools);
+        let control_plane = shared.control_plane(is_wanted.then_some(&answers));
+        shared.plans(&pools, control_plane, now)
     }
 
     /// The nodes that are offered a berth in one pass.
@@ -210,6 +224,24 @@ impl Site {
     fn order(&self, pool: &str) -> Option<(&'static str, String)> {
         let order = self.plans().remove(&pool.into()).unwrap().order?;
         Some((order.reason.as_str(), order.message))
+    }
+}
+
+/// Address of a node such as `b1`.
+fn address(node: &str) -> String {
+    let (pool, number) = node.split_at(1);
+    format!("10.0.{}.{number}", if pool == "a" { 1 } else { 2 })
+}
+
+/// The API server on that node.
+fn server(node: &str) -> SocketAddr {
+    format!("{}:6443", address(node)).parse().unwrap()
+}
+
+fn ready() -> Asked {
+    Asked {
+        since: Moment::default(),
+        ready: Some(Moment::default()),
     }
 }
 
@@ -250,6 +282,29 @@ fn everybody_who_is_away_counts_once_whatever_the_pool() {
     );
     site.offer("a", 0, "a1");
     assert!(site.offered().is_empty(), "but not beyond the limit");
+}
+
+#[test]
+fn a_berth_that_cannot_be_written_closes_no_other_pool() {
+    let unstamped = |pool: &str| {
+        let mut site = Site::new(json!(2), &["a1", "a2"], &["b1", "b2"]);
+        site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
+        site
+    };
+    let mut site = unstamped("b");
+    assert!(site.offered().is_empty(), "a former leader may still open it");
+    site.refused.insert("b-0".to_owned());
+    assert_eq!(site.offered(), ["a1"], "it takes one of two places");
+    let words = site.plans()[&"a".into()].fleet.as_ref().unwrap().words();
+    assert!(
+        words.ends_with("b-0, a Lease that cannot be written, a1, offered a berth"),
+        "{words}"
+    );
+    // A holder that cannot be asked back.
+    let mut site = Site::new(json!(2), &["a1", "a2"], &["b1", "b2"]);
+    site.hold("b", 0, "b1");
+    site.refused.insert("b-0".to_owned());
+    assert_eq!(site.offered(), ["a1"]);
 }
 
 #[test]

@@ -376,6 +376,7 @@ fn fresh(berth: Berth) -> SeenBerth {
         lease: berth.name(),
         berth: Ok(berth),
         in_doubt: false,
+        refused: false,
         age: Duration::ZERO,
     }
 }

@@ -92,6 +92,8 @@ pub struct SeenBerth {
     pub berth: Result<Berth, String>,
     /// A write of this leader had an unknown fate and may still be on its way.
     pub in_doubt: bool,
+    /// The API server refused a write to it. Nothing is written to it, and it counts as used.
+    pub refused: bool,
     /// Time for which this process has seen it offered as it is.
     pub age: Duration,
 }
@@ -260,10 +262,29 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Says whether the plan creates the Lease of that name.
-    pub fn creates(&self, lease: &str) -> bool {
-        let mut writes = self.writes.iter();
-        writes.any(|write| matches!(write, BerthWrite::Create(berth) if berth.name() == lease))
+    /// True if the plan writes to the Lease of that name, or creates it.
+    pub fn writes_to(&self, lease: &str) -> bool {
+        self.writes.iter().any(|write| write.lease() == lease)
+    }
+
+    /// True if a member waits for anything.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting.values().any(|why| *why != BlockReason::UpToDate)
+    }
+
+    /// Takes back the offers that were not made, because these writes of the plan failed or were skipped.
+    pub fn not_made(&mut self, writes: &[BerthWrite]) {
+        for write in writes.iter().filter(|write| write.is_offer()) {
+            let BerthWrite::Update { berth, .. } = write else {
+                continue;
+            };
+            let Some(offer) = berth.offer() else {
+                continue;
+            };
+            let is_offered = |used: &Use| used.how == How::IsOffered && used.who == offer.node.as_str();
+            self.used_by.retain(|used| !is_offered(used));
+            self.waiting.insert(offer.node.clone(), BlockReason::NoBerth);
+        }
     }
 }
 
@@ -278,8 +299,14 @@ impl PoolFacts {
     }
 
     /// Says whether a write of another leader, or one of ours with an unknown fate, could still land on a berth.
+    ///
+    /// A berth that the API server refuses to write counts as used already, so a late write to it uses up no more.
     fn unfenced(&self) -> bool {
-        !Bug::NoEpochStamp.is_awake() && self.readable().any(|(s, b)| s.in_doubt || b.epoch != self.epoch)
+        let is_unfenced = |(seen, berth): (&SeenBerth, &Berth)| {
+            let is_open_to_late_writes = seen.in_doubt || berth.epoch != self.epoch;
+            is_open_to_late_writes && !seen.refused
+        };
+        !Bug::NoEpochStamp.is_awake() && self.readable().any(is_unfenced)
     }
 
     /// Says whether the pool has a node left to update to what it wants now; whoever is not proven counts, as among waves.
@@ -324,6 +351,7 @@ fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
     let is_of_use = |seen: &&SeenBerth| match seen.berth.as_ref() {
         Ok(berth) => match berth.node() {
+            None if seen.refused => false,
             Some((_, uid)) => members.contains(uid),
             None => !failures::is_unrecorded(berth),
         },
@@ -397,7 +425,8 @@ struct Free<'a>(BTreeMap<u32, &'a SeenBerth>);
 
 impl<'a> Free<'a> {
     fn of(berths: &'a [SeenBerth], limit: usize) -> Self {
-        let closed = berths.iter().filter_map(|seen| match seen.berth.as_ref() {
+        let writable = berths.iter().filter(|seen| !seen.refused);
+        let closed = writable.filter_map(|seen| match seen.berth.as_ref() {
             // I8: what failed there must be on record first.
             Ok(berth) if (berth.index as usize) < limit && !failures::is_unrecorded(berth) => match berth.state {
                 BerthState::Closed(_) => Some((berth.index, seen)),
@@ -433,11 +462,12 @@ fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
         .map(|closes| closes.checked_sub(member.estimate.reboot).unwrap_or(closes))
 }
 
-/// The berths as they were read. An unreadable one counts as held.
+/// The berths as they were read. One that cannot be read, or is closed and cannot be written, counts as held.
 fn counts(facts: &PoolFacts) -> BerthCounts {
     let mut counts = BerthCounts::default();
     for seen in &facts.berths {
         match seen.berth.as_ref().map(|b| &b.state) {
+            Ok(BerthState::Closed(_)) if seen.refused => counts.held += 1,
             Ok(BerthState::Closed(_)) => counts.closed += 1,
             Ok(BerthState::Offered(_)) => counts.offered += 1,
             Ok(BerthState::Held(_)) | Err(_) => counts.held += 1,

@@ -14,8 +14,9 @@ pub(super) struct Occupancy<'a> {
     held: BTreeSet<&'a NodeUid>,
     offered: BTreeSet<&'a NodeUid>,
     unavailable: BTreeSet<&'a NodeUid>,
-    /// Leases that cannot be read: each stands for a holder whom nobody knows.
-    unreadable: usize,
+    /// Number of Leases that stand for an unknown holder each: those that cannot be read, and closed ones that cannot be
+    /// written.
+    unknown: usize,
     /// |H ∪ R|, counted once: every candidate is judged by it.
     held_or_offered: usize,
     /// |H ∪ U ∪ R|, likewise.
@@ -48,6 +49,8 @@ pub enum How {
     CordonedByOthers,
     /// The Lease cannot be read.
     Unreadable,
+    /// The API server refuses to write the Lease.
+    Refused,
 }
 
 impl Use {
@@ -80,6 +83,7 @@ impl How {
             Self::CordonedByUs => "still cordoned by Berth",
             Self::CordonedByOthers => "cordoned by someone else",
             Self::Unreadable => "a Lease that cannot be read",
+            Self::Refused => "a Lease that cannot be written",
         }
     }
 }
@@ -90,10 +94,12 @@ impl<'a> Occupancy<'a> {
         for seen in berths {
             match seen.berth.as_ref().map(|b| &b.state) {
                 Ok(BerthState::Held(h)) => this.held.insert(&h.uid),
+                // It cannot be withdrawn.
+                Ok(BerthState::Offered(o)) if seen.refused => this.held.insert(&o.uid),
                 Ok(BerthState::Offered(o)) => this.offered.insert(&o.uid),
-                Ok(BerthState::Closed(_)) => false,
-                Err(_) => {
-                    this.unreadable += 1;
+                Ok(BerthState::Closed(_)) if !seen.refused => false,
+                Ok(BerthState::Closed(_)) | Err(_) => {
+                    this.unknown += 1;
                     false
                 }
             };
@@ -107,14 +113,14 @@ impl<'a> Occupancy<'a> {
                 this.unavailable.insert(&member.uid);
             }
         }
-        this.held_or_offered = this.held.union(&this.offered).count() + this.unreadable;
+        this.held_or_offered = this.held.union(&this.offered).count() + this.unknown;
         this.all = this.held_or_offered + this.unavailable.iter().filter(|uid| !this.has(uid)).count();
         this
     }
 
     /// |H|
     pub(super) fn held(&self) -> usize {
-        self.held.len() + self.unreadable
+        self.held.len() + self.unknown
     }
 
     /// |H ∪ R|
@@ -159,6 +165,7 @@ impl<'a> Occupancy<'a> {
             match seen.berth.as_ref().map(|b| &b.state) {
                 Ok(BerthState::Held(h)) => uses.insert(node(&h.node), How::Holds),
                 Ok(BerthState::Offered(o)) => uses.insert(node(&o.node), How::IsOffered),
+                Ok(BerthState::Closed(_)) if seen.refused => uses.insert(seen.lease.clone(), How::Refused),
                 Ok(BerthState::Closed(_)) => None,
                 Err(_) => uses.insert(seen.lease.clone(), How::Unreadable),
             };

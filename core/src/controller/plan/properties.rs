@@ -42,8 +42,9 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
         0i64..100,
         6u64..9,
         prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
     );
-    state.prop_map(move |(kind, node, until, epoch, in_doubt)| {
+    state.prop_map(move |(kind, node, until, epoch, in_doubt, refused)| {
         let node = NODES[node];
         let mut berth = match kind {
             0 => offered(index, node),
@@ -68,6 +69,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
             lease,
             berth,
             in_doubt,
+            refused,
             age: Duration::from_secs(until.unsigned_abs() * 2),
         }
     })
@@ -153,8 +155,14 @@ impl<'a> World<'a> {
         uids
     }
 
-    fn unreadable(&self) -> usize {
-        self.berths.values().filter(|b| b.is_err()).count()
+    /// Number of Leases that stand for an unknown holder each.
+    fn unknown(&self) -> usize {
+        let is_refused = |lease: &str| self.facts.berths.iter().any(|seen| seen.lease == lease && seen.refused);
+        let is_unknown = |(lease, berth): &(&String, &Result<Berth, String>)| match berth {
+            Err(_) => true,
+            Ok(berth) => berth.node().is_none() && is_refused(lease),
+        };
+        self.berths.iter().filter(is_unknown).count()
     }
 
     /// Checks the limit of the fleet and the order of the pools, and counts the offer.
@@ -193,19 +201,19 @@ impl<'a> World<'a> {
         assert!(!member.failed.contains(&offer.target));
         let worked_on = self.uids(true, true);
         assert!(!worked_on.contains(&offer.uid), "one berth for each node");
-        assert!(worked_on.len() + self.unreadable() < k, "|H ∪ R| < k");
+        assert!(worked_on.len() + self.unknown() < k, "|H ∪ R| < k");
         assert!(self.uids(true, false).len() < k, "|H| < k");
         let mut all = worked_on;
         let down = facts.members.iter().filter(|m| m.unavailable());
         all.extend(down.map(|m| m.uid.clone()));
         assert!(
-            member.unavailable() || all.len() + self.unreadable() < k,
+            member.unavailable() || all.len() + self.unknown() < k,
             "n ∈ U or |H ∪ U ∪ R| < k"
         );
         for seen in &facts.berths {
             let stamped = seen.berth.as_ref().is_ok_and(|b| b.epoch == facts.epoch);
             assert!(
-                (stamped && !seen.in_doubt) || seen.berth.is_err(),
+                (stamped && !seen.in_doubt) || seen.berth.is_err() || seen.refused,
                 "stamped before anything is opened"
             );
         }
@@ -275,6 +283,11 @@ impl<'a> World<'a> {
     }
 
     fn apply(&mut self, write: &BerthWrite) {
+        let mut seen = self.facts.berths.iter();
+        assert!(
+            !seen.any(|seen| seen.refused && seen.lease == write.lease()),
+            "{write:?}"
+        );
         match write {
             BerthWrite::Create(berth) => {
                 assert!(matches!(berth.state, BerthState::Closed(_)), "created closed");
@@ -326,6 +339,7 @@ pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeNam
             lease,
             berth,
             in_doubt: false,
+            refused: false,
             age: Duration::ZERO,
         };
         let berths = world.berths.into_iter().map(fresh).collect();
@@ -354,7 +368,7 @@ proptest! {
         if total < facts.published {
             let before = World { facts: &facts, berths: facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone())).collect(), offers: vec![] };
             let open = facts.readable().any(|(_, b)| b.offer().is_some());
-            prop_assert!(!open || before.uids(true, true).len() + before.unreadable() <= total);
+            prop_assert!(!open || before.uids(true, true).len() + before.unknown() <= total);
         }
     }
 
@@ -369,7 +383,7 @@ proptest! {
                 offers: vec![],
             };
             plan.writes.iter().for_each(|w| world.apply(w));
-            let berths = world.berths.into_iter().map(|(lease, berth)| SeenBerth { lease, berth, in_doubt: false, age: Duration::ZERO }).collect();
+            let berths = world.berths.into_iter().map(|(lease, berth)| SeenBerth { lease, berth, in_doubt: false, refused: false, age: Duration::ZERO }).collect();
             let before = facts.clone();
             facts.published = plan.counts.total as usize;
             facts.berths = berths;

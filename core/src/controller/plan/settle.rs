@@ -33,9 +33,12 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
         room: Room::of(facts, fleet.as_mut()),
     };
     for seen in &facts.berths {
-        let Ok(berth) = &seen.berth else {
-            after.push(seen.clone());
-            continue;
+        let berth = match &seen.berth {
+            Ok(berth) if !seen.refused => berth,
+            _ => {
+                after.push(seen.clone());
+                continue;
+            }
         };
         if deletable(facts, berth) {
             writes.push(BerthWrite::Delete {
@@ -63,6 +66,7 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
             lease: seen.lease.clone(),
             berth: Ok(berth),
             in_doubt: false,
+            refused: false,
             age: seen.age,
         });
     }
@@ -82,10 +86,13 @@ struct Room<'a> {
 impl<'a> Room<'a> {
     fn of(facts: &PoolFacts, fleet: Option<&'a mut FleetUse>) -> Self {
         let occupancy = Occupancy::of(facts, &facts.berths);
-        let holders = facts.readable().filter_map(|(_, b)| b.holding()).map(|h| h.uid.clone());
+        // An offer that cannot be withdrawn stays like a holder.
+        let stays = |(seen, berth): &(&SeenBerth, &Berth)| berth.holding().is_some() || seen.refused;
+        let staying = facts.readable().filter(stays).filter_map(|(_, berth)| berth.node());
+        let served = staying.map(|(_, uid)| uid).chain(&facts.elsewhere);
         Self {
             left: facts.capacity.saturating_sub(occupancy.held()),
-            served: holders.chain(facts.elsewhere.iter().cloned()).collect(),
+            served: served.cloned().collect(),
             fleet,
         }
     }

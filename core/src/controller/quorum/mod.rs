@@ -222,12 +222,13 @@ impl ControlPlane {
         }
     }
 
-    /// The same, with the berths of all pools as they were read, by the leader with that epoch.
+    /// The same, with the berths of all pools as they were read. `is_fenced`: no late write can open that berth for one of
+    /// these nodes.
     #[must_use]
-    pub fn with_leases(mut self, leases: &[LeaseView], in_doubt: &BTreeSet<String>, epoch: u64) -> Self {
+    pub fn with_leases(mut self, leases: &[LeaseView], is_fenced: impl Fn(&LeaseView, &Berth) -> bool) -> Self {
         for lease in leases {
             match &lease.berth {
-                Ok(berth) => self.see(berth, berth.epoch == epoch && !in_doubt.contains(lease.name())),
+                Ok(berth) => self.see(berth, is_fenced(lease, berth)),
                 Err(_) => {
                     let labels = lease.lease.metadata.labels.as_ref();
                     if let Some(node) = labels.and_then(|l| l.get(keys::LABEL_NODE)) {

@@ -223,7 +223,7 @@ fn an_unreadable_lease_stands_for_the_node_that_its_label_names() {
     lease.metadata.annotations = None;
     let view = LeaseView::of(lease);
     assert!(view.berth.is_err(), "{view:?}");
-    let control_plane = of(&cluster(3), &servers(3, &[], State::Ready)).with_leases(&[view], &BTreeSet::new(), 7);
+    let control_plane = of(&cluster(3), &servers(3, &[], State::Ready)).with_leases(&[view], |_, _| true);
     assert_eq!(withheld(&control_plane, 3), [None, AT_WORK, AT_WORK]);
 }
 

@@ -103,6 +103,7 @@ pub(crate) fn seen(berth: Berth) -> SeenBerth {
         lease: berth.name(),
         berth: Ok(berth),
         in_doubt: false,
+        refused: false,
         age: Duration::ZERO,
     }
 }
@@ -112,7 +113,15 @@ fn unreadable(index: u32) -> SeenBerth {
         lease: closed(index).name(),
         berth: Err("edited".into()),
         in_doubt: false,
+        refused: false,
         age: Duration::ZERO,
+    }
+}
+
+fn refused(berth: Berth) -> SeenBerth {
+    SeenBerth {
+        refused: true,
+        ..seen(berth)
     }
 }
 
@@ -544,4 +553,51 @@ fn a_pool_that_goes_gives_up_all_its_berths() {
     f.berths.truncate(1);
     f.published = 0;
     assert_eq!(words(&now(&f)), ["p-0 Shrunk"]);
+}
+
+#[test]
+fn a_berth_that_cannot_be_written_counts_as_used_and_stops_no_other() {
+    let members = || names(&["n1", "n2", "n3"]);
+    let mut old = closed(0);
+    old.epoch = 6;
+    for berth in [closed(0), old, offered(0, "n1"), taken(0, "n1"), committed(0, "n1")] {
+        let plan = now(&facts(2, members(), vec![refused(berth.clone()), seen(closed(1))]));
+        let offers: Vec<String> = plan.writes.iter().map(BerthWrite::lease).collect();
+        assert_eq!(offers, ["p-1"], "{berth:?}");
+        assert!(plan.writes[0].is_offer());
+        assert_eq!((plan.counts.total, plan.used_by.len()), (2, 2), "{berth:?}");
+    }
+    let one = now(&facts(1, members(), vec![refused(closed(0))]));
+    assert!(one.writes.is_empty(), "it takes the only place: {:?}", one.writes);
+    assert_eq!(one.used_by[0].words(), "p-0, a Lease that cannot be written");
+}
+
+#[test]
+fn an_offer_that_cannot_be_withdrawn_keeps_its_place_in_a_smaller_pool() {
+    let mut f = facts(
+        1,
+        names(&["n1", "n2"]),
+        vec![refused(offered(0, "n1")), seen(offered(1, "n2"))],
+    );
+    f.published = 2;
+    let plan = now(&f);
+    assert_eq!(plan.writes.len(), 1, "{:?}", plan.writes);
+    assert_eq!(plan.writes[0].lease(), "p-1");
+    assert!(matches!(
+        plan.writes[0],
+        BerthWrite::Update {
+            why: WriteReason::Withdrawn(_),
+            ..
+        }
+    ));
+}
+
+#[test]
+fn an_offer_that_was_not_made_is_not_reported() {
+    let mut plan = now(&facts(2, names(&["n1", "n2"]), vec![seen(closed(0)), seen(closed(1))]));
+    let not_made = plan.writes.split_off(1);
+    plan.not_made(&not_made);
+    let words: Vec<String> = plan.used_by.iter().map(Use::words).collect();
+    assert_eq!(words, ["n1, offered a berth"]);
+    assert_eq!(plan.waiting.get(&"n2".into()), Some(&BlockReason::NoBerth));
 }

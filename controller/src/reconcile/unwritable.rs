@@ -1,0 +1,126 @@
+//! Leases that cannot be written: which ones, until when they are left alone, and when they are forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::berth::lease;
+use berth_api::{PoolName, keys};
+use berth_core::controller::facts::Pool;
+use berth_core::controller::plan::{BerthWrite, Plan};
+use berth_core::controller::unwritable::{Obstacle, Unwritable};
+use berth_core::controller::view::LeaseView;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use super::Reconciler;
+use super::seen::{Berths, Seen};
+use crate::api::CallError;
+use crate::leader::Lost;
+use crate::time;
+
+/// A Lease that cannot be written, as long as this leader remembers it.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    pub(super) unwritable: Unwritable,
+    /// The Lease, if a list by label does not have it. It counts like one that has.
+    unlisted: Option<LeaseView>,
+}
+
+/// Key of the Lease's next try among the backoffs.
+fn backoff_key(lease: &str) -> String {
+    format!("berth/{lease}")
+}
+
+impl Reconciler {
+    /// Names of the Leases that are not written in this pass, because the last try failed for good a short time ago.
+    pub(super) fn left_alone(&self, seen: &Seen) -> BTreeSet<String> {
+        let names = self.memory.unwritable.keys();
+        let is_left_alone = |name: &&String| !self.memory.backoffs.ready(&backoff_key(name), seen.now);
+        names.filter(is_left_alone).cloned().collect()
+    }
+
+    /// The berths, with those of these Leases that no list by label has.
+    pub(super) fn with_unlisted(&self, berths: Berths, left_alone: &BTreeSet<String>) -> Berths {
+        let remembered = self.memory.unwritable.values();
+        let unlisted = remembered.filter_map(|remembered| remembered.unlisted.as_ref());
+        let missing =
+            unlisted.filter(|lease| left_alone.contains(lease.name()) && berths.named(lease.name()).is_none());
+        let missing: Vec<LeaseView> = missing.cloned().collect();
+        berths.with(missing)
+    }
+
+    /// Remembers that the API server refused a write.
+    pub(super) fn write_refused(&mut self, pool: &Pool, write: &BerthWrite, words: String) -> Result<(), Lost> {
+        let unlisted = match write {
+            BerthWrite::Create(berth) => {
+                let lease = lease::create(berth, self.kube.namespace(), pool.reboot_timeout(), Timestamp::now());
+                Some(LeaseView::of(lease))
+            }
+            BerthWrite::Update { .. } | BerthWrite::Delete { .. } => None,
+        };
+        let lease = write.lease();
+        self.remember(&pool.name, lease.clone(), Obstacle::Refused(words.clone()), unlisted);
+        let error = CallError::Refused(words);
+        self.outcome::<()>(&backoff_key(&lease), Err(error)).map(drop)
+    }
+
+    /// Looks why a Lease cannot be created. Remembers it and returns true if the reason is a Lease that has lost its label.
+    pub(super) async fn has_lost_label(&mut self, pool: &Pool, name: &str) -> Result<bool, Lost> {
+        let found: Result<Option<Lease>, CallError> = self.kube.get(&self.kube.leases(), name).await;
+        let Ok(Some(found)) = found else {
+            return Ok(false);
+        };
+        let labels = found.metadata.labels.as_ref();
+        let label = labels.and_then(|labels| labels.get(keys::LABEL_POOL));
+        if label.is_some_and(|label| label == pool.name.as_str()) {
+            // Another leader created it a moment ago.
+            return Ok(false);
+        }
+        let unlisted = LeaseView::without_label(found, &pool.name);
+        self.remember(&pool.name, name.to_owned(), Obstacle::NoLabel, Some(unlisted));
+        let error = CallError::Conflict(format!("Lease {name} has no label {}={}", keys::LABEL_POOL, pool.name));
+        self.outcome::<()>(&backoff_key(name), Err(error))?;
+        Ok(true)
+    }
+
+    fn remember(&mut self, pool: &PoolName, lease: String, why: Obstacle, unlisted: Option<LeaseView>) {
+        let unwritable = Unwritable {
+            pool: pool.clone(),
+            lease: lease.clone(),
+            why,
+        };
+        let remembered = Remembered { unwritable, unlisted };
+        self.memory.unwritable.insert(lease, remembered);
+    }
+
+    /// Forgets a Lease that was written.
+    pub(super) fn was_written(&mut self, lease: &str) {
+        if self.memory.unwritable.remove(lease).is_some() {
+            tracing::info!(berth = %lease, "the Lease can be written again");
+            self.memory.backoffs.note(&backoff_key(lease), true, time::now());
+        }
+    }
+
+    /// Forgets the Leases that no plan would write to, although they were not left alone: those of pools that are gone, those
+    /// that a list has again, and those of pools in which no member waits.
+    pub(super) fn forget_writable(
+        &mut self,
+        plans: &BTreeMap<PoolName, Plan>,
+        berths: &Berths,
+        left_alone: &BTreeSet<String>,
+        seen: &Seen,
+    ) {
+        self.memory.unwritable.retain(|lease, remembered| {
+            let pool = &remembered.unwritable.pool;
+            if !seen.pools.iter().any(|known| known.name == *pool) {
+                return false;
+            }
+            let Some(plan) = plans.get(pool) else {
+                return true;
+            };
+            if left_alone.contains(lease) || plan.writes_to(lease) {
+                return true;
+            }
+            remembered.unlisted.is_none() && plan.has_waiting() && berths.named(lease).is_some()
+        });
+    }
+}

@@ -1,0 +1,52 @@
+//! Leases that cannot be written, however often it is tried. Each counts as used, so that the other berths of its pool go
+//! on, and is named in the pool's `Degraded`.
+
+use berth_api::condition::Why;
+use berth_api::{PoolName, keys};
+
+/// A Lease that cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unwritable {
+    /// The pool that it is a berth of.
+    pub pool: PoolName,
+    /// Name of the Lease.
+    pub lease: String,
+    /// Why it cannot be written.
+    pub why: Obstacle,
+}
+
+/// Reason why a Lease cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The API server refused the write, with these words.
+    Refused(String),
+    /// The Lease has the name of a berth, but not its label.
+    NoLabel,
+}
+
+impl Unwritable {
+    /// Reason of the pool's `Degraded`.
+    pub fn reason(&self) -> Why {
+        match self.why {
+            Obstacle::Refused(_) => Why::WriteRefused,
+            Obstacle::NoLabel => Why::NameTaken,
+        }
+    }
+
+    /// Message for the admin.
+    pub fn words(&self) -> String {
+        let lease = &self.lease;
+        match &self.why {
+            Obstacle::Refused(words) => format!(
+                "the API server refuses to write Lease {lease}, which counts as used until it can be written: {}",
+                words.trim()
+            ),
+            Obstacle::NoLabel => format!(
+                "Lease {lease} has the name of a berth, but not its label {}={}, and counts as used: add the label, or delete \
+                 the Lease, which is safe if it names no holder",
+                keys::LABEL_POOL,
+                self.pool
+            ),
+        }
+    }
+}
