@@ -154,9 +154,13 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
-    /// Time when the API server created its Node. Only a machine that joined later has another say.
+    /// Time when the API server created its Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_created_time: Option<Time>,
+    /// Time when the machine was provisioned, by its own clock, but not after its Node was created. Only a machine that was
+    /// provisioned later changes the version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioned_time: Option<Time>,
     /// Time when the manual record was first seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_time: Option<Time>,

@@ -19,7 +19,7 @@ use berth_api::pool::{
 use berth_api::quantity::Quantity;
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
-    BadTurn, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
+    BadTurn, BootImageNote, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
 };
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -225,7 +225,10 @@ fn report(number: No, _: Spec, status: Status) -> Report {
             .collect(),
         prepared: status.prepared,
         retry_token: (status.token != 0).then(|| status.token.to_string()),
-        boot_image: Some(BOOT_IMAGE.to_owned()),
+        boot_image: BootImageNote {
+            version: Some(BOOT_IMAGE.to_owned()),
+            ..BootImageNote::default()
+        },
         clock_synchronized: true,
         ..Report::default()
     }

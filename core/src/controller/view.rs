@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::berth::{self, Berth, BerthState};
+use berth_api::boot_image::NodeBootImage;
 use berth_api::firstboot::FirstbootOutcome;
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, NodeDeployment, Phase};
@@ -156,10 +157,31 @@ pub struct Report {
     pub reboot: Option<Duration>,
     /// The host's clock is synchronised.
     pub clock_synchronized: bool,
-    /// Version that the machine was installed from, if that is known.
-    pub boot_image: Option<String>,
+    /// The machine's note of the image that it was installed from.
+    pub boot_image: BootImageNote,
     /// The machine's first boot, where it was checked.
     pub firstboot: Option<FirstBoot>,
+}
+
+/// A machine's note of its boot image. All is empty if the agent has not looked yet, or there is no note.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BootImageNote {
+    /// Version of the image.
+    pub version: Option<String>,
+    /// Time when the machine was provisioned, by its own clock, in seconds since 1970.
+    pub provisioned: Option<i64>,
+    /// Why the note cannot be read.
+    pub error: Option<String>,
+}
+
+impl BootImageNote {
+    fn of(image: NodeBootImage) -> Self {
+        Self {
+            version: image.version,
+            provisioned: image.provisioned_time.map(|time| time.0.as_second()),
+            error: image.error,
+        }
+    }
 }
 
 /// A machine's first boot.
@@ -500,7 +522,7 @@ impl Report {
             drain: seconds(measured.drain),
             reboot: seconds(measured.reboot),
             clock_synchronized: status.clock_synchronized.unwrap_or_default(),
-            boot_image: status.boot_image.and_then(|image| image.version),
+            boot_image: status.boot_image.map(BootImageNote::of).unwrap_or_default(),
             firstboot: status.firstboot.map(|firstboot| FirstBoot {
                 outcome: firstboot.outcome,
                 held: firstboot.held,

@@ -1,6 +1,5 @@
 //! The boot image in use in a pool: whether machines that join today are too old for the image that they have to change to.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use berth_api::boot_image::{
@@ -37,26 +36,51 @@ pub(super) struct Assessment {
     pub(super) verdict: Verdict,
 }
 
-/// The boot image that the next machine is installed from, as far as anybody knows.
+/// The boot image that the next machine is installed from, as far as it is known.
+#[derive(Debug, Clone, Copy)]
 struct InUse<'a> {
     version: Option<&'a str>,
     node: Option<&'a str>,
     /// Time when its Node was created, in seconds; `None` where an older controller has not kept it.
     created: Option<i64>,
-    /// The machine is no member any more, or says nothing now.
+    /// Time when the machine was provisioned, in seconds, but not after its Node was created.
+    provisioned: Option<i64>,
+    /// Why its note cannot be read.
+    error: Option<&'a str>,
+    /// The machine is no longer a member, or reports no version now.
     is_remembered: bool,
+    /// Number of newer machines whose version is not known.
+    newer: usize,
 }
 
 impl InUse<'_> {
     /// Words about its distance to an image.
     fn words(&self, why: &str) -> String {
-        match self.node {
-            Some(node) if self.is_remembered => {
+        let words = match (self.node, self.error) {
+            (Some(node), _) if self.is_remembered => {
                 format!("the newest machine so far, {node}, which is gone or silent, {why}")
             }
-            Some(node) => format!("the newest machine, {node}, {why}"),
-            None => format!("a machine of the recorded boot image {why}"),
+            (Some(node), Some(error)) => {
+                format!("the newest machine, {node}, has a note of its boot image that cannot be read: {error}")
+            }
+            (Some(node), None) => format!("the newest machine, {node}, {why}"),
+            (None, _) => format!("a machine of the recorded boot image {why}"),
+        };
+        match self.newer {
+            0 => words,
+            1 => format!("{words}; the boot image of 1 newer machine is not known"),
+            newer => format!("{words}; the boot images of {newer} newer machines are not known"),
         }
+    }
+
+    /// Position in the order in which the machines were provisioned.
+    fn place(&self) -> (Option<i64>, Option<&str>) {
+        (self.provisioned.or(self.created), self.node)
+    }
+
+    /// True if both are the same machine under the same Node.
+    fn is_same_node(&self, other: &InUse<'_>) -> bool {
+        self.node == other.node && self.created == other.created
     }
 }
 
@@ -96,6 +120,9 @@ pub(super) fn assess(
         node_created_time: in_use
             .as_ref()
             .and_then(|in_use| Some(Time(Timestamp::from_second(in_use.created?).ok()?))),
+        provisioned_time: in_use
+            .as_ref()
+            .and_then(|in_use| Some(Time(Timestamp::from_second(in_use.provisioned?).ok()?))),
         recorded_time: recorded_time(facts.policy, facts.before, version, now),
         ..BootImageStatus::default()
     };
@@ -176,11 +203,14 @@ fn source(policy: &BootImagePolicy) -> BootImageSource {
     policy.source.unwrap_or_default()
 }
 
-/// The boot image in use; `None` while no machine has told anything. The newest machine is the one whose Node the API server
-/// created last: the clocks of machines are not compared.
+/// The boot image in use; `None` while no machine has reported anything.
 ///
-/// A machine that goes away, or whose BootcNode does, takes nothing back: the next one is installed from the same image. So what
-/// the newest one told counts until one that joined later tells something else, or the admin does.
+/// The newest machine whose version is known decides. A machine that has not looked yet, has no note, or has one that cannot be
+/// read changes nothing: the boot image could be any. Machines are ordered by the time when they were provisioned, which is no
+/// later than the creation of their Nodes, since a Node may be registered again years later.
+///
+/// A machine that goes away, or whose BootcNode does, takes nothing back: the next one is installed from the same image. So its
+/// version counts until a newer machine reports another one, or the admin records one.
 fn in_use<'a>(facts: &'a Facts<'_>) -> Option<InUse<'a>> {
     if source(facts.policy) == BootImageSource::Manual {
         let version = facts.policy.manual.as_ref().map(|manual| manual.version.as_str());
@@ -188,45 +218,69 @@ fn in_use<'a>(facts: &'a Facts<'_>) -> Option<InUse<'a>> {
             version,
             node: None,
             created: None,
+            provisioned: None,
+            error: None,
             is_remembered: false,
+            newer: 0,
         });
     }
-    let told = facts.members.iter().filter(|member| {
-        let report = member.host.and_then(|host| host.report());
-        report.is_some_and(|report| report.booted.is_some())
-    });
-    let newest = told.max_by_key(|member| (member.node.created, &member.node.name));
-    let newest = newest.map(|member| InUse {
-        version: version_of(member),
-        node: Some(member.node.name.as_str()),
-        created: Some(member.node.created),
-        is_remembered: false,
-    });
-    let (newest, last) = match (newest, remembered(facts.before)) {
-        (Some(newest), Some(last)) => (newest, last),
-        (newest, last) => return newest.or(last),
+    let reported: Vec<InUse<'_>> = facts.members.iter().filter_map(reported).collect();
+    let known = reported.iter().filter(|machine| machine.version.is_some());
+    let newest = known.max_by_key(|machine| machine.place()).copied();
+    let mut last = remembered(facts.before);
+    if let Some(last) = &mut last {
+        // An earlier controller has not kept when it was provisioned.
+        let same = reported.iter().find(|machine| machine.is_same_node(last));
+        last.provisioned = last.provisioned.or(same.and_then(|same| same.provisioned));
+    }
+    let mut in_use = match (newest, last) {
+        (Some(newest), Some(last)) if newest.place() < last.place() => last,
+        (Some(newest), _) => newest,
+        (None, Some(last)) => last,
+        // No version is known at all.
+        (None, None) => return reported.into_iter().max_by_key(|machine| machine.place().0),
     };
-    Some(match (newest.created, newest.node).cmp(&(last.created, last.node)) {
-        Ordering::Less => last,
-        // Its agent has yet to look: what a machine was installed from does not change.
-        Ordering::Equal if newest.version.is_none() => last,
-        Ordering::Equal | Ordering::Greater => newest,
+    let is_newer = |machine: &&InUse<'_>| machine.version.is_none() && machine.place() > in_use.place();
+    in_use.newer = reported.iter().filter(is_newer).count();
+    Some(in_use)
+}
+
+/// The member's boot image, once its agent has reported which image is booted.
+fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
+    let report = member.host?.report()?;
+    report.booted.as_ref()?;
+    let created = member.node.created;
+    Some(InUse {
+        version: report.boot_image.version.as_deref(),
+        node: Some(member.node.name.as_str()),
+        created: Some(created),
+        provisioned: report
+            .boot_image
+            .provisioned
+            .map(|provisioned| provisioned.min(created)),
+        error: report.boot_image.error.as_deref(),
+        is_remembered: false,
+        newer: 0,
     })
 }
 
-/// The boot image that the newest machine so far told, if it did. A manual record is the admin's to take back.
+/// The boot image of the newest machine so far. A manual record is not remembered: it ends with the admin's word.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some())?;
+    let seconds = |time: &Option<Time>| time.as_ref().map(|time| time.0.as_second());
     Some(InUse {
         version: before.version.as_deref(),
         node: Some(before.node.as_deref()?),
-        created: before.node_created_time.as_ref().map(|time| time.0.as_second()),
+        created: seconds(&before.node_created_time),
+        provisioned: seconds(&before.provisioned_time),
+        error: None,
         is_remembered: true,
+        newer: 0,
     })
 }
 
 fn version_of<'a>(member: &MemberView<'a>) -> Option<&'a str> {
-    member.host?.report()?.boot_image.as_deref()
+    member.host?.report()?.boot_image.version.as_deref()
 }
 
 fn skew_of(facts: &Facts<'_>, boot: Option<&str>, image: &Target) -> Skew {

@@ -3,7 +3,7 @@ use berth_api::pool::ImageMetadata;
 
 use super::*;
 use crate::controller::aggregate::tests;
-use crate::controller::view::{BootcNodeView, NodeView, Report};
+use crate::controller::view::{BootImageNote, BootcNodeView, NodeView, Report};
 
 fn node(name: &str, created: i64) -> NodeView {
     NodeView {
@@ -13,9 +13,21 @@ fn node(name: &str, created: i64) -> NodeView {
 }
 
 fn host(version: Option<&str>) -> BootcNodeView {
+    provisioned(version, None)
+}
+
+fn provisioned(version: Option<&str>, provisioned: Option<i64>) -> BootcNodeView {
+    noted(BootImageNote {
+        version: version.map(str::to_owned),
+        provisioned,
+        error: None,
+    })
+}
+
+fn noted(note: BootImageNote) -> BootcNodeView {
     tests::host(Report {
         booted: format!("sha256:{}", "a".repeat(64)).parse().ok(),
-        boot_image: version.map(str::to_owned),
+        boot_image: note,
         ..Report::default()
     })
 }
@@ -267,7 +279,14 @@ fn a_machine_that_goes_away_takes_nothing_back() {
         // Its Node was created anew since: it was installed anew, as far as anybody knows.
         (vec![("new", 4, Some("9.4"))], false, ""),
         (vec![old, ("newer", 4, Some("9.4"))], false, ""),
-        (vec![old, ("newer", 4, None)], false, ""),
+        // Nothing is known of these: not looked yet, no note, or no version in it.
+        (vec![("new", 4, None)], true, gone),
+        (vec![old, ("newer", 4, None)], true, gone),
+        (
+            vec![old, new, ("newer", 4, None), ("newest", 5, None)],
+            true,
+            "was installed from 9.0, which is older than the minimum 9.2; the boot images of 2 newer machines are not known",
+        ),
     ] {
         let mut pool = Pool::of(&[old, new]);
         pool.before = pool.assess(Some(&target), &Next::Clear).1;
@@ -319,4 +338,86 @@ fn what_is_remembered_is_forgotten_by_the_admins_word() {
     assert!(pool.refusal(&target).is_some());
     pool.nodes = Pool::of(&[("old", 1, Some("9.4"))]).nodes;
     assert_eq!(pool.refusal(&target), None);
+}
+
+#[test]
+fn a_note_that_cannot_be_read_changes_nothing_and_is_told() {
+    let target = image("9.6", Some("9.2"));
+    let mut pool = Pool::of(&[("n1", 1, None)]);
+    pool.nodes[0].1 = noted(BootImageNote {
+        error: Some("it is longer than 64 KiB".to_owned()),
+        ..BootImageNote::default()
+    });
+    let (said, _) = pool.assess(Some(&target), &Next::Clear);
+    assert_eq!(
+        said,
+        "None CannotCompare the newest machine, n1, has a note of its boot image that cannot be read: it is longer than 64 KiB"
+    );
+    pool.nodes.push((node("n0", 0), host(Some("9.0"))));
+    assert!(
+        pool.refusal(&target).is_some(),
+        "the newest machine that is known decides"
+    );
+}
+
+#[test]
+fn a_node_that_is_registered_again_makes_no_new_machine() {
+    let target = image("9.6", Some("9.2"));
+    let mut pool = Pool::of(&[("new", 300, None), ("old", 400, None)]);
+    // The machine is of 100, and its Node was created again at 400.
+    pool.nodes[0].1 = provisioned(Some("9.4"), Some(290));
+    pool.nodes[1].1 = provisioned(Some("8.6"), Some(100));
+    assert_eq!(pool.refusal(&target), None);
+    let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
+    let seconds = |time: &Option<Time>| time.as_ref().map(|time| time.0.as_second());
+    assert_eq!(
+        (status.node.as_deref(), seconds(&status.provisioned_time)),
+        (Some("new"), Some(290))
+    );
+    // It is remembered at its place.
+    pool.before = Some(status);
+    pool.nodes.remove(0);
+    assert_eq!(pool.refusal(&target), None);
+    // A machine whose clock is ahead is not newer than its Node.
+    pool.nodes
+        .push((node("ahead", 200), provisioned(Some("9.0"), Some(i64::MAX))));
+    assert_eq!(pool.refusal(&target), None);
+    pool.nodes
+        .push((node("newer", 500), provisioned(Some("9.0"), Some(310))));
+    assert!(pool.refusal(&target).is_some());
+}
+
+#[test]
+fn what_an_earlier_controller_remembered_keeps_its_place() {
+    let target = image("9.6", Some("9.2"));
+    let mut pool = Pool::of(&[("n1", 300, None)]);
+    pool.nodes[0].1 = provisioned(Some("9.4"), Some(290));
+    let mut before = pool.assess(Some(&target), &Next::Clear).1.unwrap();
+    before.provisioned_time = None;
+    pool.before = Some(before);
+    let (said, status) = pool.assess(Some(&target), &Next::Clear);
+    assert_eq!(said, "Some(false) WithinLimit");
+    assert!(status.unwrap().provisioned_time.is_some());
+    pool.nodes.push((node("n2", 299), provisioned(Some("9.0"), Some(295))));
+    assert!(pool.refusal(&target).is_some(), "provisioned later");
+}
+
+#[test]
+fn nothing_is_forgotten_while_all_bootcnodes_are_away() {
+    let target = image("9.6", Some("9.2"));
+    let mut pool = Pool::of(&[("old", 1, Some("9.4")), ("new", 3, Some("9.0"))]);
+    let before = pool.assess(Some(&target), &Next::Clear).1;
+    pool.before.clone_from(&before);
+    for (_, host) in &mut pool.nodes {
+        *host = tests::host(Report::default());
+    }
+    let away = pool.assess(Some(&target), &Next::Clear).1.unwrap();
+    assert_eq!(
+        (away.version.as_deref(), away.node.as_deref()),
+        (Some("9.0"), Some("new"))
+    );
+    pool.before = Some(away);
+    // The agent of the newest has reported its image and not its note.
+    pool.nodes = Pool::of(&[("old", 1, Some("9.4")), ("new", 3, None)]).nodes;
+    assert!(pool.refusal(&target).is_some());
 }
