@@ -165,13 +165,18 @@ pub struct Available {
 pub struct DeployedImage {
     /// Digest that the pool's reference was resolved to; of an image that nodes were only found with, its manifest's.
     pub digest: Digest,
+    /// Digests of its manifests, if it is an index. A node that was found with the image knows it by one of them.
+    #[schemars(length(max = 32))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub manifests: Vec<Digest>,
     /// The image's version label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
     /// Number of members that were deployed to it. It does not fall when some of them go away.
     pub node_count: u32,
-    /// Time when the update of a member to it was last proven, by that node's clock. Absent for an image that members ran
+    /// Time when the update of a member to it was last proven, by that node's clock, but no later than the controller first
+    /// heard of it. Absent for an image that members ran
     /// when they joined, and that none was deployed to since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deployed: Option<Time>,

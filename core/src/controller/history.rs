@@ -4,43 +4,60 @@
 //! history is added up anew from what each node reports of itself, and joined with what it was. Both only ever add to it,
 //! whichever report comes first, twice, or after a change of leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::Digest;
 use berth_api::node::NodeDeployment;
-use berth_api::pool::DeployedImage;
+use berth_api::pool::{DeployedImage, Target};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// Most manifests of one image that a pool's status holds.
+const MAX_MANIFESTS: usize = 32;
+
+/// Everything that a pool's history depends on.
+#[derive(Debug)]
+pub struct Facts<'a, Members, Targets> {
+    /// The history as it was.
+    pub old: &'a [DeployedImage],
+    /// Name of the pool.
+    pub pool: &'a str,
+    /// Deployments of each member.
+    pub members: Members,
+    /// The pool's targets, the one before and the one now.
+    pub targets: Targets,
+    /// Number of images to keep.
+    pub limit: usize,
+    /// Time by the leader's clock.
+    pub now: Timestamp,
+}
 
 /// Facts about one image.
 #[derive(Default)]
 struct Image<'a> {
+    manifests: BTreeSet<&'a Digest>,
     version: Option<&'a String>,
     count: u32,
     last_deployed: Option<&'a Time>,
+    /// True if a node claims that it was deployed in the future.
+    is_ahead: bool,
     /// Place of the member that was counted last: one counts once, whatever names it knows the image by.
     counted: Option<usize>,
 }
 
-/// The history, given what it was and the deployments of each member, with at most so many images: the one that a node was
-/// deployed to last comes first. Images that nodes were only found with come after those.
+/// The history, with at most `limit` images: the one that a node was deployed to last comes first. Images that nodes were only
+/// found with come after those.
+///
+/// A time in the future is from a clock that is ahead: such an image counts as deployed now if no other time is known of it.
 pub fn history<'a>(
-    old: &'a [DeployedImage],
-    pool: &str,
-    members: impl Iterator<Item = &'a [NodeDeployment]> + Clone,
-    limit: usize,
+    facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, impl Iterator<Item = &'a Target> + Clone>,
 ) -> Vec<DeployedImage> {
-    let deployments = members
-        .enumerate()
-        .flat_map(|(member, all)| all.iter().filter(|d| d.pool == pool).map(move |d| (member, d)));
-    // A node that was found with an image knows only the manifest of its own platform; others may know the image's name.
-    let mut names: BTreeMap<&Digest, &Digest> = BTreeMap::new();
-    for (_, deployment) in deployments.clone().filter(|(_, d)| d.digest != d.manifest) {
-        let name = names.entry(&deployment.manifest).or_insert(&deployment.digest);
-        *name = (&deployment.digest).max(name);
-    }
+    // In whole seconds, as the API server keeps it.
+    let now = Time(Timestamp::from_second(facts.now.as_second()).unwrap_or(facts.now));
+    let names = names(facts);
     let name = |digest: &'a Digest| names.get(digest).copied().unwrap_or(digest);
-    let mut images: BTreeMap<&Digest, Image<'a>> = BTreeMap::new();
-    for (member, deployment) in deployments {
+    let mut images: BTreeMap<&Digest, Image<'_>> = BTreeMap::new();
+    for (member, deployment) in deployments(facts) {
         let image = images.entry(name(&deployment.digest)).or_default();
         if image.counted != Some(member) {
             image.counted = Some(member);
@@ -48,35 +65,89 @@ pub fn history<'a>(
         }
         // None is less than anything that is known.
         image.version = image.version.max(deployment.version.as_ref());
-        image.last_deployed = image.last_deployed.max(deployment.deployed_time.as_ref());
+        match &deployment.deployed_time {
+            Some(time) if time.0 > facts.now => image.is_ahead = true,
+            time => image.last_deployed = image.last_deployed.max(time.as_ref()),
+        }
     }
-    for before in old {
+    for before in facts.old {
         let image = images.entry(name(&before.digest)).or_default();
         image.count = image.count.max(before.node_count);
         image.version = image.version.max(before.version.as_ref());
         image.last_deployed = image.last_deployed.max(before.last_deployed.as_ref());
     }
-    let mut images: Vec<(&Digest, Image<'a>)> = images.into_iter().collect();
+    for (manifest, name) in &names {
+        if let Some(image) = images.get_mut(name) {
+            image.manifests.insert(manifest);
+        }
+    }
+    for image in images.values_mut().filter(|image| image.is_ahead) {
+        image.last_deployed = image.last_deployed.or(Some(&now));
+    }
+    let mut images: Vec<(&Digest, Image<'_>)> = images.into_iter().collect();
     images.sort_by(|(a, one), (b, other)| {
         (other.last_deployed, other.count)
             .cmp(&(one.last_deployed, one.count))
             .then_with(|| a.cmp(b))
     });
-    let shown = images.into_iter().take(limit).map(|(digest, image)| DeployedImage {
-        digest: digest.clone(),
-        version: image.version.cloned(),
-        node_count: image.count,
-        last_deployed: image.last_deployed.cloned(),
-    });
+    let shown = images
+        .into_iter()
+        .take(facts.limit)
+        .map(|(digest, image)| DeployedImage {
+            digest: digest.clone(),
+            manifests: image.manifests.into_iter().take(MAX_MANIFESTS).cloned().collect(),
+            version: image.version.cloned(),
+            node_count: image.count,
+            last_deployed: image.last_deployed.cloned(),
+        });
     shown.collect()
+}
+
+/// The deployments of all members in this pool, each with the place of its member.
+fn deployments<'a, Targets>(
+    facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, Targets>,
+) -> impl Iterator<Item = (usize, &'a NodeDeployment)> {
+    let pool = facts.pool;
+    let members = facts.members.clone().enumerate();
+    members.flat_map(move |(member, all)| all.iter().filter(move |d| d.pool == pool).map(move |d| (member, d)))
+}
+
+/// The image that each manifest belongs to. A node that was found with an image knows only the manifest of its own platform.
+/// Its name is known from other nodes, from the pool's target, or from the time when one of these was still there.
+fn names<'a>(
+    facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, impl Iterator<Item = &'a Target> + Clone>,
+) -> BTreeMap<&'a Digest, &'a Digest> {
+    let mut names: BTreeMap<&Digest, &Digest> = BTreeMap::new();
+    let mut learn = |manifest: &'a Digest, image: &'a Digest| {
+        if manifest != image {
+            let name = names.entry(manifest).or_insert(image);
+            *name = image.max(name);
+        }
+    };
+    for (_, deployment) in deployments(facts) {
+        learn(&deployment.manifest, &deployment.digest);
+    }
+    for target in facts.targets.clone() {
+        target.platforms.iter().for_each(|p| learn(&p.digest, &target.digest));
+    }
+    for before in facts.old {
+        before
+            .manifests
+            .iter()
+            .for_each(|manifest| learn(manifest, &before.digest));
+    }
+    names
 }
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
+    use berth_api::pool::PlatformDigest;
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Time of the leader in these tests, in seconds.
+    const NOW: i64 = 1000;
 
     fn digest(n: u8) -> Digest {
         format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -106,8 +177,43 @@ mod tests {
         }
     }
 
+    /// A target: an index of this number, with one manifest for each of two architectures.
+    fn target(n: u8) -> Target {
+        let platform = |architecture: &str, manifest: u8| PlatformDigest {
+            architecture: architecture.into(),
+            variant: None,
+            digest: digest(manifest),
+        };
+        Target {
+            image: "r/os:1".into(),
+            digest: digest(n),
+            version: None,
+            metadata: None,
+            platforms: vec![platform("amd64", n + 100), platform("arm64", n + 200)],
+            publish_time: None,
+        }
+    }
+
+    /// The history after a pass at this time, with room for so many images.
+    fn at(
+        now: i64,
+        limit: usize,
+        old: &[DeployedImage],
+        targets: &[Target],
+        reports: &[Vec<NodeDeployment>],
+    ) -> Vec<DeployedImage> {
+        history(&Facts {
+            old,
+            pool: "p",
+            members: reports.iter().map(Vec::as_slice),
+            targets: targets.iter(),
+            limit,
+            now: Timestamp::from_second(now).unwrap(),
+        })
+    }
+
     fn after(old: &[DeployedImage], reports: &[Vec<NodeDeployment>]) -> Vec<DeployedImage> {
-        history(old, "p", reports.iter().map(Vec::as_slice), 3)
+        at(NOW, 3, old, &[], reports)
     }
 
     fn shown(history: &[DeployedImage]) -> Vec<(Option<&str>, u32, Option<i64>)> {
@@ -155,7 +261,57 @@ mod tests {
             kept.iter().map(version).collect::<Vec<_>>(),
             [Some("v5"), Some("v4"), Some("v3")]
         );
-        assert!(history(&kept, "p", [all.as_slice()].into_iter(), 0).is_empty());
+        assert!(at(NOW, 0, &kept, &[], &[all]).is_empty());
+    }
+
+    #[test]
+    fn an_image_keeps_its_name_when_the_nodes_that_knew_it_are_replaced() {
+        let v1 = |history: &[DeployedImage]| {
+            let named = history.iter().filter(|image| version(image) == Some("v1"));
+            named.map(|image| image.digest.clone()).collect::<Vec<_>>()
+        };
+        // They were installed with the first target, and know it by its manifest.
+        let first = at(NOW, 3, &[], &[target(1)], &[vec![found(1)]]);
+        assert_eq!(v1(&first), [digest(1)]);
+        assert_eq!(first[0].manifests, [digest(101), digest(201)]);
+        let second = at(
+            NOW,
+            3,
+            &first,
+            &[target(1), target(2)],
+            &[vec![deployed(2, 20), found(1)]],
+        );
+        // All are replaced by machines that were installed from the same disk image, on both architectures.
+        let arm = NodeDeployment {
+            digest: digest(201),
+            manifest: digest(201),
+            ..found(1)
+        };
+        let third = at(NOW, 3, &second, &[target(2)], &[vec![found(1)], vec![arm]]);
+        assert_eq!(v1(&third), [digest(1)], "{third:?}");
+        assert_eq!(v1(&at(NOW, 3, &third, &[target(2)], &[])), [digest(1)]);
+        // A history of an earlier version is mended as soon as the name is known.
+        let old = after(&[], &[vec![found(1)]]);
+        assert_eq!(v1(&old), [digest(101)]);
+        assert_eq!(v1(&at(NOW, 3, &old, &[target(1)], &[])), [digest(1)]);
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_makes_no_image_the_newest_for_ever() {
+        let ahead = vec![deployed(1, NOW + 5000)];
+        let first = after(&[], std::slice::from_ref(&ahead));
+        assert_eq!(shown(&first), [(Some("v1"), 1, Some(NOW))], "no later than now");
+        let later = at(NOW + 10, 3, &first, &[], std::slice::from_ref(&ahead));
+        assert_eq!(later, first, "it does not move with the leader's clock");
+        let moved = vec![deployed(2, NOW + 20)];
+        let next = at(NOW + 30, 3, &later, &[], &[ahead.clone(), moved.clone()]);
+        assert_eq!(
+            shown(&next),
+            [(Some("v2"), 1, Some(NOW + 20)), (Some("v1"), 1, Some(NOW))]
+        );
+        // A time of a good clock counts before it, whichever comes first.
+        let both = [vec![deployed(1, 50)], ahead];
+        assert_eq!(shown(&after(&[], &both)), [(Some("v1"), 2, Some(50))]);
     }
 
     proptest! {
@@ -169,15 +325,16 @@ mod tests {
                 of.iter().map(|(n, second, is_found)| if *is_found { found(*n) } else { deployed(*n, *second) }).collect()
             };
             let all: Vec<_> = nodes.iter().map(report).collect();
-            let whole = history(&[], "p", all.iter().map(Vec::as_slice), 10);
+            let pass = |old: &[DeployedImage], reports: &[Vec<NodeDeployment>]| at(NOW, 10, old, &[], reports);
+            let whole = pass(&[], &all);
             let mut reversed = all.clone();
             reversed.reverse();
-            prop_assert_eq!(&history(&[], "p", reversed.iter().map(Vec::as_slice), 10), &whole);
+            prop_assert_eq!(&pass(&[], &reversed), &whole);
             // Some are heard of first, then all, then all again.
-            let some = history(&[], "p", all.iter().take(cut).map(Vec::as_slice), 10);
-            let then = history(&some, "p", reversed.iter().map(Vec::as_slice), 10);
+            let some = pass(&[], &all[..cut.min(all.len())]);
+            let then = pass(&some, &reversed);
             prop_assert_eq!(&then, &whole);
-            prop_assert_eq!(&history(&then, "p", all.iter().map(Vec::as_slice), 10), &whole);
+            prop_assert_eq!(&pass(&then, &all), &whole);
         }
     }
 }

@@ -13,7 +13,7 @@ use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
 use crate::controller::gates::Gates;
-use crate::controller::history::history;
+use crate::controller::history::{self, history};
 use crate::controller::image::{self, Answers, Refusal};
 use crate::controller::overdue::knows_better;
 use crate::controller::plan::{MAX_NAMED, Plan};
@@ -193,15 +193,17 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
             true => facts.plan.waves.clone(),
             false => vec![],
         },
-        deploy_history: history(
-            &facts.old.deploy_history,
-            facts.pool,
-            facts
+        deploy_history: history(&history::Facts {
+            old: &facts.old.deploy_history,
+            pool: facts.pool,
+            members: facts
                 .members
                 .iter()
                 .filter_map(|m| Some(m.host?.report()?.deployments.as_slice())),
-            facts.history_limit,
-        ),
+            targets: facts.old.target.iter().chain(&target),
+            limit: facts.history_limit,
+            now,
+        }),
         boot_image: boot.status,
         phase_durations: durations(facts, &doing),
         target,
