@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use berth_api::boot_image::NodeBootImage;
 use berth_core::firstboot::config::{self, Config};
+use berth_core::firstboot::node::Signs;
 use berth_core::firstboot::{self as decide, Answer, Booted, Facts, Record, Step, Target, Trouble, Verdict};
 use berth_core::skew::aleph::PLACES;
 use berth_shell::retry;
@@ -16,11 +17,13 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::host::{Host, HostError, HostRoot, files};
 
+mod node;
 mod pivot;
 pub mod record;
 mod tell;
 
-use record::{RecordFile, is_node};
+use node::is_node;
+use record::RecordFile;
 
 /// Exit status of a machine that was refused, and is held back.
 pub const REFUSED: u8 = 3;
@@ -73,7 +76,8 @@ pub async fn run(setup: &Setup) -> ExitCode {
     if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
         return ExitCode::SUCCESS;
     }
-    if is_node(&setup.root) && !setup.dry_run {
+    // Without the configuration: a node needs none.
+    if is_node(&setup.root, &Signs::default()) && !setup.dry_run {
         return leave_alone(setup, &file, record);
     }
     let config = match read_config(setup) {
@@ -83,6 +87,9 @@ pub async fn run(setup: &Setup) -> ExitCode {
             return could_not_begin(setup, None, &file, verdict, WRONG);
         }
     };
+    if is_node(&setup.root, &config.signs) && !setup.dry_run {
+        return leave_alone(setup, &file, record);
+    }
     let give_up = Instant::now() + config.deadline;
     let host = match connect(setup, give_up).await {
         Ok(host) => host,
@@ -158,7 +165,8 @@ fn could_not_begin(
     if before.is_some_and(|record| record.finished) && !setup.dry_run {
         return ExitCode::SUCCESS;
     }
-    let mut verdict = match is_node(&setup.root) {
+    let signs = config.map(|config| config.signs.clone()).unwrap_or_default();
+    let mut verdict = match is_node(&setup.root, &signs) {
         true => verdict,
         false => verdict.unless_refused(before),
     };
@@ -246,7 +254,7 @@ impl Run<'_> {
         Facts {
             config: self.config,
             record: self.record.as_ref(),
-            is_node: is_node(root),
+            is_node: is_node(root, &self.config.signs),
             is_overridden: root.path(&self.config.override_file).exists(),
             boot_image: self.boot_image.as_ref(),
             answer: &self.answer,
@@ -330,7 +338,7 @@ impl Run<'_> {
             };
         }
         self.record = Some(record);
-        pivot::reboot(&self.host, target).await
+        pivot::reboot(&self.host, target, &self.config.signs).await
     }
 
     /// Ends a check that others have overtaken: somebody has started the kubelet meanwhile.

@@ -8,11 +8,12 @@ use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Deployments, Os};
 use berth_core::agent::rules::Rules;
 use berth_core::agent::storage::StagingLock;
+use berth_core::firstboot::node::Signs;
 use berth_core::firstboot::{Booted, Target, Trouble};
 use tokio::time::Instant;
 
+use super::node::is_node;
 use super::patiently;
-use super::record::is_node;
 use crate::host::failure::{self, Failure, Reason};
 use crate::host::{Host, HostError, PullState, Terms};
 
@@ -142,8 +143,8 @@ async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, Trouble
 
 /// Unlocks the staged target and reboots. Ends only with the process, or when it did not come to the reboot; then nothing is
 /// armed, as far as the host lets us.
-pub async fn reboot(host: &Host, target: &Target) -> Trouble {
-    let why = match unlock_and_ask(host, target).await {
+pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> Trouble {
+    let why = match unlock_and_ask(host, target, signs).await {
         Ok(()) => {
             let begins = Instant::now() + REBOOT_BEGINS;
             loop {
@@ -161,20 +162,20 @@ pub async fn reboot(host: &Host, target: &Target) -> Trouble {
     why
 }
 
-pub(super) async fn unlock_and_ask(host: &Host, target: &Target) -> Result<(), Trouble> {
-    check_no_node(host)?;
+pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) -> Result<(), Trouble> {
+    check_no_node(host, signs)?;
     host.unlock().await?;
     if is_staged(host, target).await? != Some(false) {
         return Err(trouble("after the unlock the target is not what the next boot takes"));
     }
-    check_no_node(host)?;
+    check_no_node(host, signs)?;
     Ok(host.reboot().await?)
 }
 
 /// Refuses to go on where the machine became a node in the course of the pull or the unlock: a node reboots under a berth only
 /// (I2). Not every kubelet waits for this check.
-fn check_no_node(host: &Host) -> Result<(), Trouble> {
-    match is_node(host.root()) {
+fn check_no_node(host: &Host, signs: &Signs) -> Result<(), Trouble> {
+    match is_node(host.root(), signs) {
         true => Err(hopeless("a kubelet or an agent has started meanwhile")),
         false => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! The record of a first boot on the host, and the signs that a machine is a node already.
+//! The record of a first boot on the host.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,6 @@ use berth_core::firstboot::Record;
 
 use crate::host::files;
 use crate::host::root::{HostRoot, STATE_DIR};
-
-/// Files that an agent or a kubelet leaves behind. Each is made early in its life, and stays.
-const OF_A_NODE: [&str; 3] = [
-    "/var/lib/berth/state.json",
-    "/var/lib/kubelet/pods",
-    "/var/lib/kubelet/pki/kubelet-client-current.pem",
-];
 
 /// The file that holds a [`Record`].
 #[derive(Debug, Clone)]
@@ -38,14 +31,6 @@ impl RecordFile {
     }
 }
 
-/// Says whether an agent or a kubelet has run on this machine. What cannot be looked at counts as a sign: a node must not
-/// be rebooted here.
-pub fn is_node(root: &HostRoot) -> bool {
-    OF_A_NODE
-        .iter()
-        .any(|path| root.path(path).try_exists().unwrap_or(true))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -65,9 +50,6 @@ mod tests {
         fs::write(&file.0, "{\"finished\": tr").unwrap();
         assert_eq!(file.load(), None);
         assert!(file.0.with_extension("json.unreadable").exists());
-        assert!(!is_node(&root));
-        fs::create_dir_all(root.path("/var/lib/kubelet/pods")).unwrap();
-        assert!(is_node(&root));
         fs::remove_dir_all(&scratch).unwrap();
     }
 }

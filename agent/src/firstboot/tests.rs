@@ -139,10 +139,33 @@ async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
         version: None,
         limit: None,
     };
+    let overtaken = async || {
+        let trouble = pivot::unlock_and_ask(&host, &target, &Signs::default()).await;
+        let trouble = trouble.unwrap_err();
+        trouble.is_final && trouble.message.contains("has started meanwhile")
+    };
+    assert!(!overtaken().await, "the bus does not answer");
+    // One whose files are elsewhere.
+    rig.write("/proc/812/comm", "kubelet\n");
+    rig.write(
+        "/proc/812/cmdline",
+        "/var/lib/k0s/bin/kubelet\0--root-dir=/srv/kubelet\0",
+    );
+    assert!(overtaken().await);
+    fs::remove_dir_all(rig.setup.root.path("/proc")).unwrap();
     rig.write("/var/lib/kubelet/pods/x", "");
-    let trouble = pivot::unlock_and_ask(&host, &target).await.unwrap_err();
-    assert!(trouble.is_final, "{trouble:?}");
-    assert!(trouble.message.contains("has started meanwhile"), "{trouble:?}");
+    assert!(overtaken().await);
+}
+
+#[tokio::test]
+async fn a_node_with_signs_of_its_own_is_left_alone() {
+    let config = format!("{CONFIG}nodeFiles = [\"/srv/kubelet/pods\"]\n");
+    let rig = Rig::new("first-own-signs", &config);
+    rig.write("/srv/kubelet/pods/x", "");
+    // It has the lock of the host, which the check would wait for.
+    let _of_an_agent = rig.lock();
+    assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
+    assert_eq!(rig.outcome(), (Outcome::NotFirstBoot, true));
 }
 
 #[tokio::test]

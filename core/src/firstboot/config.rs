@@ -9,6 +9,7 @@ use berth_api::condition::one_line;
 use berth_api::duration;
 use serde::Deserialize;
 
+use super::node::Signs;
 use crate::skew::version::OsVersion;
 
 /// The file, as the host sees it.
@@ -25,6 +26,9 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 const DEADLINE: Duration = Duration::from_secs(600);
 /// Longest deadline.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// Most signs of a node that the file may name, of each kind.
+const MAX_SIGNS: usize = 32;
 
 /// Consequence of a boot image that is too far away.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -56,6 +60,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Name of the machine's Node, for the event; absent: the host's name.
     pub node_name: Option<String>,
+    /// Signs that the machine is a node, beside the known ones.
+    pub signs: Signs,
 }
 
 /// Error of a configuration file. Each message says what to write instead.
@@ -89,6 +95,10 @@ struct RawConfig {
     override_file: Option<String>,
     kubeconfig: Option<String>,
     node_name: Option<String>,
+    #[serde(default)]
+    node_files: Vec<String>,
+    #[serde(default)]
+    node_processes: Vec<String>,
     #[serde(default)]
     limit: RawLimit,
 }
@@ -140,6 +150,7 @@ impl Config {
             },
             None => Ok(None),
         };
+        let signs = signs(raw.node_files, raw.node_processes, path)?;
         let minimum = raw.limit.minimum_version;
         if let Some(Err(error)) = minimum.as_deref().map(str::parse::<OsVersion>) {
             return Err(value("limit.minimumVersion", error.to_string()));
@@ -161,6 +172,7 @@ impl Config {
             },
             kubeconfig: path("kubeconfig", raw.kubeconfig)?,
             node_name: raw.node_name.filter(|name| !name.is_empty()),
+            signs,
         })
     }
 
@@ -175,6 +187,33 @@ impl Config {
             max_major_skew: own.max_major_skew.or(image.max_major_skew),
         }
     }
+}
+
+/// Signs of a node. `path` reads the path of a file.
+fn signs(
+    files: Vec<String>,
+    processes: Vec<String>,
+    path: impl Fn(&'static str, Option<String>) -> Result<Option<PathBuf>, ConfigError>,
+) -> Result<Signs, ConfigError> {
+    let wrong = |key, why: String| ConfigError::Value { key, why };
+    for (key, count) in [("nodeFiles", files.len()), ("nodeProcesses", processes.len())] {
+        if count > MAX_SIGNS {
+            return Err(wrong(key, format!("name {MAX_SIGNS} at most")));
+        }
+    }
+    let mut signs = Signs::default();
+    for file in files {
+        signs.files.extend(path("nodeFiles", Some(file))?);
+    }
+    for process in processes {
+        if process.is_empty() || process.contains(['/', '\0']) {
+            let why =
+                format!("{process:?} is not the name of a process: write it without its directory, as in kubelet");
+            return Err(wrong("nodeProcesses", why));
+        }
+        signs.processes.push(process);
+    }
+    Ok(signs)
 }
 
 /// The parser's words in one line, with the line of the file.
@@ -201,6 +240,18 @@ mod tests {
         );
         assert_eq!(config.override_file, PathBuf::from(OVERRIDE_FILE));
         assert!(config.limit.is_none() && config.kubeconfig.is_none());
+        assert_eq!(config.signs, Signs::default());
+    }
+
+    #[test]
+    fn signs_of_a_node_can_be_named() {
+        let text = format!("{LEAST}nodeFiles = [\"/srv/kubelet/pods\"]\nnodeProcesses = [\"our-node\"]\n");
+        let signs = Config::parse(text.as_bytes()).unwrap().signs;
+        assert_eq!(signs.files, [PathBuf::from("/srv/kubelet/pods")]);
+        assert_eq!(signs.processes, ["our-node"]);
+        let many = vec!["\"x\""; MAX_SIGNS + 1].join(",");
+        let text = format!("{LEAST}nodeProcesses = [{many}]\n");
+        assert!(Config::parse(text.as_bytes()).is_err());
     }
 
     #[test]
@@ -238,6 +289,14 @@ mod tests {
             (
                 "image = \"r.io/os:1\"\nkubeconfig = \"/tmp/kubeconfig\"",
                 "kubeconfig: berth-firstboot.service does not see what is under /tmp",
+            ),
+            (
+                "image = \"r.io/os:1\"\nnodeFiles = [\"pods\"]",
+                "nodeFiles: \"pods\" is no absolute path",
+            ),
+            (
+                "image = \"r.io/os:1\"\nnodeProcesses = [\"/usr/bin/node\"]",
+                "nodeProcesses: \"/usr/bin/node\" is not the name of a process",
             ),
             (
                 "image = \"r.io/os:1\"\n[limit]\nminimum = \"9\"",

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::skew::{Skew, skew};
 
 pub mod config;
+pub mod node;
 pub mod words;
 
 use config::{Config, OnViolation};

@@ -92,6 +92,9 @@ impl Rig {
         host.exec(&["mkdir", "-p", "/etc/berth"]).await?;
         host.write(KUBECONFIG, &kubeconfig).await?;
         host.exec(&["systemctl", "enable", UNIT, "kubelet.service"]).await?;
+        // An image has this link in /usr, beside the unit.
+        host.exec(&["systemctl", "add-requires", "kubelet.service", UNIT])
+            .await?;
         Ok(Self {
             host,
             registry,

@@ -1,0 +1,162 @@
+//! Looks for the signs that a machine is a node already.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use berth_core::firstboot::node::{FILES, Signs, has_kubelet_port};
+use nix::errno::Errno;
+
+use crate::host::root::HostRoot;
+
+/// True if an agent or a kubelet has run on this machine, or runs now. What cannot be read counts as a sign: a node must not
+/// be rebooted by the check.
+pub fn is_node(root: &HostRoot, signs: &Signs) -> bool {
+    let known = FILES.iter().map(Path::new);
+    let mut files = known.chain(signs.files.iter().map(AsRef::as_ref));
+    files.any(|path| root.path(path).try_exists().unwrap_or(true))
+        || kubelet_runs(root, signs).unwrap_or(true)
+        || kubelet_listens(root).unwrap_or(true)
+}
+
+/// True if one of the host's processes is a kubelet.
+fn kubelet_runs(root: &HostRoot, signs: &Signs) -> io::Result<bool> {
+    let Some(processes) = unless_absent(fs::read_dir(root.path("/proc")))? else {
+        return Ok(false);
+    };
+    for process in processes {
+        let path = process?.path();
+        let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        if !path.file_name().and_then(|name| name.to_str()).is_some_and(is_process) {
+            continue;
+        }
+        let name = unless_absent(fs::read(path.join("comm")))?.unwrap_or_default();
+        let command_line = unless_absent(fs::read(path.join("cmdline")))?.unwrap_or_default();
+        if signs.is_kubelet(&String::from_utf8_lossy(&name), &command_line) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// True if something listens on the port of a kubelet's API.
+fn kubelet_listens(root: &HostRoot) -> io::Result<bool> {
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let table = unless_absent(fs::read_to_string(root.path(table)))?;
+        if table.is_some_and(|table| has_kubelet_port(&table)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// `None` for a file that does not exist, or whose process has ended meanwhile.
+fn unless_absent<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    let is_gone = |error: &io::Error| error.raw_os_error() == Some(Errno::ESRCH as i32);
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound || is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("berth-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn is_node(&self, signs: &Signs) -> bool {
+            is_node(&HostRoot::new(&self.0), signs)
+        }
+
+        fn is_known_node(&self) -> bool {
+            self.is_node(&Signs::default())
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_that_a_kubelet_leaves_is_a_sign() {
+        for path in FILES {
+            let host = Scratch::new("node-file");
+            assert!(!host.is_known_node());
+            host.write(path.trim_start_matches('/'), "");
+            assert!(host.is_known_node(), "{path}");
+        }
+        let host = Scratch::new("node-own-file");
+        host.write("srv/kubelet/pods/x", "");
+        assert!(!host.is_known_node());
+        let signs = Signs {
+            files: vec!["/srv/kubelet/pods".into()],
+            ..Signs::default()
+        };
+        assert!(host.is_node(&signs));
+    }
+
+    #[test]
+    fn a_kubelet_that_runs_is_a_sign_wherever_its_files_are() {
+        let host = Scratch::new("node-process");
+        host.write("proc/1/comm", "systemd\n");
+        host.write("proc/1/cmdline", "/sbin/init\0");
+        host.write("proc/self/comm", "kubelet\n");
+        // One that has ended while it was looked at.
+        fs::create_dir_all(host.0.join("proc/4711")).unwrap();
+        assert!(!host.is_known_node());
+        host.write("proc/812/comm", "kubelet\n");
+        host.write(
+            "proc/812/cmdline",
+            "/var/lib/k0s/bin/kubelet\0--root-dir=/srv/kubelet\0",
+        );
+        assert!(host.is_known_node());
+    }
+
+    #[test]
+    fn a_kubelet_that_listens_is_a_sign_whatever_its_name() {
+        let host = Scratch::new("node-port");
+        host.write("proc/812/comm", "our-node\n");
+        host.write("proc/812/cmdline", "our-node\0");
+        host.write("proc/net/tcp", "  sl  local_address rem_address   st\n");
+        assert!(!host.is_known_node());
+        let signs = Signs {
+            processes: vec!["our-node".into()],
+            ..Signs::default()
+        };
+        assert!(host.is_node(&signs));
+        host.write(
+            "proc/net/tcp6",
+            "  sl  local_address rem_address   st\n   0: 0:280A 0:0000 0A 00000000:00000000\n",
+        );
+        assert!(host.is_known_node());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_a_sign() {
+        let host = Scratch::new("node-unreadable");
+        host.write("proc", "no directory");
+        assert!(host.is_known_node());
+        let host = Scratch::new("node-unreadable-process");
+        fs::create_dir_all(host.0.join("proc/1/comm")).unwrap();
+        assert!(host.is_known_node());
+    }
+}
