@@ -43,13 +43,15 @@ mod tests {
     use std::net::SocketAddr;
     use std::sync::{Arc, Mutex};
 
-    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
     use tokio::net::{TcpListener, TcpStream};
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
 
     /// Reads the head of a request, and gives its first line.
-    async fn head(stream: &mut TcpStream) -> String {
+    async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
         let mut lines = BufReader::with_capacity(1, stream).lines();
         let first = lines.next_line().await.unwrap().unwrap_or_default();
         while lines.next_line().await.unwrap().is_some_and(|line| !line.is_empty()) {}
@@ -92,6 +94,42 @@ mod tests {
             }
         });
         (address, asked)
+    }
+
+    /// A proxy that speaks TLS, and connects everybody to this server. Answers its port, the authority that vouches for it by the
+    /// name `localhost`, and what it was asked for.
+    async fn secure_proxy(server: SocketAddr) -> (u16, Vec<u8>, Arc<Mutex<Vec<String>>>) {
+        crate::install_crypto();
+        let mut authority = CertificateParams::default();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority_key = KeyPair::generate().unwrap();
+        let of_authority = authority.self_signed(&authority_key).unwrap();
+        let issuer = Issuer::new(authority, authority_key);
+        let key = KeyPair::generate().unwrap();
+        let names = vec!["localhost".to_owned()];
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+        let chain = vec![certificate.der().clone()];
+        let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let tls = rustls::ServerConfig::builder().with_no_client_auth();
+        let acceptor = TlsAcceptor::from(Arc::new(tls.with_single_cert(chain, key).unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = Arc::new(Mutex::new(vec![]));
+        let log = asked.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // A client that does not trust it goes away.
+                let Ok(mut stream) = acceptor.accept(stream).await else {
+                    continue;
+                };
+                let line = head(&mut stream).await;
+                log.lock().unwrap().push(line);
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                let mut onward = TcpStream::connect(server).await.unwrap();
+                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut onward).await });
+            }
+        });
+        (port, of_authority.der().to_vec(), asked)
     }
 
     async fn first_byte(stream: &TcpStream) -> u8 {
@@ -143,6 +181,32 @@ mod tests {
             asked,
             ["CONNECT api.cluster.test:6443 HTTP/1.1", "SOCKS api.cluster.test"]
         );
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_speaks_tls_is_used_if_the_authority_vouches_for_it() {
+        let (port, authority, asked) = secure_proxy(server().await).await;
+        let with = |proxy: &str, authority: Vec<u8>| {
+            let mut config = config("http://api.cluster.test:6443", proxy);
+            config.root_cert = Some(vec![authority]);
+            // Of the API server, not of the proxy.
+            config.tls_server_name = Some("api.cluster.test".to_owned());
+            config
+        };
+        let proxy = format!("https://localhost:{port}");
+        let answer = ask(with(&proxy, authority.clone()), &Environment::default()).await;
+        assert_eq!(answer, "reached");
+        let line = "CONNECT api.cluster.test:6443 HTTP/1.1";
+        assert_eq!(asked.lock().unwrap().clone(), [line]);
+        // Another name, and another authority.
+        let (_, other, _) = secure_proxy(server().await).await;
+        let by_address = format!("https://127.0.0.1:{port}");
+        for (proxy, authority) in [(&by_address, authority), (&proxy, other)] {
+            let client = client_in(with(proxy, authority), &Environment::default()).unwrap();
+            let request = http::Request::get("/version").body(vec![]).unwrap();
+            assert!(client.request_text(request).await.is_err(), "{proxy} is not trusted");
+        }
+        assert_eq!(asked.lock().unwrap().len(), 1);
     }
 
     #[tokio::test]

@@ -10,11 +10,14 @@ use std::task::{Context, Poll};
 
 use anyhow::bail;
 use http::Uri;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
 use kube::Config;
+use kube::client::ConfigExt;
+use kube::config::AuthInfo;
 use tokio::net::TcpStream;
 use tower::Service;
 
@@ -59,6 +62,8 @@ fn through(proxy: &str, no_proxy: &str, server: &Uri) -> Option<Intercept> {
 pub(crate) enum Route {
     Straight(HttpConnector),
     Tunnel(Tunnel<HttpConnector>),
+    /// Through a proxy that speaks TLS itself.
+    SecureTunnel(Tunnel<HttpsConnector<HttpConnector>>),
     Socks(SocksV5<HttpConnector>),
 }
 
@@ -80,7 +85,7 @@ impl Route {
         let shown = || url.host().unwrap_or_default();
         let Some(proxy) = through(&url.to_string(), "", server) else {
             bail!(
-                "the proxy {:?} cannot be used: name it as http://HOST:PORT or socks5://HOST:PORT",
+                "the proxy {:?} cannot be used: name it as http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
                 shown()
             );
         };
@@ -88,13 +93,20 @@ impl Route {
         match (to.scheme_str(), proxy.basic_auth(), proxy.raw_auth()) {
             (Some("http"), Some(auth), _) => Ok(Self::Tunnel(Tunnel::new(to, connector()).with_auth(auth.clone()))),
             (Some("http"), None, _) => Ok(Self::Tunnel(Tunnel::new(to, connector()))),
+            (Some("https"), auth, _) => {
+                let tunnel = Tunnel::new(to, secure_connector(config)?);
+                Ok(Self::SecureTunnel(match auth {
+                    Some(auth) => tunnel.with_auth(auth.clone()),
+                    None => tunnel,
+                }))
+            }
             (Some("socks5" | "socks5h"), _, Some((user, password))) => {
                 let socks = SocksV5::new(to, connector());
                 Ok(Self::Socks(socks.with_auth(user.to_owned(), password.to_owned())))
             }
             (Some("socks5" | "socks5h"), ..) => Ok(Self::Socks(SocksV5::new(to, connector()))),
             (scheme, ..) => bail!(
-                "the proxy {:?} is to be spoken to by {}, which is not supported: use http:// or socks5://",
+                "the proxy {:?} is to be spoken to by {}, which is not supported: use http://, https:// or socks5://",
                 shown(),
                 scheme.unwrap_or_default()
             ),
@@ -110,10 +122,23 @@ fn connector() -> HttpConnector {
     connector
 }
 
-type Connecting = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
+/// A connector to a proxy that speaks TLS. As in `kubectl`, the certificate authority of the kubeconfig vouches for the proxy,
+/// or that of the system where the kubeconfig names none. The proxy gets no client certificate.
+fn secure_connector(config: &Config) -> anyhow::Result<HttpsConnector<HttpConnector>> {
+    let mut of_proxy = config.clone();
+    of_proxy.auth_info = AuthInfo::default();
+    // It is the name of the API server.
+    of_proxy.tls_server_name = None;
+    Ok(of_proxy.rustls_https_connector_with_connector(connector())?)
+}
+
+/// A connection to the API server, or to a proxy on the way to it.
+pub(crate) type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+type Connecting = Pin<Box<dyn Future<Output = io::Result<Connection>> + Send>>;
 
 impl Service<Uri> for Route {
-    type Response = TokioIo<TcpStream>;
+    type Response = Connection;
     type Error = io::Error;
     type Future = Connecting;
 
@@ -121,6 +146,7 @@ impl Service<Uri> for Route {
         match self {
             Self::Straight(connector) => connector.poll_ready(context).map_err(io::Error::other),
             Self::Tunnel(tunnel) => tunnel.poll_ready(context).map_err(io::Error::other),
+            Self::SecureTunnel(tunnel) => tunnel.poll_ready(context).map_err(io::Error::other),
             Self::Socks(socks) => socks.poll_ready(context).map_err(io::Error::other),
         }
     }
@@ -129,15 +155,19 @@ impl Service<Uri> for Route {
         match self {
             Self::Straight(connector) => {
                 let connecting = connector.call(server);
-                Box::pin(async { connecting.await.map_err(io::Error::other) })
+                Box::pin(async { connecting.await.map(Connection::from).map_err(io::Error::other) })
             }
             Self::Tunnel(tunnel) => {
+                let connecting = tunnel.call(server);
+                Box::pin(async { connecting.await.map(Connection::from).map_err(io::Error::other) })
+            }
+            Self::SecureTunnel(tunnel) => {
                 let connecting = tunnel.call(server);
                 Box::pin(async { connecting.await.map_err(io::Error::other) })
             }
             Self::Socks(socks) => {
                 let connecting = socks.call(server);
-                Box::pin(async { connecting.await.map_err(io::Error::other) })
+                Box::pin(async { connecting.await.map(Connection::from).map_err(io::Error::other) })
             }
         }
     }
@@ -160,7 +190,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
         let mut route = Route::to(&config, &Environment::default()).unwrap();
-        let connection = route.call(config.cluster_url).await.unwrap();
+        let Connection::Http(connection) = route.call(config.cluster_url).await.unwrap() else {
+            panic!("no TLS was asked for");
+        };
         assert!(connection.inner().nodelay().unwrap());
     }
 
@@ -198,11 +230,7 @@ mod tests {
     #[test]
     fn a_proxy_that_cannot_be_used_is_refused_without_its_password() {
         let server = "https://api.cluster.test:6443";
-        for proxy in [
-            "https://me:secret@proxy.test",
-            "socks4://me:secret@proxy.test",
-            "ftp://me:secret@proxy.test",
-        ] {
+        for proxy in ["socks4://me:secret@proxy.test", "ftp://me:secret@proxy.test"] {
             let refused = route(server, proxy, &Environment::default()).unwrap_err().to_string();
             assert!(
                 refused.contains("proxy.test") && refused.contains("socks5://"),
@@ -217,6 +245,11 @@ mod tests {
         assert!(matches!(
             route(server, "socks5h://proxy.test", &Environment::default()).unwrap(),
             Route::Socks(_)
+        ));
+        crate::install_crypto();
+        assert!(matches!(
+            route(server, "https://me:secret@proxy.test", &Environment::default()).unwrap(),
+            Route::SecureTunnel(_)
         ));
     }
 }
