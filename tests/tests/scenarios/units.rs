@@ -1,6 +1,7 @@
 //! The shipped units, by systemd's own words: nothing in them is unknown to it, and they are as confined as their work allows.
 
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -26,6 +27,48 @@ fn analyze(arguments: &[&str], unit: &Path) -> Result<String> {
         unit.display()
     );
     Ok(text)
+}
+
+/// The part of the unit for a first boot that removes links in `/etc`, with these directories in place of the host's.
+fn without_links_in_etc(etc: &Path, usr: &Path) -> Result<()> {
+    let unit = std::fs::read_to_string(workspace_root().join("systemd/berth-firstboot.service"))?;
+    let unit = unit.replace("\\\n", " ");
+    let mut lines = unit.lines();
+    let command = lines.find_map(|line| line.strip_prefix("ExecStartPre=-+/usr/bin/sh -c '"));
+    let script = command.and_then(|command| command.strip_suffix('\''));
+    let script = script.context("the unit has no such command")?.replace("$$", "$");
+    let script = script.replace("/etc/systemd/system", &etc.display().to_string());
+    let script = script.replace("/usr/lib/systemd/system", &usr.display().to_string());
+    let status = Command::new("sh").args(["-c", &script]).status()?;
+    ensure!(status.success(), "{script}: {status}");
+    Ok(())
+}
+
+#[test]
+fn a_link_in_etc_goes_once_the_image_has_its_own() -> Result<()> {
+    let scratch = Scratch::new("berth-links-")?;
+    let (etc, usr) = (scratch.path().join("etc"), scratch.path().join("usr"));
+    let link = |root: &Path, of: &str| -> Result<PathBuf> {
+        let directory = root.join(format!("{of}.requires"));
+        std::fs::create_dir_all(&directory)?;
+        let link = directory.join("berth-firstboot.service");
+        symlink("../berth-firstboot.service", &link)?;
+        Ok(link)
+    };
+    std::fs::create_dir_all(&usr)?;
+    let (kubelet, k3s) = (link(&etc, "kubelet.service")?, link(&etc, "k3s.service")?);
+    let is_there = |link: &Path| link.symlink_metadata().is_ok();
+    without_links_in_etc(&etc, &usr)?;
+    ensure!(
+        is_there(&kubelet) && is_there(&k3s),
+        "the kubelet would start without it"
+    );
+    // The image has it for one of the two.
+    std::fs::write(usr.join("berth-firstboot.service"), "")?;
+    let of_image = link(&usr, "kubelet.service")?;
+    without_links_in_etc(&etc, &usr)?;
+    ensure!(!is_there(&kubelet) && is_there(&k3s) && is_there(&of_image));
+    without_links_in_etc(&etc, &usr)
 }
 
 #[test]
