@@ -11,6 +11,7 @@ mod controlplane;
 mod docs;
 mod drain;
 mod drain_settings;
+mod firstboot;
 mod fleet;
 mod gates;
 mod gitops;
