@@ -22,7 +22,7 @@ pub fn size(agent: &Path) -> Result<Figure> {
         .with_context(|| format!("cannot read {}", agent.display()))?
         .len();
     Ok(Figure::new("agent-size", "MiB", &[bytes as f64 / f64::from(1 << 20)])
-        .aim(8.0)
+        .aim(7.25)
         .peer(32.3))
 }
 
@@ -51,7 +51,7 @@ fn memory(fleet: &Fleet) -> Result<()> {
         peak: median(&column(|m| m.peak)),
     };
     let resident = Figure::new("agent-memory", "MiB", &column(|m| m.resident))
-        .aim(8.0)
+        .aim(7.0)
         .peer(30.3);
     resident.detail("medians", of.json()).print();
     Figure::new("agent-memory-anonymous", "MiB", &column(|m| m.anonymous))
