@@ -1,10 +1,11 @@
-//! Nodes without what no command reads. Container images and managed fields take most of a Node's bytes; they are passed over
-//! while an answer is read, and never kept.
+//! Nodes and BootcNodes without what no command reads. Container images and managed fields take most of their bytes; they are passed
+//! over while an answer is read, and never kept.
 
 use std::collections::BTreeMap;
 
+use berth_api::node::{BootcNode, BootcNodeSpec, BootcNodeStatus};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 
 /// A Node that lacks those parts.
@@ -12,7 +13,31 @@ use serde::Deserialize;
 #[serde(from = "Read")]
 pub(crate) struct Lean(pub(crate) Node);
 
-/// The parts that are read.
+/// A BootcNode that lacks managed fields.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(from = "ReadHost")]
+pub(crate) struct LeanHost(pub(crate) BootcNode);
+
+#[derive(Deserialize)]
+struct ReadHost {
+    #[serde(default)]
+    metadata: Metadata,
+    spec: BootcNodeSpec,
+    #[serde(default)]
+    status: Option<BootcNodeStatus>,
+}
+
+impl From<ReadHost> for LeanHost {
+    fn from(read: ReadHost) -> Self {
+        Self(BootcNode {
+            metadata: read.metadata.into(),
+            spec: read.spec,
+            status: read.status,
+        })
+    }
+}
+
+/// The parts that are read of a Node.
 #[derive(Deserialize)]
 struct Read {
     #[serde(default)]
@@ -33,6 +58,25 @@ struct Metadata {
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
     finalizers: Option<Vec<String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+impl From<Metadata> for ObjectMeta {
+    fn from(read: Metadata) -> Self {
+        Self {
+            name: read.name,
+            uid: read.uid,
+            resource_version: read.resource_version,
+            generation: read.generation,
+            creation_timestamp: read.creation_timestamp,
+            deletion_timestamp: read.deletion_timestamp,
+            labels: read.labels,
+            annotations: read.annotations,
+            finalizers: read.finalizers,
+            owner_references: read.owner_references,
+            ..Self::default()
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -45,18 +89,6 @@ struct Status {
 
 impl From<Read> for Lean {
     fn from(read: Read) -> Self {
-        let metadata = ObjectMeta {
-            name: read.metadata.name,
-            uid: read.metadata.uid,
-            resource_version: read.metadata.resource_version,
-            generation: read.metadata.generation,
-            creation_timestamp: read.metadata.creation_timestamp,
-            deletion_timestamp: read.metadata.deletion_timestamp,
-            labels: read.metadata.labels,
-            annotations: read.metadata.annotations,
-            finalizers: read.metadata.finalizers,
-            ..ObjectMeta::default()
-        };
         let status = read.status.map(|status| NodeStatus {
             conditions: status.conditions,
             addresses: status.addresses,
@@ -64,7 +96,7 @@ impl From<Read> for Lean {
             ..NodeStatus::default()
         });
         Self(Node {
-            metadata,
+            metadata: read.metadata.into(),
             spec: read.spec,
             status,
         })
@@ -76,6 +108,26 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_bootc_node_lacks_nothing_but_its_managed_fields() {
+        let whole = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
+            "metadata": {
+                "name": "n1", "uid": "u1", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"berth.dev/pool": "p"}, "finalizers": ["berth.dev/cleanup"],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u2"}],
+            },
+            "spec": {"poolName": "p", "nodeUID": "u2"},
+            "status": {"phase": "Updated"},
+        });
+        let expected: BootcNode = serde_json::from_value(whole.clone()).unwrap();
+        let mut fat = whole;
+        fat["metadata"]["managedFields"] =
+            json!([{"manager": "berth-agent", "fieldsV1": {"f:status": {"f:phase": {}}}}]);
+        let LeanHost(host) = serde_json::from_value(fat).unwrap();
+        assert_eq!(host, expected);
+    }
 
     #[test]
     fn all_that_is_read_of_a_node_stays_and_the_rest_is_passed_over() {

@@ -15,6 +15,7 @@ mod lean;
 mod members;
 mod nodes;
 mod preview;
+mod proto;
 mod render;
 mod snapshot;
 mod status;

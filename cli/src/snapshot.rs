@@ -5,15 +5,19 @@ use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
+use http::HeaderValue;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, ObjectList, Request};
+use kube::client::Body;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::admin::Mark;
-use crate::lean::Lean;
+use crate::lean::{Lean, LeanHost};
+use crate::proto::{self, Page};
 
 /// Objects per answer: a large cluster's Nodes come to many megabytes.
 const PAGE: u32 = 500;
@@ -63,10 +67,7 @@ impl Snapshot {
         let nodes = async {
             match scope {
                 Scope::Hosts => Ok(vec![]),
-                _ => {
-                    let nodes = list(client, &Node::url_path(&(), None), None).await;
-                    nodes.map(|nodes| nodes.into_iter().map(|Lean(node)| node).collect())
-                }
+                _ => list_nodes(client).await,
             }
         };
         // Only berths have it; the controller's own lease lies beside them.
@@ -77,14 +78,18 @@ impl Snapshot {
         // At the same time: in a large cluster each of them takes a while.
         let (pools, bootc_nodes, nodes, leases, fleet) = futures::join!(
             list(client, &pools, None),
-            list(client, &hosts, None),
+            list::<LeanHost>(client, &hosts, None),
             nodes,
             list(client, &leases, berths),
             fleets.get_opt(fleet::NAME)
         );
         let mut this = Self {
             pools: pools.map_err(explained)?,
-            bootc_nodes: bootc_nodes.map_err(explained)?,
+            bootc_nodes: bootc_nodes
+                .map_err(explained)?
+                .into_iter()
+                .map(|LeanHost(host)| host)
+                .collect(),
             ..Self::default()
         };
         match leases {
@@ -183,6 +188,47 @@ where
             None => return Ok(all),
         }
     }
+}
+
+/// All Nodes, page by page, in the encoding that costs an API server the least.
+async fn list_nodes(client: &Client) -> kube::Result<Vec<Node>> {
+    let mut all = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let Some(page) = page_of_nodes(client, &params).await? else {
+            // What the server has against the request stands in its answer to the ordinary one.
+            let nodes: Vec<Lean> = list(client, &Node::url_path(&(), None), None).await?;
+            return Ok(nodes.into_iter().map(|Lean(node)| node).collect());
+        };
+        all.extend(page.nodes);
+        if page.next.is_empty() {
+            return Ok(all);
+        }
+        params = params.continue_token(&page.next);
+    }
+}
+
+/// One page of Nodes, in the encoding that the server has chosen. `None`: it has sent no list that can be read.
+async fn page_of_nodes(client: &Client, params: &ListParams) -> kube::Result<Option<Page>> {
+    let request = Request::new(Node::url_path(&(), None)).list(params);
+    let mut request = request.map_err(kube::Error::BuildRequest)?;
+    let accepted = HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
+    request.headers_mut().insert(ACCEPT, accepted);
+    let response = client.send(request.map(Body::from)).await?;
+    if !response.status().is_success() {
+        return Ok(None);
+    }
+    let kind = response.headers().get(CONTENT_TYPE);
+    let is_packed = kind.is_some_and(|kind| kind.as_bytes().starts_with(proto::MEDIA_TYPE.as_bytes()));
+    let body = response.into_body().collect_bytes().await?;
+    if is_packed {
+        return Ok(proto::page(&body).ok());
+    }
+    let list: Option<ObjectList<Lean>> = serde_json::from_slice(&body).ok();
+    Ok(list.map(|list| Page {
+        nodes: list.items.into_iter().map(|Lean(node)| node).collect(),
+        next: list.metadata.continue_.unwrap_or_default(),
+    }))
 }
 
 /// Explains an error. A missing kind means a missing installation, which the server's "page not found" does not say.
