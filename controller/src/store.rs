@@ -27,8 +27,9 @@ use serde::de::DeserializeOwned;
 use crate::news::WakeQueue;
 use crate::time;
 
-/// Objects of one answer to a list.
-pub const PAGE: u32 = 500;
+/// Objects of one answer to a list. An answer is in memory several times while it is read: its text, the objects, and what is kept of
+/// them. A Node comes to 20 KB as text.
+pub const PAGE: u32 = 100;
 /// Time after which a watch is asked for anew, in seconds; it goes on from where it was. Bookmarks alone would not show that
 /// a quiet watch lives: an API server sends them only for what its etcd has told it of, which may be every ten minutes.
 const WATCH_FOR: u32 = 60;
@@ -72,11 +73,12 @@ impl<V: View> Table<V> {
             Some(old) if !view.spoken(&old.view) => old.heard,
             _ => now,
         };
-        Entry {
-            view: Arc::new(view),
-            version,
-            heard,
-        }
+        // After a new list most objects are as they were: they are not kept twice.
+        let view = match old {
+            Some(old) if *old.view == view => old.view.clone(),
+            _ => Arc::new(view),
+        };
+        Entry { view, version, heard }
     }
 
     /// The API server has sent something on the watch, be it only a bookmark. `starts`: its answer to a new watch, which
@@ -373,6 +375,25 @@ mod tests {
         assert!(!table.ready && table.current.len() == 1);
         assert!(table.take(Event::InitDone, now).is_some());
         assert!(table.ready && table.current.is_empty());
+    }
+
+    #[test]
+    fn what_a_new_list_has_as_it_was_is_not_kept_twice() {
+        let now = time::now();
+        let mut table = Table::default();
+        let list = |table: &mut Table<Text>, text| {
+            table.take(Event::Init, now);
+            table.take(Event::InitApply(event(text, 0)), now);
+            let listed = table.listed.as_ref().unwrap()["a"].view.clone();
+            let is_shared = table
+                .current
+                .get("a")
+                .is_some_and(|old| Arc::ptr_eq(&old.view, &listed));
+            table.take(Event::InitDone, now);
+            is_shared
+        };
+        assert!(!list(&mut table, "x"));
+        assert!(list(&mut table, "x") && !list(&mut table, "y"));
     }
 
     #[test]

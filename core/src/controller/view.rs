@@ -33,7 +33,7 @@ pub enum News {
 }
 
 /// A projection, and how two of them differ.
-pub trait View {
+pub trait View: PartialEq {
     /// Says whether a plan made from `other` could look different.
     fn differs(&self, other: &Self) -> bool;
 
