@@ -1,21 +1,22 @@
 //! Nodes in the encoding that API servers use among themselves (protobuf). To encode a large cluster's Nodes as JSON takes an API server
-//! several times as long. As in [`crate::lean`], what no command reads is passed over.
+//! several times as long. As in [`crate::lean`], a part that no command reads is skipped.
 //!
-//! Numbers of fields are those of `k8s.io/api/core/v1/generated.proto` and `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`, where a
-//! number is never given to another field.
+//! The numbers of the fields are those of `k8s.io/api/core/v1/generated.proto` and
+//! `k8s.io/apimachinery/pkg/{apis/meta/v1,runtime}/generated.proto`, where a number is never given to another field.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use prost::Message;
 
 /// Media type to ask for.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// Beginning of each answer.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The answer is not what the encoding allows.
+/// The answer does not follow the encoding.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server's list of Nodes is malformed")]
 pub(crate) struct Malformed;
@@ -37,253 +38,238 @@ pub(crate) struct Page {
 /// When it is malformed.
 pub(crate) fn page(answer: &[u8]) -> Result<Page> {
     let unknown = answer.strip_prefix(MAGIC).ok_or(Malformed)?;
-    let mut page = Page::default();
-    each(unknown, |number, value| match number {
-        2 => each(value.bytes()?, |number, value| {
-            match number {
-                1 => page.next = token(value.bytes()?)?,
-                2 => page.nodes.push(node(value.bytes()?)?),
-                _ => {}
-            }
-            Ok(())
-        }),
-        _ => Ok(()),
-    })?;
-    Ok(page)
+    let unknown = UnknownMessage::decode(unknown).map_err(|_| Malformed)?;
+    let list = ListMessage::decode(unknown.raw.as_slice()).map_err(|_| Malformed)?;
+    let nodes: Result<Vec<Node>> = list.items.into_iter().map(node).collect();
+    Ok(Page {
+        nodes: nodes?,
+        next: list.metadata.unwrap_or_default().next,
+    })
 }
 
-/// Value of a field, by the encoding's wire types.
-#[derive(Debug, Clone, Copy)]
-enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    /// A number of a fixed length, which no field here is.
-    Fixed,
+/// The envelope of each answer, `runtime.Unknown`.
+#[derive(Message)]
+struct UnknownMessage {
+    #[prost(bytes = "vec", tag = "2")]
+    raw: Vec<u8>,
 }
 
-impl<'a> Value<'a> {
-    fn bytes(self) -> Result<&'a [u8]> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            Self::Number(_) | Self::Fixed => Err(Malformed),
-        }
-    }
-
-    fn text(self) -> Result<String> {
-        let text = std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)?;
-        Ok(text.to_owned())
-    }
-
-    /// A signed number, which is sent as its two's complement.
-    fn number(self) -> Result<i64> {
-        match self {
-            Self::Number(number) => Ok(number.cast_signed()),
-            Self::Bytes(_) | Self::Fixed => Err(Malformed),
-        }
-    }
+#[derive(Message)]
+struct ListMessage {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ListMetaMessage>,
+    #[prost(message, repeated, tag = "2")]
+    items: Vec<NodeMessage>,
 }
 
-/// Calls `take` with the number and value of each field of a message.
-fn each<'a>(mut message: &'a [u8], mut take: impl FnMut(u64, Value<'a>) -> Result<()>) -> Result<()> {
-    while !message.is_empty() {
-        let key = varint(&mut message)?;
-        let value = match key & 7 {
-            0 => Value::Number(varint(&mut message)?),
-            1 => split(&mut message, 8).map(|_| Value::Fixed)?,
-            2 => {
-                let length = usize::try_from(varint(&mut message)?).map_err(|_| Malformed)?;
-                Value::Bytes(split(&mut message, length)?)
-            }
-            5 => split(&mut message, 4).map(|_| Value::Fixed)?,
-            _ => return Err(Malformed),
-        };
-        take(key >> 3, value)?;
-    }
-    Ok(())
+#[derive(Message)]
+struct ListMetaMessage {
+    #[prost(string, tag = "3")]
+    next: String,
 }
 
-/// Takes so many bytes off the front.
-fn split<'a>(message: &mut &'a [u8], length: usize) -> Result<&'a [u8]> {
-    let (front, rest) = message.split_at_checked(length).ok_or(Malformed)?;
-    *message = rest;
-    Ok(front)
+#[derive(Message)]
+struct NodeMessage {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<MetaMessage>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<SpecMessage>,
+    #[prost(message, optional, tag = "3")]
+    status: Option<StatusMessage>,
 }
 
-/// Takes a number off the front: seven bits in each byte, the lowest first.
-fn varint(message: &mut &[u8]) -> Result<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = *split(message, 1)?.first().ok_or(Malformed)?;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Ok(number);
-        }
-    }
-    Err(Malformed)
+#[derive(Message)]
+struct MetaMessage {
+    #[prost(string, optional, tag = "1")]
+    name: Option<String>,
+    #[prost(string, optional, tag = "5")]
+    uid: Option<String>,
+    #[prost(string, optional, tag = "6")]
+    resource_version: Option<String>,
+    #[prost(int64, tag = "7")]
+    generation: i64,
+    #[prost(message, optional, tag = "8")]
+    creation_timestamp: Option<TimeMessage>,
+    #[prost(message, optional, tag = "9")]
+    deletion_timestamp: Option<TimeMessage>,
+    #[prost(btree_map = "string, string", tag = "11")]
+    labels: BTreeMap<String, String>,
+    #[prost(btree_map = "string, string", tag = "12")]
+    annotations: BTreeMap<String, String>,
+    #[prost(string, repeated, tag = "14")]
+    finalizers: Vec<String>,
 }
 
-/// Token of the next page, from the metadata of a list.
-fn token(message: &[u8]) -> Result<String> {
-    let mut token = String::new();
-    each(message, |number, value| {
-        if number == 3 {
-            token = value.text()?;
-        }
-        Ok(())
-    })?;
-    Ok(token)
+#[derive(Message)]
+struct TimeMessage {
+    #[prost(int64, optional, tag = "1")]
+    seconds: Option<i64>,
+    #[prost(int32, optional, tag = "2")]
+    nanos: Option<i32>,
 }
 
-fn node(message: &[u8]) -> Result<Node> {
-    let mut node = Node::default();
-    each(message, |number, value| {
-        match number {
-            1 => node.metadata = metadata(value.bytes()?)?,
-            2 => node.spec = Some(spec(value.bytes()?)?),
-            3 => node.status = Some(status(value.bytes()?)?),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok(node)
+#[derive(Message)]
+struct SpecMessage {
+    #[prost(string, tag = "1")]
+    pod_cidr: String,
+    #[prost(string, tag = "3")]
+    provider_id: String,
+    #[prost(bool, tag = "4")]
+    unschedulable: bool,
 }
 
-fn metadata(message: &[u8]) -> Result<ObjectMeta> {
-    let mut metadata = ObjectMeta::default();
-    each(message, |number, value| {
-        match number {
-            1 => metadata.name = Some(value.text()?),
-            5 => metadata.uid = Some(value.text()?),
-            6 => metadata.resource_version = Some(value.text()?),
-            // Zero is how a number is sent that is not there.
-            7 => metadata.generation = Some(value.number()?).filter(|number| *number != 0),
-            8 => metadata.creation_timestamp = time(value.bytes()?)?,
-            9 => metadata.deletion_timestamp = time(value.bytes()?)?,
-            11 => insert(metadata.labels.get_or_insert_default(), value.bytes()?)?,
-            12 => insert(metadata.annotations.get_or_insert_default(), value.bytes()?)?,
-            14 => metadata.finalizers.get_or_insert_default().push(value.text()?),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok(metadata)
+#[derive(Message)]
+struct StatusMessage {
+    #[prost(message, repeated, tag = "4")]
+    conditions: Vec<ConditionMessage>,
+    #[prost(message, repeated, tag = "5")]
+    addresses: Vec<AddressMessage>,
+    #[prost(message, optional, tag = "7")]
+    node_info: Option<InfoMessage>,
 }
 
-/// Takes in one entry of a map.
-fn insert(map: &mut BTreeMap<String, String>, entry: &[u8]) -> Result<()> {
-    let (mut key, mut text) = (String::new(), String::new());
-    each(entry, |number, value| {
-        match number {
-            1 => key = value.text()?,
-            2 => text = value.text()?,
-            _ => {}
-        }
-        Ok(())
-    })?;
-    map.insert(key, text);
-    Ok(())
+#[derive(Message)]
+struct ConditionMessage {
+    #[prost(string, tag = "1")]
+    type_: String,
+    #[prost(string, tag = "2")]
+    status: String,
+    #[prost(message, optional, tag = "3")]
+    last_heartbeat_time: Option<TimeMessage>,
+    #[prost(message, optional, tag = "4")]
+    last_transition_time: Option<TimeMessage>,
+    #[prost(string, tag = "5")]
+    reason: String,
+    #[prost(string, tag = "6")]
+    message: String,
 }
 
-/// A time; `None` for an empty message, which is how one is sent that is not there.
-fn time(message: &[u8]) -> Result<Option<Time>> {
-    if message.is_empty() {
+#[derive(Message)]
+struct AddressMessage {
+    #[prost(string, tag = "1")]
+    type_: String,
+    #[prost(string, tag = "2")]
+    address: String,
+}
+
+#[derive(Message)]
+struct InfoMessage {
+    #[prost(string, tag = "1")]
+    machine_id: String,
+    #[prost(string, tag = "2")]
+    system_uuid: String,
+    #[prost(string, tag = "3")]
+    boot_id: String,
+    #[prost(string, tag = "4")]
+    kernel_version: String,
+    #[prost(string, tag = "5")]
+    os_image: String,
+    #[prost(string, tag = "6")]
+    container_runtime_version: String,
+    #[prost(string, tag = "7")]
+    kubelet_version: String,
+    #[prost(string, tag = "8")]
+    kube_proxy_version: String,
+    #[prost(string, tag = "9")]
+    operating_system: String,
+    #[prost(string, tag = "10")]
+    architecture: String,
+}
+
+fn node(read: NodeMessage) -> Result<Node> {
+    let metadata = read.metadata.map(metadata).transpose()?;
+    let status = read.status.map(status).transpose()?;
+    Ok(Node {
+        metadata: metadata.unwrap_or_default(),
+        spec: read.spec.map(spec),
+        status,
+    })
+}
+
+fn metadata(read: MetaMessage) -> Result<ObjectMeta> {
+    Ok(ObjectMeta {
+        name: read.name,
+        uid: read.uid,
+        resource_version: read.resource_version,
+        generation: Some(read.generation).filter(|number| *number != 0),
+        creation_timestamp: time(read.creation_timestamp)?,
+        deletion_timestamp: time(read.deletion_timestamp)?,
+        labels: Some(read.labels).filter(|labels| !labels.is_empty()),
+        annotations: Some(read.annotations).filter(|annotations| !annotations.is_empty()),
+        finalizers: Some(read.finalizers).filter(|finalizers| !finalizers.is_empty()),
+        ..ObjectMeta::default()
+    })
+}
+
+/// Returns a time, or `None` for one that is not set: API servers send it as an empty message.
+fn time(read: Option<TimeMessage>) -> Result<Option<Time>> {
+    let Some(TimeMessage { seconds, nanos }) = read else {
+        return Ok(None);
+    };
+    if seconds.is_none() && nanos.is_none() {
         return Ok(None);
     }
-    let (mut seconds, mut nanoseconds) = (0, 0);
-    each(message, |number, value| {
-        match number {
-            1 => seconds = value.number()?,
-            2 => nanoseconds = value.number()?,
-            _ => {}
-        }
-        Ok(())
-    })?;
-    let nanoseconds = i32::try_from(nanoseconds).map_err(|_| Malformed)?;
-    let time = Timestamp::new(seconds, nanoseconds).map_err(|_| Malformed)?;
+    let time = Timestamp::new(seconds.unwrap_or_default(), nanos.unwrap_or_default()).map_err(|_| Malformed)?;
     Ok(Some(Time(time)))
 }
 
-fn spec(message: &[u8]) -> Result<NodeSpec> {
-    let mut spec = NodeSpec::default();
-    each(message, |number, value| {
-        match number {
-            1 => spec.pod_cidr = Some(value.text()?).filter(|text| !text.is_empty()),
-            3 => spec.provider_id = Some(value.text()?).filter(|text| !text.is_empty()),
-            4 => spec.unschedulable = Some(value.number()? != 0).filter(|is| *is),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok(spec)
+fn spec(read: SpecMessage) -> NodeSpec {
+    NodeSpec {
+        pod_cidr: not_empty(read.pod_cidr),
+        provider_id: not_empty(read.provider_id),
+        unschedulable: Some(read.unschedulable).filter(|is| *is),
+        ..NodeSpec::default()
+    }
 }
 
-fn status(message: &[u8]) -> Result<NodeStatus> {
-    let mut status = NodeStatus::default();
-    each(message, |number, value| {
-        match number {
-            4 => status
-                .conditions
-                .get_or_insert_default()
-                .push(condition(value.bytes()?)?),
-            5 => status.addresses.get_or_insert_default().push(address(value.bytes()?)?),
-            7 => status.node_info = Some(info(value.bytes()?)?),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok(status)
+fn status(read: StatusMessage) -> Result<NodeStatus> {
+    let conditions: Result<Vec<NodeCondition>> = read.conditions.into_iter().map(condition).collect();
+    let addresses: Vec<NodeAddress> = read.addresses.into_iter().map(address).collect();
+    Ok(NodeStatus {
+        conditions: Some(conditions?).filter(|conditions| !conditions.is_empty()),
+        addresses: Some(addresses).filter(|addresses| !addresses.is_empty()),
+        node_info: read.node_info.map(info),
+        ..NodeStatus::default()
+    })
 }
 
-fn condition(message: &[u8]) -> Result<NodeCondition> {
-    let mut condition = NodeCondition::default();
-    each(message, |number, value| {
-        match number {
-            1 => condition.type_ = value.text()?,
-            2 => condition.status = value.text()?,
-            3 => condition.last_heartbeat_time = time(value.bytes()?)?,
-            4 => condition.last_transition_time = time(value.bytes()?)?,
-            5 => condition.reason = Some(value.text()?).filter(|text| !text.is_empty()),
-            6 => condition.message = Some(value.text()?).filter(|text| !text.is_empty()),
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok(condition)
+fn condition(read: ConditionMessage) -> Result<NodeCondition> {
+    Ok(NodeCondition {
+        type_: read.type_,
+        status: read.status,
+        last_heartbeat_time: time(read.last_heartbeat_time)?,
+        last_transition_time: time(read.last_transition_time)?,
+        reason: not_empty(read.reason),
+        message: not_empty(read.message),
+    })
 }
 
-fn address(message: &[u8]) -> Result<NodeAddress> {
-    let mut address = NodeAddress::default();
-    each(message, |number, value| {
-        match number {
-            1 => address.type_ = value.text()?,
-            2 => address.address = value.text()?,
-            _ => {}
-        }
-        Ok(())
-    })?;
-    Ok(address)
+fn address(read: AddressMessage) -> NodeAddress {
+    NodeAddress {
+        type_: read.type_,
+        address: read.address,
+    }
 }
 
-fn info(message: &[u8]) -> Result<NodeSystemInfo> {
-    let mut info = NodeSystemInfo::default();
-    each(message, |number, value| {
-        let field = match number {
-            1 => &mut info.machine_id,
-            2 => &mut info.system_uuid,
-            3 => &mut info.boot_id,
-            4 => &mut info.kernel_version,
-            5 => &mut info.os_image,
-            6 => &mut info.container_runtime_version,
-            7 => &mut info.kubelet_version,
-            8 => &mut info.kube_proxy_version,
-            9 => &mut info.operating_system,
-            10 => &mut info.architecture,
-            _ => return Ok(()),
-        };
-        *field = value.text()?;
-        Ok(())
-    })?;
-    Ok(info)
+fn info(read: InfoMessage) -> NodeSystemInfo {
+    NodeSystemInfo {
+        machine_id: read.machine_id,
+        system_uuid: read.system_uuid,
+        boot_id: read.boot_id,
+        kernel_version: read.kernel_version,
+        os_image: read.os_image,
+        container_runtime_version: read.container_runtime_version,
+        kubelet_version: read.kubelet_version,
+        kube_proxy_version: read.kube_proxy_version,
+        operating_system: read.operating_system,
+        architecture: read.architecture,
+        ..NodeSystemInfo::default()
+    }
+}
+
+/// Returns the text, or `None` for an empty one: API servers send it where a field is not set.
+fn not_empty(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
