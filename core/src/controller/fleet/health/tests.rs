@@ -30,6 +30,16 @@ fn pool(updated: u32, is: &str, reason: Why) -> BootcNodePoolStatus {
     status
 }
 
+/// A pool whose registry answers.
+fn state<'a>(name: &'a str, status: &'a BootcNodePoolStatus) -> PoolState<'a> {
+    PoolState {
+        name,
+        status,
+        trouble: None,
+        is_asked: true,
+    }
+}
+
 fn agent(node: &str, quiet: u64) -> Agent<'_> {
     Agent {
         node,
@@ -68,12 +78,6 @@ fn one_object_answers_whether_nodes_are_updated() {
     let going = pool(1, "Reconciling", Why::Draining);
     let stalled = pool(0, "Stalled", Why::TooManyFailures);
     let paused = pool(2, "", Why::PausedByAdmin);
-    let state = |name, status| PoolState {
-        name,
-        status,
-        trouble: None,
-        is_asked: true,
-    };
     for (pools, expected) in [
         (vec![], "False NoPools: there is no BootcNodePool"),
         (vec![state("a", &done)], "False AllUpdated: 3 of 3 nodes updated"),
@@ -112,12 +116,6 @@ fn pools_that_get_no_new_image_are_named_with_the_time() {
         condition::pool::IMAGE_RESOLVED,
         Verdict::no(Why::InvalidReference, "words"),
     );
-    let state = |name, status| PoolState {
-        name,
-        status,
-        trouble: None,
-        is_asked: true,
-    };
     for (pools, expected) in [
         (vec![], "Unknown NoPools: there is no BootcNodePool"),
         (vec![state("a", &well)], "True AsExpected: "),
@@ -242,15 +240,7 @@ fn a_fleet_of_many_pools_is_counted_whole_and_listed_in_part() {
     let old = BootcFleetStatus::default();
     let names: Vec<String> = (0..MAX_POOLS + 1).map(|n| format!("p{n:03}")).collect();
     let one = pool(2, "Reconciling", Why::Staging);
-    let pools: Vec<_> = names
-        .iter()
-        .map(|name| PoolState {
-            name,
-            status: &one,
-            trouble: None,
-            is_asked: true,
-        })
-        .collect();
+    let pools: Vec<_> = names.iter().map(|name| state(name, &one)).collect();
     let first = status(&facts(&old, &pools, &[]), at(1));
     assert_eq!(
         (first.pools.len(), first.nodes.total),
